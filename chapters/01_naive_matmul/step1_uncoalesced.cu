@@ -21,16 +21,15 @@ constexpr int BLOCK_M = 8;  // rows of C a block owns: one a warp
 constexpr int BLOCK_N = 32; // columns of C a block owns: one a lane
 static_assert(BLOCK_N == 32, "a warp is one row of outputs");
 
-__global__ void __launch_bounds__(BLOCK_M *BLOCK_N)
-    naive_uncoalesced_kernel(const float *A,    // (M, K)
-                             const float *B,    // (N, K)
-                             const float *bias, // (N) or NULL
-                             float *C,          // (M, N)
-                             int M, int N, int K) {
+__global__ void __launch_bounds__(BLOCK_M *BLOCK_N) naive_uncoalesced_kernel(const float *A,    // (M, K)
+                                                                             const float *B,    // (N, K)
+                                                                             const float *bias, // (N) or NULL
+                                                                             float *C,          // (M, N)
+                                                                             int M, int N, int K)
+{
     const int row = blockIdx.y * BLOCK_M + threadIdx.y;
     const int col = blockIdx.x * BLOCK_N + threadIdx.x;
-    if (row >= M || col >= N)
-        return;
+    if (row >= M || col >= N) return;
 
     const float *A_row = A + (size_t)row * K;
     const float *B_row = B + (size_t)col * K;
@@ -42,10 +41,10 @@ __global__ void __launch_bounds__(BLOCK_M *BLOCK_N)
     C[(size_t)row * N + col] = acc + (bias ? bias[col] : 0.0f);
 }
 
-extern "C" cudaError_t naive_uncoalesced(const float *A, const float *B, const float *bias, float *C, int M, int N,
-                                         int K, cudaStream_t stream) {
-    if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0)
-        return cudaErrorInvalidValue;
+extern "C" cudaError_t naive_uncoalesced(const float *A, const float *B, const float *bias, float *C, int M,
+                                         int N, int K, cudaStream_t stream)
+{
+    if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0) return cudaErrorInvalidValue;
 
     const dim3 block(BLOCK_N, BLOCK_M);
     const dim3 grid((N - 1) / BLOCK_N + 1, (M - 1) / BLOCK_M + 1);

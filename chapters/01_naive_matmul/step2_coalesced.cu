@@ -23,22 +23,23 @@ constexpr int BLOCK_N = 32; // columns of C a block owns: one a lane
 static_assert(BLOCK_N == 32, "a warp is one row of outputs");
 
 // The sum of x over the 32 lanes, in every lane.
-__device__ float warp_sum(float x) {
-    for (int mask = 16; mask > 0; mask /= 2)
-        x += __shfl_xor_sync(0xffffffff, x, mask);
+__device__ float warp_sum(float x)
+{
+    for (int mask = 16; mask > 0; mask /= 2) x += __shfl_xor_sync(0xffffffff, x, mask);
     return x;
 }
 
-__global__ void __launch_bounds__(BLOCK_M *BLOCK_N)
-    naive_coalesced_kernel(const float *A,    // (M, K)
-                           const float *B,    // (N, K)
-                           const float *bias, // (N) or NULL
-                           float *C,          // (M, N)
-                           int M, int N, int K) {
+__global__ void __launch_bounds__(BLOCK_M *BLOCK_N) naive_coalesced_kernel(const float *A,    // (M, K)
+                                                                           const float *B,    // (N, K)
+                                                                           const float *bias, // (N) or NULL
+                                                                           float *C,          // (M, N)
+                                                                           int M, int N, int K)
+{
     const int row = blockIdx.y * BLOCK_M + threadIdx.y;
     const int col = blockIdx.x * BLOCK_N + threadIdx.x;
     const int lane = threadIdx.x;
-    if (row >= M) // The whole warp leaves or stays: a shuffle below needs all of its lanes, also those with col >= N.
+    if (row >=
+        M) // The whole warp leaves or stays: a shuffle below needs all of its lanes, also those with col >= N.
         return;
 
     const float *A_row = A + (size_t)row * K;
@@ -48,8 +49,9 @@ __global__ void __launch_bounds__(BLOCK_M *BLOCK_N)
     for (int k = lane; k < K; k += 32) {
         const float a = A_row[k]; // 4 sectors a warp
         for (int j = 0; j < BLOCK_N; j++) {
-            const int j_col = min(warp_col + j, N - 1); // Past the edge: the last row again, and never stored.
-            acc[j] += a * B[(size_t)j_col * K + k];     // 4 sectors a warp
+            const int j_col =
+                min(warp_col + j, N - 1);           // Past the edge: the last row again, and never stored.
+            acc[j] += a * B[(size_t)j_col * K + k]; // 4 sectors a warp
         }
     }
 
@@ -59,14 +61,13 @@ __global__ void __launch_bounds__(BLOCK_M *BLOCK_N)
         sum = lane == j ? sum_j : sum;
     }
 
-    if (col < N)
-        C[(size_t)row * N + col] = sum + (bias ? bias[col] : 0.0f);
+    if (col < N) C[(size_t)row * N + col] = sum + (bias ? bias[col] : 0.0f);
 }
 
-extern "C" cudaError_t naive_coalesced(const float *A, const float *B, const float *bias, float *C, int M, int N, int K,
-                                       cudaStream_t stream) {
-    if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0)
-        return cudaErrorInvalidValue;
+extern "C" cudaError_t naive_coalesced(const float *A, const float *B, const float *bias, float *C, int M,
+                                       int N, int K, cudaStream_t stream)
+{
+    if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0) return cudaErrorInvalidValue;
 
     const dim3 block(BLOCK_N, BLOCK_M);
     const dim3 grid((N - 1) / BLOCK_N + 1, (M - 1) / BLOCK_M + 1);

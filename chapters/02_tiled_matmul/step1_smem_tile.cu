@@ -29,12 +29,12 @@ struct SharedStorage {
     float B_smem[BLOCK_N][BLOCK_K + 1]; // (n, k): the warp reads a column; + 1 spreads it over the banks
 };
 
-__global__ void __launch_bounds__(NUM_THREADS)
-    tiled_smem_kernel(const float *A,    // (M, K)
-                      const float *B,    // (N, K)
-                      const float *bias, // (N) or NULL
-                      float *C,          // (M, N)
-                      int M, int N, int K) {
+__global__ void __launch_bounds__(NUM_THREADS) tiled_smem_kernel(const float *A,    // (M, K)
+                                                                 const float *B,    // (N, K)
+                                                                 const float *bias, // (N) or NULL
+                                                                 float *C,          // (M, N)
+                                                                 int M, int N, int K)
+{
     __shared__ SharedStorage smem;
     const int x = threadIdx.x; // along k when copying, along n when computing
     const int y = threadIdx.y; // a row of A and a row of B when copying, along m when computing
@@ -49,19 +49,17 @@ __global__ void __launch_bounds__(NUM_THREADS)
         smem.B_smem[y][x] = B_row < N && k_inside ? B[(size_t)B_row * K + k0 + x] : 0.0f;
         __syncthreads(); // The tiles are complete before anyone reads them.
 
-        for (int k = 0; k < BLOCK_K; k++)
-            acc += smem.A_smem[y][k] * smem.B_smem[x][k];
+        for (int k = 0; k < BLOCK_K; k++) acc += smem.A_smem[y][k] * smem.B_smem[x][k];
         __syncthreads(); // Everyone has read the tiles before anyone overwrites them.
     }
 
-    if (row < M && col < N)
-        C[(size_t)row * N + col] = acc + (bias ? bias[col] : 0.0f);
+    if (row < M && col < N) C[(size_t)row * N + col] = acc + (bias ? bias[col] : 0.0f);
 }
 
-extern "C" cudaError_t tiled_smem(const float *A, const float *B, const float *bias, float *C, int M, int N, int K,
-                                  cudaStream_t stream) {
-    if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0)
-        return cudaErrorInvalidValue;
+extern "C" cudaError_t tiled_smem(const float *A, const float *B, const float *bias, float *C, int M, int N,
+                                  int K, cudaStream_t stream)
+{
+    if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0) return cudaErrorInvalidValue;
 
     const dim3 block(BLOCK_N, BLOCK_M);
     const dim3 grid((N - 1) / BLOCK_N + 1, (M - 1) / BLOCK_M + 1);

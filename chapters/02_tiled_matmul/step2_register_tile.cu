@@ -28,7 +28,8 @@ constexpr int THREADS_M = BLOCK_M / THREAD_M;
 constexpr int THREADS_N = BLOCK_N / THREAD_N;
 constexpr int NUM_THREADS = THREADS_M * THREADS_N;
 constexpr int PADDING = 4;
-static_assert(BLOCK_M * BLOCK_K % NUM_THREADS == 0 && BLOCK_N * BLOCK_K % NUM_THREADS == 0, "every thread copies alike");
+static_assert(BLOCK_M * BLOCK_K % NUM_THREADS == 0 && BLOCK_N * BLOCK_K % NUM_THREADS == 0,
+              "every thread copies alike");
 static_assert(NUM_THREADS % BLOCK_K == 0, "a thread keeps its k from one row to the next");
 
 struct SharedStorage {
@@ -39,8 +40,9 @@ struct SharedStorage {
 // Copies rows [row0, row0 + ROWS) and columns [k0, k0 + BLOCK_K) of a (num_rows, K) matrix into tile, transposed.
 // Neighbouring threads read along k. Past every edge the tile gets zeros: they add nothing.
 template <int ROWS>
-__device__ void load_tile(float (&tile)[BLOCK_K][ROWS + PADDING], const float *matrix, int row0, int num_rows, int k0,
-                          int K, int tid) {
+__device__ void load_tile(float (&tile)[BLOCK_K][ROWS + PADDING], const float *matrix, int row0, int num_rows,
+                          int k0, int K, int tid)
+{
     const int k = tid % BLOCK_K;
     for (int r = tid / BLOCK_K; r < ROWS; r += NUM_THREADS / BLOCK_K) {
         const bool inside = row0 + r < num_rows && k0 + k < K;
@@ -48,12 +50,12 @@ __device__ void load_tile(float (&tile)[BLOCK_K][ROWS + PADDING], const float *m
     }
 }
 
-__global__ void __launch_bounds__(NUM_THREADS)
-    tiled_registers_kernel(const float *A,    // (M, K)
-                           const float *B,    // (N, K)
-                           const float *bias, // (N) or NULL
-                           float *C,          // (M, N)
-                           int M, int N, int K) {
+__global__ void __launch_bounds__(NUM_THREADS) tiled_registers_kernel(const float *A,    // (M, K)
+                                                                      const float *B,    // (N, K)
+                                                                      const float *bias, // (N) or NULL
+                                                                      float *C,          // (M, N)
+                                                                      int M, int N, int K)
+{
     __shared__ SharedStorage smem;
     const int tid = threadIdx.x;
     const int x = tid % THREADS_N; // along n when computing
@@ -69,13 +71,10 @@ __global__ void __launch_bounds__(NUM_THREADS)
 
         for (int k = 0; k < BLOCK_K; k++) {
             float A_frag[THREAD_M], B_frag[THREAD_N];
+            for (int i = 0; i < THREAD_M; i++) A_frag[i] = smem.A_smem[k][y + i * THREADS_M];
+            for (int j = 0; j < THREAD_N; j++) B_frag[j] = smem.B_smem[k][x + j * THREADS_N];
             for (int i = 0; i < THREAD_M; i++)
-                A_frag[i] = smem.A_smem[k][y + i * THREADS_M];
-            for (int j = 0; j < THREAD_N; j++)
-                B_frag[j] = smem.B_smem[k][x + j * THREADS_N];
-            for (int i = 0; i < THREAD_M; i++)
-                for (int j = 0; j < THREAD_N; j++)
-                    acc[i][j] += A_frag[i] * B_frag[j];
+                for (int j = 0; j < THREAD_N; j++) acc[i][j] += A_frag[i] * B_frag[j];
         }
         __syncthreads(); // Everyone has read the tiles before anyone overwrites them.
     }
@@ -84,15 +83,14 @@ __global__ void __launch_bounds__(NUM_THREADS)
         for (int j = 0; j < THREAD_N; j++) {
             const int row = block_row + y + i * THREADS_M;
             const int col = block_col + x + j * THREADS_N;
-            if (row < M && col < N)
-                C[(size_t)row * N + col] = acc[i][j] + (bias ? bias[col] : 0.0f);
+            if (row < M && col < N) C[(size_t)row * N + col] = acc[i][j] + (bias ? bias[col] : 0.0f);
         }
 }
 
-extern "C" cudaError_t tiled_registers(const float *A, const float *B, const float *bias, float *C, int M, int N, int K,
-                                       cudaStream_t stream) {
-    if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0)
-        return cudaErrorInvalidValue;
+extern "C" cudaError_t tiled_registers(const float *A, const float *B, const float *bias, float *C, int M,
+                                       int N, int K, cudaStream_t stream)
+{
+    if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0) return cudaErrorInvalidValue;
 
     const dim3 grid((N - 1) / BLOCK_N + 1, (M - 1) / BLOCK_M + 1);
     tiled_registers_kernel<<<grid, NUM_THREADS, 0, stream>>>(A, B, bias, C, M, N, K);

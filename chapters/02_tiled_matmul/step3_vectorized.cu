@@ -32,12 +32,13 @@ constexpr int WARP_THREADS_N = 8;
 constexpr int WARPS_N = THREADS_N / WARP_THREADS_N;
 constexpr int PADDING = 4;
 constexpr int NUM_STAGES = 2;
-constexpr int QUADS_K = BLOCK_K / 4;                            // float4s in a row of a tile
-constexpr int A_COPIES = BLOCK_M * QUADS_K / NUM_THREADS;       // float4s a thread copies
-constexpr int B_COPIES = BLOCK_N * QUADS_K / NUM_THREADS;       //
-constexpr int COPY_ROWS = NUM_THREADS / QUADS_K;                // rows between two of them
+constexpr int QUADS_K = BLOCK_K / 4;                      // float4s in a row of a tile
+constexpr int A_COPIES = BLOCK_M * QUADS_K / NUM_THREADS; // float4s a thread copies
+constexpr int B_COPIES = BLOCK_N * QUADS_K / NUM_THREADS; //
+constexpr int COPY_ROWS = NUM_THREADS / QUADS_K;          // rows between two of them
 static_assert(WARP_THREADS_M * WARP_THREADS_N == 32, "a warp has 32 lanes");
-static_assert(BLOCK_M * QUADS_K % NUM_THREADS == 0 && BLOCK_N * QUADS_K % NUM_THREADS == 0, "every thread copies alike");
+static_assert(BLOCK_M * QUADS_K % NUM_THREADS == 0 && BLOCK_N * QUADS_K % NUM_THREADS == 0,
+              "every thread copies alike");
 static_assert(PADDING % 4 == 0, "rows of a tile stay multiples of 16 bytes");
 
 struct SharedStorage {
@@ -47,31 +48,27 @@ struct SharedStorage {
 
 // The four floats of a (num_rows, K) matrix at (row, k .. k + 3), zeros past the edges.
 template <bool ALIGNED>
-__device__ float4 load_quad(const float *matrix, int row, int num_rows, int k, int K) {
+__device__ float4 load_quad(const float *matrix, int row, int num_rows, int k, int K)
+{
     float4 quad = {0.0f, 0.0f, 0.0f, 0.0f};
-    if (row >= num_rows)
-        return quad;
+    if (row >= num_rows) return quad;
     const float *src = matrix + (size_t)row * K + k;
     if (ALIGNED) { // K % 4 == 0: all four are inside, or none
-        if (k < K)
-            quad = *reinterpret_cast<const float4 *>(src);
+        if (k < K) quad = *reinterpret_cast<const float4 *>(src);
     } else {
-        if (k + 0 < K)
-            quad.x = src[0];
-        if (k + 1 < K)
-            quad.y = src[1];
-        if (k + 2 < K)
-            quad.z = src[2];
-        if (k + 3 < K)
-            quad.w = src[3];
+        if (k + 0 < K) quad.x = src[0];
+        if (k + 1 < K) quad.y = src[1];
+        if (k + 2 < K) quad.z = src[2];
+        if (k + 3 < K) quad.w = src[3];
     }
     return quad;
 }
 
 // Global memory to registers: this thread's part of the tile at row0, k0.
 template <bool ALIGNED, int COPIES>
-__device__ void fetch_tile(float4 (&quads)[COPIES], const float *matrix, int row0, int num_rows, int k0, int K,
-                           int tid) {
+__device__ void fetch_tile(float4 (&quads)[COPIES], const float *matrix, int row0, int num_rows, int k0,
+                           int K, int tid)
+{
     for (int i = 0; i < COPIES; i++)
         quads[i] = load_quad<ALIGNED>(matrix, row0 + tid / QUADS_K + i * COPY_ROWS, num_rows,
                                       k0 + tid % QUADS_K * 4, K);
@@ -79,7 +76,8 @@ __device__ void fetch_tile(float4 (&quads)[COPIES], const float *matrix, int row
 
 // Registers to shared memory, transposed to (k, row).
 template <int COPIES, int ROWS>
-__device__ void store_tile(float (&tile)[BLOCK_K][ROWS + PADDING], const float4 (&quads)[COPIES], int tid) {
+__device__ void store_tile(float (&tile)[BLOCK_K][ROWS + PADDING], const float4 (&quads)[COPIES], int tid)
+{
     const int k = tid % QUADS_K * 4;
     for (int i = 0; i < COPIES; i++) {
         const int row = tid / QUADS_K + i * COPY_ROWS;
@@ -92,19 +90,20 @@ __device__ void store_tile(float (&tile)[BLOCK_K][ROWS + PADDING], const float4 
 
 // Shared memory to registers: elements 4 t .. 4 t + 3, and the same again every 4 * threads.
 template <int COUNT>
-__device__ void load_frag(float (&frag)[COUNT], const float *smem_row, int t, int threads) {
+__device__ void load_frag(float (&frag)[COUNT], const float *smem_row, int t, int threads)
+{
     for (int q = 0; q < COUNT / 4; q++)
         *reinterpret_cast<float4 *>(&frag[q * 4]) =
             *reinterpret_cast<const float4 *>(&smem_row[(q * threads + t) * 4]);
 }
 
 template <bool ALIGNED>
-__global__ void __launch_bounds__(NUM_THREADS, 2)
-    tiled_vectorized_kernel(const float *A,    // (M, K)
-                            const float *B,    // (N, K)
-                            const float *bias, // (N) or NULL
-                            float *C,          // (M, N)
-                            int M, int N, int K, bool C_aligned) {
+__global__ void __launch_bounds__(NUM_THREADS, 2) tiled_vectorized_kernel(const float *A,    // (M, K)
+                                                                          const float *B,    // (N, K)
+                                                                          const float *bias, // (N) or NULL
+                                                                          float *C,          // (M, N)
+                                                                          int M, int N, int K, bool C_aligned)
+{
     __shared__ __align__(16) SharedStorage smem;
     const int tid = threadIdx.x;
     const int lane = tid % 32;
@@ -138,8 +137,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2)
             load_frag(A_frag, smem.A_smem[stage][k], y, THREADS_M);
             load_frag(B_frag, smem.B_smem[stage][k], x, THREADS_N);
             for (int i = 0; i < THREAD_M; i++)
-                for (int j = 0; j < THREAD_N; j++)
-                    acc[i][j] += A_frag[i] * B_frag[j];
+                for (int j = 0; j < THREAD_N; j++) acc[i][j] += A_frag[i] * B_frag[j];
         }
 
         stage ^= 1;
@@ -153,8 +151,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2)
     // Epilogue.
     for (int i = 0; i < THREAD_M; i++) {
         const int row = block_row + (i / 4 * THREADS_M + y) * 4 + i % 4;
-        if (row >= M)
-            break;
+        if (row >= M) break;
         for (int q = 0; q < THREAD_N / 4; q++) {
             const int col = block_col + (q * THREADS_N + x) * 4;
             float *dst = C + (size_t)row * N + col;
@@ -166,17 +163,16 @@ __global__ void __launch_bounds__(NUM_THREADS, 2)
                     *reinterpret_cast<float4 *>(dst) = make_float4(quad[0], quad[1], quad[2], quad[3]);
             } else {
                 for (int j = 0; j < 4; j++)
-                    if (col + j < N)
-                        dst[j] = quad[j];
+                    if (col + j < N) dst[j] = quad[j];
             }
         }
     }
 }
 
-extern "C" cudaError_t tiled_vectorized(const float *A, const float *B, const float *bias, float *C, int M, int N,
-                                        int K, cudaStream_t stream) {
-    if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0)
-        return cudaErrorInvalidValue;
+extern "C" cudaError_t tiled_vectorized(const float *A, const float *B, const float *bias, float *C, int M,
+                                        int N, int K, cudaStream_t stream)
+{
+    if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0) return cudaErrorInvalidValue;
 
     const dim3 grid((N - 1) / BLOCK_N + 1, (M - 1) / BLOCK_M + 1);
     const bool AB_aligned = K % 4 == 0 && (uintptr_t)A % 16 == 0 && (uintptr_t)B % 16 == 0;
