@@ -1,0 +1,194 @@
+# The Kernel Cookbook. `make help` lists what there is; everything that is generated lands in build/.
+SHELL         := /bin/bash
+.DEFAULT_GOAL := help
+MAKEFLAGS     += --no-builtin-rules
+.SECONDARY:
+.DELETE_ON_ERROR:
+
+# --- What this machine has ------------------------------------------------------------------------------------------
+
+# build/config.mk says where nvcc, Python and the GPU are. make writes it first if it is missing, if .venv is gone, or
+# if the machine gained or lost a GPU since, and installs what is missing on the way.
+WITHOUT_SETUP := help clean doctor
+ifneq ($(filter-out $(WITHOUT_SETUP),$(MAKECMDGOALS)),)
+include build/config.mk
+GPU_NODES := $(strip $(sort $(wildcard /dev/nvidia[0-9]* /dev/dxg)))
+ifneq ($(and $(wildcard .venv/bin/python3),$(filter x$(GPU_NODES),x$(GPU_NODES_SEEN))),)
+else
+build/config.mk: force
+endif
+endif
+
+build/config.mk: tools/setup.sh requirements.txt
+	@tools/setup.sh
+
+.PHONY: force
+force:
+
+# --- Chapters -------------------------------------------------------------------------------------------------------
+
+# A chapter is a folder with main.c, step*.cu and chapter.mk, which sets ARCH (the oldest GPU it runs on, or an
+# exact one such as 90a), GOLDEN (its reference/golden.py arguments), GROWS_FROM (the chapter before it) and LIBS.
+CHAPTERS := $(sort $(notdir $(patsubst %/,%,$(dir $(wildcard chapters/*/step1_*.cu)))))
+number    = $(shell echo $$((10#$(firstword $(subst _, ,$1)))))
+NUMBERS  := $(foreach c,$(CHAPTERS),$(call number,$c))
+
+CC         := gcc
+CXX        := g++
+CFLAGS     := -std=gnu11 -O2 -g -Wall -Wextra -Werror
+NVCCFLAGS  := -std=c++17 -O3 -lineinfo -Werror all-warnings -Xcompiler -Wall,-Wextra
+DEPENDS     = -MMD -MP -MF $(@:.o=.d)
+COMMON_OBJ := $(patsubst %.c,build/obj/%.o,$(wildcard common/*.c))
+JOBS       := $(shell nproc)
+Q          := $(if $(V),,@)
+
+# The simulated GPU: sets SIMGPU, and says how to build and measure it.
+-include tools/simgpu/build.mk
+
+export DEVICE STEP CASE SHAPE SEED PROFILE PYTHON GPU_NAME GPU_ARCH GPU_DRIVER_CUDA
+
+# PTX for every architecture of a chapter, and machine code besides where this machine's GPU can run it: a GPU of
+# the same or a newer architecture, but for an exact one (90a) only that.
+sass_here = $(if $(GPU_ARCH),$(or $(filter $1,$(GPU_ARCH)a),$(if $(filter %a,$1),,$(shell [ $(GPU_ARCH) -ge $1 ] && echo $(GPU_ARCH)))))
+gencode   = $(foreach a,$1,-gencode arch=compute_$a,code=compute_$a) \
+            $(foreach a,$(call sass_here,$(firstword $1)),-gencode arch=compute_$a,code=sm_$a)
+
+build/obj/%.o: %.c build/config.mk
+	@mkdir -p $(@D)
+	@echo "gcc  $<"
+	$Q$(CC) $(CFLAGS) $(DEPENDS) -isystem $(CUDA_INCLUDE) -c -o $@ $<
+
+# $1: the chapter's folder, $2: its number.
+define chapter_rules
+ARCH       :=
+GOLDEN     :=
+GROWS_FROM :=
+LIBS       :=
+include chapters/$1/chapter.mk
+ARCH_$1       := $$(ARCH)
+GOLDEN_$1     := $$(GOLDEN)
+GROWS_FROM_$1 := $$(GROWS_FROM)
+LIBS_$1       := $$(LIBS)
+GENCODE_$1    := $$(call gencode,$$(ARCH_$1))
+SIM_FOR_$1    := $$(if $$(and $$(call sass_here,$$(firstword $$(ARCH_$1))),$$(filter-out sim,$$(or $$(DEVICE),auto))),,$$(SIMGPU) $$(SIMGPU_LIBS))
+STEPS_$1      := $$(sort $$(wildcard chapters/$1/step*.cu))
+OBJ_$1        := build/obj/chapters/$1/main.o $$(STEPS_$1:%.cu=build/obj/%.o)
+
+build/obj/chapters/$1/%.o: chapters/$1/%.cu chapters/$1/chapter.mk build/config.mk
+	@mkdir -p $$(@D)
+	@echo "nvcc $$<"
+	$$Q$$(NVCC) $$(NVCCFLAGS) $$(GENCODE_$1) $$(DEPENDS) -c -o $$@ $$<
+
+build/chapters/$1: $$(OBJ_$1) $$(COMMON_OBJ)
+	@mkdir -p $$(@D)
+	@echo "link $$@"
+	$$Q$$(CXX) -o $$@ $$^ -L$$(CUDA_LIB) -l:libcudart.so.13 -Wl,-rpath,$$(CUDA_LIB) -Wl,--enable-new-dtags $$(LIBS_$1) -ldl -lm
+
+build/golden/$1/.stamp: reference/$$(firstword $$(GOLDEN_$1)).py reference/golden.py reference/bounds.py chapters/$1/chapter.mk
+	@echo "golden files of chapter $2"
+	@rm -rf $$(@D)
+	@$$(PYTHON) reference/golden.py $$(GOLDEN_$1) --out $$(@D)
+	@touch $$@
+
+build/sass/$1/%.ok: chapters/$1/%.cu $$(wildcard common/*.cuh) tools/sass.sh build/config.mk
+	@mkdir -p $$(@D)
+	@for arch in $$(ARCH_$1); do tools/sass.sh $$(NVCC) $$< $$$$arch build/sass/$1/$$*.sm_$$$$arch.cubin $$(NVCCFLAGS) || exit 1; done
+	@touch $$@
+
+.PHONY: build-$2 chapter-$2 bench-$2 diff-$2
+build-$2: build/chapters/$1 build/golden/$1/.stamp $$(SIM_FOR_$1)
+
+chapter-$2:
+	@$$(MAKE) --no-print-directory -j$$(JOBS) build-$2
+	@echo -n "chapter $2 "; tools/run.sh $1 $$(firstword $$(ARCH_$1)) $$(GOLDEN_$1)
+
+bench-$2: build-$2
+	@$$(if $$(GPU_NAME),,echo "make bench: this machine has no GPU, and the simulated GPU has no speed to measure" >&2; exit 2)
+	@mkdir -p results
+	COOKBOOK_COMMIT=$$$$(git rev-parse --short HEAD 2>/dev/null) build/chapters/$1 --bench \
+	    $$(if $$(SHAPE),--shape $$(SHAPE)) $$(if $$(STEP),--step $$(STEP)) --json results/$$(GPU_FILE).json
+
+diff-$2:
+	@tools/diff.sh $$(lastword $$(sort $$(wildcard chapters/$$(GROWS_FROM_$1)/step*.cu))) $$(STEPS_$1)
+endef
+$(foreach c,$(CHAPTERS),$(eval $(call chapter_rules,$c,$(call number,$c))))
+
+-include $(shell find build/obj -name '*.d' 2>/dev/null)
+
+# --- Commands -------------------------------------------------------------------------------------------------------
+
+## chapter-N      check chapter N's steps against NumPy, on the GPU or the simulated GPU
+##                  STEP=K|NAME CASE=NAME: only that one; SHAPE=m=333,n=77,k=129 SEED=5: a shape of your own
+##                  DEVICE=auto|gpu|sim: where; PROFILE=0: without the simulated GPU's counters
+## chapters       every chapter in turn
+.PHONY: chapters
+chapters:
+	@for n in $(NUMBERS); do $(MAKE) --no-print-directory chapter-$$n || exit 1; done
+
+## diff-N         what each step of chapter N changes from the one before it
+
+## test           every test; TESTS=tests/cli.bats: only those
+TESTS = $(sort $(wildcard tests/*.bats tests/simgpu/*.bats))
+.PHONY: test build
+test: build
+	@tests/run.sh $(TESTS)
+
+## build          build everything, run nothing; V=1 shows the commands
+build:
+	@$(MAKE) --no-print-directory -j$(JOBS) $(NUMBERS:%=build-%) $(SIMGPU) $(SIMGPU_LIBS)
+
+## golden         generate the golden files of every chapter
+.PHONY: golden
+golden: $(CHAPTERS:%=build/golden/%/.stamp)
+
+## bench          time every chapter beside its baseline and record it in results/ (needs a GPU); bench-N: only chapter N
+GPU_FILE = $(shell echo "$(GPU_NAME)" | tr 'A-Z ' 'a-z_' | tr -dc 'a-z0-9_')
+.PHONY: bench
+bench:
+	@for n in $(NUMBERS); do $(MAKE) --no-print-directory bench-$$n || exit 1; done
+
+## simgpu         build the simulated GPU; bench-sim: measure it, in instructions a second
+
+## report         write the tables of README.md and the plots of notes/figures from results/
+.PHONY: report
+report: build/config.mk
+	@$(PYTHON) tools/report.py
+
+## sass           assemble every kernel for its architectures; fail on undeclared spills and on ptxas warnings
+.PHONY: sass
+sass: $(foreach c,$(CHAPTERS),$(patsubst chapters/%.cu,build/sass/%.ok,$(STEPS_$c)))
+
+## conformance-record  run the conformance kernels on a real GPU and record what it computes
+.PHONY: conformance-record
+conformance-record: build/config.mk
+	@tests/simgpu/conformance/record.sh
+
+## lint           formatting, shell scripts, warnings, cppcheck
+C_FILES     = $(shell find common chapters tools tests -name '*.[ch]')
+CUDA_FILES  = $(shell find common chapters tools tests -name '*.cu' -o -name '*.cuh')
+SHELL_FILES = .ci/run $(shell find tools tests -name '*.sh' -o -name '*.bash' -o -name '*.bats')
+.PHONY: lint format
+lint: build
+	@echo "clang-format";  clang-format --dry-run -Werror $(C_FILES) $(CUDA_FILES)
+	@echo "shellcheck";    shellcheck $(SHELL_FILES)
+	@echo "cppcheck";      cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --enable=warning,portability \
+	    --suppress=missingInclude $(filter %.c,$(C_FILES))
+
+## format         apply the formatting
+format: build/config.mk
+	clang-format -i $(C_FILES) $(CUDA_FILES)
+
+## doctor         what was found on this machine, its versions, and what is missing
+.PHONY: doctor
+doctor:
+	@tools/setup.sh --doctor
+
+## clean          remove build/
+.PHONY: clean
+clean:
+	rm -rf build
+
+## help           print this
+.PHONY: help
+help:
+	@sed -n 's/^## /  /p' Makefile

@@ -1,0 +1,2 @@
+ARCH   := 75
+GOLDEN := matmul --dtype f32

@@ -1,0 +1,365 @@
+#define _GNU_SOURCE
+#include "bench.h"
+
+#include <math.h>
+#include <time.h>
+
+#include "case.h"
+
+enum {
+    CONTENDERS = CHAPTER_MAX_STEPS + 1, // 0 is the baseline
+    MIN_ROUNDS = 7,
+    MAX_ROUNDS = 200,
+    MAX_SETS = 64,
+};
+static const double SLICE_MS = 4, BUDGET_MS = 3000;
+
+struct contender {
+    const struct step *step;
+    int launches; // in one slice
+    int next_set;
+    double ms[MAX_ROUNDS]; // of one launch, for each round
+};
+
+// Peak rates without sparsity, TFLOP/s and GB/s, from NVIDIA's data sheets: H200, H100 SXM (80 GB), A100 SXM
+// (80 GB), L4, T4. A name is matched by what it contains, so the more special one comes first.
+static const struct {
+    const char *gpu;
+    double fp32, bf16, fp8, gigabytes;
+} PEAKS[] = {
+    {"H200", 66.9, 989.4, 1978.9, 4800},    {"H100 80GB HBM3", 66.9, 989.4, 1978.9, 3350},
+    {"A100-SXM4-80GB", 19.5, 312, 0, 2039}, {"L4", 30.3, 121, 242, 300},
+    {"Tesla T4", 8.1, 0, 0, 320},
+};
+
+static int attribute(enum cudaDeviceAttr which)
+{
+    int value = 0;
+    CUDA_CHECK(cudaDeviceGetAttribute(&value, which, 0));
+    return value;
+}
+
+// The chapter's limit on this GPU in its metric's unit; 0 when it is not known. An unknown GPU's fp32 and memory
+// limits come from its SMs, bus and clocks (FP32 lanes an SM: CUDA C++ Programming Guide, compute capabilities).
+static double limit_value(const struct chapter *chapter, const struct device *device)
+{
+    for (size_t i = 0; i < sizeof PEAKS / sizeof *PEAKS; i++) {
+        if (!strstr(device->name, PEAKS[i].gpu)) continue;
+        switch (chapter->limit) {
+        case LIMIT_NONE: return 0;
+        case LIMIT_FP32: return PEAKS[i].fp32;
+        case LIMIT_BF16_TENSOR: return PEAKS[i].bf16;
+        case LIMIT_FP8_TENSOR: return PEAKS[i].fp8;
+        case LIMIT_MEMORY: return PEAKS[i].gigabytes;
+        }
+    }
+    int cc = device->major * 10 + device->minor, lanes = cc == 75 || cc == 80 ? 64 : 128;
+    if (chapter->limit == LIMIT_FP32)
+        return 2.0 * lanes * device->sms * attribute(cudaDevAttrClockRate) * 1e3 / 1e12;
+    if (chapter->limit == LIMIT_MEMORY)
+        return 2.0 * attribute(cudaDevAttrMemoryClockRate) * 1e3 *
+               attribute(cudaDevAttrGlobalMemoryBusWidth) / 8 / 1e9;
+    return 0;
+}
+
+static const char *limit_name(enum limit limit)
+{
+    static const char *const NAMES[] = {[LIMIT_NONE] = "",
+                                        [LIMIT_FP32] = "fp32",
+                                        [LIMIT_BF16_TENSOR] = "bf16 tensor core",
+                                        [LIMIT_FP8_TENSOR] = "fp8 tensor core",
+                                        [LIMIT_MEMORY] = "memory"};
+    return NAMES[limit];
+}
+
+static int64_t evaluate(const struct chapter *chapter, const char *expression, const int64_t *dim)
+{
+    struct error error;
+    int64_t value;
+    if (!shape_evaluate(expression, chapter->dims, dim, &value, &error))
+        die_input("%s: %s", chapter->name, error.text);
+    return value;
+}
+
+// Fills every input of the run with standard normal numbers (Box-Muller on a 48-bit generator, fixed seed). A pool
+// of a few million is repeated over larger tensors, with a period that no power of two divides.
+static void fill_inputs(const struct chapter *chapter, const struct run *run)
+{
+    enum { POOL = 4194301 };
+    static double pool[POOL];
+    unsigned short seed[3] = {1, 2, 3};
+    for (int i = 0; i < POOL && pool[POOL - 1] == 0; i++)
+        pool[i] = sqrt(-2 * log(1 - erand48(seed))) * cos(2 * M_PI * erand48(seed));
+    for (int t = 0, offset = 0; t < chapter_tensors(chapter); t++) {
+        enum role role = chapter->tensors[t].role;
+        if (!run->data[t] || role == OUT) continue;
+        struct npy array = run_download(chapter, run, t);
+        int64_t unique = array.count < POOL ? array.count : POOL;
+        size_t bytes = dtype_bytes(array.dtype), total = (size_t)array.count * bytes;
+        for (int64_t i = 0; i < unique; i++) dtype_set(array.dtype, array.data, i, pool[(i + offset) % POOL]);
+        for (size_t done = (size_t)unique * bytes; done < total; done += (size_t)unique * bytes)
+            memcpy((char *)array.data + done, array.data,
+                   total - done < (size_t)unique * bytes ? total - done : (size_t)unique * bytes);
+        CUDA_CHECK(cudaMemcpy(run->data[t], array.data, total, cudaMemcpyHostToDevice));
+        npy_free(&array);
+        offset += 1000003;
+    }
+}
+
+// Makes enough copies of the tensors that a launch finds none of them in the L2 from the launch before.
+static int make_sets(const struct chapter *chapter, const int64_t *dim, struct run *sets)
+{
+    const bool without_optionals[CHAPTER_MAX_TENSORS] = {false};
+    size_t free_bytes, total_bytes, before;
+    CUDA_CHECK(cudaMemGetInfo(&before, &total_bytes));
+    for (int i = 0; i < MAX_SETS; i++) memcpy(sets[i].dim, dim, sizeof sets[i].dim);
+    run_allocate(chapter, &sets[0], without_optionals, 0);
+    fill_inputs(chapter, &sets[0]);
+    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+    size_t set_bytes = before > free_bytes ? before - free_bytes : 1,
+           l2_bytes = (size_t)attribute(cudaDevAttrL2CacheSize);
+    size_t wanted = 4 * l2_bytes / set_bytes + 2, most = free_bytes / 2 / set_bytes + 1;
+    int count = (int)(wanted < most ? wanted : most);
+    if (count > MAX_SETS) count = MAX_SETS;
+    for (int i = 1; i < count; i++) {
+        run_allocate(chapter, &sets[i], without_optionals, 0);
+        for (int t = 0; t < chapter_tensors(chapter); t++) {
+            if (!sets[0].data[t] || chapter->tensors[t].role == OUT) continue;
+            struct npy array = run_download(chapter, &sets[0], t);
+            size_t bytes = (size_t)array.count * dtype_bytes(array.dtype);
+            CUDA_CHECK(cudaMemcpy(sets[i].data[t], array.data, bytes, cudaMemcpyHostToDevice));
+            npy_free(&array);
+        }
+    }
+    return count;
+}
+
+// Two right kernels differ by what fp32 sums in different orders differ by (at most 1e-4 of the output's RMS for
+// standard normal inputs) and by one rounding to the output's type (one epsilon of the value). A tile or an index
+// gone wrong is off by about the RMS itself. Returns false with the first difference in *error.
+static bool same_output(const char *name, const struct npy *got, const struct npy *baseline,
+                        struct error *error)
+{
+    double squares = 0;
+    for (int64_t i = 0; i < baseline->count; i++) {
+        double value = dtype_get(baseline->dtype, baseline->data, i);
+        squares += value * value;
+    }
+    double rms = sqrt(squares / (double)baseline->count);
+    for (int64_t i = 0; i < got->count; i++) {
+        double value = dtype_get(got->dtype, got->data, i),
+               expected = dtype_get(baseline->dtype, baseline->data, i);
+        double allowed = 1e-4 * rms + dtype_epsilon(got->dtype) * fabs(expected);
+        char element[200];
+        if (!(fabs(value - expected) <= allowed))
+            return error_set(error, "%s: got %.9g, baseline %.9g, allowed difference %.3g",
+                             case_element_text(name, got, i, element, sizeof element), value, expected,
+                             allowed);
+    }
+    return true;
+}
+
+// Runs the step once on set 0, from poisoned outputs; its outputs must be those of reference[], or become it.
+static bool check_contender(const struct chapter *chapter, const struct step *step, const struct run *run,
+                            cudaStream_t stream, struct npy *reference, struct error *error)
+{
+    bool ok = true;
+    for (int t = 0; t < chapter_tensors(chapter); t++) {
+        if (chapter->tensors[t].role != OUT) continue;
+        int64_t shape[NPY_MAX_RANK], bytes = (int64_t)dtype_bytes(chapter->tensors[t].dtype);
+        int rank = chapter_tensor_shape(chapter, t, run->dim, shape, error);
+        for (int i = 0; i < rank; i++) bytes *= shape[i];
+        CUDA_CHECK(cudaMemsetAsync(run->data[t], 0xff, (size_t)bytes, stream));
+    }
+    CUDA_CHECK(step->launch(step, run, stream));
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    for (int t = 0; t < chapter_tensors(chapter); t++) {
+        if (chapter->tensors[t].role != OUT) continue;
+        struct npy got = run_download(chapter, run, t);
+        if (!reference[t].data) {
+            reference[t] = got;
+            continue;
+        }
+        ok = ok && same_output(chapter->tensors[t].name, &got, &reference[t], error);
+        npy_free(&got);
+    }
+    return ok;
+}
+
+// Milliseconds of `launches` launches, measured between two events.
+static double time_slice(struct contender *contender, int launches, const struct run *sets, int set_count,
+                         cudaStream_t stream, cudaEvent_t begin, cudaEvent_t end)
+{
+    float ms;
+    CUDA_CHECK(cudaEventRecord(begin, stream));
+    for (int i = 0; i < launches; i++) {
+        CUDA_CHECK(contender->step->launch(contender->step, &sets[contender->next_set], stream));
+        contender->next_set = (contender->next_set + 1) % set_count;
+    }
+    CUDA_CHECK(cudaEventRecord(end, stream));
+    CUDA_CHECK(cudaEventSynchronize(end));
+    CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
+    return ms;
+}
+
+// Warms every contender up, then lets them take turns of about SLICE_MS, so that each sees the same clocks: a GPU
+// at its power limit changes them within a fraction of a second. Returns the number of rounds.
+static int time_contenders(struct contender *contenders, int count, const struct run *sets, int set_count,
+                           cudaStream_t stream)
+{
+    cudaEvent_t begin, end;
+    double round_ms = 0;
+    CUDA_CHECK(cudaEventCreate(&begin));
+    CUDA_CHECK(cudaEventCreate(&end));
+    for (int c = 0; c < count; c++) {
+        time_slice(&contenders[c], 2, sets, set_count, stream, begin, end);
+        double once = time_slice(&contenders[c], 2, sets, set_count, stream, begin, end) / 2;
+        contenders[c].launches = once < SLICE_MS ? (int)(SLICE_MS / once) + 1 : 1;
+        round_ms += once * contenders[c].launches;
+    }
+    int rounds = (int)(BUDGET_MS / round_ms);
+    if (rounds < MIN_ROUNDS) rounds = MIN_ROUNDS;
+    if (rounds > MAX_ROUNDS) rounds = MAX_ROUNDS;
+    for (int r = 0; r < rounds; r++)
+        for (int c = 0; c < count; c++)
+            contenders[c].ms[r] =
+                time_slice(&contenders[c], contenders[c].launches, sets, set_count, stream, begin, end) /
+                contenders[c].launches;
+    CUDA_CHECK(cudaEventDestroy(begin));
+    CUDA_CHECK(cudaEventDestroy(end));
+    return rounds;
+}
+
+static int compare_doubles(const void *left, const void *right)
+{
+    double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+// The value below which the given fraction of values[0..count) lies.
+static double quantile(const double *values, int count, double fraction)
+{
+    double sorted[MAX_ROUNDS];
+    memcpy(sorted, values, (size_t)count * sizeof *values);
+    qsort(sorted, (size_t)count, sizeof *sorted, compare_doubles);
+    return sorted[(int)(fraction * (count - 1) + 0.5)];
+}
+
+// The kernel driver's version, "580.65.06"; what CUDA calls driver version is the CUDA version that it supports.
+static const char *driver_version(char *text, size_t size)
+{
+    FILE *file = fopen("/proc/driver/nvidia/version", "r");
+    char line[300] = "", *p = line;
+    if (file && !fgets(line, sizeof line, file)) line[0] = 0;
+    if (file) fclose(file);
+    while (*p && !(strspn(p, "0123456789") >= 3 && p[strspn(p, "0123456789")] == '.')) p++;
+    snprintf(text, size, "%.*s", (int)strspn(p, "0123456789."), p);
+    return text;
+}
+
+static void add_record(const struct chapter *chapter, const struct device *device, const char *shape,
+                       const char *metric, const struct contender *step, const struct contender *baseline,
+                       int rounds, double work, double limit, double ratio, const char *command,
+                       struct results *results)
+{
+    char key[600], value[3000], gpu[300], quoted_command[1200], driver[40], date[40], text[100],
+        fraction[40] = "null";
+    char limit_text[100] = "null",
+         baseline_text[200] = "\"baseline\": null, \"baseline_value\": null, \"ratio\": null";
+    const char *commit = getenv("COOKBOOK_COMMIT");
+    time_t now = time(NULL);
+    int runtime;
+    CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
+    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
+    double median = quantile(step->ms, rounds, 0.5);
+    if (limit) {
+        snprintf(fraction, sizeof fraction, "%.4f", work / median / limit);
+        snprintf(limit_text, sizeof limit_text, "{\"name\": \"%s\", \"value\": %.1f}",
+                 limit_name(chapter->limit), limit);
+    }
+    if (baseline)
+        snprintf(baseline_text, sizeof baseline_text,
+                 "\"baseline\": %s, \"baseline_value\": %.5g, \"ratio\": %.4f",
+                 results_quote(baseline->step->name, text, sizeof text),
+                 work / quantile(baseline->ms, rounds, 0.5), ratio);
+    snprintf(key, sizeof key,
+             "\"chapter\": \"%s\", \"step\": \"%s\", \"case\": \"%s\", \"dtype\": \"%s\", \"metric\": \"%s\"",
+             chapter->name, step->step->name, shape, dtype_name(chapter->tensors[0].dtype), metric);
+    snprintf(
+        value, sizeof value,
+        "\"value\": %.5g, \"spread\": [%.5g, %.5g], %s, \"fraction_of_limit\": %s, \"limit\": %s, \"gpu\": %s, "
+        "\"driver\": \"%s\", \"cuda\": \"%d.%d\", \"commit\": \"%s\", \"date\": \"%s\", \"command\": %s",
+        work / median, work / quantile(step->ms, rounds, 0.75), work / quantile(step->ms, rounds, 0.25),
+        baseline_text, fraction, limit_text, results_quote(device->name, gpu, sizeof gpu),
+        driver_version(driver, sizeof driver), runtime / 1000, runtime % 1000 / 10,
+        commit ? commit : "unknown", date, results_quote(command, quoted_command, sizeof quoted_command));
+    results_add(results, key, value);
+}
+
+// Prints the table; a line's spread is the distance of the quartiles as a share of the median.
+static void report(const struct chapter *chapter, const struct device *device,
+                   const struct contender *contenders, int count, int rounds, const int64_t *dim,
+                   const char *command, struct results *results)
+{
+    char shape[200];
+    const char *metric = chapter->flops ? "TFLOP/s" : "GB/s";
+    const struct contender *baseline = chapter->baseline.name ? &contenders[0] : NULL;
+    // In the metric's unit when divided by milliseconds: 1 TFLOP/s is 1e9 FLOP/ms, 1 GB/s is 1e6 byte/ms.
+    double work = chapter->flops ? (double)evaluate(chapter, chapter->flops, dim) / 1e9
+                                 : (double)evaluate(chapter, chapter->bytes, dim) / 1e6;
+    double limit = limit_value(chapter, device);
+    shape_write(chapter->dims, dim, shape, sizeof shape);
+    printf("  %-20s %-24s %10s %8s %10s %10s %s\n", "step", "shape", "ms", "spread", metric,
+           baseline ? "x baseline" : "", limit ? "of limit" : "");
+    for (int c = 0; c < count; c++) {
+        const struct contender *contender = &contenders[c];
+        double median = quantile(contender->ms, rounds, 0.5), ratios[MAX_ROUNDS], ratio = 0;
+        double spread =
+            (quantile(contender->ms, rounds, 0.75) - quantile(contender->ms, rounds, 0.25)) / median;
+        if (baseline) {
+            for (int r = 0; r < rounds; r++) ratios[r] = baseline->ms[r] / contender->ms[r];
+            ratio = quantile(ratios, rounds, 0.5);
+        }
+        printf("  %-20s %-24s %10.4f %7.1f%% %10.2f", contender->step->name, shape, median, 100 * spread,
+               work / median);
+        if (baseline) printf(" %10.3f", ratio);
+        if (limit) printf(" %7.1f%%", 100 * work / median / limit);
+        printf("\n");
+        if (contender != baseline)
+            add_record(chapter, device, shape, metric, contender, baseline, rounds, work, limit, ratio,
+                       command, results);
+    }
+    printf("  %d interleaved rounds of about %.0f ms each", rounds, SLICE_MS);
+    if (limit) printf("; limit: %s, %.1f %s", limit_name(chapter->limit), limit, metric);
+    printf("\n");
+}
+
+int bench_run(const struct chapter *chapter, const struct device *device, const bool *selected,
+              const int64_t *dim, const char *command, struct results *results)
+{
+    static struct contender contenders[CONTENDERS];
+    static struct run sets[MAX_SETS];
+    struct npy reference[CHAPTER_MAX_TENSORS] = {0};
+    struct error error;
+    int count = 0, wrong = 0, set_count = make_sets(chapter, dim, sets);
+    cudaStream_t stream;
+    CUDA_CHECK(cudaStreamCreate(&stream));
+    for (int s = 0; s <= chapter_steps(chapter); s++) {
+        const struct step *step = s ? &chapter->steps[s - 1] : &chapter->baseline;
+        if (!step->name || (s > 0 && !selected[s])) continue;
+        if (check_contender(chapter, step, &sets[0], stream, reference, &error)) {
+            contenders[count++] = (struct contender){.step = step};
+            continue;
+        }
+        printf("  %s: WRONG, so not timed: %s\n", step->name, error.text);
+        wrong++;
+    }
+    if (count > 0) {
+        int rounds = time_contenders(contenders, count, sets, set_count, stream);
+        report(chapter, device, contenders, count, rounds, dim, command, results);
+    }
+    for (int t = 0; t < CHAPTER_MAX_TENSORS; t++) npy_free(&reference[t]);
+    for (int i = 0; i < set_count; i++) run_free(&sets[i]);
+    CUDA_CHECK(cudaStreamDestroy(stream));
+    return wrong;
+}

@@ -1,0 +1,18 @@
+// Times a chapter's steps beside its baseline on a real GPU.
+#pragma once
+
+#include "chapter.h"
+#include "results.h"
+
+// The device that the program runs on.
+struct device {
+    char name[256];
+    int major, minor, sms;
+    bool simulated; // the simulated GPU: never timed
+};
+
+// Times the steps with selected[s] (NULL: all of them), interleaved with the baseline, on the given dimensions;
+// prints a table and adds a record for each step to *results. A step whose output is not the baseline's is
+// reported and not timed. `command` is the command line that the records quote. Returns how many steps were wrong.
+int bench_run(const struct chapter *chapter, const struct device *device, const bool *selected,
+              const int64_t *dim, const char *command, struct results *results);

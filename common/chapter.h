@@ -1,0 +1,70 @@
+// A chapter's main.c declares its tensors, steps and limits as data and calls chapter_main, which is the command
+// line, the check against golden files and the benchmark of every chapter.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "npy.h"
+#include "shape.h"
+
+enum { CHAPTER_MAX_TENSORS = 24, CHAPTER_MAX_STEPS = 12, CHAPTER_MAX_BENCH = 8 };
+
+// What a tensor is to a step, and the files that a case has for it (SUFFIX as in npy.h).
+enum role {
+    IN,          // NAMESUFFIX; never written by a step
+    IN_OPTIONAL, // the same; NULL when the file is missing
+    PARAM,       // NAME.npy, rank 0: one number, given to the step on the host
+    OUT,         // NAME.npy or NAMESUFFIX: what the step must write; NAME.tol.npy: how far off it may be
+    INOUT,       // NAMESUFFIX before, NAME.after.npy and NAME.after.tol.npy after
+};
+
+struct tensor {
+    const char *name;
+    enum dtype dtype;
+    enum role role;
+    const char *shape; // an expression for each dimension: "m,k", "b,(k+127)/128"; "" for rank 0
+};
+
+// What one launch works on; indices are those of the chapter's tensors[] and dims[].
+struct run {
+    void *data
+        [CHAPTER_MAX_TENSORS]; // device memory, C order; NULL for PARAM and for an optional input left out
+    double param[CHAPTER_MAX_TENSORS]; // the value of a PARAM
+    int64_t dim[SHAPE_MAX_DIMS];       // each 1 to 2^31-1
+};
+
+struct step {
+    const char *name;
+    // Starts the step's work in `stream`. Returns the launch's error; cudaErrorNotSupported from a baseline means
+    // that it has no counterpart of this case, which is then shown as skipped.
+    cudaError_t (*launch)(const struct step *step, const struct run *run, cudaStream_t stream);
+    void (*kernel)(void); // the .cu file's launcher, cast back to its own type by `launch`
+};
+
+// What bounds the chapter on an ideal machine; bench.c has the value for each GPU.
+enum limit { LIMIT_NONE, LIMIT_FP32, LIMIT_BF16_TENSOR, LIMIT_FP8_TENSOR, LIMIT_MEMORY };
+
+struct chapter {
+    const char *name;                           // its folder: "01_naive_matmul"
+    const char *title;                          // what it computes, in one line
+    const char *dims[SHAPE_MAX_DIMS];           // ended by NULL
+    struct tensor tensors[CHAPTER_MAX_TENSORS]; // ended by one without a name
+    struct step steps[CHAPTER_MAX_STEPS];       // in the order of the ladder, ended by one without a name
+    struct step baseline;                       // measured beside the steps; step 0 on the command line
+    // NULL when the steps take these dimensions, else what they need, as "k must be a multiple of 8".
+    const char *(*check_shape)(const int64_t *dim);
+    const char *flops, *bytes; // of one launch, as expressions over dims; flops NULL: measured in bytes
+    enum limit limit;
+    const char *bench[CHAPTER_MAX_BENCH]; // shapes of --bench, "m=4096,n=4096,k=4096"; ended by NULL
+};
+
+// The whole program; returns its exit status (enum exit_status).
+int chapter_main(const struct chapter *chapter, int argc, char **argv);
+
+// Number of tensors and of steps.
+int chapter_tensors(const struct chapter *chapter);
+int chapter_steps(const struct chapter *chapter);
+
+// Shape of tensor t for these dimensions. Returns its rank, or -1 with the reason in *error.
+int chapter_tensor_shape(const struct chapter *chapter, int t, const int64_t *dim, int64_t *shape,
+                         struct error *error);

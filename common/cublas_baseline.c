@@ -1,0 +1,62 @@
+#include "cublas_baseline.h"
+
+#include <dlfcn.h>
+#include <library_types.h>
+
+// The few declarations of cublas_api.h and cublas_v2.h (CUDA 13) that are used here.
+typedef struct cublasContext *cublas_handle;
+enum { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1, CUBLAS_COMPUTE_32F = 68, CUBLAS_GEMM_DEFAULT = -1 };
+
+static struct {
+    cublas_handle handle;
+    int (*set_stream)(cublas_handle, cudaStream_t);
+    int (*sgemm)(cublas_handle, int opa, int opb, int m, int n, int k, const float *alpha, const float *A,
+                 int lda, const float *B, int ldb, const float *beta, float *C, int ldc);
+    int (*gemm_ex)(cublas_handle, int opa, int opb, int m, int n, int k, const void *alpha, const void *A,
+                   cudaDataType, int lda, const void *B, cudaDataType, int ldb, const void *beta, void *C,
+                   cudaDataType, int ldc, int compute_type, int algorithm);
+} cublas;
+
+// Finds a function of the library; dlsym's object pointer becomes a function pointer as POSIX prescribes.
+static bool find(void *library, const char *name, void *function)
+{
+    *(void **)function = dlsym(library, name);
+    if (!*(void **)function) fprintf(stderr, "cuBLAS: %s\n", dlerror());
+    return *(void **)function != NULL;
+}
+
+static bool open_cublas(void)
+{
+    int (*create)(cublas_handle *), status;
+    if (cublas.handle) return true;
+    void *library = dlopen("libcublas.so.13", RTLD_NOW);
+    if (!library) {
+        fprintf(stderr, "cuBLAS: cannot open the baseline's library: %s\n", dlerror());
+        return false;
+    }
+    if (!find(library, "cublasCreate_v2", &create) ||
+        !find(library, "cublasSetStream_v2", &cublas.set_stream) ||
+        !find(library, "cublasSgemm_v2", &cublas.sgemm) || !find(library, "cublasGemmEx", &cublas.gemm_ex))
+        return false;
+    if ((status = create(&cublas.handle)) != 0) fprintf(stderr, "cuBLAS: cublasCreate: status %d\n", status);
+    return status == 0;
+}
+
+cudaError_t cublas_matmul(enum dtype dtype, const void *A, const void *B, void *C, int64_t M, int64_t N,
+                          int64_t K, cudaStream_t stream)
+{
+    const float one = 1, zero = 0;
+    int m = (int)M, n = (int)N, k = (int)K;
+    if (!open_cublas()) return cudaErrorSharedObjectInitFailed;
+    int status = cublas.set_stream(cublas.handle, stream);
+    // cuBLAS is column-major: row-major C[M,N] is its Cᵀ[N,M] = B · Aᵀ, with B and A as it sees them, K x N and K x M.
+    if (status == 0 && dtype == F32)
+        status =
+            cublas.sgemm(cublas.handle, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, &one, B, k, A, k, &zero, C, n);
+    else if (status == 0)
+        status =
+            cublas.gemm_ex(cublas.handle, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, &one, B, CUDA_R_16BF, k, A,
+                           CUDA_R_16BF, k, &zero, C, CUDA_R_16BF, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+    if (status != 0) fprintf(stderr, "cuBLAS: matmul: status %d\n", status);
+    return status == 0 ? cudaSuccess : cudaErrorUnknown;
+}

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Runs a chapter's program against its golden files, on the GPU if it can run there, else on the simulated GPU.
+#
+#   tools/run.sh CHAPTER ARCH OPERATION [GOLDEN FLAGS]     (make chapter-N calls it; run make to build first)
+#
+# Environment: DEVICE=auto|gpu|sim, STEP, CASE, SHAPE, SEED, PROFILE=0|1, and from build/config.mk PYTHON, GPU_NAME,
+# GPU_ARCH and GPU_DRIVER_CUDA.
+set -euo pipefail
+
+chapter=$1 arch=$2
+golden_arguments=("${@:3}")
+
+refuse() { printf '%s\n' "$*" >&2; exit 2; }
+
+# Prints why the GPU cannot run this chapter; nothing when it can. An architecture such as 90a runs nowhere else.
+gpu_refusal() {
+    if [[ -z "${GPU_NAME:-}" ]]; then
+        echo "this machine has no GPU"
+    elif [[ "${GPU_DRIVER_CUDA%%.*}" -lt 13 ]]; then
+        echo "the driver of $GPU_NAME supports CUDA $GPU_DRIVER_CUDA, and 13.0 is needed"
+    elif [[ "$arch" == *a && "$GPU_ARCH" != "${arch%a}" ]] || [[ "$GPU_ARCH" -lt "${arch%a}" ]]; then
+        echo "$GPU_NAME is sm_$GPU_ARCH, and the chapter needs sm_$arch"
+    fi
+}
+
+device=${DEVICE:-auto}
+case "$device" in
+auto | gpu)
+    refusal=$(gpu_refusal)
+    [[ "$device" == auto || -z "$refusal" ]] || refuse "DEVICE=gpu: $refusal"
+    if [[ -z "$refusal" ]]; then device=gpu; else device=sim; fi
+    ;;
+sim) refusal="DEVICE=sim" ;;
+*) refuse "DEVICE=$device: expected auto, gpu or sim" ;;
+esac
+
+# A shape of the user's own is generated once; its golden files stay until the reference changes.
+golden=build/golden/$chapter
+if [[ -n "${SHAPE:-}" ]]; then
+    golden=build/golden/shapes/$chapter/$SHAPE,seed=${SEED:-1}
+    if [[ ! -e "$golden" || -n "$(find reference -name '*.py' -newer "$golden")" ]]; then
+        "$PYTHON" reference/golden.py "${golden_arguments[@]}" --out "$golden" --shape "$SHAPE" --seed "${SEED:-1}"
+        touch "$golden"
+    fi
+elif [[ -n "${SEED:-}" ]]; then
+    refuse "SEED=$SEED: only with SHAPE; the chapter's own cases have a fixed seed"
+fi
+
+program=("build/chapters/$chapter" --golden "$golden" ${STEP:+--step "$STEP"} ${CASE:+--case "$CASE"})
+if [[ "$device" == gpu ]]; then
+    echo "on $GPU_NAME (sm_$GPU_ARCH)"
+    exec "${program[@]}" --bench
+fi
+echo "on the simulated GPU: $refusal"
+profile=(--profile)
+[[ "${PROFILE:-1}" != 0 ]] || profile=()
+exec build/simgpu/simgpu "${profile[@]}" "${program[@]}"
