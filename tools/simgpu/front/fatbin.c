@@ -1,0 +1,166 @@
+/* fatbin.c: finds the PTX to run inside the fatbin that nvcc embeds in a program.
+ *
+ * A fatbin is a header and a sequence of entries, each with a header of its own and a payload: PTX text or a cubin
+ * (SASS, which this simulator does not execute). NVIDIA does not document the format; the offsets below are those of
+ * what nvcc 13.0 writes. */
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zstd.h>
+
+#include "../runtime/runtime.h"
+
+enum { FATBIN_MAGIC = 0xba55ed50, WRAPPER_MAGIC = 0x466243b1 };
+enum { KIND_PTX = 1, KIND_ELF = 2 };
+enum { FLAG_LZ4 = 0x2000, FLAG_ZSTD = 0x8000 };
+
+static const char *const HOW_TO_COMPILE =
+    "compile with `-arch=sm_90a`, or with `-gencode arch=compute_90a,code=[sm_90a,compute_90a]`";
+
+struct fatbin_header {
+    u32 magic;
+    u16 version, header_bytes;
+    u64 bytes; /* of all entries, this header not counted */
+};
+
+struct entry_header {
+    u16 kind, version;
+    u32 header_bytes;
+    u64 padded_bytes;     /* payload with padding: the next entry follows */
+    u32 compressed_bytes; /* 0: stored as it is */
+    u32 unused_20, unused_24;
+    u32 arch; /* 90 for sm_90 and for sm_90a */
+    u32 unused_32, unused_36;
+    u64 flags;
+    u64 unused_48;
+    u64 raw_bytes; /* after decompression */
+};
+
+/* What a fatbin without usable PTX holds instead, one word an entry, for the message. */
+struct inventory {
+    char text[256];
+    size_t used;
+};
+
+__attribute__((format(printf, 2, 3))) static void note(struct inventory *inv, const char *format, ...)
+{
+    char item[64];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(item, sizeof item, format, args);
+    va_end(args);
+    if (strstr(inv->text, item) || inv->used + strlen(item) + 3 > sizeof inv->text) return;
+    inv->used += (size_t)snprintf(inv->text + inv->used, sizeof inv->text - inv->used, "%s%s",
+                                  inv->used ? ", " : "", item);
+}
+
+/* The payload as NUL-terminated text, malloc'ed; NULL and *why when it cannot be unpacked. */
+static char *unpack(const struct entry_header *e, size_t *length, const char **why)
+{
+    const u8 *payload = (const u8 *)e + e->header_bytes;
+    if (e->flags & FLAG_LZ4) {
+        *why = "its PTX is LZ4-compressed, as older toolkits do; compile with `-no-compress`";
+        return NULL;
+    }
+    size_t bytes = e->flags & FLAG_ZSTD ? e->raw_bytes : e->padded_bytes;
+    char *text = malloc(bytes + 1);
+    if (!text) {
+        *why = "out of host memory while unpacking its PTX";
+        return NULL;
+    }
+    if (e->flags & FLAG_ZSTD) {
+        size_t got = ZSTD_decompress(text, bytes, payload, e->compressed_bytes);
+        if (ZSTD_isError(got)) {
+            free(text);
+            *why = "its compressed PTX is damaged (zstd cannot read it)";
+            return NULL;
+        }
+        bytes = got;
+    } else {
+        memcpy(text, payload, bytes);
+    }
+    text[bytes] = 0;
+    *length = strlen(text); /* what follows is padding */
+    return text;
+}
+
+/* How well PTX for `target` suits an sm_90a device: 0 not at all, else higher is better. */
+static int suitability(const char *target)
+{
+    if (strcmp(target, "sm_90a") == 0) return 1000;
+    char *end;
+    long arch = strtol(strncmp(target, "sm_", 3) == 0 ? target + 3 : "", &end, 10);
+    return *end == 0 && arch > 0 && arch <= 90 ? (int)arch : 0;
+}
+
+/* The word after .target, without what follows a comma. */
+static void target_of(const char *ptx, char target[32])
+{
+    target[0] = 0;
+    const char *at = strstr(ptx, "\n.target");
+    if (at) sscanf(at + strlen("\n.target"), " %31[a-z0-9_]", target);
+}
+
+char *fatbin_ptx(const void *fatbin, size_t *length, const char **why)
+{
+    static __thread char message[768];
+    struct fatbin_header header;
+    memcpy(&header, fatbin, sizeof header);
+    if (header.magic == WRAPPER_MAGIC) {
+        struct {
+            u32 magic, version;
+            const void *fatbin, *prelinked;
+        } wrapper;
+        memcpy(&wrapper, fatbin, sizeof wrapper);
+        if (wrapper.version != 1) {
+            *why = "it was linked from relocatable device code (-rdc=true or -dc), which leaves machine code "
+                   "only; compile each program from one .cu file, or include the others, without -rdc";
+            return NULL;
+        }
+        fatbin = wrapper.fatbin;
+        memcpy(&header, fatbin, sizeof header);
+    }
+    if (header.magic != FATBIN_MAGIC) {
+        snprintf(message, sizeof message,
+                 "its device code does not start as a fatbin does (0x%08x, not 0x%08x)", header.magic,
+                 FATBIN_MAGIC);
+        *why = message;
+        return NULL;
+    }
+
+    char *best = NULL;
+    int best_score = 0;
+    struct inventory inventory = {.used = 0};
+    const char *trouble = NULL;
+    const u8 *at = (const u8 *)fatbin + header.header_bytes, *end = at + header.bytes;
+    while (at + sizeof(struct entry_header) <= end) {
+        const struct entry_header *e = (const struct entry_header *)at;
+        at += e->header_bytes + e->padded_bytes;
+        if (e->header_bytes < sizeof *e || at > end) break;
+        if (e->kind == KIND_ELF) note(&inventory, "machine code (SASS) for sm_%u", e->arch);
+        if (e->kind != KIND_PTX) continue;
+        size_t bytes;
+        char *ptx = unpack(e, &bytes, &trouble), target[32];
+        if (!ptx) continue;
+        target_of(ptx, target);
+        int score = suitability(target);
+        if (score == 0) note(&inventory, "PTX for %s", target[0] ? target : "no known target");
+        if (score > best_score) {
+            free(best);
+            best = ptx;
+            best_score = score;
+            *length = bytes;
+        } else {
+            free(ptx);
+        }
+    }
+    if (best) return best;
+    if (trouble) {
+        *why = trouble;
+    } else {
+        snprintf(message, sizeof message, "it holds no PTX that an sm_90a device runs, but %s; %s",
+                 inventory.used ? inventory.text : "nothing", HOW_TO_COMPILE);
+        *why = message;
+    }
+    return NULL;
+}

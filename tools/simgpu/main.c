@@ -1,0 +1,291 @@
+/* main.c: the simgpu command: checks its arguments and the program, sets the environment that its libraries read
+ * (runtime/options.c), and becomes the program, with those libraries in front of NVIDIA's. */
+#define _GNU_SOURCE
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char USAGE[] =
+    "usage: simgpu [options] PROGRAM [ARGS...]\n"
+    "\n"
+    "Runs a CUDA program without a GPU: executes the PTX inside it on a simulated SM90 GPU.\n"
+    "PROGRAM must be linked with `-cudart shared` and hold PTX for sm_90a or older\n"
+    "(nvcc -arch=sm_90a -cudart shared -lineinfo).\n"
+    "\n"
+    "  --threads N           host threads that run blocks (default: one for each core)\n"
+    "  --seed S              run warps in an order drawn from S (default 0: in order)\n"
+    "  --sms N               multiprocessors of the device (default 132)\n"
+    "  --memory SIZE         device memory, such as 512M or 24G (default 16G)\n"
+    "  --max-instructions N  stop a launch that executes more warp instructions\n"
+    "  --exact-mma           tensor cores add in exact f32, instead of as an H200 does\n"
+    "  --profile[=LINES]     count per source line, print the LINES that cost most (default 20)\n"
+    "  --json FILE           write the counts to FILE as JSON (implies --profile)\n"
+    "  --verbose             say which kernels are launched and how\n"
+    "  --version, --help\n"
+    "\n"
+    "Exit status: PROGRAM's; 2 for bad usage or a PROGRAM that cannot be run.\n";
+
+__attribute__((noreturn, format(printf, 1, 2))) static void die(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fputs("simgpu: ", stderr);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+    exit(2);
+}
+
+/* ---- Options ------------------------------------------------------------------------------------------------------ */
+
+static void set_number(const char *variable, uint64_t value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%llu", (unsigned long long)value);
+    setenv(variable, text, 1);
+}
+
+/* A whole number from `least` to `most`; with `units`, K, M, G or T may follow. */
+static uint64_t parse(const char *option, const char *text, uint64_t least, uint64_t most, bool units)
+{
+    char *end;
+    errno = 0;
+    uint64_t value = strtoull(text, &end, 10), unit = 1;
+    if (units && *end && !end[1]) {
+        const char *at = strchr("KMGT", *end);
+        if (at) {
+            unit = 1ull << (10 * (at - "KMGT" + 1));
+            end++;
+        }
+    }
+    bool number = text[0] >= '0' && text[0] <= '9' && !*end && !errno;
+    if (!number || value > most / unit || value * unit < least)
+        die("%s: '%s', expected a whole number from %llu to %llu%s", option, text, (unsigned long long)least,
+            (unsigned long long)most, units ? ", K, M, G or T may follow" : "");
+    return value * unit;
+}
+
+/* The report is written when the program ends, wherever it is then: so the path is made absolute, and tried, now. */
+static void set_json(const char *path)
+{
+    int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (file < 0) die("--json: cannot write %s: %s", path, strerror(errno));
+    close(file);
+    char *absolute = realpath(path, NULL);
+    if (!absolute) die("--json: %s: %s", path, strerror(errno));
+    setenv("SIMGPU_JSON", absolute, 1);
+    free(absolute);
+}
+
+enum { HELP = 256, VERSION, THREADS, SEED, SMS, PROFILE, JSON, EXACT_MMA, MAX_INSTRUCTIONS, MEMORY, VERBOSE };
+static const struct option OPTIONS[] = {
+    {"help", no_argument, NULL, HELP},
+    {"version", no_argument, NULL, VERSION},
+    {"threads", required_argument, NULL, THREADS},
+    {"seed", required_argument, NULL, SEED},
+    {"sms", required_argument, NULL, SMS},
+    {"profile", optional_argument, NULL, PROFILE},
+    {"json", required_argument, NULL, JSON},
+    {"exact-mma", no_argument, NULL, EXACT_MMA},
+    {"max-instructions", required_argument, NULL, MAX_INSTRUCTIONS},
+    {"memory", required_argument, NULL, MEMORY},
+    {"verbose", no_argument, NULL, VERBOSE},
+    {NULL, 0, NULL, 0},
+};
+
+/* Returns the index of PROGRAM. */
+static int parse_options(int argc, char **argv)
+{
+    opterr = 0;
+    int option;
+    while ((option = getopt_long(argc, argv, "+:h", OPTIONS, NULL)) != -1) {
+        switch (option) {
+        case 'h':
+        case HELP: fputs(USAGE, stdout); exit(0);
+        case VERSION: puts("simgpu: the Kernel Cookbook's simulated GPU, sm_90a, CUDA 13"); exit(0);
+        case THREADS: set_number("SIMGPU_THREADS", parse("--threads", optarg, 1, 1024, false)); break;
+        case SEED: set_number("SIMGPU_SEED", parse("--seed", optarg, 0, UINT64_MAX, false)); break;
+        case SMS: set_number("SIMGPU_SMS", parse("--sms", optarg, 1, 1024, false)); break;
+        case PROFILE:
+            setenv("SIMGPU_PROFILE", "1", 1);
+            if (optarg) set_number("SIMGPU_PROFILE_LINES", parse("--profile", optarg, 1, 1000000, false));
+            break;
+        case JSON:
+            setenv("SIMGPU_PROFILE", "1", 1);
+            set_json(optarg);
+            break;
+        case EXACT_MMA: setenv("SIMGPU_EXACT_MMA", "1", 1); break;
+        case MAX_INSTRUCTIONS:
+            set_number("SIMGPU_MAX_INSTRUCTIONS", parse("--max-instructions", optarg, 1, UINT64_MAX, false));
+            break;
+        case MEMORY: set_number("SIMGPU_MEMORY", parse("--memory", optarg, 1 << 20, 1ull << 42, true)); break;
+        case VERBOSE: setenv("SIMGPU_VERBOSE", "1", 1); break;
+        case ':': die("%s needs a value; see simgpu --help", argv[optind - 1]);
+        default: die("unknown option %s; see simgpu --help", argv[optind - 1]);
+        }
+    }
+    return optind;
+}
+
+/* ---- The program -------------------------------------------------------------------------------------------------- */
+
+/* Finds the program as a shell would; the result is malloc'ed. */
+static char *find_program(const char *name)
+{
+    struct stat st;
+    char *path = NULL;
+    if (strchr(name, '/')) {
+        path = strdup(name);
+    } else {
+        char *folders = strdup(getenv("PATH") ? getenv("PATH") : ""), *rest = folders;
+        for (char *folder; !path && (folder = strsep(&rest, ":"));) {
+            if (asprintf(&path, "%s/%s", *folder ? folder : ".", name) < 0) path = NULL;
+            if (path && (access(path, X_OK) != 0 || stat(path, &st) != 0 || !S_ISREG(st.st_mode))) {
+                free(path);
+                path = NULL;
+            }
+        }
+        free(folders);
+        if (!path)
+            die("%s: no such program in PATH%s", name,
+                access(name, F_OK) == 0 ? " (did you mean ./ before it?)" : "");
+    }
+    if (stat(path, &st) != 0) die("%s: %s", path, strerror(errno));
+    if (S_ISDIR(st.st_mode)) die("%s: is a folder, not a program", path);
+    if (access(path, X_OK) != 0) die("%s: is not executable", path);
+    return path;
+}
+
+struct program {
+    bool needs_cudart, needs_cublas, device_code;
+    char other_cudart[64]; /* a libcudart of another version that it needs */
+};
+
+struct file {
+    const uint8_t *bytes;
+    size_t size;
+};
+
+/* `count` elements of `element` bytes at `offset` of the file; NULL when they do not lie in it. */
+static const void *part(const struct file *f, uint64_t offset, uint64_t count, uint64_t element)
+{
+    uint64_t bytes;
+    if (__builtin_mul_overflow(count, element, &bytes) || offset > f->size || bytes > f->size - offset)
+        return NULL;
+    return f->bytes + offset;
+}
+
+static const char *string(const char *table, uint64_t table_bytes, uint64_t offset)
+{
+    return offset < table_bytes && memchr(table + offset, 0, table_bytes - offset) ? table + offset : "";
+}
+
+/* Reads the section headers: libraries wanted (DT_NEEDED), and whether there is device code. */
+static void inspect(const struct file *f, struct program *p)
+{
+    const Elf64_Ehdr *header = part(f, 0, 1, sizeof *header);
+    const Elf64_Shdr *sections = part(f, header->e_shoff, header->e_shnum, sizeof *sections);
+    if (!sections || header->e_shstrndx >= header->e_shnum) return;
+    const Elf64_Shdr *names = &sections[header->e_shstrndx];
+    const char *name_table = part(f, names->sh_offset, names->sh_size, 1);
+    for (int i = 0; i < header->e_shnum; i++) {
+        const Elf64_Shdr *s = &sections[i];
+        const char *name = name_table ? string(name_table, names->sh_size, s->sh_name) : "";
+        if (strcmp(name, ".nv_fatbin") == 0 || strcmp(name, ".nvFatBinSegment") == 0) p->device_code = true;
+        if (s->sh_type != SHT_DYNAMIC || s->sh_link >= header->e_shnum) continue;
+        const Elf64_Shdr *strings = &sections[s->sh_link];
+        const char *table = part(f, strings->sh_offset, strings->sh_size, 1);
+        uint64_t count = s->sh_size / sizeof(Elf64_Dyn);
+        const Elf64_Dyn *dynamic = part(f, s->sh_offset, count, sizeof *dynamic);
+        for (uint64_t d = 0; table && dynamic && d < count; d++) {
+            if (dynamic[d].d_tag != DT_NEEDED) continue;
+            const char *needed = string(table, strings->sh_size, dynamic[d].d_un.d_val);
+            if (strcmp(needed, "libcudart.so.13") == 0)
+                p->needs_cudart = true;
+            else if (strncmp(needed, "libcudart.so", 12) == 0)
+                snprintf(p->other_cudart, sizeof p->other_cudart, "%s", needed);
+            if (strcmp(needed, "libcublas.so.13") == 0) p->needs_cublas = true;
+        }
+    }
+}
+
+/* Ends with a message unless the libraries in `folder` can stand in for the program's. */
+static struct program check_program(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    if (fd < 0 || fstat(fd, &st) != 0) die("%s: %s", path, strerror(errno));
+    struct file f = {.size = (size_t)st.st_size};
+    void *mapped = f.size ? mmap(NULL, f.size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+    close(fd);
+    if (mapped == MAP_FAILED) die("%s: cannot be read", path);
+    f.bytes = mapped;
+    if (f.size > 2 && memcmp(f.bytes, "#!", 2) == 0)
+        die("%s: is a script; run simgpu on the CUDA program that it starts", path);
+    const Elf64_Ehdr *header = part(&f, 0, 1, sizeof *header);
+    if (!header || memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 || header->e_ident[EI_CLASS] != ELFCLASS64)
+        die("%s: is not a 64-bit ELF program", path);
+    struct program p = {0};
+    inspect(&f, &p);
+    munmap(mapped, f.size);
+    if (p.needs_cudart) return p;
+    if (p.other_cudart[0])
+        die("%s: needs %s; simgpu runs programs built with CUDA 13 (libcudart.so.13)", path, p.other_cudart);
+    if (p.device_code)
+        die("%s: has the CUDA runtime linked into it; link it with `nvcc -cudart shared`", path);
+    die("%s: is not a CUDA program (it does not need libcudart.so.13 and holds no device code)", path);
+}
+
+/* ---- The environment ---------------------------------------------------------------------------------------------- */
+
+static void put_in_front(const char *variable, const char *value)
+{
+    const char *rest = getenv(variable);
+    char *text;
+    if (asprintf(&text, "%s%s%s", value, rest && *rest ? ":" : "", rest ? rest : "") < 0)
+        die("out of memory");
+    setenv(variable, text, 1);
+    free(text);
+}
+
+static void preload(const char *folder, const char *library)
+{
+    char path[PATH_MAX + 64];
+    snprintf(path, sizeof path, "%s/%s", folder, library);
+    if (access(path, R_OK) != 0) die("%s: %s; run `make simgpu`", path, strerror(errno));
+    put_in_front("LD_PRELOAD", path); /* so that it wins even over a path inside the program (RPATH) */
+}
+
+int main(int argc, char **argv)
+{
+    int program_index = parse_options(argc, argv);
+    if (program_index == argc) die("no program given; see simgpu --help");
+    char *program = find_program(argv[program_index]);
+    struct program p = check_program(program);
+
+    char folder[PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", folder, sizeof folder - 8);
+    if (length < 0) die("cannot find its own folder: %s", strerror(errno));
+    folder[length] = 0;
+    strcpy(strrchr(folder, '/'), "/lib");
+    if (strpbrk(folder, ": ;"))
+        die("its libraries are in '%s': the dynamic linker cannot preload from a path with a space, colon or semicolon",
+            folder);
+    put_in_front("LD_LIBRARY_PATH", folder);
+    if (p.needs_cublas) preload(folder, "libcublas.so.13");
+    preload(folder, "libcudart.so.13");
+
+    execv(program, argv + program_index);
+    die("%s: %s", program, strerror(errno));
+}

@@ -1,0 +1,238 @@
+/* heap.c: the simulated GPU's global memory. See heap.h.
+ *
+ * All device addresses come from one reservation of address space, handed out upwards. The table of allocations is
+ * therefore sorted by address just by appending to it, and an entry stays where it is for ever: freeing one only
+ * marks it. So a reader needs no lock: it takes the table's pointer, then its count, and searches. A table that is
+ * full is copied into one twice as large; the old one is kept, since a reader may still be in it. */
+#include "heap.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { ALIGNMENT = 256, RED_ZONE = 512, HOST_PAGE = 4096 };
+#define LARGE           (2ull << 20) /* from here on, freed memory goes back to the system with its page tables */
+#define MAX_RESERVATION (16ull << 40) /* address space, not memory */
+#define MIN_RESERVATION (64ull << 30)
+
+struct entry {
+    struct allocation allocation;
+    atomic_bool live;
+};
+
+struct table {
+    u32 capacity;
+    _Atomic u32 count;
+    struct entry entries[];
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* writers */
+static _Atomic(struct table *) table;
+static u64 base, limit;     /* the reservation */
+static u64 next, committed; /* first address not handed out; first page not yet made accessible */
+static u64 used_bytes;
+static u32 mallocs;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static u64 round_up(u64 value, u64 unit)
+{
+    return (value + unit - 1) / unit * unit;
+}
+
+static void reserve(void)
+{
+    for (u64 bytes = MAX_RESERVATION; bytes >= MIN_RESERVATION; bytes /= 4) {
+        void *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (at == MAP_FAILED) continue;
+        base = next = committed = (u64)at;
+        limit = base + bytes;
+        return;
+    }
+    fprintf(stderr, "simgpu: cannot reserve %llu GiB of address space for the device (is `ulimit -v` set?)\n",
+            MIN_RESERVATION >> 30);
+    exit(3);
+}
+
+/* The last entry that starts at or before `address`; -1 if none. */
+static s64 search(const struct table *t, u32 count, u64 address)
+{
+    u32 low = 0, high = count;
+    while (low < high) {
+        u32 middle = low + (high - low) / 2;
+        if (t->entries[middle].allocation.address <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return (s64)low - 1;
+}
+
+/* Room for one more entry; NULL when the host is out of memory. */
+static struct entry *append(void)
+{
+    struct table *t = atomic_load(&table);
+    if (!t || t->count == t->capacity) {
+        u32 capacity = t ? t->capacity * 2 : 1024;
+        struct table *larger = calloc(1, sizeof *larger + capacity * sizeof(struct entry));
+        if (!larger) return NULL;
+        larger->capacity = capacity;
+        if (t) {
+            memcpy(larger->entries, t->entries, t->count * sizeof(struct entry));
+            atomic_store(&larger->count, t->count);
+        }
+        atomic_store(&table, larger);
+        t = larger;
+    }
+    return &t->entries[t->count];
+}
+
+/* With the reservation used up: a freed range that is large enough. */
+static struct entry *recycle(u64 bytes)
+{
+    struct table *t = atomic_load(&table);
+    for (u32 i = 0; t && i < t->count; i++) {
+        struct entry *e = &t->entries[i];
+        if (!atomic_load(&e->live) && e->allocation.bytes >= bytes) return e;
+    }
+    return NULL;
+}
+
+static bool make_accessible(u64 from, u64 to)
+{
+    if (mprotect((void *)from, to - from, PROT_READ | PROT_WRITE) != 0) return false;
+    if (to - from >= LARGE) madvise((void *)from, to - from, MADV_HUGEPAGE);
+    return true;
+}
+
+u64 heap_alloc(u64 bytes, enum allocation_kind kind, const char *name)
+{
+    pthread_once(&once, reserve);
+    if (bytes == 0 || bytes > options.memory) return 0;
+    pthread_mutex_lock(&lock);
+    u64 address = 0;
+    if (used_bytes + bytes > options.memory) goto out;
+
+    struct entry *e;
+    bool fresh = bytes + RED_ZONE + HOST_PAGE <= limit - next;
+    if (fresh) {
+        e = append();
+        if (!e) goto out;
+        u64 end = round_up(next + bytes + RED_ZONE, HOST_PAGE);
+        if (end > committed) {
+            if (!make_accessible(committed, end)) goto out;
+            committed = end;
+        }
+        address = next;
+        next = round_up(next + bytes + RED_ZONE, ALIGNMENT);
+    } else {
+        e = recycle(bytes);
+        if (!e) goto out;
+        address = e->allocation.address;
+        u64 first = address / HOST_PAGE * HOST_PAGE;
+        if (!make_accessible(first, round_up(address + bytes, HOST_PAGE))) {
+            address = 0;
+            goto out;
+        }
+    }
+    bool variable = kind == ALLOCATION_VARIABLE || kind == ALLOCATION_CONST;
+    memset((void *)address, variable ? 0 : 0xff, bytes);
+    e->allocation = (struct allocation){.address = address, .bytes = bytes, .kind = kind, .name = name};
+    if (kind == ALLOCATION_DEVICE) e->allocation.number = ++mallocs;
+    used_bytes += bytes;
+    atomic_store(&e->live, true);
+    if (fresh) atomic_fetch_add(&atomic_load(&table)->count, 1);
+out:
+    pthread_mutex_unlock(&lock);
+    return address;
+}
+
+/* Gives the whole pages inside a freed range back; the pages at its ends may hold neighbours. */
+static void release(u64 address, u64 bytes)
+{
+    u64 first = round_up(address, HOST_PAGE), end = (address + bytes) / HOST_PAGE * HOST_PAGE;
+    if (end <= first) return;
+    void *pages = (void *)first;
+    if (end - first >= LARGE && mmap(pages, end - first, PROT_NONE,
+                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == pages)
+        return;
+    madvise(pages, end - first, MADV_DONTNEED);
+}
+
+static void free_entry(struct entry *e)
+{
+    atomic_store(&e->live, false);
+    used_bytes -= e->allocation.bytes;
+    release(e->allocation.address, e->allocation.bytes);
+}
+
+bool heap_free(u64 address)
+{
+    pthread_mutex_lock(&lock);
+    struct table *t = atomic_load(&table);
+    s64 i = t ? search(t, t->count, address) : -1;
+    bool found = i >= 0 && t->entries[i].allocation.address == address && atomic_load(&t->entries[i].live);
+    if (found) free_entry(&t->entries[i]);
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+void heap_free_all(void)
+{
+    pthread_mutex_lock(&lock);
+    struct table *t = atomic_load(&table);
+    for (u32 i = 0; t && i < t->count; i++) {
+        enum allocation_kind kind = t->entries[i].allocation.kind;
+        if (atomic_load(&t->entries[i].live) &&
+            (kind == ALLOCATION_DEVICE || kind == ALLOCATION_DEVICE_MALLOC))
+            free_entry(&t->entries[i]);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+bool heap_find(u64 address, struct allocation *found)
+{
+    if (!heap_is_device(address)) return false;
+    struct table *t = atomic_load_explicit(&table, memory_order_acquire);
+    if (!t) return false;
+    s64 i = search(t, atomic_load_explicit(&t->count, memory_order_acquire), address);
+    if (i < 0 || !atomic_load_explicit(&t->entries[i].live, memory_order_acquire)) return false;
+    *found = t->entries[i].allocation;
+    return address - found->address < found->bytes;
+}
+
+static u64 distance(const struct allocation *a, u64 address)
+{
+    if (address < a->address) return a->address - address;
+    u64 last = a->address + a->bytes - 1;
+    return address > last ? address - last : 0;
+}
+
+bool heap_nearest(u64 address, struct allocation *found)
+{
+    struct table *t = atomic_load(&table);
+    if (!t || t->count == 0) return false;
+    u32 count = t->count;
+    s64 i = search(t, count, address);
+    if (i < 0) i = 0;
+    if (i + 1 < count &&
+        distance(&t->entries[i + 1].allocation, address) < distance(&t->entries[i].allocation, address))
+        i++;
+    *found = t->entries[i].allocation;
+    found->freed = !atomic_load(&t->entries[i].live);
+    return true;
+}
+
+bool heap_is_device(u64 address)
+{
+    return address >= base && address < limit;
+}
+
+void heap_usage(u64 *free_bytes, u64 *total_bytes)
+{
+    pthread_mutex_lock(&lock);
+    *total_bytes = options.memory;
+    *free_bytes = options.memory - used_bytes;
+    pthread_mutex_unlock(&lock);
+}

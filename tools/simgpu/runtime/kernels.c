@@ -1,0 +1,347 @@
+/* kernels.c: launching kernels, and what a program may ask about them. */
+#include "cudart.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+static u32 round_up(u32 value, u32 unit)
+{
+    return (value + unit - 1) / unit * unit;
+}
+static u32 smaller(u32 a, u32 b)
+{
+    return a < b ? a : b;
+}
+
+/* Where dynamic shared memory ends, counted from the start of the block's shared memory. */
+static u64 shared_bytes_of(const struct function *f, u64 dynamic_bytes)
+{
+    u32 align = f->shared_align > 16 ? f->shared_align : 16;
+    return dynamic_bytes ? round_up(f->shared_bytes, align) + dynamic_bytes : f->shared_bytes;
+}
+
+int blocks_per_sm(const struct function *f, int threads, size_t dynamic_bytes)
+{
+    if (threads <= 0 || (u32)threads > f->max_threads) return 0;
+    u64 shared = shared_bytes_of(f, dynamic_bytes);
+    if (shared > SHARED_PER_BLOCK_OPTIN) return 0;
+    u32 warps = ((u32)threads + LANES - 1) / LANES;
+    u32 blocks = smaller(BLOCKS_PER_SM, THREADS_PER_SM / LANES / warps);
+    blocks = smaller(blocks, SHARED_PER_SM / (round_up((u32)shared, 128) + SHARED_RESERVED));
+    /* Registers go to warps in units of 256, from the file of one quarter of the multiprocessor. A kernel that its
+     * launch bounds let run is taken to fit at least once, since its register count is an estimate. */
+    u32 registers = round_up((f->regs_per_thread ? f->regs_per_thread : 1) * LANES, 256);
+    u32 warps_by_registers = REGISTERS_PER_SM / 4 / registers * 4;
+    u32 blocks_by_registers = warps_by_registers / warps;
+    return (int)smaller(blocks, blocks_by_registers ? blocks_by_registers : 1);
+}
+
+/* ---- Launching ---------------------------------------------------------------------------------------------------- */
+
+struct configuration {
+    dim3 grid, block;
+    size_t dynamic_bytes;
+    cudaStream_t stream;
+    bool cooperative;
+};
+
+/* <<<...>>> pushes its configuration, and the stub that nvcc generates for the kernel pops it. */
+enum { MAX_PENDING = 16 };
+static __thread struct configuration pending[MAX_PENDING];
+static __thread int pending_count;
+
+EXPORT unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t dynamic_bytes, cudaStream_t stream)
+{
+    if (pending_count == MAX_PENDING) return 1;
+    pending[pending_count++] = (struct configuration){
+        .grid = grid, .block = block, .dynamic_bytes = dynamic_bytes, .stream = stream};
+    return 0;
+}
+
+EXPORT cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *dynamic_bytes, void *stream)
+{
+    if (pending_count == 0) return record(cudaErrorMissingConfiguration);
+    struct configuration *c = &pending[--pending_count];
+    *grid = c->grid;
+    *block = c->block;
+    *dynamic_bytes = c->dynamic_bytes;
+    *(cudaStream_t *)stream = c->stream;
+    return cudaSuccess;
+}
+
+/* Device functions' .local variables live on a stack: room for each once (any chain of calls without recursion), and
+ * the stack limit beyond. */
+static u32 local_bytes_of(const struct function *f)
+{
+    if (!f->calls) return f->local_bytes;
+    u32 bytes = round_up(f->local_bytes, 16) + stack_limit();
+    for (u32 i = 0; i < f->module->function_count; i++)
+        if (!f->module->functions[i]->is_kernel) bytes += round_up(f->module->functions[i]->local_bytes, 16);
+    return bytes;
+}
+
+/* The limits a launch must keep. They do not harm the context: the next launch may be right. */
+static cudaError_t check(const char *caller, const struct kernel *k, const struct configuration *c)
+{
+    const struct function *f = k->function;
+    dim3 g = c->grid, b = c->block;
+    if (g.x == 0 || g.y == 0 || g.z == 0 || g.x > 0x7fffffff || g.y > 65535 || g.z > 65535)
+        return fail(
+            cudaErrorInvalidConfiguration,
+            "%s: kernel %s: grid (%u, %u, %u); each size must be at least 1, and at most (2147483647, 65535, "
+            "65535)",
+            caller, k->name, g.x, g.y, g.z);
+    if (b.x == 0 || b.y == 0 || b.z == 0 || b.x > 1024 || b.y > 1024 || b.z > 64 ||
+        (u64)b.x * b.y * b.z > THREADS_PER_BLOCK)
+        return fail(
+            cudaErrorInvalidConfiguration,
+            "%s: kernel %s: block (%u, %u, %u); each size must be at least 1, and at most (1024, 1024, 64) with "
+            "no more than 1024 threads in all",
+            caller, k->name, b.x, b.y, b.z);
+    u32 threads = b.x * b.y * b.z;
+    if (threads > f->max_threads)
+        return fail(cudaErrorInvalidValue,
+                    "%s: kernel %s: block of %u threads, but its launch bounds allow %u", caller, k->name,
+                    threads, f->max_threads);
+    if (c->dynamic_bytes > k->max_dynamic_bytes)
+        return fail(
+            cudaErrorInvalidValue,
+            "%s: kernel %s: %zu bytes of dynamic shared memory, but at most %u are allowed beside its %u static "
+            "ones; cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) allows up to "
+            "%u",
+            caller, k->name, c->dynamic_bytes, k->max_dynamic_bytes, f->shared_bytes,
+            f->shared_bytes < SHARED_PER_BLOCK_OPTIN ? SHARED_PER_BLOCK_OPTIN - f->shared_bytes : 0);
+    if (f->cluster[0] * f->cluster[1] * f->cluster[2] > 1)
+        return fail(cudaErrorNotSupported,
+                    "%s: kernel %s asks for a cluster of (%u, %u, %u) blocks; clusters are not "
+                    "supported by the simulated GPU",
+                    caller, k->name, f->cluster[0], f->cluster[1], f->cluster[2]);
+    if (c->cooperative) {
+        u64 resident = (u64)blocks_per_sm(f, (int)threads, c->dynamic_bytes) * options.sms;
+        if ((u64)g.x * g.y * g.z > resident)
+            return fail(
+                cudaErrorCooperativeLaunchTooLarge,
+                "%s: kernel %s: a cooperative grid of %llu blocks, but only %llu can run at the same time",
+                caller, k->name, (unsigned long long)g.x * g.y * g.z, (unsigned long long)resident);
+    }
+    return cudaSuccess;
+}
+
+static cudaError_t run(const char *caller, struct kernel *k, const struct configuration *c, void **args)
+{
+    static _Atomic u64 grids;
+    const struct function *f = k->function;
+    u8 *params = calloc(1, f->param_bytes ? f->param_bytes : 1);
+    if (!params) return fail(cudaErrorMemoryAllocation, "%s: out of host memory", caller);
+    for (u32 i = 0; i < f->param_count; i++)
+        memcpy(params + f->params[i].offset, args[i], f->params[i].bytes);
+    struct launch l = {
+        .kernel = f,
+        .grid = {c->grid.x, c->grid.y, c->grid.z},
+        .block = {c->block.x, c->block.y, c->block.z},
+        .cluster = {1, 1, 1},
+        .shared_bytes = (u32)shared_bytes_of(f, c->dynamic_bytes),
+        .dynamic_bytes = (u32)c->dynamic_bytes,
+        .local_bytes = local_bytes_of(f),
+        .params = params,
+        .grid_id = atomic_fetch_add(&grids, 1) + 1,
+        .cooperative = c->cooperative,
+    };
+    int error = launch_run(&l);
+    free(params);
+    if (error) device_fault((cudaError_t)error);
+    return cudaSuccess;
+}
+
+static cudaError_t launch(const char *caller, const void *function, const struct configuration *c,
+                          void **args)
+{
+    cudaError_t error = check_stream(c->stream, caller);
+    if (error) return error;
+    struct kernel *k = kernel_of(function, caller, &error);
+    if (!k) return error;
+    if (k->function->refused) {
+        if (!k->told)
+            fprintf(stderr, "simgpu: %s: kernel %s cannot be run: %s\n", caller, k->name, k->function->why);
+        k->told = true;
+        return record(cudaErrorNotSupported);
+    }
+    error = check(caller, k, c);
+    if (error) return error;
+    if (!args && k->function->param_count)
+        return fail(cudaErrorInvalidValue, "%s: kernel %s has %u parameters, but the argument list is NULL",
+                    caller, k->name, k->function->param_count);
+    return device_dead() ? cudaSuccess : run(caller, k, c, args);
+}
+
+EXPORT cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **args,
+                                    size_t dynamic_bytes, cudaStream_t stream)
+{
+    ENTER();
+    struct configuration c = {.grid = grid, .block = block, .dynamic_bytes = dynamic_bytes, .stream = stream};
+    return launch("cudaLaunchKernel", function, &c, args);
+}
+PER_THREAD(cudaLaunchKernel, _ptsz);
+
+/* What <<<...>>> ends in. `kernel` is NULL when __cudaGetKernel failed. */
+EXPORT cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args,
+                                      size_t dynamic_bytes, cudaStream_t stream)
+{
+    ENTER();
+    struct configuration c = {.grid = grid, .block = block, .dynamic_bytes = dynamic_bytes, .stream = stream};
+    return launch("launch", kernel, &c, args);
+}
+PER_THREAD(__cudaLaunchKernel, _ptsz);
+
+EXPORT cudaError_t cudaLaunchCooperativeKernel(const void *function, dim3 grid, dim3 block, void **args,
+                                               size_t dynamic_bytes, cudaStream_t stream)
+{
+    ENTER();
+    struct configuration c = {
+        .grid = grid, .block = block, .dynamic_bytes = dynamic_bytes, .stream = stream, .cooperative = true};
+    return launch("cudaLaunchCooperativeKernel", function, &c, args);
+}
+PER_THREAD(cudaLaunchCooperativeKernel, _ptsz);
+
+EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function, void **args)
+{
+    ENTER();
+    const char *caller = "cudaLaunchKernelEx";
+    if (!config || (config->numAttrs && !config->attrs)) return record(cudaErrorInvalidValue);
+    struct configuration c = {.grid = config->gridDim,
+                              .block = config->blockDim,
+                              .dynamic_bytes = config->dynamicSmemBytes,
+                              .stream = config->stream};
+    for (u32 i = 0; i < config->numAttrs; i++) {
+        const cudaLaunchAttribute *a = &config->attrs[i];
+        switch (a->id) {
+        case cudaLaunchAttributeCooperative: c.cooperative = a->val.cooperative != 0; break;
+        case cudaLaunchAttributeClusterDimension:
+            if (a->val.clusterDim.x * a->val.clusterDim.y * a->val.clusterDim.z > 1)
+                return fail(
+                    cudaErrorNotSupported,
+                    "%s: a cluster of (%u, %u, %u) blocks; clusters are not supported by the simulated GPU",
+                    caller, a->val.clusterDim.x, a->val.clusterDim.y, a->val.clusterDim.z);
+            break;
+        /* Hints, and orders that work done at once keeps anyway. */
+        case cudaLaunchAttributeIgnore:
+        case cudaLaunchAttributeAccessPolicyWindow:
+        case cudaLaunchAttributeSynchronizationPolicy:
+        case cudaLaunchAttributeClusterSchedulingPolicyPreference:
+        case cudaLaunchAttributeProgrammaticStreamSerialization:
+        case cudaLaunchAttributePriority:
+        case cudaLaunchAttributeMemSyncDomainMap:
+        case cudaLaunchAttributeMemSyncDomain:
+        case cudaLaunchAttributePreferredSharedMemoryCarveout: break;
+        default:
+            return fail(cudaErrorNotSupported,
+                        "%s: launch attribute %d is not supported by the simulated GPU", caller, (int)a->id);
+        }
+    }
+    return launch(caller, function, &c, args);
+}
+PER_THREAD(cudaLaunchKernelExC, _ptsz);
+
+/* ---- Attributes and occupancy ------------------------------------------------------------------------------------- */
+
+EXPORT cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *function)
+{
+    ENTER();
+    if (!attributes) return record(cudaErrorInvalidValue);
+    cudaError_t error;
+    const struct kernel *k = kernel_of(function, "cudaFuncGetAttributes", &error);
+    if (!k) return error;
+    const struct function *f = k->function;
+    u64 constants = 0;
+    for (u32 i = 0; i < f->module->variable_count; i++)
+        if (f->module->variables[i].is_const) constants += f->module->variables[i].bytes;
+    *attributes = (struct cudaFuncAttributes){
+        .sharedSizeBytes = f->shared_bytes,
+        .constSizeBytes = constants,
+        .localSizeBytes = f->local_bytes,
+        .maxThreadsPerBlock = (int)f->max_threads,
+        .numRegs = (int)f->regs_per_thread,
+        .ptxVersion = 90,
+        .binaryVersion = 90,
+        .maxDynamicSharedSizeBytes = (int)k->max_dynamic_bytes,
+        .preferredShmemCarveout = -1,
+        .clusterDimMustBeSet = f->cluster[0] != 0,
+        .requiredClusterWidth = (int)f->cluster[0],
+        .requiredClusterHeight = (int)f->cluster[1],
+        .requiredClusterDepth = (int)f->cluster[2],
+    };
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value)
+{
+    ENTER();
+    const char *caller = "cudaFuncSetAttribute";
+    cudaError_t error;
+    struct kernel *k = kernel_of(function, caller, &error);
+    if (!k) return error;
+    switch (attribute) {
+    case cudaFuncAttributeMaxDynamicSharedMemorySize:
+        if (value < 0 || (u64)value + k->function->shared_bytes > SHARED_PER_BLOCK_OPTIN)
+            return fail(
+                cudaErrorInvalidValue,
+                "%s: kernel %s: %d bytes of dynamic shared memory; with its %u static ones a block has at most %d",
+                caller, k->name, value, k->function->shared_bytes, SHARED_PER_BLOCK_OPTIN);
+        k->max_dynamic_bytes = (u32)value;
+        return cudaSuccess;
+    case cudaFuncAttributePreferredSharedMemoryCarveout:
+        return value >= -1 && value <= 100 ? cudaSuccess : record(cudaErrorInvalidValue);
+    case cudaFuncAttributeNonPortableClusterSizeAllowed:
+    case cudaFuncAttributeClusterSchedulingPolicyPreference: return cudaSuccess;
+    default:
+        return fail(cudaErrorNotSupported, "%s: attribute %d is not supported by the simulated GPU", caller,
+                    (int)attribute);
+    }
+}
+
+EXPORT cudaError_t cudaFuncSetCacheConfig(const void *function, enum cudaFuncCache config)
+{
+    ENTER();
+    (void)config;
+    cudaError_t error;
+    kernel_of(function, "cudaFuncSetCacheConfig", &error);
+    return error;
+}
+
+EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *function,
+                                                                          int threads, size_t dynamic_bytes,
+                                                                          unsigned flags)
+{
+    ENTER();
+    cudaError_t error;
+    const struct kernel *k = kernel_of(function, "cudaOccupancyMaxActiveBlocksPerMultiprocessor", &error);
+    if (!k) return error;
+    if (!blocks || threads <= 0 || flags > cudaOccupancyDisableCachingOverride)
+        return record(cudaErrorInvalidValue);
+    *blocks = blocks_per_sm(k->function, threads, dynamic_bytes);
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function,
+                                                                 int threads, size_t dynamic_bytes)
+{
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, dynamic_bytes,
+                                                                  cudaOccupancyDefault);
+}
+
+EXPORT cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t *dynamic_bytes, const void *function,
+                                                             int blocks, int threads)
+{
+    ENTER();
+    cudaError_t error;
+    const struct kernel *k = kernel_of(function, "cudaOccupancyAvailableDynamicSMemPerBlock", &error);
+    if (!k) return error;
+    if (!dynamic_bytes || blocks <= 0 || blocks_per_sm(k->function, threads, 0) < blocks)
+        return record(cudaErrorInvalidValue);
+    u32 each = SHARED_PER_SM / (u32)blocks / 128 * 128 - SHARED_RESERVED;
+    if (each > SHARED_PER_BLOCK_OPTIN) each = SHARED_PER_BLOCK_OPTIN;
+    u64 used = shared_bytes_of(k->function, 1) - 1;
+    *dynamic_bytes = each > used ? each - used : 0;
+    return cudaSuccess;
+}

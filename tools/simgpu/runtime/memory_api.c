@@ -1,0 +1,623 @@
+/* memory_api.c: device and host memory, copies, fills, symbols.
+ *
+ * Device memory is ordinary memory of this process inside the heap's reservation, so a copy is a memmove once every range
+ * it touches has been found inside one live allocation. */
+#include "cudart.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "heap.h"
+
+/* ---- Checks ------------------------------------------------------------------------------------------------------- */
+
+static const char *kind_name(enum cudaMemcpyKind kind)
+{
+    static const char *const names[] = {"cudaMemcpyHostToHost", "cudaMemcpyHostToDevice",
+                                        "cudaMemcpyDeviceToHost", "cudaMemcpyDeviceToDevice",
+                                        "cudaMemcpyDefault"};
+    return (unsigned)kind < 5 ? names[kind] : "unknown cudaMemcpyKind";
+}
+
+/* "cudaMalloc 3 (4096 bytes at 0x...)" or "__device__ variable x (...)". */
+static void describe(const struct allocation *a, char *text, size_t room)
+{
+    if (a->name)
+        snprintf(text, room, "variable %s (%llu bytes at 0x%llx)", a->name, (unsigned long long)a->bytes,
+                 (unsigned long long)a->address);
+    else
+        snprintf(text, room, "allocation %u (%llu bytes at 0x%llx)", a->number, (unsigned long long)a->bytes,
+                 (unsigned long long)a->address);
+}
+
+/* The device range must lie inside one live allocation. `verb` says what the call does there: "reads", "writes". */
+static cudaError_t check_device(const char *caller, const char *verb, const void *pointer, u64 bytes)
+{
+    u64 address = (u64)pointer;
+    struct allocation a;
+    char where[256];
+    if (heap_find(address, &a)) {
+        u64 room = a.address + a.bytes - address;
+        if (bytes <= room) return cudaSuccess;
+        describe(&a, where, sizeof where);
+        return fail(cudaErrorInvalidValue, "%s: %s %llu bytes at %p, but only %llu are left there in %s",
+                    caller, verb, (unsigned long long)bytes, pointer, (unsigned long long)room, where);
+    }
+    if (!heap_nearest(address, &a))
+        return fail(cudaErrorInvalidValue, "%s: %s %llu bytes at %p, but nothing was ever allocated", caller,
+                    verb, (unsigned long long)bytes, pointer);
+    describe(&a, where, sizeof where);
+    bool inside = address - a.address < a.bytes;
+    return fail(cudaErrorInvalidValue, "%s: %s %llu bytes at %p, %s %s", caller, verb,
+                (unsigned long long)bytes, pointer,
+                inside ? "which was freed: it was in" : "which is in no allocation; the nearest is", where);
+}
+
+/* Checks one end of a copy or fill: a device pointer in bounds, or a host pointer, as the kind says. */
+static cudaError_t check_end(const char *caller, enum cudaMemcpyKind kind, bool source, const void *pointer,
+                             u64 bytes)
+{
+    const char *end = source ? "source" : "destination";
+    if (!pointer) return fail(cudaErrorInvalidValue, "%s: the %s is NULL", caller, end);
+    bool is_device = heap_is_device((u64)pointer), wants_device = is_device;
+    if (kind == cudaMemcpyHostToHost) wants_device = false;
+    if (kind == cudaMemcpyHostToDevice) wants_device = !source;
+    if (kind == cudaMemcpyDeviceToHost) wants_device = source;
+    if (kind == cudaMemcpyDeviceToDevice) wants_device = true;
+    if (is_device != wants_device)
+        return fail(cudaErrorInvalidValue, "%s: with %s the %s must be a %s pointer, but %p is a %s pointer",
+                    caller, kind_name(kind), end, wants_device ? "device" : "host", pointer,
+                    is_device ? "device" : "host");
+    return is_device ? check_device(caller, source ? "reads" : "writes", pointer, bytes) : cudaSuccess;
+}
+
+/* ---- Device memory ------------------------------------------------------------------------------------------------ */
+
+static cudaError_t allocate(const char *caller, void **pointer, u64 bytes)
+{
+    if (!pointer) return record(cudaErrorInvalidValue);
+    *pointer = NULL;
+    if (bytes == 0) return cudaSuccess;
+    *pointer = (void *)heap_alloc(bytes, ALLOCATION_DEVICE, NULL);
+    if (*pointer) return cudaSuccess;
+    u64 free_bytes, total_bytes;
+    heap_usage(&free_bytes, &total_bytes);
+    return fail(cudaErrorMemoryAllocation,
+                "%s: %llu bytes wanted, %llu of the device's %llu are free; simgpu --memory sets its size",
+                caller, (unsigned long long)bytes, (unsigned long long)free_bytes,
+                (unsigned long long)total_bytes);
+}
+
+static cudaError_t release(const char *caller, void *pointer)
+{
+    if (!pointer || heap_free((u64)pointer)) return cudaSuccess;
+    struct allocation a;
+    if (!heap_is_device((u64)pointer))
+        return fail(cudaErrorInvalidValue, "%s: %p is a host pointer", caller, pointer);
+    char where[256];
+    if (!heap_nearest((u64)pointer, &a)) return record(cudaErrorInvalidValue);
+    describe(&a, where, sizeof where);
+    if (a.address == (u64)pointer && a.freed)
+        return fail(cudaErrorInvalidValue, "%s: %p was freed before: it was %s", caller, pointer, where);
+    return fail(cudaErrorInvalidValue, "%s: %p is not the start of an allocation; the nearest is %s", caller,
+                pointer, where);
+}
+
+EXPORT cudaError_t cudaMalloc(void **pointer, size_t bytes)
+{
+    ENTER();
+    return allocate("cudaMalloc", pointer, bytes);
+}
+
+EXPORT cudaError_t cudaFree(void *pointer)
+{
+    ENTER();
+    cudaError_t error = device_wait();
+    return error ? record(error) : release("cudaFree", pointer);
+}
+
+EXPORT cudaError_t cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t stream)
+{
+    ENTER();
+    cudaError_t error = check_stream(stream, "cudaMallocAsync");
+    return error ? error : allocate("cudaMallocAsync", pointer, bytes);
+}
+PER_THREAD(cudaMallocAsync, _ptsz);
+
+EXPORT cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream)
+{
+    ENTER();
+    cudaError_t error = check_stream(stream, "cudaFreeAsync");
+    return error ? error : release("cudaFreeAsync", pointer);
+}
+PER_THREAD(cudaFreeAsync, _ptsz);
+
+enum { PITCH_ALIGNMENT = 512 };
+
+static cudaError_t allocate_rows(const char *caller, void **pointer, size_t *pitch, size_t width, size_t rows)
+{
+    if (!pointer || !pitch) return record(cudaErrorInvalidValue);
+    size_t bytes;
+    *pitch = (width + PITCH_ALIGNMENT - 1) / PITCH_ALIGNMENT * PITCH_ALIGNMENT;
+    if (__builtin_mul_overflow(*pitch, rows, &bytes)) return record(cudaErrorMemoryAllocation);
+    return allocate(caller, pointer, bytes);
+}
+
+EXPORT cudaError_t cudaMallocPitch(void **pointer, size_t *pitch, size_t width, size_t height)
+{
+    ENTER();
+    return allocate_rows("cudaMallocPitch", pointer, pitch, width, height);
+}
+
+EXPORT cudaError_t cudaMalloc3D(struct cudaPitchedPtr *pointer, struct cudaExtent extent)
+{
+    ENTER();
+    if (!pointer) return record(cudaErrorInvalidValue);
+    pointer->xsize = extent.width;
+    pointer->ysize = extent.height;
+    return allocate_rows("cudaMalloc3D", &pointer->ptr, &pointer->pitch, extent.width,
+                         extent.height * extent.depth);
+}
+
+EXPORT cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
+{
+    ENTER();
+    if (!free_bytes || !total_bytes) return record(cudaErrorInvalidValue);
+    u64 left, all;
+    heap_usage(&left, &all);
+    *free_bytes = left;
+    *total_bytes = all;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaMallocManaged(void **pointer, size_t bytes, unsigned flags)
+{
+    ENTER();
+    (void)pointer, (void)bytes, (void)flags;
+    return fail(cudaErrorNotSupported,
+                "cudaMallocManaged: managed memory is not supported: the simulated GPU shares no "
+                "memory with the host; use cudaMalloc and cudaMemcpy");
+}
+
+/* ---- Host memory -------------------------------------------------------------------------------------------------- */
+
+/* Page-locked memory is plain memory here; what is remembered is only what the runtime must know again. */
+struct host_range {
+    struct host_range *next;
+    u8 *start;
+    size_t bytes;
+    unsigned flags;
+    bool registered; /* by cudaHostRegister, else allocated */
+};
+static struct host_range *host_ranges;
+static pthread_mutex_t host_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static bool find_host_range(const void *pointer, struct host_range *found)
+{
+    pthread_mutex_lock(&host_lock);
+    struct host_range *r = host_ranges;
+    while (r && (size_t)((const u8 *)pointer - r->start) >= r->bytes) r = r->next;
+    if (r) *found = *r;
+    pthread_mutex_unlock(&host_lock);
+    return r != NULL;
+}
+
+static cudaError_t remember_host_range(void *start, size_t bytes, unsigned flags, bool registered)
+{
+    struct host_range *r = malloc(sizeof *r);
+    if (!r) return record(cudaErrorMemoryAllocation);
+    pthread_mutex_lock(&host_lock);
+    *r = (struct host_range){
+        .next = host_ranges, .start = start, .bytes = bytes, .flags = flags, .registered = registered};
+    host_ranges = r;
+    pthread_mutex_unlock(&host_lock);
+    return cudaSuccess;
+}
+
+static bool forget_host_range(void *start, bool registered)
+{
+    pthread_mutex_lock(&host_lock);
+    struct host_range **link = &host_ranges;
+    while (*link && ((*link)->start != start || (*link)->registered != registered)) link = &(*link)->next;
+    struct host_range *r = *link;
+    if (r) *link = r->next;
+    pthread_mutex_unlock(&host_lock);
+    free(r);
+    return r != NULL;
+}
+
+EXPORT cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned flags)
+{
+    ENTER();
+    if (!pointer) return record(cudaErrorInvalidValue);
+    *pointer = NULL;
+    if (flags & cudaHostAllocMapped)
+        return fail(cudaErrorNotSupported,
+                    "cudaHostAlloc: cudaHostAllocMapped is not supported: kernels of the simulated "
+                    "GPU cannot reach host memory; use cudaMemcpy");
+    if (bytes == 0) return cudaSuccess;
+    if (posix_memalign(pointer, 4096, bytes) != 0) return record(cudaErrorMemoryAllocation);
+    memset(*pointer, 0xff, bytes);
+    return remember_host_range(*pointer, bytes, flags, false);
+}
+
+EXPORT cudaError_t cudaMallocHost(void **pointer, size_t bytes)
+{
+    return cudaHostAlloc(pointer, bytes, cudaHostAllocDefault);
+}
+
+EXPORT cudaError_t cudaFreeHost(void *pointer)
+{
+    ENTER();
+    cudaError_t error = device_wait();
+    if (error) return record(error);
+    if (!pointer) return cudaSuccess;
+    if (!forget_host_range(pointer, false))
+        return fail(cudaErrorInvalidValue,
+                    "cudaFreeHost: %p was not allocated by cudaMallocHost or cudaHostAlloc", pointer);
+    free(pointer);
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaHostRegister(void *pointer, size_t bytes, unsigned flags)
+{
+    ENTER();
+    if (!pointer || !bytes) return record(cudaErrorInvalidValue);
+    if (flags & (cudaHostRegisterMapped | cudaHostRegisterIoMemory))
+        return fail(cudaErrorNotSupported,
+                    "cudaHostRegister: mapping is not supported: kernels of the simulated GPU "
+                    "cannot reach host memory; use cudaMemcpy");
+    struct host_range r;
+    if (find_host_range(pointer, &r)) return record(cudaErrorHostMemoryAlreadyRegistered);
+    return remember_host_range(pointer, bytes, flags, true);
+}
+
+EXPORT cudaError_t cudaHostUnregister(void *pointer)
+{
+    ENTER();
+    return forget_host_range(pointer, true) ? cudaSuccess : record(cudaErrorHostMemoryNotRegistered);
+}
+
+EXPORT cudaError_t cudaHostGetFlags(unsigned *flags, void *pointer)
+{
+    ENTER();
+    struct host_range r;
+    if (!flags || !find_host_range(pointer, &r)) return record(cudaErrorInvalidValue);
+    *flags = r.flags;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags)
+{
+    ENTER();
+    (void)device, (void)host, (void)flags;
+    return fail(cudaErrorNotSupported,
+                "cudaHostGetDevicePointer: kernels of the simulated GPU cannot reach host memory; "
+                "use cudaMemcpy");
+}
+
+EXPORT cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *pointer)
+{
+    ENTER();
+    if (!attributes) return record(cudaErrorInvalidValue);
+    struct allocation a;
+    struct host_range r;
+    *attributes =
+        (struct cudaPointerAttributes){.type = cudaMemoryTypeUnregistered, .device = cudaInvalidDeviceId};
+    if (heap_find((u64)pointer, &a)) {
+        attributes->type = cudaMemoryTypeDevice;
+        attributes->device = 0;
+        attributes->devicePointer = (void *)pointer;
+    } else if (find_host_range(pointer, &r)) {
+        attributes->type = cudaMemoryTypeHost;
+        attributes->device = 0;
+        attributes->hostPointer = (void *)pointer;
+    }
+    return cudaSuccess;
+}
+
+/* ---- Copies ------------------------------------------------------------------------------------------------------- */
+
+/* A box of `slices` x `rows` rows of `width` bytes, with the steps from row to row and from slice to slice at both ends. */
+struct box {
+    u8 *to;
+    const u8 *from;
+    size_t width, rows, slices;
+    size_t to_pitch, from_pitch, to_slice, from_slice;
+};
+
+/* Bytes from the first to the last that one end of the box touches; ~0 when that overflows. */
+static u64 span(const struct box *b, size_t pitch, size_t slice)
+{
+    u64 rows, slices, bytes;
+    if (__builtin_mul_overflow(b->rows - 1, pitch, &rows) ||
+        __builtin_mul_overflow(b->slices - 1, slice, &slices) ||
+        __builtin_add_overflow(rows, slices, &bytes) || __builtin_add_overflow(bytes, b->width, &bytes))
+        return ~0ull;
+    return bytes;
+}
+
+static cudaError_t copy_box(const char *caller, enum cudaMemcpyKind kind, const struct box *b)
+{
+    if ((unsigned)kind > cudaMemcpyDefault)
+        return fail(cudaErrorInvalidMemcpyDirection, "%s: kind %d", caller, (int)kind);
+    if (b->width == 0 || b->rows == 0 || b->slices == 0) return cudaSuccess;
+    if ((b->rows > 1 || b->slices > 1) && (b->to_pitch < b->width || b->from_pitch < b->width))
+        return fail(cudaErrorInvalidPitchValue, "%s: rows of %zu bytes, but a pitch of %zu", caller, b->width,
+                    b->to_pitch < b->width ? b->to_pitch : b->from_pitch);
+    cudaError_t error = check_end(caller, kind, true, b->from, span(b, b->from_pitch, b->from_slice));
+    if (!error) error = check_end(caller, kind, false, b->to, span(b, b->to_pitch, b->to_slice));
+    if (error || device_dead()) return error;
+    for (size_t s = 0; s < b->slices; s++)
+        for (size_t r = 0; r < b->rows; r++)
+            memmove(b->to + s * b->to_slice + r * b->to_pitch,
+                    b->from + s * b->from_slice + r * b->from_pitch, b->width);
+    return cudaSuccess;
+}
+
+static cudaError_t copy(const char *caller, void *to, const void *from, size_t bytes,
+                        enum cudaMemcpyKind kind)
+{
+    struct box b = {.to = to, .from = from, .width = bytes, .rows = 1, .slices = 1};
+    return copy_box(caller, kind, &b);
+}
+
+static cudaError_t copy_rows(const char *caller, void *to, size_t to_pitch, const void *from,
+                             size_t from_pitch, size_t width, size_t height, enum cudaMemcpyKind kind)
+{
+    struct box b = {.to = to,
+                    .from = from,
+                    .width = width,
+                    .rows = height,
+                    .slices = 1,
+                    .to_pitch = to_pitch,
+                    .from_pitch = from_pitch};
+    return copy_box(caller, kind, &b);
+}
+
+/* A call that returns only when the copy is done, and so sees a kernel's fault. */
+#define ENTER_WAITING()                     \
+    do {                                    \
+        ENTER();                            \
+        cudaError_t fault_ = device_wait(); \
+        if (fault_) return record(fault_);  \
+    } while (0)
+#define ENTER_STREAM(stream, caller)                     \
+    do {                                                 \
+        ENTER();                                         \
+        cudaError_t bad_ = check_stream(stream, caller); \
+        if (bad_) return bad_;                           \
+    } while (0)
+
+EXPORT cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
+{
+    ENTER_WAITING();
+    return copy("cudaMemcpy", to, from, bytes, kind);
+}
+PER_THREAD(cudaMemcpy, _ptds);
+
+EXPORT cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                                   cudaStream_t stream)
+{
+    ENTER_STREAM(stream, "cudaMemcpyAsync");
+    return copy("cudaMemcpyAsync", to, from, bytes, kind);
+}
+PER_THREAD(cudaMemcpyAsync, _ptsz);
+
+EXPORT cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                                size_t height, enum cudaMemcpyKind kind)
+{
+    ENTER_WAITING();
+    return copy_rows("cudaMemcpy2D", to, to_pitch, from, from_pitch, width, height, kind);
+}
+PER_THREAD(cudaMemcpy2D, _ptds);
+
+EXPORT cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
+                                     size_t width, size_t height, enum cudaMemcpyKind kind,
+                                     cudaStream_t stream)
+{
+    ENTER_STREAM(stream, "cudaMemcpy2DAsync");
+    return copy_rows("cudaMemcpy2DAsync", to, to_pitch, from, from_pitch, width, height, kind);
+}
+PER_THREAD(cudaMemcpy2DAsync, _ptsz);
+
+static cudaError_t copy_3d(const char *caller, const struct cudaMemcpy3DParms *p)
+{
+    if (!p) return record(cudaErrorInvalidValue);
+    if (p->srcArray || p->dstArray)
+        return fail(cudaErrorNotSupported, "%s: CUDA arrays are not supported by the simulated GPU", caller);
+    const struct cudaPitchedPtr *to = &p->dstPtr, *from = &p->srcPtr;
+    struct box b = {.width = p->extent.width,
+                    .rows = p->extent.height,
+                    .slices = p->extent.depth,
+                    .to_pitch = to->pitch,
+                    .from_pitch = from->pitch,
+                    .to_slice = to->pitch * to->ysize,
+                    .from_slice = from->pitch * from->ysize};
+    b.to = (u8 *)to->ptr + p->dstPos.z * b.to_slice + p->dstPos.y * to->pitch + p->dstPos.x;
+    b.from = (const u8 *)from->ptr + p->srcPos.z * b.from_slice + p->srcPos.y * from->pitch + p->srcPos.x;
+    return copy_box(caller, p->kind, &b);
+}
+
+EXPORT cudaError_t cudaMemcpy3D(const struct cudaMemcpy3DParms *parameters)
+{
+    ENTER_WAITING();
+    return copy_3d("cudaMemcpy3D", parameters);
+}
+PER_THREAD(cudaMemcpy3D, _ptds);
+
+EXPORT cudaError_t cudaMemcpy3DAsync(const struct cudaMemcpy3DParms *parameters, cudaStream_t stream)
+{
+    ENTER_STREAM(stream, "cudaMemcpy3DAsync");
+    return copy_3d("cudaMemcpy3DAsync", parameters);
+}
+PER_THREAD(cudaMemcpy3DAsync, _ptsz);
+
+static cudaError_t copy_peer(const char *caller, void *to, int to_device, const void *from, int from_device,
+                             size_t bytes)
+{
+    if (to_device != 0 || from_device != 0)
+        return fail(cudaErrorInvalidDevice, "%s: from device %d to device %d, but there is only device 0",
+                    caller, from_device, to_device);
+    return copy(caller, to, from, bytes, cudaMemcpyDeviceToDevice);
+}
+
+EXPORT cudaError_t cudaMemcpyPeer(void *to, int to_device, const void *from, int from_device, size_t bytes)
+{
+    ENTER_WAITING();
+    return copy_peer("cudaMemcpyPeer", to, to_device, from, from_device, bytes);
+}
+
+EXPORT cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device,
+                                       size_t bytes, cudaStream_t stream)
+{
+    ENTER_STREAM(stream, "cudaMemcpyPeerAsync");
+    return copy_peer("cudaMemcpyPeerAsync", to, to_device, from, from_device, bytes);
+}
+
+/* ---- Fills -------------------------------------------------------------------------------------------------------- */
+
+static cudaError_t fill(const char *caller, void *to, size_t pitch, size_t slice, int value, size_t width,
+                        size_t rows, size_t slices)
+{
+    struct box b = {.to = to, .width = width, .rows = rows, .slices = slices};
+    if (width == 0 || rows == 0 || slices == 0) return cudaSuccess;
+    if ((rows > 1 || slices > 1) && pitch < width)
+        return fail(cudaErrorInvalidPitchValue, "%s: rows of %zu bytes, but a pitch of %zu", caller, width,
+                    pitch);
+    if (!heap_is_device((u64)to))
+        return fail(cudaErrorInvalidValue, "%s: %p is a host pointer; it fills device memory", caller, to);
+    cudaError_t error = check_device(caller, "writes", to, span(&b, pitch, slice));
+    if (error || device_dead()) return error;
+    for (size_t s = 0; s < slices; s++)
+        for (size_t r = 0; r < rows; r++) memset(b.to + s * slice + r * pitch, value, width);
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaMemset(void *to, int value, size_t bytes)
+{
+    ENTER();
+    return fill("cudaMemset", to, 0, 0, value, bytes, 1, 1);
+}
+PER_THREAD(cudaMemset, _ptds);
+
+EXPORT cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
+{
+    ENTER_STREAM(stream, "cudaMemsetAsync");
+    return fill("cudaMemsetAsync", to, 0, 0, value, bytes, 1, 1);
+}
+PER_THREAD(cudaMemsetAsync, _ptsz);
+
+EXPORT cudaError_t cudaMemset2D(void *to, size_t pitch, int value, size_t width, size_t height)
+{
+    ENTER();
+    return fill("cudaMemset2D", to, pitch, 0, value, width, height, 1);
+}
+PER_THREAD(cudaMemset2D, _ptds);
+
+EXPORT cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t width, size_t height,
+                                     cudaStream_t stream)
+{
+    ENTER_STREAM(stream, "cudaMemset2DAsync");
+    return fill("cudaMemset2DAsync", to, pitch, 0, value, width, height, 1);
+}
+PER_THREAD(cudaMemset2DAsync, _ptsz);
+
+EXPORT cudaError_t cudaMemset3D(struct cudaPitchedPtr to, int value, struct cudaExtent extent)
+{
+    ENTER();
+    return fill("cudaMemset3D", to.ptr, to.pitch, to.pitch * to.ysize, value, extent.width, extent.height,
+                extent.depth);
+}
+PER_THREAD(cudaMemset3D, _ptds);
+
+EXPORT cudaError_t cudaMemset3DAsync(struct cudaPitchedPtr to, int value, struct cudaExtent extent,
+                                     cudaStream_t stream)
+{
+    ENTER_STREAM(stream, "cudaMemset3DAsync");
+    return fill("cudaMemset3DAsync", to.ptr, to.pitch, to.pitch * to.ysize, value, extent.width,
+                extent.height, extent.depth);
+}
+PER_THREAD(cudaMemset3DAsync, _ptsz);
+
+/* ---- Symbols ------------------------------------------------------------------------------------------------------ */
+
+/* The address of `bytes` bytes at `offset` in a variable. */
+static cudaError_t symbol_range(const char *caller, const void *host_variable, size_t bytes, size_t offset,
+                                void **address)
+{
+    struct device_symbol s;
+    cudaError_t error = symbol_of(host_variable, caller, &s);
+    if (error) return error;
+    if (offset > s.bytes || bytes > s.bytes - offset)
+        return fail(cudaErrorInvalidValue, "%s: %zu bytes at offset %zu of %s, which has %llu", caller, bytes,
+                    offset, s.name, (unsigned long long)s.bytes);
+    *address = (void *)(s.address + offset);
+    return cudaSuccess;
+}
+
+static cudaError_t copy_to_symbol(const char *caller, const void *symbol, const void *from, size_t bytes,
+                                  size_t offset, enum cudaMemcpyKind kind)
+{
+    void *to;
+    cudaError_t error = symbol_range(caller, symbol, bytes, offset, &to);
+    return error ? error : copy(caller, to, from, bytes, kind);
+}
+
+static cudaError_t copy_from_symbol(const char *caller, void *to, const void *symbol, size_t bytes,
+                                    size_t offset, enum cudaMemcpyKind kind)
+{
+    void *from;
+    cudaError_t error = symbol_range(caller, symbol, bytes, offset, &from);
+    return error ? error : copy(caller, to, from, bytes, kind);
+}
+
+EXPORT cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t bytes, size_t offset,
+                                      enum cudaMemcpyKind kind)
+{
+    ENTER_WAITING();
+    return copy_to_symbol("cudaMemcpyToSymbol", symbol, from, bytes, offset, kind);
+}
+PER_THREAD(cudaMemcpyToSymbol, _ptds);
+
+EXPORT cudaError_t cudaMemcpyToSymbolAsync(const void *symbol, const void *from, size_t bytes, size_t offset,
+                                           enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+    ENTER_STREAM(stream, "cudaMemcpyToSymbolAsync");
+    return copy_to_symbol("cudaMemcpyToSymbolAsync", symbol, from, bytes, offset, kind);
+}
+PER_THREAD(cudaMemcpyToSymbolAsync, _ptsz);
+
+EXPORT cudaError_t cudaMemcpyFromSymbol(void *to, const void *symbol, size_t bytes, size_t offset,
+                                        enum cudaMemcpyKind kind)
+{
+    ENTER_WAITING();
+    return copy_from_symbol("cudaMemcpyFromSymbol", to, symbol, bytes, offset, kind);
+}
+PER_THREAD(cudaMemcpyFromSymbol, _ptds);
+
+EXPORT cudaError_t cudaMemcpyFromSymbolAsync(void *to, const void *symbol, size_t bytes, size_t offset,
+                                             enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+    ENTER_STREAM(stream, "cudaMemcpyFromSymbolAsync");
+    return copy_from_symbol("cudaMemcpyFromSymbolAsync", to, symbol, bytes, offset, kind);
+}
+PER_THREAD(cudaMemcpyFromSymbolAsync, _ptsz);
+
+EXPORT cudaError_t cudaGetSymbolAddress(void **address, const void *symbol)
+{
+    ENTER();
+    return address ? symbol_range("cudaGetSymbolAddress", symbol, 0, 0, address)
+                   : record(cudaErrorInvalidValue);
+}
+
+EXPORT cudaError_t cudaGetSymbolSize(size_t *bytes, const void *symbol)
+{
+    ENTER();
+    if (!bytes) return record(cudaErrorInvalidValue);
+    struct device_symbol s;
+    cudaError_t error = symbol_of(symbol, "cudaGetSymbolSize", &s);
+    if (!error) *bytes = s.bytes;
+    return error;
+}

@@ -1,0 +1,232 @@
+/* registration.c: how a program tells the runtime which kernels and variables it has, before main().
+ *
+ * For each .cu file nvcc emits a constructor that hands over the fatbin (__cudaRegisterFatBinary) and then pairs each
+ * kernel's host stub and each variable's host shadow with its name in the PTX. Nothing is parsed here: a module is loaded
+ * when one of its kernels or variables is first used. */
+#include "cudart.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime.h"
+
+struct binary {
+    const void *fatbin;
+    struct module *module;
+    bool tried;
+    cudaError_t error;   /* why it could not be loaded */
+    const char *managed; /* the name of a managed variable that it registered */
+};
+
+struct registered_variable {
+    struct binary *binary;
+    const void *host_variable;
+    const char *name;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct kernel **kernels; /* pointers: a cudaKernel_t stays valid when the array grows */
+static struct registered_variable *variables;
+static u32 kernel_count, variable_count;
+
+static void *grown(void *array, u32 count, size_t element)
+{
+    if (count & (count - 1)) return array; /* full at 1, 2, 4, 8, ... only */
+    array = realloc(array, (count ? count * 2 : 1) * element);
+    if (!array) {
+        fprintf(stderr, "simgpu: out of host memory while the program's kernels are registered\n");
+        exit(3);
+    }
+    return array;
+}
+
+static void *zeroed(size_t bytes)
+{
+    void *p = calloc(1, bytes);
+    if (!p) {
+        fprintf(stderr, "simgpu: out of host memory while the program's kernels are registered\n");
+        exit(3);
+    }
+    return p;
+}
+
+/* What nvcc's constructors call; crt/host_runtime.h declares these, for C++ only. */
+EXPORT void **__cudaRegisterFatBinary(void *fatbin)
+{
+    struct binary *b = zeroed(sizeof *b);
+    b->fatbin = fatbin;
+    return (void **)b;
+}
+
+EXPORT void __cudaRegisterFatBinaryEnd(void **handle)
+{
+    (void)handle;
+}
+/* Modules stay until the process ends: a program may still hold device pointers to their variables. */
+EXPORT void __cudaUnregisterFatBinary(void **handle)
+{
+    (void)handle;
+}
+EXPORT void __cudaRegisterFunction(void **handle, const char *host_function, char *device_function,
+                                   const char *device_name, int thread_limit, void *tid, void *bid,
+                                   void *block_dim, void *grid_dim, int *warp_size)
+{
+    (void)device_function, (void)thread_limit, (void)tid, (void)bid, (void)block_dim, (void)grid_dim;
+    (void)warp_size;
+    struct kernel *k = zeroed(sizeof *k);
+    k->binary = (struct binary *)handle;
+    k->host_function = host_function;
+    k->name = device_name;
+    pthread_mutex_lock(&lock);
+    kernels = grown(kernels, kernel_count, sizeof *kernels);
+    kernels[kernel_count++] = k;
+    pthread_mutex_unlock(&lock);
+}
+
+EXPORT void __cudaRegisterVar(void **handle, char *host_variable, char *device_address,
+                              const char *device_name, int external, size_t size, int constant, int global)
+{
+    (void)device_address, (void)external, (void)size, (void)constant, (void)global;
+    pthread_mutex_lock(&lock);
+    variables = grown(variables, variable_count, sizeof *variables);
+    variables[variable_count++] = (struct registered_variable){
+        .binary = (struct binary *)handle, .host_variable = host_variable, .name = device_name};
+    pthread_mutex_unlock(&lock);
+}
+
+/* A managed variable makes its whole module refused when it is first used. */
+EXPORT void __cudaRegisterManagedVar(void **handle, void **host_variable, char *device_address,
+                                     const char *device_name, int external, size_t size, int constant,
+                                     int global)
+{
+    (void)host_variable, (void)device_address, (void)external, (void)size, (void)constant, (void)global;
+    ((struct binary *)handle)->managed = device_name;
+}
+
+static cudaError_t refuse_managed(const char *name)
+{
+    return fail(
+        cudaErrorNotSupported,
+        "__managed__ variable '%s' is not supported: the simulated GPU shares no memory with the host; use "
+        "__device__ and cudaMemcpyToSymbol",
+        name);
+}
+
+static cudaError_t load(struct binary *b, const char *caller)
+{
+    if (b->managed) return refuse_managed(b->managed);
+    size_t length;
+    const char *why;
+    char *ptx = fatbin_ptx(b->fatbin, &length, &why);
+    if (!ptx)
+        return fail(cudaErrorNoKernelImageForDevice, "%s: this program's device code cannot be run: %s",
+                    caller, why);
+    b->module = module_load(ptx, length); /* keeps the text: messages quote it */
+    return b->module ? cudaSuccess : record(cudaErrorInvalidPtx);
+}
+
+/* The binary's module, loaded at its first use; NULL with *error recorded when it cannot be. */
+static struct module *module_of(struct binary *b, const char *caller, cudaError_t *error)
+{
+    pthread_mutex_lock(&lock);
+    if (!b->tried) b->error = load(b, caller);
+    b->tried = true;
+    pthread_mutex_unlock(&lock);
+    *error = record(b->error);
+    return b->module;
+}
+
+/* A program reads or writes a managed variable on the host. It would follow a null pointer next. */
+EXPORT char __cudaInitModule(void **handle)
+{
+    const struct binary *b = (struct binary *)handle;
+    if (b->managed) {
+        refuse_managed(b->managed);
+        exit(3);
+    }
+    return 1;
+}
+
+static struct kernel *find_kernel(const void *function)
+{
+    struct kernel *found = NULL;
+    pthread_mutex_lock(&lock);
+    for (u32 i = 0; i < kernel_count && !found; i++)
+        if (kernels[i]->host_function == function || kernels[i] == function) found = kernels[i];
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+struct kernel *kernel_of(const void *function, const char *caller, cudaError_t *error)
+{
+    struct kernel *k = find_kernel(function);
+    if (!k) {
+        *error = fail(cudaErrorInvalidDeviceFunction, "%s: %p is not a __global__ function of this program",
+                      caller, function);
+        return NULL;
+    }
+    if (!k->function) {
+        struct module *m = module_of(k->binary, caller, error);
+        if (!m) return NULL;
+        struct function *f = module_function(m, k->name);
+        if (!f || !f->is_kernel) {
+            *error = fail(cudaErrorInvalidDeviceFunction, "%s: the program's PTX has no kernel '%s'", caller,
+                          k->name);
+            return NULL;
+        }
+        k->max_dynamic_bytes = f->shared_bytes < SHARED_PER_BLOCK ? SHARED_PER_BLOCK - f->shared_bytes : 0;
+        k->function = f;
+    }
+    *error = cudaSuccess;
+    return k;
+}
+
+EXPORT cudaError_t __cudaGetKernel(cudaKernel_t *handle, const void *function)
+{
+    struct kernel *k = find_kernel(function);
+    if (!k)
+        return fail(cudaErrorInvalidDeviceFunction, "__cudaGetKernel: %p is not a __global__ function",
+                    function);
+    *handle = (cudaKernel_t)k;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaGetKernel(cudaKernel_t *handle, const void *function)
+{
+    ENTER();
+    return __cudaGetKernel(handle, function);
+}
+
+EXPORT cudaError_t cudaFuncGetName(const char **name, const void *function)
+{
+    ENTER();
+    if (!name) return record(cudaErrorInvalidValue);
+    cudaError_t error;
+    struct kernel *k = kernel_of(function, "cudaFuncGetName", &error);
+    if (k) *name = k->name;
+    return error;
+}
+
+cudaError_t symbol_of(const void *host_variable, const char *caller, struct device_symbol *symbol)
+{
+    const struct registered_variable *r = NULL;
+    pthread_mutex_lock(&lock);
+    for (u32 i = 0; i < variable_count && !r; i++)
+        if (variables[i].host_variable == host_variable) r = &variables[i];
+    struct binary *binary = r ? r->binary : NULL;
+    const char *name = r ? r->name : NULL;
+    pthread_mutex_unlock(&lock);
+    if (!binary)
+        return fail(cudaErrorInvalidSymbol,
+                    "%s: %p is no __device__ or __constant__ variable of this program (pass the "
+                    "variable itself, not a copy of its address or its name)",
+                    caller, host_variable);
+    cudaError_t error;
+    struct module *m = module_of(binary, caller, &error);
+    if (!m) return error;
+    const struct variable *v = module_variable(m, name);
+    if (!v) return fail(cudaErrorInvalidSymbol, "%s: the program's PTX has no variable '%s'", caller, name);
+    *symbol = (struct device_symbol){.name = v->name, .address = v->address, .bytes = v->bytes};
+    return cudaSuccess;
+}
