@@ -2,7 +2,6 @@
 SHELL         := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS     += --no-builtin-rules
-.SECONDARY:
 .DELETE_ON_ERROR:
 
 # --- What this machine has ------------------------------------------------------------------------------------------
@@ -45,6 +44,7 @@ Q          := $(if $(V),,@)
 # The simulated GPU: sets SIMGPU, and says how to build and measure it.
 -include tools/simgpu/build.mk
 
+export PYTHONPYCACHEPREFIX := build/pycache
 export DEVICE STEP CASE SHAPE SEED PROFILE PYTHON GPU_NAME GPU_ARCH GPU_DRIVER_CUDA
 
 # PTX for every architecture of a chapter, and machine code besides where this machine's GPU can run it: a GPU of

@@ -40,8 +40,10 @@ int case_list(const char *dir, char ***names, struct error *error)
     for (int i = 0; i < count; i++) {
         char path[PATH_MAX];
         join(path, sizeof path, dir, entries[i]->d_name, "");
-        if (entries[i]->d_name[0] != '.' && is_folder(path)) (*names)[cases++] = strdup(entries[i]->d_name);
-        files += ends_with(entries[i]->d_name, ".npy");
+        bool npy = ends_with(entries[i]->d_name, ".npy");
+        files += npy;
+        if (!npy && entries[i]->d_name[0] != '.' && is_folder(path))
+            (*names)[cases++] = strdup(entries[i]->d_name);
         free(entries[i]);
     }
     free(entries);

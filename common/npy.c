@@ -162,8 +162,8 @@ static bool parse_shape(const char *path, const char **p, struct header *header,
     while (!accept(p, ")")) {
         *p = skip_spaces(*p);
         if (!isdigit((unsigned char)**p))
-            return error_set(error, "%s: header: shape holds '%.20s', expected a whole number of at least 1",
-                             path, *p);
+            return error_set(error, "%s: header: shape holds '%.*s', expected a whole number of at least 1",
+                             path, (int)strcspn(*p, ",) "), *p);
         errno = 0;
         char *end;
         long long size = strtoll(*p, &end, 10);

@@ -1,0 +1,29 @@
+# What every Bats file of the cookbook loads.
+bats_require_minimum_version 1.5.0
+bats_load_library bats-support
+bats_load_library bats-assert
+
+ROOT=$(cd "$BATS_TEST_DIRNAME" && while [[ ! -e Makefile ]]; do cd ..; done && pwd)
+PYTHON=$ROOT/.venv/bin/python3
+export SIMGPU=$ROOT/build/simgpu/simgpu
+export PYTHONPYCACHEPREFIX=$ROOT/build/pycache
+# make must not take the outer make's flags, nor run.sh the caller's choices.
+unset MAKEFLAGS MAKELEVEL DEVICE STEP CASE SHAPE SEED PROFILE
+
+cd "$ROOT" || exit 1
+
+# chapter NAME: the program of a chapter, by its folder.
+chapter() { echo "$ROOT/build/chapters/$1"; }
+
+# python CODE [ARGS]: runs NumPy code with np imported; sys.argv[1:] are the arguments.
+python() { "$PYTHON" -c "import sys, numpy as np; $1" "${@:2}"; }
+
+# one_case CHAPTER CASE: a copy of one golden case in the test's own folder; sets CASE_DIR.
+one_case() {
+    CASE_DIR=$BATS_TEST_TMPDIR/$2
+    cp -r "$ROOT/build/golden/$1/$2" "$CASE_DIR"
+}
+
+# assert_one_line: what the command printed is a single line.
+# shellcheck disable=SC2154 # Bats sets lines
+assert_one_line() { assert_equal "${#lines[@]}" 1; }
