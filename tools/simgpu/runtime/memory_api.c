@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cublas.h"
 #include "heap.h"
 
 /* ---- Checks ------------------------------------------------------------------------------------------------------- */
@@ -31,27 +32,49 @@ static void describe(const struct allocation *a, char *text, size_t room)
                  (unsigned long long)a->address);
 }
 
-/* The device range must lie inside one live allocation. `verb` says what the call does there: "reads", "writes". */
-static cudaError_t check_device(const char *caller, const char *verb, const void *pointer, u64 bytes)
+/* Whether the device range lies inside one live allocation; if not, says what is there. `verb` is what the call does with it:
+ * "reads", "writes". */
+static bool accessible(const char *caller, const char *verb, const void *pointer, u64 bytes)
 {
     u64 address = (u64)pointer;
     struct allocation a;
     char where[256];
-    if (heap_find(address, &a)) {
-        u64 room = a.address + a.bytes - address;
-        if (bytes <= room) return cudaSuccess;
-        describe(&a, where, sizeof where);
-        return fail(cudaErrorInvalidValue, "%s: %s %llu bytes at %p, but only %llu are left there in %s",
-                    caller, verb, (unsigned long long)bytes, pointer, (unsigned long long)room, where);
+    if (!heap_find(address, &a) && !heap_nearest(address, &a)) {
+        fprintf(stderr, "simgpu: %s: %s %llu bytes at %p, but nothing was ever allocated\n", caller, verb,
+                (unsigned long long)bytes, pointer);
+        return false;
     }
-    if (!heap_nearest(address, &a))
-        return fail(cudaErrorInvalidValue, "%s: %s %llu bytes at %p, but nothing was ever allocated", caller,
-                    verb, (unsigned long long)bytes, pointer);
     describe(&a, where, sizeof where);
-    bool inside = address - a.address < a.bytes;
-    return fail(cudaErrorInvalidValue, "%s: %s %llu bytes at %p, %s %s", caller, verb,
-                (unsigned long long)bytes, pointer,
-                inside ? "which was freed: it was in" : "which is in no allocation; the nearest is", where);
+    u64 offset = address - a.address;
+    if (offset >= a.bytes)
+        fprintf(stderr, "simgpu: %s: %s %llu bytes at %p, which is in no allocation; the nearest is %s%s\n",
+                caller, verb, (unsigned long long)bytes, pointer, where, a.freed ? ", freed" : "");
+    else if (a.freed)
+        fprintf(stderr, "simgpu: %s: %s %llu bytes at %p, which was freed: it was in %s\n", caller, verb,
+                (unsigned long long)bytes, pointer, where);
+    else if (bytes > a.bytes - offset)
+        fprintf(stderr, "simgpu: %s: %s %llu bytes at %p, but only %llu are left there in %s\n", caller, verb,
+                (unsigned long long)bytes, pointer, (unsigned long long)(a.bytes - offset), where);
+    else
+        return true;
+    return false;
+}
+
+/* For libcublas.so.13: see cublas.h. */
+EXPORT bool simgpu_check_access(const char *caller, const char *verb, const void *pointer, u64 bytes)
+{
+    if (accessible(caller, verb, pointer, bytes)) return true;
+    device_fault(cudaErrorIllegalAddress);
+    return false;
+}
+
+EXPORT bool simgpu_is_device_pointer(const void *pointer)
+{
+    return heap_is_device((u64)pointer);
+}
+EXPORT bool simgpu_device_dead(void)
+{
+    return device_dead();
 }
 
 /* Checks one end of a copy or fill: a device pointer in bounds, or a host pointer, as the kind says. */
@@ -69,7 +92,9 @@ static cudaError_t check_end(const char *caller, enum cudaMemcpyKind kind, bool 
         return fail(cudaErrorInvalidValue, "%s: with %s the %s must be a %s pointer, but %p is a %s pointer",
                     caller, kind_name(kind), end, wants_device ? "device" : "host", pointer,
                     is_device ? "device" : "host");
-    return is_device ? check_device(caller, source ? "reads" : "writes", pointer, bytes) : cudaSuccess;
+    if (is_device && !accessible(caller, source ? "reads" : "writes", pointer, bytes))
+        return record(cudaErrorInvalidValue);
+    return cudaSuccess;
 }
 
 /* ---- Device memory ------------------------------------------------------------------------------------------------ */
@@ -488,8 +513,8 @@ static cudaError_t fill(const char *caller, void *to, size_t pitch, size_t slice
                     pitch);
     if (!heap_is_device((u64)to))
         return fail(cudaErrorInvalidValue, "%s: %p is a host pointer; it fills device memory", caller, to);
-    cudaError_t error = check_device(caller, "writes", to, span(&b, pitch, slice));
-    if (error || device_dead()) return error;
+    if (!accessible(caller, "writes", to, span(&b, pitch, slice))) return record(cudaErrorInvalidValue);
+    if (device_dead()) return cudaSuccess;
     for (size_t s = 0; s < slices; s++)
         for (size_t r = 0; r < rows; r++) memset(b.to + s * slice + r * pitch, value, width);
     return cudaSuccess;

@@ -1,0 +1,531 @@
+/* cublas.c: the few functions of cuBLAS that the cookbook uses, on OpenBLAS. They compute in f32 (f64 for Dgemm): f16 and bf16
+ * matrices are widened, multiplied and rounded once at the end, as cuBLAS does up to the order of additions.
+ *
+ * cuBLAS is column-major, as BLAS is: an m x n matrix has n columns of m elements, ld apart. The toolkit's headers are not
+ * used, since a machine without a GPU may have a toolkit without cuBLAS; the numbers below are those of cublas_api.h. */
+#include "cublas.h"
+
+#include <cblas.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* X(value, name, text) */
+#define STATUSES(X)                                                                                    \
+    X(0, CUBLAS_STATUS_SUCCESS, "success")                                                             \
+    X(1, CUBLAS_STATUS_NOT_INITIALIZED, "the library was not initialized")                             \
+    X(3, CUBLAS_STATUS_ALLOC_FAILED, "the resource allocation failed")                                 \
+    X(7, CUBLAS_STATUS_INVALID_VALUE, "an unsupported value or parameter was passed to the function")  \
+    X(8, CUBLAS_STATUS_ARCH_MISMATCH, "the function requires a feature that the device does not have") \
+    X(11, CUBLAS_STATUS_MAPPING_ERROR, "an access to GPU memory space failed")                         \
+    X(13, CUBLAS_STATUS_EXECUTION_FAILED, "the function failed to launch on the GPU")                  \
+    X(14, CUBLAS_STATUS_INTERNAL_ERROR, "an internal operation failed")                                \
+    X(15, CUBLAS_STATUS_NOT_SUPPORTED, "the functionality requested is not supported")                 \
+    X(16, CUBLAS_STATUS_LICENSE_ERROR, "the functionality requested requires a licence")
+typedef enum {
+#define STATUS(value, name, text) name = value,
+    STATUSES(STATUS)
+#undef STATUS
+} status;
+
+typedef enum { OP_N, OP_T, OP_C } operation;
+typedef enum { POINTER_MODE_HOST, POINTER_MODE_DEVICE } pointer_mode;
+typedef enum { R_32F = 0, R_64F = 1, R_16F = 2, R_16BF = 14 } data_type;
+typedef enum {
+    COMPUTE_32F = 68,
+    COMPUTE_32F_PEDANTIC = 69,
+    COMPUTE_64F = 70,
+    COMPUTE_64F_PEDANTIC = 71,
+    COMPUTE_32F_FAST_16F = 74,
+    COMPUTE_32F_FAST_16BF = 75,
+    COMPUTE_32F_FAST_TF32 = 77
+} compute_type;
+
+enum { HANDLE_MAGIC = 0x63424c53, VERSION = 130000 };
+struct context {
+    u32 magic;
+    void *stream;
+    int math_mode;
+    pointer_mode mode;
+};
+
+__attribute__((format(printf, 2, 3))) static status fail(status s, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fputs("simgpu: ", stderr);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+    return s;
+}
+
+/* ---- Handles ------------------------------------------------------------------------------------------------------ */
+
+static bool valid(const struct context *h)
+{
+    return h && h->magic == HANDLE_MAGIC;
+}
+#define REQUIRE(handle) \
+    if (!valid(handle)) return CUBLAS_STATUS_NOT_INITIALIZED
+
+EXPORT status cublasCreate_v2(struct context **handle)
+{
+    if (!handle) return CUBLAS_STATUS_INVALID_VALUE;
+    *handle = calloc(1, sizeof **handle);
+    if (!*handle) return CUBLAS_STATUS_ALLOC_FAILED;
+    (*handle)->magic = HANDLE_MAGIC;
+    const char *threads = getenv("SIMGPU_THREADS");
+    if (threads && atoi(threads) > 0) openblas_set_num_threads(atoi(threads));
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT status cublasDestroy_v2(struct context *h)
+{
+    REQUIRE(h);
+    h->magic = 0;
+    free(h);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT status cublasGetVersion_v2(struct context *h, int *version)
+{
+    (void)h;
+    if (!version) return CUBLAS_STATUS_INVALID_VALUE;
+    *version = VERSION;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT status cublasSetStream_v2(struct context *h, void *stream)
+{
+    REQUIRE(h);
+    h->stream = stream;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT status cublasGetStream_v2(struct context *h, void **stream)
+{
+    REQUIRE(h);
+    if (!stream) return CUBLAS_STATUS_INVALID_VALUE;
+    *stream = h->stream;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* OpenBLAS has memory of its own. */
+EXPORT status cublasSetWorkspace_v2(struct context *h, void *workspace, size_t bytes)
+{
+    REQUIRE(h);
+    (void)workspace, (void)bytes;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT status cublasSetMathMode(struct context *h, int mode)
+{
+    REQUIRE(h);
+    h->math_mode = mode;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT status cublasGetMathMode(struct context *h, int *mode)
+{
+    REQUIRE(h);
+    if (!mode) return CUBLAS_STATUS_INVALID_VALUE;
+    *mode = h->math_mode;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT status cublasSetPointerMode_v2(struct context *h, pointer_mode mode)
+{
+    REQUIRE(h);
+    if (mode != POINTER_MODE_HOST && mode != POINTER_MODE_DEVICE) return CUBLAS_STATUS_INVALID_VALUE;
+    h->mode = mode;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT status cublasGetPointerMode_v2(struct context *h, pointer_mode *mode)
+{
+    REQUIRE(h);
+    if (!mode) return CUBLAS_STATUS_INVALID_VALUE;
+    *mode = h->mode;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT const char *cublasGetStatusName(status s)
+{
+    switch (s) {
+#define STATUS(value, name, text) \
+    case name: return #name;
+        STATUSES(STATUS)
+#undef STATUS
+    }
+    return "unknown status";
+}
+
+EXPORT const char *cublasGetStatusString(status s)
+{
+    switch (s) {
+#define STATUS(value, name, text) \
+    case name: return text;
+        STATUSES(STATUS)
+#undef STATUS
+    }
+    return "unknown status";
+}
+
+/* ---- Number formats ----------------------------------------------------------------------------------------------- */
+
+static size_t element_bytes(data_type t)
+{
+    return t == R_64F ? 8 : t == R_32F ? 4 : 2;
+}
+
+static const char *type_name(data_type t)
+{
+    return t == R_32F    ? "f32"
+           : t == R_64F  ? "f64"
+           : t == R_16F  ? "f16"
+           : t == R_16BF ? "bf16"
+                         : "another type";
+}
+
+static float from_bf16(u16 bits)
+{
+    union {
+        u32 bits;
+        float value;
+    } u = {.bits = (u32)bits << 16};
+    return u.value;
+}
+
+static u16 to_bf16(float value)
+{
+    union {
+        float value;
+        u32 bits;
+    } u = {.value = value};
+    if (value != value) return 0x7fff;
+    return (u16)((u.bits + 0x7fff + (u.bits >> 16 & 1)) >> 16); /* to nearest, ties to even */
+}
+
+static float from_f16(u16 bits)
+{
+    union {
+        u16 bits;
+        _Float16 value;
+    } u = {.bits = bits};
+    return (float)u.value;
+}
+
+static u16 to_f16(float value)
+{
+    union {
+        _Float16 value;
+        u16 bits;
+    } u = {.value = (_Float16)value};
+    return u.bits;
+}
+
+/* A column-major matrix in device memory. */
+struct matrix {
+    const char *name; /* "A", for messages */
+    void *data;
+    data_type type;
+    int rows, columns, ld;
+};
+
+/* As f32, densely packed, malloc'ed. */
+static float *widened(const struct matrix *m)
+{
+    float *wide = malloc((size_t)m->rows * (size_t)m->columns * sizeof *wide);
+    for (int c = 0; wide && c < m->columns; c++) {
+        const u16 *from = (const u16 *)m->data + (size_t)c * (size_t)m->ld;
+        float *to = wide + (size_t)c * (size_t)m->rows;
+        if (m->type == R_16F)
+            for (int r = 0; r < m->rows; r++) to[r] = from_f16(from[r]);
+        else
+            for (int r = 0; r < m->rows; r++) to[r] = from_bf16(from[r]);
+    }
+    return wide;
+}
+
+static void narrow(const struct matrix *m, const float *wide)
+{
+    for (int c = 0; c < m->columns; c++) {
+        u16 *to = (u16 *)m->data + (size_t)c * (size_t)m->ld;
+        const float *from = wide + (size_t)c * (size_t)m->rows;
+        if (m->type == R_16F)
+            for (int r = 0; r < m->rows; r++) to[r] = to_f16(from[r]);
+        else
+            for (int r = 0; r < m->rows; r++) to[r] = to_bf16(from[r]);
+    }
+}
+
+/* ---- Matrix products ---------------------------------------------------------------------------------------------- */
+
+static bool in_bounds(const char *caller, const char *verb, const struct matrix *m)
+{
+    if (m->rows == 0 || m->columns == 0) return true;
+    char who[128];
+    snprintf(who, sizeof who, "%s: %s (%d x %d, ld %d, %s)", caller, m->name, m->rows, m->columns, m->ld,
+             type_name(m->type));
+    u64 elements = (u64)(m->columns - 1) * (u64)m->ld + (u64)m->rows;
+    return simgpu_check_access(who, verb, m->data, elements * element_bytes(m->type));
+}
+
+struct gemm {
+    const char *caller;
+    int transpose_a, transpose_b, m, n, k;
+    struct matrix a, b, c;
+    s64 stride_a, stride_b, stride_c; /* elements from one product of a batch to the next */
+    int batches;
+    const void *alpha, *beta; /* f64 for f64 products, else f32 */
+};
+
+static status check_shape(const struct gemm *g)
+{
+    const struct matrix *matrices[] = {&g->a, &g->b, &g->c};
+    if ((unsigned)g->transpose_a > OP_C || (unsigned)g->transpose_b > OP_C)
+        return fail(CUBLAS_STATUS_INVALID_VALUE, "%s: operations %d and %d, expected CUBLAS_OP_N, _T or _C",
+                    g->caller, g->transpose_a, g->transpose_b);
+    if (g->m < 0 || g->n < 0 || g->k < 0 || g->batches < 0)
+        return fail(CUBLAS_STATUS_INVALID_VALUE, "%s: m=%d n=%d k=%d batches=%d, none may be negative",
+                    g->caller, g->m, g->n, g->k, g->batches);
+    for (int i = 0; i < 3; i++)
+        if (matrices[i]->ld < 1 || matrices[i]->ld < matrices[i]->rows)
+            return fail(CUBLAS_STATUS_INVALID_VALUE,
+                        "%s: ld of %s is %d, but its columns have %d elements (cuBLAS is column-major)",
+                        g->caller, matrices[i]->name, matrices[i]->ld, matrices[i]->rows);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static status check_scalar(const struct context *h, const char *caller, const char *name, const void *scalar,
+                           u64 bytes)
+{
+    if (!scalar) return fail(CUBLAS_STATUS_INVALID_VALUE, "%s: %s is NULL", caller, name);
+    bool device = h->mode == POINTER_MODE_DEVICE;
+    if (simgpu_is_device_pointer(scalar) != device)
+        return fail(CUBLAS_STATUS_INVALID_VALUE, "%s: %s is a %s pointer, but the pointer mode says %s",
+                    caller, name, device ? "host" : "device", device ? "device" : "host");
+    if (device && !simgpu_check_access(caller, "reads", scalar, bytes)) return CUBLAS_STATUS_EXECUTION_FAILED;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static status multiply_f32(const struct gemm *g, float alpha, float beta)
+{
+    float *a = g->a.data, *b = g->b.data, *c = g->c.data;
+    int lda = g->a.ld, ldb = g->b.ld, ldc = g->c.ld;
+    bool wide_a = g->a.type != R_32F, wide_b = g->b.type != R_32F, wide_c = g->c.type != R_32F;
+    if (wide_a) a = widened(&g->a), lda = g->a.rows > 0 ? g->a.rows : 1;
+    if (wide_b) b = widened(&g->b), ldb = g->b.rows > 0 ? g->b.rows : 1;
+    if (wide_c) c = widened(&g->c), ldc = g->c.rows;
+    status s = a && b && c ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
+    if (!s) {
+        cblas_sgemm(CblasColMajor, g->transpose_a ? CblasTrans : CblasNoTrans,
+                    g->transpose_b ? CblasTrans : CblasNoTrans, g->m, g->n, g->k, alpha, a, lda, b, ldb, beta,
+                    c, ldc);
+        if (wide_c) narrow(&g->c, c);
+    }
+    if (wide_a) free(a);
+    if (wide_b) free(b);
+    if (wide_c) free(c);
+    return s;
+}
+
+static status multiply(const struct context *h, struct gemm *g)
+{
+    if (!valid(h)) return CUBLAS_STATUS_NOT_INITIALIZED;
+    g->a.name = "A", g->b.name = "B", g->c.name = "C";
+    g->a.rows = g->transpose_a ? g->k : g->m, g->a.columns = g->transpose_a ? g->m : g->k;
+    g->b.rows = g->transpose_b ? g->n : g->k, g->b.columns = g->transpose_b ? g->k : g->n;
+    g->c.rows = g->m, g->c.columns = g->n;
+    bool f64 = g->c.type == R_64F;
+    u64 scalar_bytes = f64 ? sizeof(double) : sizeof(float);
+    status s = check_shape(g);
+    if (!s) s = check_scalar(h, g->caller, "alpha", g->alpha, scalar_bytes);
+    if (!s) s = check_scalar(h, g->caller, "beta", g->beta, scalar_bytes);
+    if (s || simgpu_device_dead() || g->m == 0 || g->n == 0) return s;
+    for (int i = 0; i < g->batches && !s; i++) {
+        struct gemm one = *g;
+        one.a.data = (u8 *)g->a.data + g->stride_a * i * (s64)element_bytes(g->a.type);
+        one.b.data = (u8 *)g->b.data + g->stride_b * i * (s64)element_bytes(g->b.type);
+        one.c.data = (u8 *)g->c.data + g->stride_c * i * (s64)element_bytes(g->c.type);
+        if (!in_bounds(g->caller, "reads", &one.a) || !in_bounds(g->caller, "reads", &one.b) ||
+            !in_bounds(g->caller, "writes", &one.c))
+            return CUBLAS_STATUS_EXECUTION_FAILED;
+        if (f64)
+            cblas_dgemm(CblasColMajor, g->transpose_a ? CblasTrans : CblasNoTrans,
+                        g->transpose_b ? CblasTrans : CblasNoTrans, g->m, g->n, g->k,
+                        *(const double *)g->alpha, one.a.data, g->a.ld, one.b.data, g->b.ld,
+                        *(const double *)g->beta, one.c.data, g->c.ld);
+        else
+            s = multiply_f32(&one, *(const float *)g->alpha, *(const float *)g->beta);
+    }
+    return s;
+}
+
+EXPORT status cublasSgemm_v2(struct context *h, operation transpose_a, operation transpose_b, int m, int n,
+                             int k, const float *alpha, const float *a, int lda, const float *b, int ldb,
+                             const float *beta, float *c, int ldc)
+{
+    struct gemm g = {.caller = "cublasSgemm",
+                     .transpose_a = (int)transpose_a,
+                     .transpose_b = (int)transpose_b,
+                     .m = m,
+                     .n = n,
+                     .k = k,
+                     .a = {.data = (void *)a, .type = R_32F, .ld = lda},
+                     .b = {.data = (void *)b, .type = R_32F, .ld = ldb},
+                     .c = {.data = c, .type = R_32F, .ld = ldc},
+                     .batches = 1,
+                     .alpha = alpha,
+                     .beta = beta};
+    return multiply(h, &g);
+}
+
+EXPORT status cublasDgemm_v2(struct context *h, operation transpose_a, operation transpose_b, int m, int n,
+                             int k, const double *alpha, const double *a, int lda, const double *b, int ldb,
+                             const double *beta, double *c, int ldc)
+{
+    struct gemm g = {.caller = "cublasDgemm",
+                     .transpose_a = (int)transpose_a,
+                     .transpose_b = (int)transpose_b,
+                     .m = m,
+                     .n = n,
+                     .k = k,
+                     .a = {.data = (void *)a, .type = R_64F, .ld = lda},
+                     .b = {.data = (void *)b, .type = R_64F, .ld = ldb},
+                     .c = {.data = c, .type = R_64F, .ld = ldc},
+                     .batches = 1,
+                     .alpha = alpha,
+                     .beta = beta};
+    return multiply(h, &g);
+}
+
+EXPORT status cublasSgemmStridedBatched(struct context *h, operation transpose_a, operation transpose_b,
+                                        int m, int n, int k, const float *alpha, const float *a, int lda,
+                                        long long stride_a, const float *b, int ldb, long long stride_b,
+                                        const float *beta, float *c, int ldc, long long stride_c, int batches)
+{
+    struct gemm g = {.caller = "cublasSgemmStridedBatched",
+                     .transpose_a = (int)transpose_a,
+                     .transpose_b = (int)transpose_b,
+                     .m = m,
+                     .n = n,
+                     .k = k,
+                     .a = {.data = (void *)a, .type = R_32F, .ld = lda},
+                     .b = {.data = (void *)b, .type = R_32F, .ld = ldb},
+                     .c = {.data = c, .type = R_32F, .ld = ldc},
+                     .stride_a = stride_a,
+                     .stride_b = stride_b,
+                     .stride_c = stride_c,
+                     .batches = batches,
+                     .alpha = alpha,
+                     .beta = beta};
+    return multiply(h, &g);
+}
+
+/* The combinations of cublasGemmEx's table that are computed here. */
+static status check_types(const struct gemm *g, compute_type compute)
+{
+    data_type a = g->a.type, b = g->b.type, c = g->c.type;
+    bool f64 = compute == COMPUTE_64F || compute == COMPUTE_64F_PEDANTIC;
+    bool f32 = compute == COMPUTE_32F || compute == COMPUTE_32F_PEDANTIC || compute == COMPUTE_32F_FAST_16F ||
+               compute == COMPUTE_32F_FAST_16BF || compute == COMPUTE_32F_FAST_TF32;
+    bool half = a == R_16F || a == R_16BF;
+    if (f64 && a == R_64F && b == R_64F && c == R_64F) return CUBLAS_STATUS_SUCCESS;
+    if (f32 && a == R_32F && b == R_32F && c == R_32F) return CUBLAS_STATUS_SUCCESS;
+    if (f32 && half && a == b && (c == a || c == R_32F)) return CUBLAS_STATUS_SUCCESS;
+    return fail(
+        CUBLAS_STATUS_NOT_SUPPORTED,
+        "%s: A %s (%d), B %s (%d), C %s (%d) with compute type %d is not supported by the simulated GPU: "
+        "f32, f16 or bf16 in, the same or f32 out, computed in f32; or all f64",
+        g->caller, type_name(a), (int)a, type_name(b), (int)b, type_name(c), (int)c, (int)compute);
+}
+
+EXPORT status cublasGemmStridedBatchedEx(struct context *h, operation transpose_a, operation transpose_b,
+                                         int m, int n, int k, const void *alpha, const void *a,
+                                         data_type type_a, int lda, long long stride_a, const void *b,
+                                         data_type type_b, int ldb, long long stride_b, const void *beta,
+                                         void *c, data_type type_c, int ldc, long long stride_c, int batches,
+                                         compute_type compute, int algorithm)
+{
+    (void)algorithm;
+    struct gemm g = {.caller = "cublasGemmStridedBatchedEx",
+                     .transpose_a = (int)transpose_a,
+                     .transpose_b = (int)transpose_b,
+                     .m = m,
+                     .n = n,
+                     .k = k,
+                     .a = {.data = (void *)a, .type = type_a, .ld = lda},
+                     .b = {.data = (void *)b, .type = type_b, .ld = ldb},
+                     .c = {.data = c, .type = type_c, .ld = ldc},
+                     .stride_a = stride_a,
+                     .stride_b = stride_b,
+                     .stride_c = stride_c,
+                     .batches = batches,
+                     .alpha = alpha,
+                     .beta = beta};
+    status s = check_types(&g, compute);
+    return s ? s : multiply(h, &g);
+}
+
+EXPORT status cublasGemmEx(struct context *h, operation transpose_a, operation transpose_b, int m, int n,
+                           int k, const void *alpha, const void *a, data_type type_a, int lda, const void *b,
+                           data_type type_b, int ldb, const void *beta, void *c, data_type type_c, int ldc,
+                           compute_type compute, int algorithm)
+{
+    (void)algorithm;
+    struct gemm g = {.caller = "cublasGemmEx",
+                     .transpose_a = (int)transpose_a,
+                     .transpose_b = (int)transpose_b,
+                     .m = m,
+                     .n = n,
+                     .k = k,
+                     .a = {.data = (void *)a, .type = type_a, .ld = lda},
+                     .b = {.data = (void *)b, .type = type_b, .ld = ldb},
+                     .c = {.data = c, .type = type_c, .ld = ldc},
+                     .batches = 1,
+                     .alpha = alpha,
+                     .beta = beta};
+    status s = check_types(&g, compute);
+    return s ? s : multiply(h, &g);
+}
+
+/* ---- Matrix times vector ------------------------------------------------------------------------------------------ */
+
+static bool vector_in_bounds(const char *caller, const char *verb, const char *name, const float *v,
+                             int count, int step)
+{
+    if (count == 0) return true;
+    char who[64];
+    snprintf(who, sizeof who, "%s: %s (%d elements, step %d)", caller, name, count, step);
+    return simgpu_check_access(who, verb, v, ((u64)(count - 1) * (u64)llabs((s64)step) + 1) * sizeof *v);
+}
+
+EXPORT status cublasSgemv_v2(struct context *h, operation transpose, int m, int n, const float *alpha,
+                             const float *a, int lda, const float *x, int step_x, const float *beta, float *y,
+                             int step_y)
+{
+    REQUIRE(h);
+    const char *caller = "cublasSgemv";
+    if ((unsigned)transpose > OP_C || m < 0 || n < 0 || step_x == 0 || step_y == 0 || lda < 1 || lda < m)
+        return fail(CUBLAS_STATUS_INVALID_VALUE, "%s: op=%d m=%d n=%d lda=%d incx=%d incy=%d", caller,
+                    (int)transpose, m, n, lda, step_x, step_y);
+    status s = check_scalar(h, caller, "alpha", alpha, sizeof *alpha);
+    if (!s) s = check_scalar(h, caller, "beta", beta, sizeof *beta);
+    if (s || simgpu_device_dead() || m == 0 || n == 0) return s;
+    struct matrix matrix = {
+        .name = "A", .data = (void *)a, .type = R_32F, .rows = m, .columns = n, .ld = lda};
+    if (!in_bounds(caller, "reads", &matrix) ||
+        !vector_in_bounds(caller, "reads", "x", x, transpose ? m : n, step_x) ||
+        !vector_in_bounds(caller, "writes", "y", y, transpose ? n : m, step_y))
+        return CUBLAS_STATUS_EXECUTION_FAILED;
+    int length = (int)(transpose ? n : m);
+    if (*beta == 0) /* y is not read then: it may hold NaN */
+        for (int i = 0; i < length; i++) y[(s64)i * llabs((s64)step_y)] = 0;
+    cblas_sgemv(CblasColMajor, transpose ? CblasTrans : CblasNoTrans, m, n, *alpha, a, lda, x, step_x, *beta,
+                y, step_y);
+    return CUBLAS_STATUS_SUCCESS;
+}

@@ -1,0 +1,14 @@
+/* cublas.h: what libcublas.so.13 asks of libcudart.so.13, whose heap and error state it shares. */
+#ifndef CUBLAS_H
+#define CUBLAS_H
+
+#include "../sim.h"
+
+/* True when `bytes` bytes at `pointer` lie inside one live device allocation. Otherwise says what was found, begins with
+ * `caller`, and makes the context fail with cudaErrorIllegalAddress, as the kernel of a real cuBLAS would. */
+bool simgpu_check_access(const char *caller, const char *verb, const void *pointer, u64 bytes);
+bool simgpu_is_device_pointer(const void *pointer);
+/* True once a kernel has faulted: the device does no more work. */
+bool simgpu_device_dead(void);
+
+#endif
