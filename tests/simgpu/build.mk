@@ -1,0 +1,19 @@
+# build.mk: the CUDA programs of the simulated GPU's tests. tests/simgpu/F/x.cu becomes build/tests/simgpu/F/x; as they hold
+# PTX only, this is quick, and `make sass-tests` has the real assembler look at them besides.
+SIMGPU_TESTS     := $(wildcard tests/simgpu/*/*.cu)
+SIMGPU_TEST_BIN  := $(SIMGPU_TESTS:%.cu=build/%)
+SIMGPU_TEST_ARCH ?= -gencode arch=compute_90a,code=compute_90a
+SIMGPU_TEST_FLAGS = -std=c++17 -O1 -lineinfo -cudart shared -Werror all-warnings -Xcompiler -Wall,-frounding-math
+
+build/tests/simgpu/%: tests/simgpu/%.cu build/config.mk
+	@mkdir -p $(@D)
+	@echo "nvcc $<"
+	$Q$(NVCC) $(SIMGPU_TEST_FLAGS) $(SIMGPU_TEST_ARCH) -MMD -MP -MF $@.d -o $@ $<
+
+-include $(SIMGPU_TEST_BIN:=.d)
+
+.PHONY: simgpu-tests
+simgpu-tests:
+	@$(MAKE) --no-print-directory -j$(JOBS) $(SIMGPU_TEST_BIN)
+
+test: simgpu-tests
