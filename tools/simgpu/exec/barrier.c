@@ -1,0 +1,170 @@
+/* barrier.c: bar, barrier, fences (PTX ISA, "Parallel Synchronization and Communication Instructions"). */
+#include "../front/lower.h"
+#include "warp.h"
+
+enum barrier_action { BAR_SYNC, BAR_ARRIVE, BAR_POPC, BAR_AND, BAR_OR };
+
+/* A barrier without a thread count is for all threads that have not exited. */
+static bool complete(const struct block *b, const struct barrier *bar)
+{
+    return bar->arrived >= (bar->expected ? bar->expected : b->live_threads);
+}
+
+static u32 reduction(const struct barrier *bar, enum barrier_action action)
+{
+    return action == BAR_POPC ? bar->popc : action == BAR_AND ? bar->all : bar->any;
+}
+
+void barrier_check(struct block *b, u32 id)
+{
+    struct barrier *bar = &b->barriers[id];
+    if (!bar->arrived || !complete(b, bar)) return;
+    for (u32 k = 0; k < b->warp_count; k++)
+        for (s32 i = 0; i < MAX_SPLITS; i++) {
+            struct warp *w = &b->warps[k];
+            struct split *s = &w->splits[i];
+            if (s->state != SPLIT_WAIT_BARRIER || s->barrier != id) continue;
+            s->state = SPLIT_READY;
+            const struct inst *in = &s->frame->fn->code[s->pc - 1];
+            if (in->flags < BAR_POPC) continue;
+            u32 value = reduction(bar, in->flags);
+            if (in->flags == BAR_POPC) {
+                u32 *d = (u32 *)(s->frame->regs + (in->d & BANK_OFFSET));
+                for (u32 lane = 0; lane < LANES; lane++)
+                    if (s->mask >> lane & 1) d[lane] = value;
+            } else {
+                u32 *d = (u32 *)(s->frame->regs + (in->d & BANK_OFFSET));
+                *d = value ? *d | s->mask : *d & ~s->mask;
+            }
+        }
+    *bar = (struct barrier){0};
+}
+
+/* a: barrier number; b: thread count or NO_OPERAND; c: predicate of a reduction (aux: flip); flags: action; count: aligned. */
+static void exec_barrier(struct warp *w, const struct inst *in, u32 mask)
+{
+    struct block *b = w->block;
+    u32 lane = first_lane(mask), id = ((u32 *)lanes_of(w, in->a))[lane];
+    u32 expected = in->b == NO_OPERAND ? 0 : ((u32 *)lanes_of(w, in->b))[lane];
+    if (id >= NUM_BARRIERS)
+        fault(w, in, mask, ERR_ILLEGAL_INSTRUCTION, "barrier number %u; there are 0 to %d", id,
+              NUM_BARRIERS - 1);
+    if (expected % LANES)
+        fault(w, in, mask, ERR_ILLEGAL_INSTRUCTION, "barrier %u with %u threads: not a multiple of %d", id,
+              expected, LANES);
+    if (in->count) { /* .aligned: all threads of the warp must execute the same barrier together */
+        if (mask != w->active)
+            fault(w, in, mask, ERR_LAUNCH_FAILURE,
+                  "divergent barrier: lanes 0x%08x of the warp reach barrier %u, lanes 0x%08x skip it", mask,
+                  id, w->active & ~mask);
+        mask = warp_gather(w, in, mask, ALL_LANES, false);
+        if (!mask) return;
+    } else {
+        w->gathered = 0;
+    }
+    struct barrier *bar = &b->barriers[id];
+    if (!bar->arrived) {
+        bar->all = 1;
+        bar->expected = expected;
+        bar->first = in;
+    } else if (bar->expected != expected) {
+        fault(w, in, mask, ERR_LAUNCH_FAILURE,
+              "barrier %u is used with %u threads here, but with %u by the warp that came first ('%s')", id,
+              expected, bar->expected, w->frame->fn->text[warp_index_of(w, in)]);
+    }
+    if (in->c != NO_OPERAND) {
+        u32 truth = (predicate_of(w, in->c) ^ (in->aux ? ~0u : 0)) & mask;
+        bar->popc += (u32)__builtin_popcount(truth);
+        bar->all &= truth == mask;
+        bar->any |= truth != 0;
+    }
+    /* With a count, a warp's arrival counts as all its 32 threads, as on hardware. */
+    bar->arrived += expected && mask == w->live ? LANES : (u32)__builtin_popcount(mask);
+    if (in->flags != BAR_ARRIVE) {
+        for (u64 left = w->gathered; left; left &= left - 1) {
+            struct split *s = &w->splits[__builtin_ctzll(left)];
+            s->state = SPLIT_WAIT_BARRIER;
+            s->barrier = id;
+        }
+        w->splits[w->current].barrier = id;
+        warp_park(w, SPLIT_WAIT_BARRIER, warp_index_of(w, in) + 1);
+    }
+    barrier_check(b, id);
+}
+
+static void exec_warp_sync(struct warp *w, const struct inst *in, u32 mask)
+{
+    u32 want = ((u32 *)lanes_of(w, in->a))[first_lane(mask)];
+    warp_gather(w, in, mask, want, true);
+}
+
+/* bar{.cta}.sync a{, b};  bar.arrive a, b;  bar.red.popc.u32 d, a{, b}, p;  barrier: the same, `aligned` only if it says so. */
+static bool lower_bar(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    s32 action = -1;
+    bool aligned = streq(p->opcode, "bar"), reduces = false;
+    for (u32 k = 0; k < p->mod_count; k++) {
+        const char *m = p->mod[k];
+        if (streq(m, "warp")) {
+            in->exec = exec_warp_sync;
+            in->a = lower_source(lo, &p->op[0], T_U32);
+            return true;
+        }
+        if (streq(m, "sync"))
+            action = BAR_SYNC;
+        else if (streq(m, "arrive"))
+            action = BAR_ARRIVE;
+        else if (streq(m, "red"))
+            reduces = true;
+        else if (reduces && streq(m, "popc"))
+            action = BAR_POPC;
+        else if (reduces && streq(m, "and"))
+            action = BAR_AND;
+        else if (reduces && streq(m, "or"))
+            action = BAR_OR;
+        else if (streq(m, "aligned"))
+            aligned = true;
+        else if (!streq(m, "cta") && !streq(m, "u32") && !streq(m, "pred"))
+            return refuse(lo, p, "the modifier .%s is not supported", m);
+    }
+    u32 at = reduces, operands = p->op_count;
+    if (action < 0 || operands < 1 + 2 * (u32)reduces) return refuse(lo, p, "this form of barrier");
+    in->exec = exec_barrier;
+    in->flags = (u16)action;
+    in->count = aligned;
+    if (reduces) in->d = lower_dest(lo, &p->op[0]);
+    in->a = lower_source(lo, &p->op[at], T_U32);
+    if (operands > at + 1 + reduces) in->b = lower_source(lo, &p->op[at + 1], T_U32);
+    if (reduces) {
+        u32 flip;
+        in->c = lower_predicate(lo, &p->op[operands - 1], &flip);
+        in->aux = flip != 0;
+    }
+    return true;
+}
+
+/* Every access is visible to all threads as soon as it executes, but other host threads need the fence. */
+static void exec_fence(struct warp *w, const struct inst *in, u32 mask)
+{
+    (void)w, (void)in, (void)mask;
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+static bool lower_fence(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    static const char *const known[] = {"sc",      "acq_rel", "acquire", "release", "cta",
+                                        "cluster", "gpu",     "sys",     "gl",      "level"};
+    for (u32 k = 0; k < p->mod_count; k++) {
+        bool ok = false;
+        for (u32 q = 0; q < sizeof known / sizeof *known; q++) ok |= streq(known[q], p->mod[k]);
+        if (!ok) return refuse(lo, p, "the modifier .%s is not supported", p->mod[k]);
+    }
+    in->exec = exec_fence;
+    return true;
+}
+
+const struct opcode barrier_opcodes[] = {{"bar", lower_bar},
+                                         {"barrier", lower_bar},
+                                         {"membar", lower_fence},
+                                         {"fence", lower_fence},
+                                         {NULL, NULL}};

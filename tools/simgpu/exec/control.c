@@ -1,0 +1,486 @@
+/* control.c: branches, calls, exits, and the values that only a running warp knows (PTX ISA, "Control Flow Instructions",
+ * "Special Registers", "Miscellaneous Instructions"). */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "../front/lower.h"
+#include "../runtime/heap.h"
+#include "../runtime/runtime.h"
+#include "memory.h"
+#include "warp.h"
+
+/* ---- Branches --------------------------------------------------------------------------------------------------------- */
+
+void lower_join(struct warp *w, const struct inst *in, u32 mask)
+{
+    (void)mask;
+    warp_arrive(w, warp_index_of(w, in));
+}
+
+void lower_branch(struct warp *w, const struct inst *in, u32 mask)
+{
+    if (mask == w->active)
+        w->pc = w->frame->fn->code + in->target;
+    else
+        warp_diverge(w, mask, (u32)in->target, in->reconverge);
+}
+
+static bool lower_bra(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    if (p->op_count != 1 || p->op[0].kind != OPERAND_SYMBOL || p->op[0].symbol->kind != SYM_LABEL)
+        return refuse(lo, p, "a branch needs a label");
+    in->exec = lower_branch;
+    in->target = (s32)p->op[0].symbol->address;
+    return true;
+}
+
+/* brx.idx: each lane's index chooses its target. Lanes with another target than the first lane's part one group at a time;
+ * this instruction runs again for the rest. */
+void lower_branch_table(struct warp *w, const struct inst *in, u32 mask)
+{
+    const u32 *index = lanes_of(w, in->a), *targets = in->data;
+    u32 group = 0, chosen = index[first_lane(mask)];
+    for (u32 i = 0; i < LANES; i++) group |= (u32)(index[i] == chosen) << i;
+    group &= mask;
+    if (chosen >= (u64)in->imm)
+        fault(w, in, group, ERR_LAUNCH_FAILURE, "brx.idx with index %u in a table of %lld targets", chosen,
+              (long long)in->imm);
+    if (group == w->active) {
+        w->pc = w->frame->fn->code + targets[chosen];
+        return;
+    }
+    warp_diverge(w, group, targets[chosen], in->reconverge);
+    w->pc = in; /* whoever stays comes here again */
+}
+
+static bool lower_brx(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    if (p->op_count != 2 || p->op[1].kind != OPERAND_SYMBOL || p->op[1].symbol->kind != SYM_TARGETS)
+        return refuse(lo, p, "brx.idx needs a .branchtargets table");
+    if (p->guard) return refuse(lo, p, "a guarded brx.idx");
+    const struct symbol *table = p->op[1].symbol;
+    u32 *targets = keep(table->target_count * sizeof *targets);
+    for (u32 i = 0; i < table->target_count; i++) targets[i] = (u32)table->targets[i].symbol->address;
+    in->exec = lower_branch_table;
+    in->a = lower_source(lo, &p->op[0], T_U32);
+    in->imm = table->target_count;
+    in->data = targets;
+    in->target = 0; /* lower.c then fills in where the lanes meet */
+    return true;
+}
+
+/* ---- Exits --------------------------------------------------------------------------------------------------------------- */
+
+void lower_exit(struct warp *w, const struct inst *in, u32 mask)
+{
+    (void)in;
+    warp_exit(w, mask);
+}
+
+void lower_return(struct warp *w, const struct inst *in, u32 mask)
+{
+    (void)in, (void)mask;
+    warp_return(w);
+}
+
+void lower_refused(struct warp *w, const struct inst *in, u32 mask)
+{
+    fault(w, in, mask, ERR_NOT_SUPPORTED, "%s", w->frame->fn->why);
+}
+
+static bool lower_ret(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    (void)p;
+    if (lo->f->fn->is_kernel) {
+        in->exec = lower_exit;
+    } else {
+        in->exec = lower_branch;
+        in->target = (s32)lo->f->count;
+    }
+    return true;
+}
+
+static bool lower_exit_instruction(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    (void)lo, (void)p;
+    in->exec = lower_exit;
+    return true;
+}
+
+static void exec_trap(struct warp *w, const struct inst *in, u32 mask)
+{
+    fault(w, in, mask, ERR_LAUNCH_FAILURE, "trap");
+}
+
+static bool lower_trap(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    (void)lo, (void)p;
+    in->exec = exec_trap;
+    return true;
+}
+
+/* ---- Calls ----------------------------------------------------------------------------------------------------------------- */
+
+static u8 *arg_of(struct warp *w, const struct inst *in, u32 k, u32 lane)
+{
+    return w->frame->args + lane * w->frame->fn->arg_bytes + in->more[k];
+}
+static u64 arg64(struct warp *w, const struct inst *in, u32 k, u32 lane)
+{
+    u64 v;
+    memcpy(&v, arg_of(w, in, k, lane), 8);
+    return v;
+}
+
+static void exec_call(struct warp *w, const struct inst *in, u32 mask)
+{
+    (void)mask;
+    warp_call(w, in, in->data);
+}
+
+/* An indirect call: lanes that call another function than the first lane part and come here again. */
+static void exec_call_indirect(struct warp *w, const struct inst *in, u32 mask)
+{
+    const u64 *address = lanes_of(w, in->a);
+    u64 chosen = address[first_lane(mask)];
+    u32 group = 0;
+    for (u32 i = 0; i < LANES; i++) group |= (u32)(address[i] == chosen) << i;
+    group &= mask;
+    const struct function *callee = NULL;
+    const struct module *m = w->frame->fn->module;
+    for (u32 i = 0; i < m->function_count; i++)
+        if ((u64)(uintptr_t)m->functions[i] == chosen) callee = m->functions[i];
+    if (!callee || callee->is_kernel || !callee->code_count)
+        fault(w, in, group, ERR_LAUNCH_FAILURE, "indirect call to 0x%llx, which is no device function",
+              (unsigned long long)chosen);
+    if (callee->param_count + callee->result_count != in->count)
+        fault(w, in, group, ERR_LAUNCH_FAILURE, "indirect call of %s with the wrong number of arguments",
+              callee->name);
+    if (group != w->active) {
+        u32 index = warp_index_of(w, in);
+        warp_diverge(w, w->active & ~group, index, (s32)index + 1); /* the next instruction is a join */
+    }
+    warp_call(w, in, callee);
+}
+
+static void exec_vprintf(struct warp *w, const struct inst *in, u32 mask)
+{
+    for (u32 i = 0; i < LANES; i++) {
+        if (!(mask >> i & 1)) continue;
+        u64 args = arg64(w, in, 2, i);
+        u32 result =
+            (u32)device_printf(arg64(w, in, 1, i), args ? host_pointer(w, in, i, args, 1, false) : NULL);
+        memcpy(arg_of(w, in, 0, i), &result, 4);
+    }
+}
+
+static void exec_assertfail(struct warp *w, const struct inst *in, u32 mask)
+{
+    u32 line, i = first_lane(mask);
+    memcpy(&line, arg_of(w, in, 2, i), 4);
+    fault(w, in, mask, ERR_ASSERT, "%s:%u: %s: Assertion `%s` failed",
+          (char *)host_pointer(w, in, i, arg64(w, in, 1, i), 1, false), line,
+          (char *)host_pointer(w, in, i, arg64(w, in, 3, i), 1, false),
+          (char *)host_pointer(w, in, i, arg64(w, in, 0, i), 1, false));
+}
+
+static void exec_malloc(struct warp *w, const struct inst *in, u32 mask)
+{
+    for (u32 i = 0; i < LANES; i++)
+        if (mask >> i & 1) {
+            u64 p = heap_alloc(arg64(w, in, 1, i), ALLOCATION_DEVICE_MALLOC, NULL);
+            memcpy(arg_of(w, in, 0, i), &p, 8);
+        }
+}
+
+static void exec_free(struct warp *w, const struct inst *in, u32 mask)
+{
+    for (u32 i = 0; i < LANES; i++)
+        if (mask >> i & 1 && arg64(w, in, 0, i) && !heap_free(arg64(w, in, 0, i)))
+            fault(w, in, 1u << i, ERR_ILLEGAL_ADDRESS, "free(0x%llx): not an address that malloc returned",
+                  (unsigned long long)arg64(w, in, 0, i));
+}
+
+/* What the device runtime offers under these names: CUDA Programming Guide, "Formatted Output", "Assertion", "Dynamic
+ * Global Memory Allocation". `args` counts results and arguments. */
+static const struct builtin {
+    const char *name;
+    exec_fn exec;
+    u32 args;
+} builtins[] = {{"vprintf", exec_vprintf, 3},
+                {"__assertfail", exec_assertfail, 5},
+                {"malloc", exec_malloc, 2},
+                {"free", exec_free, 1}};
+
+/* call (results), function, (arguments);  call (results), register, (arguments), prototype; */
+static bool lower_call(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    const struct ptx_operand *results = NULL, *args = NULL, *callee = NULL;
+    for (u32 k = 0; k < p->op_count; k++) {
+        const struct ptx_operand *o = &p->op[k];
+        if (o->kind == OPERAND_LIST && !callee)
+            results = o;
+        else if (o->kind == OPERAND_LIST)
+            args = o;
+        else if (!callee)
+            callee = o;
+    }
+    u32 count = (results ? results->count : 0) + (args ? args->count : 0), n = 0;
+    operand *more = lower_more(lo, count);
+    for (int list = 0; list < 2; list++) {
+        const struct ptx_operand *l = list ? args : results;
+        for (u32 k = 0; l && k < l->count; k++) {
+            if (l->element[k].kind != OPERAND_SYMBOL || l->element[k].symbol->kind != SYM_ARG)
+                return refuse(lo, p, "arguments that are not .param variables");
+            more[n++] = (u32)l->element[k].symbol->address;
+        }
+    }
+    in->more = more;
+    in->count = (u8)count;
+    if (!callee) return refuse(lo, p, "a call without a function");
+    if (callee->kind == OPERAND_REG) {
+        in->exec = exec_call_indirect;
+        in->a = lower_source(lo, callee, T_U64);
+        return true;
+    }
+    if (callee->kind != OPERAND_SYMBOL || callee->symbol->kind != SYM_FUNCTION)
+        return refuse(lo, p, "not a function");
+    const struct function *fn = callee->symbol->fn;
+    for (u32 k = 0; k < sizeof builtins / sizeof *builtins; k++)
+        if (streq(fn->name, builtins[k].name) && builtins[k].args == count) {
+            in->exec = builtins[k].exec;
+            return true;
+        }
+    for (u32 k = 0; k < lo->p->function_count; k++)
+        if (lo->p->functions[k]->fn == fn && count == fn->param_count + fn->result_count) {
+            in->exec = exec_call;
+            in->data = fn;
+            return true;
+        }
+    return refuse(lo, p, "the simulated GPU has no device function %s", fn->name);
+}
+
+/* ---- Values known at run time only ------------------------------------------------------------------------------------------ */
+
+static void exec_local_address(struct warp *w, const struct inst *in, u32 mask)
+{
+    u64 v = w->frame->local_base + (u64)in->imm;
+    if (in->bytes == 8) {
+        u64 *d = lanes_of(w, in->d);
+        FOR_LANES(mask, { d[i] = v; });
+    } else {
+        u32 *d = lanes_of(w, in->d);
+        FOR_LANES(mask, { d[i] = (u32)v; });
+    }
+}
+
+static void exec_param_address(struct warp *w, const struct inst *in, u32 mask)
+{
+    u64 v = (u64)(uintptr_t)w->block->launch->params + (u64)in->imm, *d = lanes_of(w, in->d);
+    FOR_LANES(mask, { d[i] = v; });
+}
+
+operand lower_runtime_value(struct lowering *lo, enum runtime_value kind, u64 offset, u32 bytes)
+{
+    operand d = lower_temp(lo, kind == RUNTIME_PARAM ? 8 : bytes);
+    struct inst *in = lower_emit(lo);
+    in->exec = kind == RUNTIME_PARAM ? exec_param_address : exec_local_address;
+    in->d = d;
+    in->imm = (s64)offset;
+    in->bytes = (u8)bytes;
+    return d;
+}
+
+static void exec_narrow64(struct warp *w, const struct inst *in, u32 mask)
+{
+    const u64 *a = lanes_of(w, in->a);
+    u32 *d = lanes_of(w, in->d), keep_bits = (u32)in->imm;
+    FOR_LANES(mask, { d[i] = (u32)a[i] & keep_bits; });
+}
+static void exec_narrow32(struct warp *w, const struct inst *in, u32 mask)
+{
+    const u32 *a = lanes_of(w, in->a);
+    u32 *d = lanes_of(w, in->d), keep_bits = (u32)in->imm;
+    FOR_LANES(mask, { d[i] = a[i] & keep_bits; });
+}
+
+/* A register wider than the instruction's type: the type's low bits (PTX ISA, "Operand Size Exceeding Instruction-Type
+ * Size"). */
+operand lower_narrowed(struct lowering *lo, operand wide, u32 have_bytes, u32 want_bytes)
+{
+    operand d = lower_temp(lo, 4);
+    struct inst *in = lower_emit(lo);
+    if (have_bytes > 8) refuse(lo, lo->at, "a 128-bit register for a narrower type");
+    in->exec = have_bytes == 8 ? exec_narrow64 : exec_narrow32;
+    in->a = wide;
+    in->d = d;
+    in->imm = want_bytes == 4 ? 0xffffffffll : (1ll << 8 * want_bytes) - 1;
+    return d;
+}
+
+static void exec_widen(struct warp *w, const struct inst *in, u32 mask)
+{
+    const u32 *a = lanes_of(w, in->a);
+    u64 *d = lanes_of(w, in->d);
+    FOR_LANES(mask, { d[i] = a[i]; });
+}
+
+static void exec_is_cluster(struct warp *w, const struct inst *in, u32 mask)
+{
+    set_predicate(w, in->d, mask, w->block->cluster ? ALL_LANES : 0);
+}
+
+enum { CLOCK_CYCLES, CLOCK_CYCLES_HIGH, CLOCK_NANOSECONDS, CLOCK_NANOSECONDS_HIGH };
+
+/* %clock counts the warp's own instructions: it grows, as a clock must, and says nothing about time on a GPU. */
+static void exec_clock(struct warp *w, const struct inst *in, u32 mask)
+{
+    u64 v = w->executed + (u64)in->imm;
+    if (in->aux >= CLOCK_NANOSECONDS) {
+        struct timespec t;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        v = (u64)t.tv_sec * 1000000000u + (u64)t.tv_nsec;
+    } else {
+        w->executed++;
+    }
+    if (in->aux == CLOCK_CYCLES_HIGH || in->aux == CLOCK_NANOSECONDS_HIGH) v >>= 32;
+    if (in->bytes == 8) {
+        u64 *d = lanes_of(w, in->d);
+        FOR_LANES(mask, { d[i] = v; });
+    } else {
+        u32 *d = lanes_of(w, in->d);
+        FOR_LANES(mask, { d[i] = (u32)v; });
+    }
+}
+
+static const struct {
+    const char *name;
+    u16 special;
+} specials[] = {
+    {"%tid.x", SR_TID_X},
+    {"%tid.y", SR_TID_Y},
+    {"%tid.z", SR_TID_Z},
+    {"%laneid", SR_LANEID},
+    {"%ntid.x", SR_NTID_X},
+    {"%ntid.y", SR_NTID_Y},
+    {"%ntid.z", SR_NTID_Z},
+    {"%warpid", SR_WARPID},
+    {"%nwarpid", SR_NWARPID},
+    {"%ctaid.x", SR_CTAID_X},
+    {"%ctaid.y", SR_CTAID_Y},
+    {"%ctaid.z", SR_CTAID_Z},
+    {"%nctaid.x", SR_NCTAID_X},
+    {"%nctaid.y", SR_NCTAID_Y},
+    {"%nctaid.z", SR_NCTAID_Z},
+    {"%smid", SR_SMID},
+    {"%nsmid", SR_NSMID},
+    {"%gridid", SR_GRIDID},
+    {"%lanemask_eq", SR_LANEMASK_EQ},
+    {"%lanemask_le", SR_LANEMASK_LE},
+    {"%lanemask_lt", SR_LANEMASK_LT},
+    {"%lanemask_ge", SR_LANEMASK_GE},
+    {"%lanemask_gt", SR_LANEMASK_GT},
+    {"%dynamic_smem_size", SR_DYNAMIC_SMEM},
+    {"%total_smem_size", SR_TOTAL_SMEM},
+    {"%aggr_smem_size", SR_TOTAL_SMEM},
+    {"%clusterid.x", SR_CLUSTERID_X},
+    {"%clusterid.y", SR_CLUSTERID_Y},
+    {"%clusterid.z", SR_CLUSTERID_Z},
+    {"%nclusterid.x", SR_NCLUSTERID_X},
+    {"%nclusterid.y", SR_NCLUSTERID_Y},
+    {"%nclusterid.z", SR_NCLUSTERID_Z},
+    {"%cluster_ctaid.x", SR_CLUSTER_CTAID_X},
+    {"%cluster_ctaid.y", SR_CLUSTER_CTAID_Y},
+    {"%cluster_ctaid.z", SR_CLUSTER_CTAID_Z},
+    {"%cluster_nctaid.x", SR_CLUSTER_NCTAID_X},
+    {"%cluster_nctaid.y", SR_CLUSTER_NCTAID_Y},
+    {"%cluster_nctaid.z", SR_CLUSTER_NCTAID_Z},
+    {"%cluster_ctarank", SR_CLUSTER_CTARANK},
+    {"%cluster_nctarank", SR_CLUSTER_NCTARANK},
+};
+static const struct {
+    const char *name;
+    u16 clock;
+} clocks[] = {{"%clock", CLOCK_CYCLES},
+              {"%clock_hi", CLOCK_CYCLES_HIGH},
+              {"%clock64", CLOCK_CYCLES},
+              {"%globaltimer", CLOCK_NANOSECONDS},
+              {"%globaltimer_lo", CLOCK_NANOSECONDS},
+              {"%globaltimer_hi", CLOCK_NANOSECONDS_HIGH}};
+
+operand lower_special(struct lowering *lo, const char *name, u32 bytes)
+{
+    for (u32 k = 0; k < sizeof clocks / sizeof *clocks; k++)
+        if (streq(clocks[k].name, name)) {
+            operand d = lower_temp(lo, bytes);
+            struct inst *in = lower_emit(lo);
+            in->exec = exec_clock;
+            in->d = d;
+            in->aux = clocks[k].clock;
+            in->bytes = (u8)bytes;
+            return d;
+        }
+    for (u32 k = 0; k < sizeof specials / sizeof *specials; k++)
+        if (streq(specials[k].name, name)) {
+            operand o = (u32)BANK_SPECIAL << BANK_SHIFT | specials[k].special * 4u * LANES;
+            if (bytes == 4) return o;
+            operand d = lower_temp(lo, 8);
+            struct inst *in = lower_emit(lo);
+            in->exec = exec_widen;
+            in->a = o;
+            in->d = d;
+            return d;
+        }
+    if (streq(name, "%is_explicit_cluster")) {
+        operand o = lower_temp(lo, 4);
+        struct inst *in = lower_emit(lo);
+        in->exec = exec_is_cluster;
+        in->d = o;
+        return o;
+    }
+    refuse(lo, lo->at, "the simulated GPU has no special register %s", name);
+    return lower_const(lo, 0, bytes);
+}
+
+/* ---- Hints that change no value ----------------------------------------------------------------------------------------------- */
+
+static void exec_nothing(struct warp *w, const struct inst *in, u32 mask)
+{
+    (void)w, (void)in, (void)mask;
+}
+
+/* A thread that sleeps waits for others: give them their turn. */
+static void exec_nanosleep(struct warp *w, const struct inst *in, u32 mask)
+{
+    (void)in, (void)mask;
+    w->executed -= (u64)w->budget; /* what is left of the quantum counts as executed otherwise */
+    w->budget = 0;
+}
+
+static bool lower_nanosleep(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    (void)lo, (void)p;
+    in->exec = exec_nanosleep;
+    return true;
+}
+
+static bool lower_nothing(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    (void)lo, (void)p;
+    in->exec = exec_nothing;
+    return true;
+}
+
+const struct opcode control_opcodes[] = {
+    {"bra", lower_bra},
+    {"brx", lower_brx},
+    {"call", lower_call},
+    {"ret", lower_ret},
+    {"exit", lower_exit_instruction},
+    {"trap", lower_trap},
+    {"nanosleep", lower_nanosleep},
+    {"brkpt", lower_nothing},
+    {"pmevent", lower_nothing},
+    {NULL, NULL},
+};

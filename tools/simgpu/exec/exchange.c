@@ -1,0 +1,248 @@
+/* exchange.c: what the lanes of a warp tell each other: shfl, vote, match, redux, activemask, elect (PTX ISA, "Parallel
+ * Synchronization and Communication Instructions", "Data Movement and Conversion Instructions"). */
+#include <math.h>
+#include <string.h>
+
+#include "../front/lower.h"
+#include "warp.h"
+
+/* The lanes that take part: all of the member mask, once they have come here. 0: not yet. */
+static u32 members(struct warp *w, const struct inst *in, u32 mask, operand member_mask)
+{
+    if (member_mask == NO_OPERAND) return mask;
+    u32 want = ((u32 *)lanes_of(w, member_mask))[first_lane(mask)];
+    if (!(want & mask))
+        fault(w, in, mask, ERR_LAUNCH_FAILURE,
+              "the member mask 0x%08x names none of the lanes 0x%08x that execute it", want, mask);
+    return warp_gather(w, in, mask, want, false);
+}
+
+/* ---- shfl ---------------------------------------------------------------------------------------------------------------- */
+
+enum { SHFL_UP, SHFL_DOWN, SHFL_BFLY, SHFL_IDX };
+
+/* more: predicate destination, clamp and segment mask, member mask. flags: mode. */
+static void exec_shfl(struct warp *w, const struct inst *in, u32 mask)
+{
+    mask = members(w, in, mask, in->more[2]);
+    if (!mask) return;
+    const u32 *a = lanes_of(w, in->a), *b = lanes_of(w, in->b), *c = lanes_of(w, in->more[1]);
+    u32 got[LANES], valid = 0;
+    for (s32 i = 0; i < LANES; i++) {
+        s32 bval = b[i] & 31, cval = c[i] & 31, segment = (c[i] >> 8) & 31;
+        s32 max_lane = (i & segment) | (cval & ~segment), min_lane = i & segment, j;
+        bool p;
+        switch (in->flags) {
+        case SHFL_UP: j = i - bval, p = j >= max_lane; break;
+        case SHFL_DOWN: j = i + bval, p = j <= max_lane; break;
+        case SHFL_BFLY: j = i ^ bval, p = j <= max_lane; break;
+        default: j = min_lane | (bval & ~segment), p = j <= max_lane; break;
+        }
+        if (!p) j = i;
+        got[i] = a[j & 31];
+        valid |= (u32)p << i;
+        if (mask >> i & 1 && !(mask >> (j & 31) & 1))
+            got[i] = 0; /* from a lane that takes no part: undefined; here 0 */
+    }
+    if (in->d != NO_OPERAND) {
+        u32 *d = lanes_of(w, in->d);
+        FOR_LANES(mask, { d[i] = got[i]; });
+    }
+    if (in->more[0] != NO_OPERAND) set_predicate(w, in->more[0], mask, valid);
+}
+
+static bool lower_shfl(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    static const char *const modes[] = {"up", "down", "bfly", "idx"};
+    bool sync = false;
+    s32 mode = -1;
+    for (u32 k = 0; k < p->mod_count; k++) {
+        bool known = streq(p->mod[k], "sync") || streq(p->mod[k], "b32");
+        if (streq(p->mod[k], "sync")) sync = true;
+        for (s32 m = 0; m < 4; m++)
+            if (streq(modes[m], p->mod[k])) mode = m, known = true;
+        if (!known) return refuse(lo, p, "the modifier .%s is not supported", p->mod[k]);
+    }
+    if (mode < 0 || p->op_count != 4 + (u32)sync) return refuse(lo, p, "this form of shfl");
+    operand *more = lower_more(lo, 3);
+    bool pair = p->op[0].kind == OPERAND_PAIR;
+    in->d = lower_dest(lo, pair ? &p->op[0].element[0] : &p->op[0]);
+    more[0] = pair ? lower_dest(lo, &p->op[0].element[1]) : NO_OPERAND;
+    in->a = lower_source(lo, &p->op[1], T_B32);
+    in->b = lower_source(lo, &p->op[2], T_B32);
+    more[1] = lower_source(lo, &p->op[3], T_B32);
+    more[2] = sync ? lower_source(lo, &p->op[4], T_B32) : NO_OPERAND;
+    in->more = more;
+    in->flags = (u16)mode;
+    in->exec = exec_shfl;
+    return true;
+}
+
+/* ---- vote ---------------------------------------------------------------------------------------------------------------- */
+
+enum { VOTE_ALL, VOTE_ANY, VOTE_UNI, VOTE_BALLOT };
+
+/* a: predicate, aux: flip; b: member mask; flags: mode */
+static void exec_vote(struct warp *w, const struct inst *in, u32 mask)
+{
+    mask = members(w, in, mask, in->b);
+    if (!mask) return;
+    u32 truth = (predicate_of(w, in->a) ^ (in->aux ? ~0u : 0)) & mask;
+    if (in->flags == VOTE_BALLOT) {
+        u32 *d = lanes_of(w, in->d);
+        FOR_LANES(mask, { d[i] = truth; });
+        return;
+    }
+    bool yes = in->flags == VOTE_ALL   ? truth == mask
+               : in->flags == VOTE_ANY ? truth != 0
+                                       : truth == mask || !truth;
+    set_predicate(w, in->d, mask, yes ? ALL_LANES : 0);
+}
+
+static bool lower_vote(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    static const char *const modes[] = {"all", "any", "uni", "ballot"};
+    s32 mode = -1;
+    bool sync = has_mod(p, "sync");
+    for (s32 m = 0; m < 4; m++)
+        if (has_mod(p, modes[m])) mode = m;
+    if (mode < 0 || p->op_count != 2 + (u32)sync) return refuse(lo, p, "this form of vote");
+    u32 flip;
+    in->exec = exec_vote;
+    in->flags = (u16)mode;
+    in->d = lower_dest(lo, &p->op[0]);
+    in->a = lower_predicate(lo, &p->op[1], &flip);
+    in->aux = flip != 0;
+    in->b = sync ? lower_source(lo, &p->op[2], T_B32) : NO_OPERAND;
+    return true;
+}
+
+static void exec_activemask(struct warp *w, const struct inst *in, u32 mask)
+{
+    u32 *d = lanes_of(w, in->d), active = mask;
+    FOR_LANES(mask, { d[i] = active; });
+}
+static bool lower_activemask(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    in->exec = exec_activemask;
+    in->d = lower_dest(lo, &p->op[0]);
+    return true;
+}
+
+/* ---- match ---------------------------------------------------------------------------------------------------------------- */
+
+/* more: predicate destination; flags: .all; bytes: 4 or 8 */
+static void exec_match(struct warp *w, const struct inst *in, u32 mask)
+{
+    mask = members(w, in, mask, in->b);
+    if (!mask) return;
+    u64 value[LANES];
+    for (int i = 0; i < LANES; i++)
+        value[i] = in->bytes == 8 ? ((u64 *)lanes_of(w, in->a))[i] : ((u32 *)lanes_of(w, in->a))[i];
+    u32 same[LANES], all = ALL_LANES;
+    for (int i = 0; i < LANES; i++) {
+        same[i] = 0;
+        for (int j = 0; j < LANES; j++) same[i] |= (u32)(value[i] == value[j]) << j;
+        same[i] &= mask;
+        if (mask >> i & 1 && same[i] != mask) all = 0;
+    }
+    if (in->d != NO_OPERAND) {
+        u32 *d = lanes_of(w, in->d);
+        FOR_LANES(mask, { d[i] = in->flags ? (all ? mask : 0) : same[i]; });
+    }
+    if (in->more && in->more[0] != NO_OPERAND) set_predicate(w, in->more[0], mask, all);
+}
+
+static bool lower_match(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    enum type t = mod_type(p, 0);
+    bool pair = p->op_count && p->op[0].kind == OPERAND_PAIR;
+    if (p->op_count != 3 || !has_mod(p, "sync") || (t != T_B32 && t != T_B64))
+        return refuse(lo, p, "this form of match");
+    in->exec = exec_match;
+    in->flags = has_mod(p, "all");
+    in->bytes = (u8)type_bytes(t);
+    in->d = lower_dest(lo, pair ? &p->op[0].element[0] : &p->op[0]);
+    if (pair) {
+        operand *more = lower_more(lo, 1);
+        more[0] = lower_dest(lo, &p->op[0].element[1]);
+        in->more = more;
+    }
+    in->a = lower_source(lo, &p->op[1], t);
+    in->b = lower_source(lo, &p->op[2], T_B32);
+    return true;
+}
+
+/* ---- redux, elect ------------------------------------------------------------------------------------------------------------ */
+
+enum { REDUX_ADD, REDUX_MIN, REDUX_MAX, REDUX_AND, REDUX_OR, REDUX_XOR };
+
+static void exec_redux(struct warp *w, const struct inst *in, u32 mask)
+{
+    mask = members(w, in, mask, in->b);
+    if (!mask) return;
+    const u32 *a = lanes_of(w, in->a);
+    u32 *d = lanes_of(w, in->d), r = a[first_lane(mask)];
+    for (u32 i = first_lane(mask) + 1; i < LANES; i++) {
+        if (!(mask >> i & 1)) continue;
+        bool less = in->aux ? (s32)a[i] < (s32)r : a[i] < r;
+        switch (in->flags) {
+        case REDUX_ADD: r += a[i]; break;
+        case REDUX_MIN: r = less ? a[i] : r; break;
+        case REDUX_MAX: r = less ? r : a[i]; break;
+        case REDUX_AND: r &= a[i]; break;
+        case REDUX_OR: r |= a[i]; break;
+        default: r ^= a[i]; break;
+        }
+    }
+    FOR_LANES(mask, { d[i] = r; });
+}
+
+static bool lower_redux(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    static const char *const ops[] = {"add", "min", "max", "and", "or", "xor"};
+    enum type t = mod_type(p, 0);
+    s32 op = -1;
+    for (s32 k = 0; k < 6; k++)
+        if (has_mod(p, ops[k])) op = k;
+    if (op < 0 || p->op_count != 3 || (t != T_U32 && t != T_S32 && t != T_B32))
+        return refuse(lo, p, "this form of redux");
+    in->exec = exec_redux;
+    in->flags = (u16)op;
+    in->aux = t == T_S32;
+    in->d = lower_dest(lo, &p->op[0]);
+    in->a = lower_source(lo, &p->op[1], t);
+    in->b = lower_source(lo, &p->op[2], T_B32);
+    return true;
+}
+
+/* elect.sync d|p, membermask: the lowest lane, as on an H200. */
+static void exec_elect(struct warp *w, const struct inst *in, u32 mask)
+{
+    mask = members(w, in, mask, in->b);
+    if (!mask) return;
+    u32 leader = first_lane(mask);
+    if (in->d != NO_OPERAND) {
+        u32 *d = lanes_of(w, in->d);
+        FOR_LANES(mask, { d[i] = leader; });
+    }
+    set_predicate(w, in->a, mask, 1u << leader);
+}
+
+static bool lower_elect(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    if (p->op_count != 2 || p->op[0].kind != OPERAND_PAIR) return refuse(lo, p, "this form of elect");
+    in->exec = exec_elect;
+    in->d = lower_dest(lo, &p->op[0].element[0]);
+    in->a = lower_dest(lo, &p->op[0].element[1]);
+    in->b = lower_source(lo, &p->op[1], T_B32);
+    return true;
+}
+
+const struct opcode warp_opcodes[] = {{"shfl", lower_shfl},
+                                      {"vote", lower_vote},
+                                      {"activemask", lower_activemask},
+                                      {"match", lower_match},
+                                      {"redux", lower_redux},
+                                      {"elect", lower_elect},
+                                      {NULL, NULL}};

@@ -1,0 +1,606 @@
+/* memory.c: loads, stores and addresses (PTX ISA, "Data Movement and Conversion Instructions", "State Spaces"). */
+#include "memory.h"
+
+#include <string.h>
+
+#include "../front/lower.h"
+#include "../runtime/heap.h"
+#include "warp.h"
+
+/* ---- Addresses --------------------------------------------------------------------------------------------------------- */
+
+void memory_addresses(struct warp *w, const struct inst *in, u32 mask, u64 address[LANES])
+{
+    if (in->addr64) {
+        const u64 *a = lanes_of(w, in->a);
+        for (int i = 0; i < LANES; i++) address[i] = a[i] + (u64)in->imm;
+    } else {
+        const u32 *a = lanes_of(w, in->a);
+        for (int i = 0; i < LANES; i++) address[i] = (u32)(a[i] + (u32)in->imm);
+    }
+    if (mask != ALL_LANES) {
+        u64 first = address[first_lane(mask)];
+        for (int i = 0; i < LANES; i++) address[i] = mask >> i & 1 ? address[i] : first;
+    }
+}
+
+static _Noreturn void misaligned(struct warp *w, const struct inst *in, u32 lane, const char *what, u64 a,
+                                 u32 align)
+{
+    fault(w, in, 1u << lane, ERR_MISALIGNED, "misaligned %s address 0x%llx: must be a multiple of %u", what,
+          (unsigned long long)a, align);
+}
+
+static _Noreturn void illegal_global(struct warp *w, const struct inst *in, u32 lane, u64 a, u32 bytes,
+                                     bool is_write)
+{
+    struct allocation near;
+    const char *access = is_write ? "write" : "read";
+    if (a < 4096)
+        fault(w, in, 1u << lane, ERR_ILLEGAL_ADDRESS, "%s of %u bytes at 0x%llx: a null pointer", access,
+              bytes, (unsigned long long)a);
+    if (!heap_is_device(a))
+        fault(w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
+              "%s of %u bytes at 0x%llx, which is no device address (a host pointer?)", access, bytes,
+              (unsigned long long)a);
+    if (!heap_nearest(a, &near))
+        fault(w, in, 1u << lane, ERR_ILLEGAL_ADDRESS, "%s of %u bytes at 0x%llx: nothing is allocated",
+              access, bytes, (unsigned long long)a);
+    char what[160];
+    if (near.name)
+        snprintf(what, sizeof what, "variable %s of %llu bytes", near.name, (unsigned long long)near.bytes);
+    else
+        snprintf(what, sizeof what, "%s %u of %llu bytes", near.freed ? "the freed allocation" : "allocation",
+                 near.number, (unsigned long long)near.bytes);
+    if (near.kind == ALLOCATION_CONST && is_write && a >= near.address && a < near.address + near.bytes)
+        fault(w, in, 1u << lane, ERR_ILLEGAL_ADDRESS, "write of %u bytes to the constant %s", bytes, what);
+    if (a >= near.address + near.bytes)
+        fault(w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
+              "out of bounds: %s of %u bytes at 0x%llx, %llu bytes past the end of %s (at 0x%llx)", access,
+              bytes, (unsigned long long)a, (unsigned long long)(a - near.address - near.bytes), what,
+              (unsigned long long)near.address);
+    if (a < near.address)
+        fault(w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
+              "out of bounds: %s of %u bytes at 0x%llx, %llu bytes before %s (at 0x%llx)", access, bytes,
+              (unsigned long long)a, (unsigned long long)(near.address - a), what,
+              (unsigned long long)near.address);
+    fault(w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
+          near.freed ? "use after free: %s of %u bytes at 0x%llx, in %s (at 0x%llx)"
+                     : "out of bounds: %s of %u bytes at 0x%llx crosses the end of %s (at 0x%llx)",
+          access, bytes, (unsigned long long)a, what, (unsigned long long)near.address);
+}
+
+/* One lane in global memory, and the bounds of the allocation it is in for the lanes and instructions to come. */
+static void check_global_lane(struct warp *w, const struct inst *in, u32 lane, u64 a, u32 bytes, u32 align,
+                              bool is_write)
+{
+    const struct launch *l = w->block->launch;
+    u64 params = (u64)(uintptr_t)l->params;
+    if (a & (align - 1)) misaligned(w, in, lane, "global", a, align);
+    if (!is_write && a >= params && a + bytes <= params + l->kernel->param_bytes) return;
+    struct allocation found;
+    if (!heap_find(a, &found) || a + bytes > found.address + found.bytes ||
+        (is_write && found.kind == ALLOCATION_CONST))
+        illegal_global(w, in, lane, a, bytes, is_write);
+    if (found.kind == ALLOCATION_CONST) return; /* not remembered: it may only be read */
+    w->heap_lo = found.address;
+    w->heap_hi = found.address + found.bytes;
+}
+
+static void check_global(struct warp *w, const struct inst *in, u32 mask, const u64 address[LANES], u32 bytes,
+                         u32 align, bool is_write)
+{
+    u64 lo = w->heap_lo, size = w->heap_hi - lo, span = size >= bytes ? size - bytes : 0, bad = size < bytes;
+    for (int i = 0; i < LANES; i++) bad |= (u64)(address[i] - lo > span) | (address[i] & (align - 1));
+    if (!bad) return;
+    for (u32 i = 0; i < LANES; i++)
+        if (mask >> i & 1 &&
+            (address[i] & (align - 1) || address[i] - w->heap_lo > w->heap_hi - w->heap_lo - bytes ||
+             w->heap_hi - w->heap_lo < bytes))
+            check_global_lane(w, in, i, address[i], bytes, align, is_write);
+}
+
+u8 *shared_pointer(struct warp *w, u64 a, u32 bytes)
+{
+    struct block *b = w->block;
+    u32 rank = (u32)(a >> 24), at = (u32)a & 0xffffff;
+    if (rank != b->cluster_rank && (rank || b->cluster)) {
+        if (!b->cluster || rank >= w->block->launch->cluster[0] * w->block->launch->cluster[1] *
+                                       w->block->launch->cluster[2])
+            return NULL;
+        b = b->cluster[rank];
+    }
+    return at >= SHARED_BASE && (u64)at + bytes <= (u64)SHARED_BASE + b->shared_bytes
+               ? b->shared + (at - SHARED_BASE)
+               : NULL;
+}
+
+static u64 check_shared_lane(struct warp *w, const struct inst *in, u32 lane, u64 a, u32 bytes, u32 align,
+                             bool is_write)
+{
+    if (a & (align - 1)) misaligned(w, in, lane, "shared", a, align);
+    u8 *p = shared_pointer(w, a, bytes);
+    if (!p)
+        fault(
+            w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
+            "out of bounds: %s of %u bytes at shared offset %lld; the block has %u bytes of shared memory (%u static, %u dynamic)",
+            is_write ? "write" : "read", bytes, (long long)a - SHARED_BASE, w->block->shared_bytes,
+            w->block->shared_bytes - w->block->launch->dynamic_bytes, w->block->launch->dynamic_bytes);
+    return (u64)(uintptr_t)p;
+}
+
+static u64 check_local_lane(struct warp *w, const struct inst *in, u32 lane, u64 a, u32 bytes, u32 align,
+                            bool is_write)
+{
+    u32 size = w->block->launch->local_bytes;
+    if (a & (align - 1)) misaligned(w, in, lane, "local", a, align);
+    if (a >= size || a + bytes > size)
+        fault(w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
+              "out of bounds: %s of %u bytes at local offset %lld; a thread has %u bytes of local memory",
+              is_write ? "write" : "read", bytes, (long long)a, size);
+    return (u64)(uintptr_t)(w->local + (size_t)lane * size + a);
+}
+
+static u64 resolve_generic_lane(struct warp *w, const struct inst *in, u32 lane, u64 a, u32 bytes, u32 align,
+                                bool is_write)
+{
+    if (a - SHARED_WINDOW < WINDOW_BYTES)
+        return check_shared_lane(w, in, lane, a - SHARED_WINDOW, bytes, align, is_write);
+    if (a - LOCAL_WINDOW < WINDOW_BYTES)
+        return check_local_lane(w, in, lane, a - LOCAL_WINDOW, bytes, align, is_write);
+    check_global_lane(w, in, lane, a, bytes, align, is_write);
+    return a;
+}
+
+u8 *host_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address, u32 bytes, bool is_write)
+{
+    return (u8 *)(uintptr_t)resolve_generic_lane(w, in, lane, address, bytes, 1, is_write);
+}
+
+static void resolve_shared(struct warp *w, const struct inst *in, u32 mask, u64 address[LANES], u32 bytes,
+                           u32 align, bool is_write)
+{
+    const struct block *b = w->block;
+    u64 own = ((u64)b->cluster_rank << 24) + SHARED_BASE, size = b->shared_bytes, bad = size < bytes,
+        host = (u64)(uintptr_t)b->shared;
+    u64 span = size - bytes;
+    if (w->counters) count_shared(w, in, mask, address, bytes);
+    if (!b->cluster_rank)
+        for (int i = 0; i < LANES; i++) bad |= (u64)(address[i] - own > span) | (address[i] & (align - 1));
+    if (!bad && !b->cluster_rank) {
+        for (int i = 0; i < LANES; i++) address[i] += host - own;
+        return;
+    }
+    for (u32 i = 0; i < LANES; i++)
+        if (mask >> i & 1) address[i] = check_shared_lane(w, in, i, address[i], bytes, align, is_write);
+}
+
+void memory_resolve(struct warp *w, const struct inst *in, u32 mask, u64 address[LANES], u32 bytes, u32 align,
+                    bool is_write)
+{
+    enum space space = in->space;
+    if (space == SPACE_GENERIC) { /* most often all lanes are in one space */
+        u64 window = address[first_lane(mask)] & ~(WINDOW_BYTES - 1), same = 1, global = 1;
+        for (int i = 0; i < LANES; i++) {
+            same &= (address[i] & ~(WINDOW_BYTES - 1)) == window;
+            global &= address[i] < SHARED_WINDOW;
+        }
+        if (global) {
+            space = SPACE_GLOBAL;
+        } else if (same && window == SHARED_WINDOW) {
+            space = SPACE_SHARED;
+            for (int i = 0; i < LANES; i++) address[i] -= SHARED_WINDOW;
+        } else {
+            for (u32 i = 0; i < LANES; i++)
+                if (mask >> i & 1)
+                    address[i] = resolve_generic_lane(w, in, i, address[i], bytes, align, is_write);
+            return;
+        }
+    }
+    switch (space) {
+    case SPACE_SHARED: resolve_shared(w, in, mask, address, bytes, align, is_write); break;
+    case SPACE_LOCAL:
+        for (u32 i = 0; i < LANES; i++)
+            if (mask >> i & 1) address[i] = check_local_lane(w, in, i, address[i], bytes, align, is_write);
+        break;
+    case SPACE_PARAM: /* reached through a register: an address of the parameter buffer */
+    case SPACE_CONST:
+    case SPACE_GLOBAL:
+    case SPACE_GENERIC:
+        check_global(w, in, mask, address, bytes, align, is_write);
+        if (w->counters && space == SPACE_GLOBAL) count_global(w, in, mask, address, bytes);
+        break;
+    }
+    if (mask != ALL_LANES) { /* lanes that are off read what the first one reads */
+        u64 first = address[first_lane(mask)];
+        for (int i = 0; i < LANES; i++) address[i] = mask >> i & 1 ? address[i] : first;
+    }
+}
+
+/* ---- Loads and stores -------------------------------------------------------------------------------------------------- */
+
+/* in->bytes an element, in->count elements; destinations or sources in in->more. aux: sign-extend to this many bytes (0:
+ * zero-extend). flags: ACQUIRE, RELEASE; bit k of `c` on: register k is 64 bits wide. */
+enum { ACQUIRE = 1, RELEASE = 2 };
+
+/* Whether the lanes read consecutive elements of `bytes`, as a coalesced access does. */
+static inline bool consecutive(const u64 address[LANES], u32 bytes)
+{
+    u64 off = 0;
+    for (int i = 0; i < LANES; i++) off |= address[i] - address[0] - (u64)i * bytes;
+    return !off;
+}
+
+static void load_32(struct warp *w, const struct inst *in, u32 mask)
+{
+    u64 at[LANES];
+    memory_addresses(w, in, mask, at);
+    memory_resolve(w, in, mask, at, 4, 4, false);
+    u32 *d = lanes_of(w, in->d);
+    if (mask == ALL_LANES && consecutive(at, 4)) {
+        memcpy(d, (const void *)(uintptr_t)at[0], 4 * LANES);
+    } else if (at[0] == at[LANES - 1] && at[0] == at[LANES / 2] && consecutive(at, 0)) {
+        u32 v = *(const u32 *)(uintptr_t)at[0];
+        FOR_LANES(mask, { d[i] = v; });
+    } else {
+        FOR_LANES(mask, { d[i] = *(const u32 *)(uintptr_t)at[i]; });
+    }
+}
+
+static void load_vector_32(struct warp *w, const struct inst *in, u32 mask)
+{
+    u64 at[LANES];
+    memory_addresses(w, in, mask, at);
+    memory_resolve(w, in, mask, at, 4u * in->count, 4u * in->count, false);
+    for (u32 k = 0; k < in->count; k++) {
+        if (in->more[k] == NO_OPERAND) continue;
+        u32 *d = lanes_of(w, in->more[k]);
+        FOR_LANES(mask, { d[i] = ((const u32 *)(uintptr_t)at[i])[k]; });
+    }
+}
+
+static void load_64(struct warp *w, const struct inst *in, u32 mask)
+{
+    u64 at[LANES];
+    memory_addresses(w, in, mask, at);
+    memory_resolve(w, in, mask, at, 8, 8, false);
+    u64 *d = lanes_of(w, in->d);
+    FOR_LANES(mask, { d[i] = *(const u64 *)(uintptr_t)at[i]; });
+}
+
+/* Any element size, any count, any register width. */
+static void load_any(struct warp *w, const struct inst *in, u32 mask)
+{
+    u64 at[LANES];
+    u32 bytes = in->bytes, whole = bytes * in->count, extend = in->aux;
+    memory_addresses(w, in, mask, at);
+    memory_resolve(w, in, mask, at, whole, whole, false);
+    for (u32 k = 0; k < in->count; k++) {
+        if (in->more[k] == NO_OPERAND) continue;
+        u8 *d = lanes_of(w, in->more[k]);
+        for (u32 i = 0; i < LANES; i++) {
+            if (!(mask >> i & 1)) continue;
+            const u8 *from = (const u8 *)(uintptr_t)at[i] + k * bytes;
+            u64 v[2] = {0, 0};
+            memcpy(v, from, bytes);
+            if (extend && v[0] >> (8 * bytes - 1) & 1) v[0] |= ~0ull << (8 * bytes - 1);
+            if (extend == 2) v[0] &= 0xffff;
+            memcpy(d + i * (in->flags >> 8), v, in->flags >> 8);
+        }
+    }
+    if (in->flags & ACQUIRE) __atomic_thread_fence(__ATOMIC_ACQUIRE);
+}
+
+static void store_32(struct warp *w, const struct inst *in, u32 mask)
+{
+    u64 at[LANES];
+    memory_addresses(w, in, mask, at);
+    memory_resolve(w, in, mask, at, 4, 4, true);
+    const u32 *v = lanes_of(w, in->d);
+    if (mask == ALL_LANES && consecutive(at, 4))
+        memcpy((void *)(uintptr_t)at[0], v, 4 * LANES);
+    else
+        FOR_LANES(mask, { *(u32 *)(uintptr_t)at[i] = v[i]; });
+}
+
+static void store_vector_32(struct warp *w, const struct inst *in, u32 mask)
+{
+    u64 at[LANES];
+    memory_addresses(w, in, mask, at);
+    memory_resolve(w, in, mask, at, 4u * in->count, 4u * in->count, true);
+    for (u32 k = 0; k < in->count; k++) {
+        const u32 *v = lanes_of(w, in->more[k]);
+        FOR_LANES(mask, { ((u32 *)(uintptr_t)at[i])[k] = v[i]; });
+    }
+}
+
+static void store_any(struct warp *w, const struct inst *in, u32 mask)
+{
+    u64 at[LANES];
+    u32 bytes = in->bytes, whole = bytes * in->count;
+    if (in->flags & RELEASE) __atomic_thread_fence(__ATOMIC_RELEASE);
+    memory_addresses(w, in, mask, at);
+    memory_resolve(w, in, mask, at, whole, whole, true);
+    for (u32 i = 0; i < LANES; i++)
+        for (u32 k = 0; k < in->count && mask >> i & 1; k++)
+            memcpy((u8 *)(uintptr_t)at[i] + k * bytes,
+                   (const u8 *)lanes_of(w, in->more[k]) + i * (u32)(in->flags >> 8), bytes);
+}
+
+/* ld.param in a kernel with a constant address: the same bytes for all lanes. */
+static void load_param(struct warp *w, const struct inst *in, u32 mask)
+{
+    const u8 *from = w->block->launch->params + in->imm;
+    for (u32 k = 0; k < in->count; k++) {
+        if (in->more[k] == NO_OPERAND) continue;
+        u8 *d = lanes_of(w, in->more[k]);
+        u64 v[2] = {0, 0};
+        memcpy(v, from + k * in->bytes, in->bytes);
+        if (in->aux && v[0] >> (8 * in->bytes - 1) & 1) v[0] |= ~0ull << (8 * in->bytes - 1);
+        if (in->aux == 2) v[0] &= 0xffff;
+        for (u32 i = 0; i < LANES; i++)
+            if (mask >> i & 1) memcpy(d + i * (in->flags >> 8), v, in->flags >> 8);
+    }
+}
+
+/* .param variables of functions and calls: each thread has its own. */
+static void load_arg(struct warp *w, const struct inst *in, u32 mask)
+{
+    for (u32 i = 0; i < LANES; i++) {
+        if (!(mask >> i & 1)) continue;
+        const u8 *from = w->frame->args + i * w->frame->fn->arg_bytes + in->imm;
+        for (u32 k = 0; k < in->count; k++) {
+            if (in->more[k] == NO_OPERAND) continue;
+            u64 v[2] = {0, 0};
+            memcpy(v, from + k * in->bytes, in->bytes);
+            if (in->aux && v[0] >> (8 * in->bytes - 1) & 1) v[0] |= ~0ull << (8 * in->bytes - 1);
+            if (in->aux == 2) v[0] &= 0xffff;
+            memcpy((u8 *)lanes_of(w, in->more[k]) + i * (in->flags >> 8), v, in->flags >> 8);
+        }
+    }
+}
+static void store_arg(struct warp *w, const struct inst *in, u32 mask)
+{
+    for (u32 i = 0; i < LANES; i++)
+        for (u32 k = 0; k < in->count && mask >> i & 1; k++)
+            memcpy(w->frame->args + i * w->frame->fn->arg_bytes + in->imm + k * in->bytes,
+                   (const u8 *)lanes_of(w, in->more[k]) + i * (u32)(in->flags >> 8), in->bytes);
+}
+
+/* Modifiers that say how the hardware should cache or order the access; each access here is already visible to all. */
+static bool is_hint(const char *m)
+{
+    static const char *const hints[] = {"ca",  "cg",      "cs",   "lu",       "cv",      "wb",
+                                        "wt",  "nc",      "weak", "volatile", "relaxed", "mmio",
+                                        "cta", "cluster", "gpu",  "sys",      "unified", "uni"};
+    for (u32 k = 0; k < sizeof hints / sizeof *hints; k++)
+        if (streq(hints[k], m)) return true;
+    return strncmp(m, "L1::", 4) == 0 || strncmp(m, "L2::", 4) == 0;
+}
+
+static bool read_modifiers(struct lowering *lo, const struct ptx_inst *p, struct inst *in, enum type *type)
+{
+    in->space = SPACE_GENERIC;
+    in->count = 1;
+    in->flags = 0;
+    *type = T_NONE;
+    for (u32 k = 0; k < p->mod_count; k++) {
+        const char *m = p->mod[k];
+        enum type t = type_named(m);
+        if (t != T_NONE)
+            *type = t;
+        else if (streq(m, "global"))
+            in->space = SPACE_GLOBAL;
+        else if (strncmp(m, "shared", 6) == 0)
+            in->space = SPACE_SHARED;
+        else if (streq(m, "local"))
+            in->space = SPACE_LOCAL;
+        else if (streq(m, "const"))
+            in->space = SPACE_CONST;
+        else if (strncmp(m, "param", 5) == 0)
+            in->space = SPACE_PARAM;
+        else if (streq(m, "v2"))
+            in->count = 2;
+        else if (streq(m, "v4"))
+            in->count = 4;
+        else if (streq(m, "v8"))
+            in->count = 8;
+        else if (streq(m, "acquire"))
+            in->flags |= ACQUIRE;
+        else if (streq(m, "release"))
+            in->flags |= RELEASE;
+        else if (!is_hint(m))
+            return refuse(lo, p, "the modifier .%s is not supported", m);
+    }
+    if (*type == T_NONE || *type == T_PRED) return refuse(lo, p, "it has no type");
+    in->bytes = (u8)type_bytes(*type);
+    return true;
+}
+
+/* The registers of a load or store, all of one width; that width in bytes a lane goes to flags >> 8. */
+static bool read_registers(struct lowering *lo, const struct ptx_inst *p, const struct ptx_operand *o,
+                           struct inst *in, enum type type, bool is_load)
+{
+    const struct ptx_operand *e = o->kind == OPERAND_VECTOR ? o->element : o;
+    u32 n = o->kind == OPERAND_VECTOR ? o->count : 1, width = 0;
+    if (n != in->count) return refuse(lo, p, "%u registers for %u elements", n, in->count);
+    operand *more = lower_more(lo, n);
+    for (u32 k = 0; k < n; k++) {
+        u32 lane_bytes;
+        if (e[k].kind == OPERAND_REG) {
+            u32 reg = type_bytes(e[k].reg->type);
+            if (reg < in->bytes || !reg)
+                return refuse(lo, p, "register %s is narrower than the data", e[k].reg->name);
+            if (is_load) in->aux = type_signed(type) && reg > in->bytes ? (u16)reg : 0;
+            lane_bytes = reg <= 4 ? 4 : reg;
+            more[k] = lower_dest(lo, &e[k]);
+        } else if (e[k].kind == OPERAND_SINK && is_load) {
+            more[k] = NO_OPERAND;
+            continue;
+        } else if (!is_load) {
+            lane_bytes = in->bytes <= 4 ? 4 : in->bytes;
+            more[k] = lower_source(lo, &e[k], type);
+        } else {
+            return refuse(lo, p, "an operand of this form");
+        }
+        if (width && width != lane_bytes) return refuse(lo, p, "registers of different widths");
+        width = lane_bytes;
+    }
+    in->more = more;
+    in->flags |= (u16)(width << 8);
+    return true;
+}
+
+static bool lower_ld(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    enum type type;
+    if (p->op_count < 2 || !read_modifiers(lo, p, in, &type) ||
+        !read_registers(lo, p, &p->op[0], in, type, true))
+        return false;
+    const struct ptx_operand *address = &p->op[1];
+    if (in->space == SPACE_PARAM && address->symbol) {
+        u64 at = address->symbol->address + (u64)address->offset;
+        u64 room = address->symbol->kind == SYM_PARAM ? lo->f->fn->param_bytes : lo->f->fn->arg_bytes;
+        if (at + (u64)in->bytes * in->count > room)
+            return refuse(lo, p, "it reads past the end of the parameters");
+        in->imm = (s64)at;
+        in->exec = address->symbol->kind == SYM_PARAM ? load_param : load_arg;
+        return true;
+    }
+    if (!lower_address(lo, address, in)) return false;
+    bool plain = in->flags >> 8 == in->bytes && !(in->flags & ACQUIRE);
+    in->exec = load_any;
+    if (plain && in->count == 1 && in->more[0] != NO_OPERAND) {
+        in->d = in->more[0];
+        if (in->bytes == 4) in->exec = load_32;
+        if (in->bytes == 8) in->exec = load_64;
+    } else if (plain && in->bytes == 4) {
+        in->exec = load_vector_32;
+    }
+    return true;
+}
+
+static bool lower_st(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    enum type type;
+    if (p->op_count < 2 || !read_modifiers(lo, p, in, &type) ||
+        !read_registers(lo, p, &p->op[1], in, type, false))
+        return false;
+    if (in->space == SPACE_CONST) return refuse(lo, p, "constant memory cannot be written");
+    const struct ptx_operand *address = &p->op[0];
+    if (in->space == SPACE_PARAM) {
+        if (!address->symbol || address->symbol->kind != SYM_ARG)
+            return refuse(lo, p, "kernel parameters cannot be written");
+        in->imm = (s64)address->symbol->address + address->offset;
+        if ((u64)in->imm + (u64)in->bytes * in->count > lo->f->fn->arg_bytes)
+            return refuse(lo, p, "it writes past the end of the parameters");
+        in->exec = store_arg;
+        return true;
+    }
+    if (!lower_address(lo, address, in)) return false;
+    bool plain = in->flags >> 8 == in->bytes && in->bytes == 4 && !(in->flags & RELEASE);
+    in->exec = plain && in->count == 1 ? store_32 : plain ? store_vector_32 : store_any;
+    if (in->count == 1) in->d = in->more[0];
+    return true;
+}
+
+/* ---- Generic addresses --------------------------------------------------------------------------------------------------- */
+
+static void exec_cvta(struct warp *w, const struct inst *in, u32 mask)
+{
+    const u64 *a = lanes_of(w, in->a);
+    u64 *d = lanes_of(w, in->d), window = (u64)in->imm;
+    FOR_LANES(mask, { d[i] = a[i] + window; });
+}
+
+static bool lower_cvta(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    bool to = p->mod_count > 0 && streq(p->mod[0], "to");
+    const char *space = p->mod_count > (u32)to ? p->mod[to] : "";
+    u64 window = strncmp(space, "shared", 6) == 0 ? SHARED_WINDOW : streq(space, "local") ? LOCAL_WINDOW : 0;
+    if (!window && !streq(space, "global") && !streq(space, "const") && strncmp(space, "param", 5) != 0)
+        return refuse(lo, p, "the state space .%s", space);
+    if (mod_type(p, 0) != T_U64) return refuse(lo, p, "only .u64 addresses");
+    in->exec = exec_cvta;
+    in->d = lower_dest(lo, &p->op[0]);
+    in->a = lower_source(lo, &p->op[1], T_U64);
+    in->imm = (s64)(to ? -window : window);
+    return true;
+}
+
+static void exec_isspacep(struct warp *w, const struct inst *in, u32 mask)
+{
+    const u64 *a = lanes_of(w, in->a);
+    u32 yes = 0;
+    for (u32 i = 0; i < LANES; i++) {
+        enum space s = a[i] - SHARED_WINDOW < WINDOW_BYTES  ? SPACE_SHARED
+                       : a[i] - LOCAL_WINDOW < WINDOW_BYTES ? SPACE_LOCAL
+                                                            : SPACE_GLOBAL;
+        u64 params = (u64)(uintptr_t)w->block->launch->params;
+        struct allocation found;
+        if (s == SPACE_GLOBAL && a[i] - params < w->block->launch->kernel->param_bytes)
+            s = SPACE_PARAM;
+        else if (s == SPACE_GLOBAL && heap_find(a[i], &found) && found.kind == ALLOCATION_CONST)
+            s = SPACE_CONST;
+        yes |= (u32)(s == in->space) << i;
+    }
+    set_predicate(w, in->d, mask, yes);
+}
+
+static bool lower_isspacep(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    static const struct {
+        const char *name;
+        enum space space;
+    } spaces[] = {{"global", SPACE_GLOBAL},      {"shared", SPACE_SHARED},
+                  {"shared::cta", SPACE_SHARED}, {"shared::cluster", SPACE_SHARED},
+                  {"local", SPACE_LOCAL},        {"const", SPACE_CONST},
+                  {"param", SPACE_PARAM}};
+    for (u32 k = 0; k < sizeof spaces / sizeof *spaces; k++)
+        if (p->mod_count && streq(p->mod[0], spaces[k].name)) {
+            in->space = spaces[k].space;
+            in->exec = exec_isspacep;
+            in->d = lower_dest(lo, &p->op[0]);
+            in->a = lower_source(lo, &p->op[1], T_U64);
+            return true;
+        }
+    return refuse(lo, p, "this state space");
+}
+
+/* ---- Caching hints --------------------------------------------------------------------------------------------------------- */
+
+static void exec_hint(struct warp *w, const struct inst *in, u32 mask)
+{
+    (void)w, (void)in, (void)mask;
+}
+static void exec_policy(struct warp *w, const struct inst *in, u32 mask)
+{
+    u64 *d = lanes_of(w, in->d);
+    FOR_LANES(mask, { d[i] = 0; });
+}
+
+static bool lower_hint(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    (void)lo, (void)p;
+    in->exec = exec_hint;
+    return true;
+}
+static bool lower_policy(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    in->exec = exec_policy;
+    in->d = lower_dest(lo, &p->op[0]);
+    return true;
+}
+
+const struct opcode memory_opcodes[] = {
+    {"ld", lower_ld},
+    {"ldu", lower_ld},
+    {"st", lower_st},
+    {"cvta", lower_cvta},
+    {"isspacep", lower_isspacep},
+    {"prefetch", lower_hint},
+    {"prefetchu", lower_hint},
+    {"applypriority", lower_hint},
+    {"createpolicy", lower_policy},
+    {NULL, NULL},
+};

@@ -1,0 +1,30 @@
+/* memory.h: from addresses in a state space to memory of this process, every access checked (exec/memory.c). */
+#ifndef MEMORY_H
+#define MEMORY_H
+
+#include "../sim.h"
+
+/* Generic addresses of shared and local memory lie beyond any address of this process. */
+#define SHARED_WINDOW (1ull << 48)
+#define LOCAL_WINDOW  (2ull << 48)
+#define WINDOW_BYTES  (1ull << 32)
+
+/* Reads the address operand in->a + in->imm of every lane; lanes that are off get the first active lane's. */
+void memory_addresses(struct warp *w, const struct inst *in, u32 mask, u64 address[LANES]);
+
+/* Turns addresses in in->space into host addresses of `bytes` bytes each, aligned to `align`, or faults. `is_write` is for
+ * the check and the message. */
+void memory_resolve(struct warp *w, const struct inst *in, u32 mask, u64 address[LANES], u32 bytes, u32 align,
+                    bool is_write);
+
+/* One lane's generic address, likewise. */
+u8 *host_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address, u32 bytes, bool is_write);
+
+/* The memory behind shared address `a` (its rank bits may name another block of the cluster), or NULL. */
+u8 *shared_pointer(struct warp *w, u64 a, u32 bytes);
+
+/* With --profile: count an access to shared memory (addresses are shared addresses) or global memory. */
+void count_shared(struct warp *w, const struct inst *in, u32 mask, const u64 address[LANES], u32 bytes);
+void count_global(struct warp *w, const struct inst *in, u32 mask, const u64 address[LANES], u32 bytes);
+
+#endif

@@ -1,0 +1,444 @@
+/* warp.c: the instruction loop, and the tree of splits that a warp's lanes form when they go different ways. */
+#include "warp.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- The current split ------------------------------------------------------------------------------------------------- */
+
+static void save(struct warp *w)
+{
+    if (w->current < 0) return;
+    struct split *s = &w->splits[w->current];
+    if (s->state != SPLIT_READY) return; /* parked or dissolved: already written */
+    s->pc = (u32)(w->pc - w->frame->fn->code);
+    s->mask = w->active;
+}
+
+static void enter_frame(struct warp *w, struct frame *f)
+{
+    w->frame = f;
+    w->bank[BANK_REGS] = f->regs;
+    w->bank[BANK_CONSTS] = f->fn->module->consts;
+    w->counters = f->fn->counters ? f->fn->counters[w->block->worker->index] : NULL;
+}
+
+static void enter(struct warp *w, s32 index)
+{
+    struct split *s = &w->splits[index];
+    w->current = index;
+    enter_frame(w, s->frame);
+    w->pc = s->frame->fn->code + s->pc;
+    w->active = s->mask;
+}
+
+static void stop(struct warp *w)
+{
+    w->unused_budget = w->budget;
+    w->budget = 0;
+}
+
+static s32 next_ready(const struct warp *w)
+{
+    for (s32 k = 1; k <= MAX_SPLITS; k++) {
+        s32 i = (w->current + k) % MAX_SPLITS;
+        if (i >= 0 && w->splits[i].state == SPLIT_READY) return i;
+    }
+    return -1;
+}
+
+static s32 new_split(struct warp *w)
+{
+    for (s32 i = 0; i < MAX_SPLITS; i++)
+        if (w->splits[i].state == SPLIT_FREE) return i;
+    abort(); /* cannot be: each leaf has a lane, each inner node two children or a waiting lane */
+}
+
+/* ---- The instruction loop ------------------------------------------------------------------------------------------------ */
+
+static void run(struct warp *w)
+{
+    while (w->budget > 0) {
+        w->budget--;
+        const struct inst *in = w->pc++;
+        u32 mask = w->active;
+        if (in->guard != NO_OPERAND) {
+            mask &= *(u32 *)(w->bank[BANK_REGS] + (in->guard & BANK_OFFSET)) ^ in->guard_flip;
+            if (!mask) continue;
+        }
+        in->exec(w, in, mask);
+    }
+}
+
+static void run_counting(struct warp *w)
+{
+    while (w->budget > 0) {
+        w->budget--;
+        const struct inst *in = w->pc++;
+        u32 mask = w->active;
+        if (in->guard != NO_OPERAND)
+            mask &= *(u32 *)(w->bank[BANK_REGS] + (in->guard & BANK_OFFSET)) ^ in->guard_flip;
+        struct counter *c = &w->counters[warp_index_of(w, in)];
+        c->warps++;
+        c->lanes += (u32)__builtin_popcount(mask);
+        if (mask) in->exec(w, in, mask);
+    }
+}
+
+/* A leaf that used up its quantum may be spinning on what a lane does that already waits to meet it: a lock's holder,
+ * say. Lanes that wait are then let go on alone, so that every lane makes progress. */
+static void release_waiting(struct warp *w)
+{
+    for (s32 i = 0; i < MAX_SPLITS; i++) {
+        struct split *inner = &w->splits[i];
+        if (inner->state != SPLIT_INNER || !inner->arrived) continue;
+        s32 k = new_split(w);
+        w->splits[k] = *inner;
+        w->splits[k].state = SPLIT_READY;
+        w->splits[k].mask = inner->arrived;
+        w->splits[k].arrived = w->splits[k].children = 0;
+        inner->mask &= ~inner->arrived;
+        inner->arrived = 0;
+        if (inner->parent >= 0) w->splits[inner->parent].children++;
+        inner->frame->refs++;
+    }
+}
+
+bool warp_run(struct warp *w, s32 quantum)
+{
+    w->budget = quantum;
+    for (;;) {
+        s32 i = w->current >= 0 && w->splits[w->current].state == SPLIT_READY ? w->current : next_ready(w);
+        if (i < 0) return false;
+        enter(w, i);
+        s32 before = w->budget;
+        w->unused_budget = -1;
+        if (w->counters)
+            run_counting(w);
+        else
+            run(w);
+        if (w->unused_budget < 0) { /* the quantum is over: other splits and warps have their turn */
+            w->executed += (u64)before;
+            save(w);
+            release_waiting(w);
+            w->current = next_ready(w);
+            return true;
+        }
+        w->budget = w->unused_budget;
+        w->executed += (u64)(before - w->budget);
+        save(w);
+        if (w->budget <= 0) return next_ready(w) >= 0;
+    }
+}
+
+void warp_park(struct warp *w, enum split_state state, u32 pc)
+{
+    struct split *s = &w->splits[w->current];
+    s->state = state;
+    s->pc = pc;
+    s->mask = w->active;
+    stop(w);
+}
+
+/* ---- Parting and meeting ----------------------------------------------------------------------------------------------- */
+
+void warp_diverge(struct warp *w, u32 taken, u32 target, s32 meet)
+{
+    struct split *s = &w->splits[w->current];
+    u32 stay = w->active & ~taken;
+    save(w);
+    if (w->counters) w->counters[s->pc - 1].diverged++;
+    if (meet >= 0 && meet != s->reconverge) { /* the split becomes the parent of the lanes that go on */
+        s32 leaf = new_split(w);
+        w->splits[leaf] = (struct split){.state = SPLIT_READY,
+                                         .pc = s->pc,
+                                         .mask = stay,
+                                         .reconverge = meet,
+                                         .parent = w->current,
+                                         .frame = s->frame};
+        s->frame->refs++;
+        s->state = SPLIT_INNER;
+        s->children = 1;
+        s->arrived = 0;
+        s->pc = (u32)meet + 1;
+        w->current = leaf;
+        s = &w->splits[leaf];
+    } else {
+        s->mask = stay;
+    }
+    s32 other = new_split(w);
+    w->splits[other] = (struct split){.state = SPLIT_READY,
+                                      .pc = target,
+                                      .mask = taken,
+                                      .reconverge = s->reconverge,
+                                      .parent = s->parent,
+                                      .frame = s->frame};
+    s->frame->refs++;
+    if (s->parent >= 0) w->splits[s->parent].children++;
+    w->active = stay;
+}
+
+static void leave_frame(struct frame *f)
+{
+    while (f && --f->refs == 0) {
+        struct frame *up = f->up;
+        if (up) { /* a kernel's own frame belongs to the warp and is kept */
+            free(f->regs);
+            free(f->args);
+            free(f);
+        }
+        f = up;
+    }
+}
+
+/* A child of `parent` is gone. The last one makes the lanes that wait there run again, or the node vanish as well. */
+static void child_done(struct warp *w, s32 parent)
+{
+    while (parent >= 0) {
+        struct split *p = &w->splits[parent];
+        if (--p->children > 0) return;
+        if (p->arrived) {
+            p->mask = p->arrived;
+            p->arrived = 0;
+            p->state = SPLIT_READY;
+            return;
+        }
+        p->state = SPLIT_FREE;
+        leave_frame(p->frame);
+        parent = p->parent;
+    }
+}
+
+static void dissolve(struct warp *w)
+{
+    struct split *s = &w->splits[w->current];
+    s->state = SPLIT_FREE;
+    leave_frame(s->frame);
+    stop(w);
+    child_done(w, s->parent);
+}
+
+void warp_arrive(struct warp *w, u32 index)
+{
+    struct split *s = &w->splits[w->current];
+    if (s->reconverge != (s32)index) return;
+    struct split *p = &w->splits[s->parent];
+    p->arrived |= w->active;
+    if (p->children == 1) { /* the last one home: carry on as the parent at once */
+        s32 parent = s->parent;
+        s->state = SPLIT_FREE;
+        s->frame->refs--; /* the parent holds it too */
+        p->children = 0;
+        p->mask = p->arrived;
+        p->arrived = 0;
+        p->state = SPLIT_READY;
+        w->current = parent;
+        w->active = p->mask;
+        return warp_arrive(w, index); /* the parent may be due here as well */
+    }
+    dissolve(w);
+}
+
+void warp_exit(struct warp *w, u32 lanes)
+{
+    struct block *b = w->block;
+    w->live &= ~lanes;
+    w->active &= ~lanes;
+    b->live_threads -= (u32)__builtin_popcount(lanes);
+    if (!w->live) b->live_warps--;
+    if (!w->active) dissolve(w);
+    for (u32 id = 0; id < NUM_BARRIERS; id++)
+        if (b->barriers[id].arrived) barrier_check(b, id);
+    /* Lanes that wait for the ones that just left need wait no longer. */
+    for (s32 i = 0; i < MAX_SPLITS; i++)
+        if (w->splits[i].state == SPLIT_WAIT_LANES) w->splits[i].state = SPLIT_READY;
+}
+
+u32 warp_gather(struct warp *w, const struct inst *in, u32 mask, u32 want, bool any_place)
+{
+    w->gathered = 0;
+    want &= w->live;
+    if ((mask & want) == want) return mask;
+    if (want & w->active & ~mask)
+        fault(
+            w, in, mask, ERR_LAUNCH_FAILURE,
+            "the member mask 0x%08x names lanes whose predicate is off here (executing: 0x%08x): they never take part",
+            want, mask);
+    u32 index = warp_index_of(w, in), together = mask;
+    u64 found = 0;
+    for (s32 i = 0; i < MAX_SPLITS; i++) {
+        struct split *s = &w->splits[i];
+        if (s->state != SPLIT_WAIT_LANES || s->frame->fn->code[s->pc].exec != in->exec) continue;
+        if (any_place || (s->pc == index && s->frame == w->frame)) {
+            together |= s->mask;
+            found |= 1ull << i;
+        }
+    }
+    if ((together & want) != want) {
+        w->splits[w->current].wait_mask = want;
+        warp_park(w, SPLIT_WAIT_LANES, index);
+        return 0;
+    }
+    for (u64 left = found; left; left &= left - 1) {
+        struct split *s = &w->splits[__builtin_ctzll(left)];
+        s->state = SPLIT_READY;
+        s->pc++;
+    }
+    w->gathered = found;
+    return together;
+}
+
+/* ---- Calls ---------------------------------------------------------------------------------------------------------------- */
+
+static void *frame_memory(size_t bytes)
+{
+    void *p = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
+    if (!p) abort();
+    return p;
+}
+
+void warp_call(struct warp *w, const struct inst *in, const struct function *callee)
+{
+    struct frame *up = w->frame, *f = malloc(sizeof *f);
+    if (!f) abort();
+    struct split *s = &w->splits[w->current];
+    u32 top = (up->local_base + up->fn->local_bytes + 15) & ~15u;
+    if (top + callee->local_bytes + 16 > w->block->launch->local_bytes) {
+        free(f);
+        fault(
+            w, in, w->active, ERR_ILLEGAL_ADDRESS,
+            "device stack overflow: the call to %s needs more than the %u bytes a thread has (endless recursion, or raise "
+            "cudaDeviceSetLimit(cudaLimitStackSize, …))",
+            callee->name, w->block->launch->local_bytes);
+    }
+    *f = (struct frame){.up = up,
+                        .fn = callee,
+                        .regs = frame_memory(callee->reg_bytes),
+                        .args = frame_memory((size_t)callee->arg_bytes * LANES),
+                        .local_base = top,
+                        .return_pc = (u32)(w->pc - up->fn->code),
+                        .return_reconverge = s->reconverge,
+                        .call = in,
+                        .refs = 1};
+    /* The caller's .param variables named in the call become the callee's formal ones. in->more: result offsets, then
+     * argument offsets. */
+    for (u32 k = 0; k < callee->param_count; k++)
+        for (u32 lane = 0; lane < LANES; lane++)
+            if (w->active >> lane & 1)
+                memcpy(f->args + lane * callee->arg_bytes + callee->params[k].offset,
+                       up->args + lane * up->fn->arg_bytes + in->more[callee->result_count + k],
+                       callee->params[k].bytes);
+    s->frame = f; /* what this split held of its caller's frame, the new frame holds now */
+    s->reconverge = -1;
+    enter_frame(w, f);
+    w->pc = callee->code;
+    /* A call costs the stack 16 bytes even when the callee has no .local variables, so that recursion ends. */
+    f->local_base = top + 16;
+}
+
+void warp_return(struct warp *w)
+{
+    struct frame *f = w->frame, *up = f->up;
+    struct split *s = &w->splits[w->current];
+    for (u32 k = 0; k < f->fn->result_count; k++)
+        for (u32 lane = 0; lane < LANES; lane++)
+            if (w->active >> lane & 1)
+                memcpy(up->args + lane * up->fn->arg_bytes + f->call->more[k],
+                       f->args + lane * f->fn->arg_bytes + f->fn->results[k].offset, f->fn->results[k].bytes);
+    s->frame = up;
+    s->reconverge = f->return_reconverge;
+    up->refs++;
+    w->pc = up->fn->code + f->return_pc;
+    leave_frame(f);
+    enter_frame(w, up);
+}
+
+/* ---- Start ---------------------------------------------------------------------------------------------------------------- */
+
+static void fill(u32 *lane, u32 value)
+{
+    for (int i = 0; i < LANES; i++) lane[i] = value;
+}
+
+static void set_special_registers(struct warp *w)
+{
+    const struct block *b = w->block;
+    const struct launch *l = b->launch;
+    u32(*sr)[LANES] = (void *)w->special;
+    memset(sr, 0, NUM_SPECIAL * sizeof *sr);
+    for (u32 i = 0; i < LANES; i++) {
+        u32 t = w->id * LANES + i;
+        sr[SR_TID_X][i] = t % l->block[0];
+        sr[SR_TID_Y][i] = t / l->block[0] % l->block[1];
+        sr[SR_TID_Z][i] = t / l->block[0] / l->block[1];
+        sr[SR_LANEID][i] = i;
+        sr[SR_LANEMASK_EQ][i] = 1u << i;
+        sr[SR_LANEMASK_LT][i] = (1u << i) - 1;
+        sr[SR_LANEMASK_LE][i] = (2u << i) - 1;
+        sr[SR_LANEMASK_GE][i] = ~((1u << i) - 1);
+        sr[SR_LANEMASK_GT][i] = ~((2u << i) - 1);
+    }
+    fill(sr[SR_WARPID], w->id);
+    fill(sr[SR_NWARPID], 64);
+    fill(sr[SR_SMID], b->index % options.sms);
+    fill(sr[SR_NSMID], options.sms);
+    fill(sr[SR_DYNAMIC_SMEM], l->dynamic_bytes);
+    fill(sr[SR_TOTAL_SMEM], l->shared_bytes);
+    fill(sr[SR_GRIDID], (u32)l->grid_id);
+    u32 rank_size = 1;
+    for (int d = 0; d < 3; d++) {
+        u32 c = l->cluster[d] ? l->cluster[d] : 1;
+        fill(sr[SR_NTID_X + d], l->block[d]);
+        fill(sr[SR_CTAID_X + d], b->ctaid[d]);
+        fill(sr[SR_NCTAID_X + d], l->grid[d]);
+        fill(sr[SR_CLUSTERID_X + d], b->ctaid[d] / c);
+        fill(sr[SR_NCLUSTERID_X + d], l->grid[d] / c);
+        fill(sr[SR_CLUSTER_CTAID_X + d], b->ctaid[d] % c);
+        fill(sr[SR_CLUSTER_NCTAID_X + d], c);
+        rank_size *= c;
+    }
+    fill(sr[SR_CLUSTER_CTARANK], b->cluster_rank);
+    fill(sr[SR_CLUSTER_NCTARANK], rank_size);
+}
+
+/* The kernel's frame, registers, local memory and special registers stay with the warp structure when it is reused for
+ * another block of the same launch. */
+void warp_start(struct warp *w, struct block *b, u32 id)
+{
+    const struct function *fn = b->launch->kernel;
+    struct frame *root = w->root;
+    u32 first = id * LANES, left = b->threads - first;
+    w->block = b;
+    w->id = id;
+    if (!root) {
+        root = w->root = calloc(1, sizeof *root);
+        w->special = frame_memory(NUM_SPECIAL * 4 * LANES);
+        w->local = frame_memory((size_t)b->launch->local_bytes * LANES);
+        if (!root) abort();
+        root->fn = fn;
+        root->regs = frame_memory(fn->reg_bytes);
+        root->args = frame_memory((size_t)fn->arg_bytes * LANES);
+    }
+    root->refs = 1;
+    w->bank[BANK_SPECIAL] = w->special;
+    w->live = w->active = left >= LANES ? ALL_LANES : (1u << left) - 1;
+    w->heap_lo = w->heap_hi = 0;
+    memset(w->splits, 0, sizeof w->splits);
+    w->splits[0] =
+        (struct split){.state = SPLIT_READY, .mask = w->live, .reconverge = -1, .parent = -1, .frame = root};
+    w->current = 0;
+    set_special_registers(w);
+}
+
+void warp_free_frames(struct warp *w)
+{
+    for (s32 i = 0; i < MAX_SPLITS; i++) /* a fault may leave calls unfinished */
+        if (w->splits[i].state != SPLIT_FREE) leave_frame(w->splits[i].frame);
+    if (w->root) {
+        free(w->root->regs);
+        free(w->root->args);
+        free(w->root);
+    }
+    free(w->special);
+    free(w->local);
+}

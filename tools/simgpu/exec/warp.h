@@ -1,0 +1,43 @@
+/* warp.h: how a warp runs, and how its lanes part and meet (exec/warp.c). */
+#ifndef WARP_H
+#define WARP_H
+
+#include "../sim.h"
+
+/* Sets up a block's warps at the kernel's entry. */
+void warp_start(struct warp *w, struct block *b, u32 id);
+void warp_free_frames(struct warp *w);
+
+/* Runs up to `quantum` instructions. False when no split of the warp can go on: all wait, or all lanes have exited. */
+bool warp_run(struct warp *w, s32 quantum);
+
+/* Parks the current split at `pc` (an instruction index) until somebody makes it ready again. */
+void warp_park(struct warp *w, enum split_state state, u32 pc);
+
+/* Sends the lanes `taken` of the current split to instruction `target`; its other lanes go on. They meet at `meet`. */
+void warp_diverge(struct warp *w, u32 taken, u32 target, s32 meet);
+
+/* Called by the current split at instruction `index`: dissolves it into its parent when it was to meet the others here. */
+void warp_arrive(struct warp *w, u32 index);
+
+/* Ends lanes of the current split. */
+void warp_exit(struct warp *w, u32 lanes);
+
+/* Makes sure that all live lanes in `want` stand at this instruction (for any_place: at one with the same executor).
+ * Returns the lanes to execute for, those of the splits in w->gathered included, which have been moved past it; or 0 when
+ * the current split was parked to wait for the others. */
+u32 warp_gather(struct warp *w, const struct inst *in, u32 mask, u32 want, bool any_place);
+
+/* Calls and returns. */
+void warp_call(struct warp *w, const struct inst *in, const struct function *callee);
+void warp_return(struct warp *w);
+
+/* Whether the barrier is complete now that a thread arrived or exited; if so its waiters become ready. */
+void barrier_check(struct block *b, u32 id);
+
+static inline u32 warp_index_of(const struct warp *w, const struct inst *in)
+{
+    return (u32)(in - w->frame->fn->code);
+}
+
+#endif

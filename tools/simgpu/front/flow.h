@@ -1,0 +1,29 @@
+/* flow.h: the control flow graph of a parsed function (front/flow.c). */
+#ifndef FLOW_H
+#define FLOW_H
+
+#include "parse.h"
+
+/* Instructions `count` and `count + 1` of a function do not exist: the first is the function's end, where every `ret` of a
+ * device function goes; the second is where threads that exit go. */
+struct flow {
+    u32 count;     /* basic blocks; the last is the exit */
+    u32 *leader;   /* first instruction of each */
+    u32 *block_of; /* instruction -> block */
+    u32 **next;    /* successors of each block */
+    u32 *next_count;
+    s32 *post; /* immediate post-dominator of each block, -1: none */
+};
+
+struct flow build_flow(struct parsed_function *f);
+/* Where the lanes that instruction i sends different ways meet: an instruction index, or -1. */
+s32 meeting_point(const struct parsed_function *f, const struct flow *g, u32 i);
+bool is_opcode(const struct ptx_inst *p, const char *name);
+bool ends_block(const struct ptx_inst *p);
+
+/* Gives every register of the function a place in the frame, from `*bytes` on: registers that are never live at the same
+ * time share one (front/place.c). Adds what it needs to *bytes. Returns the greatest number of 32-bit registers live at a
+ * time. */
+u32 place_registers(struct parsed_function *f, const struct flow *g, u32 *bytes);
+
+#endif

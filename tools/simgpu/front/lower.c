@@ -1,0 +1,468 @@
+/* lower.c: a parsed function -> instructions ready to execute. Registers get places in the frame, immediates become
+ * constants, labels become indices, and every branch learns where its lanes meet again: its immediate post-dominator. */
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "flow.h"
+#include "lower.h"
+
+static const struct opcode *const families[] = {
+    integer_opcodes, float_opcodes, convert_opcodes, memory_opcodes, atomic_opcodes,
+    control_opcodes, warp_opcodes,  barrier_opcodes, tensor_opcodes, async_opcodes};
+
+/* ---- Modifiers ------------------------------------------------------------------------------------------------------ */
+
+bool has_mod(const struct ptx_inst *p, const char *mod)
+{
+    for (u32 i = 0; i < p->mod_count; i++)
+        if (streq(p->mod[i], mod)) return true;
+    return false;
+}
+
+enum type mod_type(const struct ptx_inst *p, u32 n)
+{
+    for (u32 i = 0; i < p->mod_count; i++) {
+        enum type t = type_named(p->mod[i]);
+        if (t != T_NONE && n-- == 0) return t;
+    }
+    return T_NONE;
+}
+
+bool refuse(struct lowering *lo, const struct ptx_inst *p, const char *format, ...)
+{
+    if (lo->f->fn->refused) return false; /* the first one is enough */
+    char reason[512], *why = keep(1536);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(reason, sizeof reason, format, args);
+    va_end(args);
+    struct source_line at = source_line_of(lo->p, p->line.line);
+    snprintf(why, 1536, "%s:%u: kernel code uses '%s': %s", at.file ? at.file : "PTX", at.line, p->text,
+             reason);
+    lo->f->fn->refused = true;
+    lo->f->fn->why = why;
+    return false;
+}
+
+/* ---- Operands -------------------------------------------------------------------------------------------------------- */
+
+static u32 reg_size(enum type t)
+{
+    return t == T_PRED ? 4 : type_bytes(t) <= 4 ? 4 * LANES : type_bytes(t) * LANES;
+}
+
+static u32 frame_space(struct lowering *lo, u32 bytes)
+{
+    u32 align = bytes >= 64 ? 64 : 4;
+    lo->reg_bytes = (lo->reg_bytes + align - 1) / align * align;
+    u32 at = lo->reg_bytes;
+    lo->reg_bytes += bytes;
+    return at;
+}
+
+static operand reg_operand(struct lowering *lo, struct reg *r)
+{
+    if (r->offset == UNPLACED) r->offset = frame_space(lo, reg_size(r->type));
+    return BANK_REGS << BANK_SHIFT | r->offset;
+}
+
+operand lower_temp(struct lowering *lo, u32 bytes)
+{
+    return BANK_REGS << BANK_SHIFT | frame_space(lo, bytes * LANES);
+}
+
+operand lower_carry(struct lowering *lo)
+{
+    if (lo->carry == NO_OPERAND) lo->carry = BANK_REGS << BANK_SHIFT | frame_space(lo, 4);
+    return lo->carry;
+}
+
+operand *lower_more(struct lowering *lo, u32 count)
+{
+    (void)lo;
+    return keep(count * sizeof(operand));
+}
+
+struct inst *lower_emit(struct lowering *lo)
+{
+    struct function *fn = lo->f->fn;
+    u32 capacity = lo->capacity;
+    GROW(fn->code, fn->code_count, lo->capacity);
+    if (capacity != lo->capacity) {
+        fn->lines = realloc(fn->lines, lo->capacity * sizeof *fn->lines);
+        fn->text = realloc(fn->text, lo->capacity * sizeof *fn->text);
+    }
+    struct inst *in = &fn->code[fn->code_count];
+    *in = (struct inst){.d = NO_OPERAND,
+                        .a = NO_OPERAND,
+                        .b = NO_OPERAND,
+                        .c = NO_OPERAND,
+                        .guard = NO_OPERAND,
+                        .target = -1,
+                        .reconverge = -1};
+    fn->lines[fn->code_count] = source_line_of(lo->p, lo->at->line.line);
+    fn->text[fn->code_count++] = lo->at->text;
+    return in;
+}
+
+operand lower_const(struct lowering *lo, u64 value, u32 bytes)
+{
+    struct module *m = lo->p->module;
+    u32 slot = (u32)(value * 0x9e3779b97f4a7c15u >> 52) ^ bytes;
+    struct const_entry **chain = &lo->p->consts[slot % CONST_BUCKETS];
+    for (struct const_entry *e = *chain; e; e = e->next)
+        if (e->value == value && e->bytes == bytes) return BANK_CONSTS << BANK_SHIFT | e->offset;
+    struct const_entry *e = keep(sizeof *e);
+    *e = (struct const_entry){*chain, value, bytes, m->consts_bytes};
+    *chain = e;
+    if (m->consts_bytes + bytes * LANES > lo->p->consts_capacity) {
+        lo->p->consts_capacity = lo->p->consts_capacity ? 2 * lo->p->consts_capacity : 1 << 16;
+        u8 *grown = aligned_alloc(64, lo->p->consts_capacity);
+        if (!grown) exit(3);
+        if (m->consts) memcpy(grown, m->consts, m->consts_bytes);
+        free(m->consts);
+        m->consts = grown;
+    }
+    for (u32 i = 0; i < LANES; i++) {
+        u8 *at = m->consts + m->consts_bytes + i * bytes;
+        u64 high = 0;
+        memcpy(at, &value, bytes < 8 ? bytes : 8);
+        if (bytes == 16) memcpy(at + 8, &high, 8);
+    }
+    m->consts_bytes += bytes * LANES;
+    return BANK_CONSTS << BANK_SHIFT | e->offset;
+}
+
+/* The address of dynamic shared memory depends on the kernel: a constant of its own that each launch sets. */
+static operand dynamic_shared_const(struct lowering *lo, s64 addend, bool is64)
+{
+    struct module *m = lo->p->module;
+    operand o = lower_const(lo, 0x5eedull << 48 | m->dynamic_ref_count, is64 ? 8 : 4);
+    m->dynamic_refs = realloc(m->dynamic_refs, (m->dynamic_ref_count + 1) * sizeof *m->dynamic_refs);
+    m->dynamic_refs[m->dynamic_ref_count++] = (struct dynamic_ref){o & BANK_OFFSET, addend, is64};
+    return o;
+}
+
+/* The value of a variable's name (its address in its own state space), in 4 or 8 bytes. */
+static operand symbol_value(struct lowering *lo, struct symbol *s, s64 offset, u32 bytes)
+{
+    switch (s->kind) {
+    case SYM_FUNCTION: return lower_const(lo, (u64)(uintptr_t)s->fn, bytes);
+    case SYM_DYNAMIC_SHARED: return dynamic_shared_const(lo, offset, bytes == 8);
+    case SYM_SHARED: return lower_const(lo, s->address + lower_shared_base(lo, s) + (u64)offset, bytes);
+    case SYM_LOCAL: return lower_runtime_value(lo, RUNTIME_LOCAL, s->address + (u64)offset, bytes);
+    case SYM_PARAM: return lower_runtime_value(lo, RUNTIME_PARAM, s->address + (u64)offset, bytes);
+    case SYM_ARG:
+        refuse(lo, lo->at, "the address of a function's .param variable is taken");
+        return lower_const(lo, 0, bytes);
+    case SYM_GLOBAL:
+    case SYM_CONST:
+        if (!s->address)
+            refuse(lo, lo->at, "'%s' is defined in another file; link without -rdc=true", s->name);
+        return lower_const(lo, s->address + (u64)offset, bytes);
+    default: refuse(lo, lo->at, "a label is used as a value"); return lower_const(lo, 0, bytes);
+    }
+}
+
+/* Kernel-local .shared variables follow the module's, if the kernel can reach any of those. */
+u32 lower_shared_base(struct lowering *lo, const struct symbol *s)
+{
+    for (struct name *n = lo->p->module_scope->bucket[name_bucket(s->name)]; n; n = n->next)
+        if (n->symbol == s) return 0;
+    return lo->shared_before;
+}
+
+static u64 f64_bits_to_f32(u64 bits)
+{
+    double d;
+    float f;
+    u32 out;
+    memcpy(&d, &bits, 8);
+    f = (float)d;
+    memcpy(&out, &f, 4);
+    return out;
+}
+
+static u64 f32_bits_to_f64(u64 bits)
+{
+    u32 in = (u32)bits;
+    float f;
+    memcpy(&f, &in, 4);
+    double d = f;
+    memcpy(&bits, &d, 8);
+    return bits;
+}
+
+operand lower_source(struct lowering *lo, const struct ptx_operand *o, enum type t)
+{
+    u32 bytes = type_bytes(t) <= 4 ? 4 : type_bytes(t);
+    u64 keep_bits = type_bytes(t) >= 8 ? ~0ull : (1ull << 8 * type_bytes(t)) - 1;
+    switch (o->kind) {
+    case OPERAND_REG: {
+        operand reg = reg_operand(lo, o->reg);
+        u32 have = type_bytes(o->reg->type);
+        if (t == T_PRED || o->reg->type == T_PRED) {
+            if (t != o->reg->type)
+                refuse(lo, lo->at, "%s is %s a predicate here", o->reg->name, t == T_PRED ? "not" : "only");
+            return reg;
+        }
+        if (have < type_bytes(t))
+            refuse(lo, lo->at, "register %s is narrower than the instruction's type", o->reg->name);
+        return have > type_bytes(t) ? lower_narrowed(lo, reg, have, type_bytes(t)) : reg;
+    }
+    case OPERAND_IMM:
+        if (t == T_PRED) return lower_const(lo, o->imm ? ALL_LANES : 0, 4);
+        return lower_const(lo, o->imm & keep_bits, bytes);
+    case OPERAND_F32:
+        return lower_const(lo, t == T_F64 ? f32_bits_to_f64(o->imm) : o->imm & keep_bits, bytes);
+    case OPERAND_F64: return lower_const(lo, t == T_F32 ? f64_bits_to_f32(o->imm) : o->imm, bytes);
+    case OPERAND_SYMBOL: return symbol_value(lo, o->symbol, o->offset, bytes);
+    case OPERAND_SPECIAL: return lower_special(lo, o->special, bytes);
+    default: refuse(lo, lo->at, "an operand of this form"); return lower_const(lo, 0, bytes);
+    }
+}
+
+operand lower_dest(struct lowering *lo, const struct ptx_operand *o)
+{
+    if (o->kind == OPERAND_SINK) return NO_OPERAND;
+    if (o->kind != OPERAND_REG) {
+        refuse(lo, lo->at, "the destination is not a register");
+        return NO_OPERAND;
+    }
+    return reg_operand(lo, o->reg);
+}
+
+operand lower_predicate(struct lowering *lo, const struct ptx_operand *o, u32 *flip)
+{
+    *flip = o->negated ? ~0u : 0;
+    return lower_source(lo, o, T_PRED);
+}
+
+bool lower_address(struct lowering *lo, const struct ptx_operand *o, struct inst *in)
+{
+    if (o->kind != OPERAND_ADDRESS) return refuse(lo, lo->at, "an address in brackets was expected");
+    in->imm = o->offset;
+    in->addr64 = true;
+    if (o->reg) {
+        in->addr64 = type_bytes(o->reg->type) == 8;
+        in->a = reg_operand(lo, o->reg);
+    } else if (o->symbol) {
+        in->imm = 0;
+        in->a = symbol_value(lo, o->symbol, o->offset, 8);
+    } else {
+        in->imm = 0;
+        in->a = lower_const(lo, (u64)o->offset, 8);
+    }
+    return !lo->f->fn->refused;
+}
+
+/* ---- A function ---------------------------------------------------------------------------------------------------------- */
+
+static const struct opcode *find_opcode(const char *name)
+{
+    for (u32 k = 0; k < sizeof families / sizeof *families; k++)
+        for (const struct opcode *o = families[k]; o->name; o++)
+            if (streq(o->name, name)) return o;
+    return NULL;
+}
+
+static void lower_instruction(struct lowering *lo, const struct ptx_inst *p)
+{
+    const struct opcode *o = find_opcode(p->opcode);
+    struct inst in = {.d = NO_OPERAND,
+                      .a = NO_OPERAND,
+                      .b = NO_OPERAND,
+                      .c = NO_OPERAND,
+                      .guard = NO_OPERAND,
+                      .target = -1,
+                      .reconverge = -1};
+    if (p->guard) {
+        in.guard = reg_operand(lo, p->guard);
+        in.guard_flip = p->guard_negated ? ~0u : 0;
+    }
+    if (!o)
+        refuse(lo, p, "this instruction is not supported");
+    else if (o->lower(lo, p, &in))
+        *lower_emit(lo) = in;
+    else
+        refuse(lo, p, "this form is not supported");
+    if (lo->f->fn->refused) { /* keep the code well formed; the kernel is never launched */
+        *lower_emit(lo) = (struct inst){.exec = lower_refused, .guard = NO_OPERAND};
+    }
+}
+
+void lower_function(struct parser *p, struct parsed_function *f)
+{
+    struct function *fn = f->fn;
+    struct lowering lo = {.p = p, .f = f, .carry = NO_OPERAND};
+    fn->local_bytes = f->local_bytes;
+    lo.shared_before = fn->is_kernel && lower_reaches_module_shared(p, f) ? (p->shared_bytes + 15) & ~15u : 0;
+    fn->shared_bytes = f->shared_bytes + lo.shared_before;
+    fn->shared_align = f->shared_align > p->shared_align ? f->shared_align : p->shared_align;
+    for (u32 i = 0; i < f->reg_count; i++) f->regs[i]->offset = UNPLACED;
+    struct flow g = build_flow(f);
+    u32 live = place_registers(f, &g, &lo.reg_bytes);
+    u32 *place = keep((f->count + 2) * sizeof *place); /* PTX index -> index of the instruction (its join) */
+    u8 *joins = keep(f->count + 2);
+    for (u32 i = 0; i < f->count; i++) {
+        u32 n = is_opcode(&f->inst[i], "brx") || (ends_block(&f->inst[i]) && f->inst[i].guard);
+        s32 meet = n ? meeting_point(f, &g, i) : -1;
+        if (meet >= 0) joins[meet] = 1;
+        if (is_opcode(&f->inst[i], "call")) joins[i + 1] = 1; /* guarded and indirect calls part lanes */
+    }
+    struct ptx_inst end = {.opcode = "ret",
+                           .text = "(end)",
+                           .line = f->count ? f->inst[f->count - 1].line : (struct source_line){0}};
+    for (u32 i = 0; i <= f->count; i++) {
+        const struct ptx_inst *at = i < f->count ? &f->inst[i] : &end;
+        lo.at = at;
+        place[i] = fn->code_count;
+        if (joins[i]) lower_emit(&lo)->exec = lower_join;
+        if (i == f->count) {
+            lower_emit(&lo)->exec = fn->is_kernel ? lower_exit : lower_return;
+        } else {
+            if (is_opcode(at, "call")) {
+                fn->calls = true;
+                if (at->guard) { /* lanes that do not call wait behind it */
+                    operand guard = reg_operand(&lo, at->guard);
+                    struct inst *skip = lower_emit(&lo);
+                    skip->exec = lower_branch;
+                    skip->guard = guard;
+                    skip->guard_flip = at->guard_negated ? 0 : ~0u;
+                    skip->target = skip->reconverge = (s32)i + 1;
+                }
+            }
+            u32 first = fn->code_count;
+            lower_instruction(&lo, at);
+            if (is_opcode(at, "call") && at->guard) fn->code[fn->code_count - 1].guard = NO_OPERAND;
+            for (u32 k = first; k < fn->code_count; k++)
+                if (fn->code[k].target >= 0) fn->code[k].reconverge = meeting_point(f, &g, i);
+        }
+    }
+    place[f->count + 1] = fn->code_count;
+    for (u32 k = 0; k < fn->code_count; k++) {
+        struct inst *in = &fn->code[k];
+        if (in->target >= 0 && in->target <= (s32)f->count) in->target = (s32)place[in->target];
+        if (in->reconverge >= 0) in->reconverge = (s32)place[in->reconverge];
+        if (in->exec == lower_branch_table)
+            for (s64 t = 0; t < in->imm; t++) ((u32 *)in->data)[t] = place[((u32 *)in->data)[t]];
+    }
+    fn->reg_bytes = (lo.reg_bytes + 63) / 64 * 64;
+    fn->regs_per_thread =
+        live + 8 > 255 ? 255 : live + 8; /* an estimate: the hardware's registers are ptxas's choice */
+}
+
+/* ---- A module ---------------------------------------------------------------------------------------------------------- */
+
+struct source_line source_line_of(struct parser *p, u32 loc)
+{
+    struct source_line out = {0};
+    if (!loc || loc > p->line_count) return out;
+    const struct line_info *innermost = &p->lines[loc - 1], *at = innermost;
+    /* Climb from the innermost position out of every inlined function, and blame the place in the kernel's own file: a
+     * wrapper in a header is named as `via`. */
+    const struct line_info *blamed = innermost;
+    u32 home = p->fn_home_file;
+    for (int depth = 0; depth < 64; depth++) {
+        blamed = at;
+        if (at->file == home || !at->at_line) break;
+        const struct line_info *caller = NULL;
+        for (u32 k = loc; k-- > 0 && !caller;)
+            if (p->lines[k].file == at->at_file && p->lines[k].line == at->at_line &&
+                p->lines[k].column == at->at_column)
+                caller = &p->lines[k];
+        static _Thread_local struct line_info stand_in;
+        stand_in = (struct line_info){at->at_file, at->at_line, at->at_column, 0, 0, 0};
+        at = caller ? caller : &stand_in;
+    }
+    out.file = blamed->file < p->file_count ? p->files[blamed->file] : NULL;
+    out.line = blamed->line;
+    out.via_file = innermost->file < p->file_count ? p->files[innermost->file] : NULL;
+    out.via_line = innermost->line;
+    return out;
+}
+
+static struct parsed_function *parsed_of(struct parser *p, const struct function *fn)
+{
+    for (u32 i = 0; i < p->function_count; i++)
+        if (p->functions[i]->fn == fn) return p->functions[i];
+    return NULL;
+}
+
+/* Whether `f` or a function that it may call uses a module-scope .shared variable. An indirect call may reach any. */
+static bool reaches(struct parser *p, struct parsed_function *f, u8 *seen)
+{
+    for (u32 i = 0; i < p->function_count; i++)
+        if (p->functions[i] == f) {
+            if (seen[i]) return false;
+            seen[i] = 1;
+        }
+    if (f->uses_module_shared) return true;
+    for (u32 i = 0; i < f->count; i++)
+        for (u32 k = 0; k < f->inst[i].op_count; k++) {
+            const struct ptx_operand *o = &f->inst[i].op[k];
+            if (o->kind != OPERAND_SYMBOL || !o->symbol || o->symbol->kind != SYM_FUNCTION) continue;
+            struct parsed_function *callee = parsed_of(p, o->symbol->fn);
+            if (callee && reaches(p, callee, seen)) return true;
+        }
+    return false;
+}
+
+bool lower_reaches_module_shared(struct parser *p, struct parsed_function *f)
+{
+    u8 *seen = keep(p->function_count);
+    return p->shared_bytes > 0 && reaches(p, f, seen);
+}
+
+/* Refused callees make their callers refused, so that the launch is refused with the callee's reason. */
+static void spread_refusals(struct parser *p)
+{
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (u32 i = 0; i < p->function_count; i++) {
+            struct parsed_function *f = p->functions[i];
+            for (u32 k = 0; k < f->count && !f->fn->refused; k++)
+                for (u32 o = 0; o < f->inst[k].op_count; o++) {
+                    const struct symbol *s =
+                        f->inst[k].op[o].kind == OPERAND_SYMBOL ? f->inst[k].op[o].symbol : NULL;
+                    if (!s || s->kind != SYM_FUNCTION || !s->fn->refused) continue;
+                    f->fn->refused = changed = true;
+                    f->fn->why = s->fn->why;
+                }
+        }
+    }
+}
+
+struct module *module_load(const char *ptx, size_t length)
+{
+    struct module *m = keep(sizeof *m);
+    struct parser *p = keep(sizeof *p);
+    p->module = m;
+    p->consts = keep(CONST_BUCKETS * sizeof *p->consts);
+    if (!parse_module(p, ptx, length)) return NULL;
+    m->functions = keep(p->function_count * sizeof *m->functions);
+    for (u32 i = 0; i < p->function_count; i++) {
+        struct parsed_function *f = p->functions[i];
+        p->fn = f;
+        p->fn_home_file = f->home_file;
+        lower_function(p, f);
+        m->functions[m->function_count++] = f->fn;
+    }
+    spread_refusals(p);
+    return m;
+}
+
+struct function *module_function(struct module *m, const char *name)
+{
+    for (u32 i = 0; i < m->function_count; i++)
+        if (streq(m->functions[i]->name, name)) return m->functions[i];
+    return NULL;
+}
+
+struct variable *module_variable(struct module *m, const char *name)
+{
+    for (u32 i = 0; i < m->variable_count; i++)
+        if (streq(m->variables[i].name, name)) return &m->variables[i];
+    return NULL;
+}

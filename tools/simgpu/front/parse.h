@@ -1,0 +1,94 @@
+/* parse.h: a PTX module and its functions as parsed (front/ptx_parse.c), before lowering (front/lower.c). */
+#ifndef PARSE_H
+#define PARSE_H
+
+#include <setjmp.h>
+
+#include "lex.h"
+#include "ptx.h"
+
+/* Names declared in one { } block: registers, variables, labels. Blocks that inline assembly opens have their own, so a
+ * label that nvcc copied together with such a block is a different label each time. */
+struct name {
+    struct name *next;
+    const char *text;
+    struct reg *reg; /* one of these two */
+    struct symbol *symbol;
+};
+enum { SCOPE_BUCKETS = 256 };
+struct scope {
+    struct scope *outer;
+    struct name *bucket[SCOPE_BUCKETS];
+};
+
+/* A use of a label: known at the end of the function only. */
+struct label_use {
+    struct scope *scope;
+    struct ptx_operand *operand;
+    const char *name;
+};
+
+struct parsed_function {
+    struct function *fn;   /* name, params, limits; code comes from lowering */
+    struct ptx_inst *inst; /* `ret` appended at the end */
+    u32 count, capacity;
+    struct reg **regs;
+    u32 reg_count, reg_capacity;
+    struct label_use *uses;
+    u32 use_count, use_capacity;
+    u32 local_bytes, shared_bytes, shared_align, param_bytes;
+    bool uses_module_shared;
+    u32 home_file; /* the .file that the function is written in */
+    bool has_body;
+};
+
+struct parser {
+    struct lexer lex;
+    jmp_buf on_error;
+    struct module *module;
+    struct scope *scope, *module_scope;
+    struct parsed_function **functions;
+    u32 function_count, function_capacity;
+    struct parsed_function *fn; /* the one being parsed */
+    const char **files;         /* by .file number */
+    u32 file_count;
+    struct line_info *lines; /* every .loc, for resolving inlined_at */
+    u32 line_count, line_capacity;
+    u32 current_line; /* index + 1 into lines */
+    u32 shared_bytes; /* module-scope .shared variables */
+    u32 shared_align;
+    struct const_entry **consts; /* constants made so far, for reuse */
+    u32 consts_capacity;
+    u32 fn_home_file; /* the file that the function being lowered is written in */
+};
+
+enum { CONST_BUCKETS = 1024 };
+struct const_entry {
+    struct const_entry *next;
+    u64 value;
+    u32 bytes, offset;
+};
+
+struct line_info {
+    u32 file, line, column;
+    u32 at_file, at_line, at_column; /* inlined_at, 0: not inlined */
+};
+
+/* Parses a module's text; false after printing what is wrong. */
+bool parse_module(struct parser *p, const char *text, size_t length);
+/* Lowers a parsed function into p->fn's code; marks it refused when something is not supported. */
+void lower_function(struct parser *p, struct parsed_function *f);
+
+#define GROW(array, count, capacity)                                  \
+    do {                                                              \
+        if ((count) == (capacity)) {                                  \
+            (capacity) = (capacity) ? 2 * (capacity) : 16;            \
+            (array) = realloc((array), (capacity) * sizeof *(array)); \
+            if (!(array)) {                                           \
+                fprintf(stderr, "simgpu: out of host memory\n");      \
+                exit(3);                                              \
+            }                                                         \
+        }                                                             \
+    } while (0)
+
+#endif

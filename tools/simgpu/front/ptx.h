@@ -1,0 +1,158 @@
+/* ptx.h: PTX as parsed (front/ptx_parse.c), and what a family's lowering function may ask for (front/lower.c). */
+#ifndef PTX_H
+#define PTX_H
+
+#include "../sim.h"
+
+enum type {
+    T_NONE,
+    T_PRED,
+    T_B8,
+    T_U8,
+    T_S8,
+    T_B16,
+    T_U16,
+    T_S16,
+    T_B32,
+    T_U32,
+    T_S32,
+    T_B64,
+    T_U64,
+    T_S64,
+    T_B128,
+    T_F16,
+    T_F16X2,
+    T_BF16,
+    T_BF16X2,
+    T_TF32,
+    T_F32,
+    T_F32X2,
+    T_F64,
+    T_E4M3,
+    T_E5M2,
+    T_E4M3X2,
+    T_E5M2X2,
+    T_U16X2,
+    T_S16X2
+};
+u32 type_bytes(enum type t);         /* 1, 2, 4, 8, 16; T_PRED: 0 */
+enum type type_named(const char *s); /* "u32" -> T_U32; T_NONE when it is no type */
+bool type_signed(enum type t);       /* s8 .. s64 */
+bool type_float(enum type t);
+
+struct reg {
+    const char *name;
+    enum type type;
+    u32 id;     /* index among the function's registers */
+    u32 offset; /* byte offset in the frame, once allocated */
+};
+
+/* PARAM is a kernel's parameter, the same for all threads; ARG a .param variable of a call or a device function, which
+ * each thread has its own of. */
+enum symbol_kind {
+    SYM_GLOBAL,
+    SYM_CONST,
+    SYM_SHARED,
+    SYM_DYNAMIC_SHARED,
+    SYM_LOCAL,
+    SYM_PARAM,
+    SYM_ARG,
+    SYM_FUNCTION,
+    SYM_LABEL,
+    SYM_TARGETS
+};
+struct symbol {
+    const char *name;
+    enum symbol_kind kind;
+    u64 address; /* GLOBAL, CONST: address; SHARED: shared address; LOCAL, PARAM, ARG: offset; LABEL: index */
+    u64 bytes;
+    u32 align;
+    enum type type;
+    struct function *fn;
+    struct ptx_operand *targets; /* TARGETS: the labels of a .branchtargets */
+    u32 target_count;
+};
+
+enum operand_kind {
+    OPERAND_REG,
+    OPERAND_IMM,
+    OPERAND_F32,
+    OPERAND_F64,
+    OPERAND_SYMBOL,
+    OPERAND_ADDRESS,
+    OPERAND_VECTOR,
+    OPERAND_PAIR,
+    OPERAND_LIST,
+    OPERAND_SPECIAL,
+    OPERAND_SINK
+};
+struct ptx_operand {
+    enum operand_kind kind;
+    struct reg *reg;       /* REG; base of ADDRESS */
+    struct symbol *symbol; /* SYMBOL; base of ADDRESS */
+    const char *special;   /* SPECIAL: "%tid.x" */
+    u64 imm;               /* IMM: two's complement; F32, F64: bits */
+    s64 offset;            /* ADDRESS, SYMBOL: added bytes */
+    bool negated;          /* !p, -x */
+    struct ptx_operand
+        *element; /* VECTOR {a, b}, PAIR a|b, LIST (a, b); ADDRESS of a tensor copy: [map, {x, y}] */
+    u32 count;
+};
+
+struct ptx_inst {
+    const char *opcode; /* "ld" */
+    const char **mod;   /* "global", "v4", "f32" */
+    u32 mod_count;
+    struct ptx_operand *op;
+    u32 op_count;
+    struct reg *guard;
+    bool guard_negated;
+    const char *text; /* as written, on one line */
+    struct source_line line;
+};
+
+static inline bool streq(const char *a, const char *b)
+{
+    return __builtin_strcmp(a, b) == 0;
+}
+bool has_mod(const struct ptx_inst *p, const char *mod);
+enum type mod_type(const struct ptx_inst *p,
+                   u32 n); /* the n-th modifier that is a type, counted from 0; T_NONE if none */
+
+/* ---- Lowering ---------------------------------------------------------------------------------------------------- */
+
+/* A family's lowering function fills `in` (exec, operands, whatever its executor reads) and returns true, or calls
+ * `return refuse(...)`. Guard and line are already done. A function may emit more than one instruction with
+ * lower_extra. */
+typedef bool (*lower_fn)(struct lowering *lo, const struct ptx_inst *p, struct inst *in);
+struct opcode {
+    const char *name;
+    lower_fn lower;
+};
+/* Every family exports a table that ends with {NULL, NULL}; front/lower.c lists the tables. */
+extern const struct opcode integer_opcodes[], float_opcodes[], convert_opcodes[], memory_opcodes[],
+    atomic_opcodes[], control_opcodes[], warp_opcodes[], barrier_opcodes[], tensor_opcodes[], async_opcodes[];
+
+/* The source operand's lanes, seen as `t`: an immediate becomes a constant of that type (an integer immediate for an f32
+ * operand keeps its bits; a float literal for an f16 operand is converted), a register is taken as it is: the front end
+ * has checked that it is wide enough. */
+operand lower_source(struct lowering *lo, const struct ptx_operand *o, enum type t);
+/* A destination register, NO_OPERAND for `_`. */
+operand lower_dest(struct lowering *lo, const struct ptx_operand *o);
+/* A constant of `bytes` (4, 8 or 16) that holds `value` in all lanes (16: low half value, high half 0). */
+operand lower_const(struct lowering *lo, u64 value, u32 bytes);
+/* A predicate source; *flip becomes ~0 when it is written !p. */
+operand lower_predicate(struct lowering *lo, const struct ptx_operand *o, u32 *flip);
+/* A scratch register of `bytes`. */
+operand lower_temp(struct lowering *lo, u32 bytes);
+/* An address operand: sets in->a (a register or constant), in->imm (offset) and in->addr64. */
+bool lower_address(struct lowering *lo, const struct ptx_operand *o, struct inst *in);
+/* The function's carry flag (add.cc and the like), as a predicate. */
+operand lower_carry(struct lowering *lo);
+/* Room for `count` further operands, for inst.more. */
+operand *lower_more(struct lowering *lo, u32 count);
+/* Says that this instruction is not supported and why; returns false. */
+bool refuse(struct lowering *lo, const struct ptx_inst *p, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif

@@ -1,0 +1,773 @@
+/* ptx_parse.c: PTX text -> modules, variables, functions as lists of instructions (PTX ISA, "Syntax", "Directives"). */
+#include <stdlib.h>
+#include <string.h>
+
+#include "../runtime/heap.h"
+#include "lower.h"
+
+/* ---- Tokens ------------------------------------------------------------------------------------------------------ */
+
+static _Noreturn void parse_error(struct parser *p, const char *expected)
+{
+    fprintf(stderr, "simgpu: PTX line %u: expected %s, found '%s'\n", p->lex.line, expected,
+            p->lex.token.text);
+    longjmp(p->on_error, 1);
+}
+
+static bool at_punct(struct parser *p, char c)
+{
+    return p->lex.token.kind == TOKEN_PUNCT && p->lex.token.text[0] == c;
+}
+static bool at_word(struct parser *p, const char *word)
+{
+    return (p->lex.token.kind == TOKEN_DOT_NAME || p->lex.token.kind == TOKEN_NAME) &&
+           streq(p->lex.token.text, word);
+}
+static bool accept(struct parser *p, char c)
+{
+    if (!at_punct(p, c)) return false;
+    lex_next(&p->lex);
+    return true;
+}
+static bool accept_word(struct parser *p, const char *word)
+{
+    if (!at_word(p, word)) return false;
+    lex_next(&p->lex);
+    return true;
+}
+static void expect(struct parser *p, char c)
+{
+    char text[4] = {'\'', c, '\'', 0};
+    if (!accept(p, c)) parse_error(p, text);
+}
+static const char *expect_name(struct parser *p)
+{
+    if (p->lex.token.kind != TOKEN_NAME) parse_error(p, "a name");
+    const char *text = p->lex.token.text;
+    lex_next(&p->lex);
+    return text;
+}
+static u64 expect_integer(struct parser *p)
+{
+    bool minus = accept(p, '-');
+    if (p->lex.token.kind != TOKEN_NUMBER) parse_error(p, "a number");
+    u64 v = p->lex.token.value;
+    lex_next(&p->lex);
+    return minus ? -v : v;
+}
+static void skip_past(struct parser *p, char c)
+{
+    while (!at_punct(p, c)) {
+        if (p->lex.token.kind == TOKEN_END) parse_error(p, "the end of a directive");
+        lex_next(&p->lex);
+    }
+    lex_next(&p->lex);
+}
+
+/* ---- Names ------------------------------------------------------------------------------------------------------- */
+
+u32 name_bucket(const char *text)
+{
+    return (u32)((uintptr_t)text >> 4 ^ (uintptr_t)text >> 12) % SCOPE_BUCKETS;
+}
+
+static struct name *find_name(struct scope *s, const char *text)
+{
+    for (; s; s = s->outer)
+        for (struct name *n = s->bucket[name_bucket(text)]; n; n = n->next)
+            if (n->text == text) return n;
+    return NULL;
+}
+
+static struct name *define_name(struct parser *p, const char *text)
+{
+    struct name *n = keep(sizeof *n);
+    struct name **slot = &p->scope->bucket[name_bucket(text)];
+    *n = (struct name){.next = *slot, .text = text};
+    *slot = n;
+    return n;
+}
+
+static struct symbol *define_symbol(struct parser *p, const char *text, enum symbol_kind kind)
+{
+    struct symbol *s = keep(sizeof *s);
+    s->name = text;
+    s->kind = kind;
+    define_name(p, text)->symbol = s;
+    return s;
+}
+
+static void push_scope(struct parser *p)
+{
+    struct scope *s = keep(sizeof *s);
+    s->outer = p->scope;
+    p->scope = s;
+}
+
+/* ---- Types ------------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    u8 bytes;
+    bool is_signed, is_float;
+} types[] = {
+    [T_NONE] = {"", 0, false, false},        [T_PRED] = {"pred", 0, false, false},
+    [T_B8] = {"b8", 1, false, false},        [T_U8] = {"u8", 1, false, false},
+    [T_S8] = {"s8", 1, true, false},         [T_B16] = {"b16", 2, false, false},
+    [T_U16] = {"u16", 2, false, false},      [T_S16] = {"s16", 2, true, false},
+    [T_B32] = {"b32", 4, false, false},      [T_U32] = {"u32", 4, false, false},
+    [T_S32] = {"s32", 4, true, false},       [T_B64] = {"b64", 8, false, false},
+    [T_U64] = {"u64", 8, false, false},      [T_S64] = {"s64", 8, true, false},
+    [T_B128] = {"b128", 16, false, false},   [T_F16] = {"f16", 2, false, true},
+    [T_F16X2] = {"f16x2", 4, false, true},   [T_BF16] = {"bf16", 2, false, true},
+    [T_BF16X2] = {"bf16x2", 4, false, true}, [T_TF32] = {"tf32", 4, false, true},
+    [T_F32] = {"f32", 4, false, true},       [T_F32X2] = {"f32x2", 8, false, true},
+    [T_F64] = {"f64", 8, false, true},       [T_E4M3] = {"e4m3", 1, false, true},
+    [T_E5M2] = {"e5m2", 1, false, true},     [T_E4M3X2] = {"e4m3x2", 2, false, true},
+    [T_E5M2X2] = {"e5m2x2", 2, false, true}, [T_U16X2] = {"u16x2", 4, false, false},
+    [T_S16X2] = {"s16x2", 4, true, false},
+};
+
+u32 type_bytes(enum type t)
+{
+    return types[t].bytes;
+}
+bool type_signed(enum type t)
+{
+    return types[t].is_signed;
+}
+bool type_float(enum type t)
+{
+    return types[t].is_float;
+}
+enum type type_named(const char *s)
+{
+    for (u32 t = T_PRED; t < sizeof types / sizeof *types; t++)
+        if (streq(types[t].name, s)) return (enum type)t;
+    return T_NONE;
+}
+
+/* ---- Variables ----------------------------------------------------------------------------------------------------- */
+
+/* What a declaration says: `.align 8 .b8 name[100]`. */
+struct declaration {
+    enum type type;
+    const char *name;
+    u64 bytes;
+    u32 align, elements_per;
+    bool open_array;
+};
+
+static struct declaration parse_declaration(struct parser *p)
+{
+    struct declaration d = {.elements_per = 1};
+    for (; p->lex.token.kind == TOKEN_DOT_NAME;) {
+        const char *word = p->lex.token.text + 1;
+        lex_next(&p->lex);
+        enum type t = type_named(word);
+        if (t != T_NONE)
+            d.type = t;
+        else if (streq(word, "align"))
+            d.align = (u32)expect_integer(p);
+        else if (streq(word, "v2"))
+            d.elements_per = 2;
+        else if (streq(word, "v4"))
+            d.elements_per = 4;
+        else if (streq(word, "attribute")) {
+            expect(p, '(');
+            if (at_word(p, ".managed"))
+                parse_error(p, "no managed variable: the simulated GPU has no managed memory");
+            skip_past(p, ')');
+        }
+        /* .ptr .global and the like on a parameter only say what it points to */
+    }
+    if (d.type == T_NONE) parse_error(p, "a type");
+    d.bytes = type_bytes(d.type) * d.elements_per;
+    if (!d.align) d.align = d.bytes ? (u32)d.bytes : 1;
+    d.name = expect_name(p);
+    while (accept(p, '[')) {
+        if (at_punct(p, ']'))
+            d.open_array = true;
+        else
+            d.bytes *= expect_integer(p);
+        expect(p, ']');
+    }
+    return d;
+}
+
+static u64 round_up(u64 v, u64 to)
+{
+    return (v + to - 1) / to * to;
+}
+
+/* One element of an initialiser, written at `at`: a number, an address, generic(address). */
+static void initial_value(struct parser *p, u8 *at, u32 bytes)
+{
+    u64 v = 0;
+    bool minus = accept(p, '-');
+    if (p->lex.token.kind == TOKEN_NUMBER) {
+        v = p->lex.token.value;
+        if (p->lex.token.float_bytes == 8 && bytes == 4) {
+            double d;
+            float f;
+            memcpy(&d, &v, 8);
+            f = (float)d;
+            v = 0;
+            memcpy(&v, &f, 4);
+        }
+        if (minus && !p->lex.token.float_bytes) v = -v;
+        lex_next(&p->lex);
+    } else {
+        bool wrapped = accept_word(p, "generic");
+        if (wrapped) expect(p, '(');
+        const char *text = expect_name(p);
+        struct name *n = find_name(p->scope, text);
+        if (!n || !n->symbol) parse_error(p, "a variable declared before");
+        v = n->symbol->kind == SYM_FUNCTION ? (u64)(uintptr_t)n->symbol->fn : n->symbol->address;
+        if (wrapped) expect(p, ')');
+        if (accept(p, '+')) v += expect_integer(p);
+    }
+    memcpy(at, &v, bytes);
+}
+
+static u64 initializer(struct parser *p, u8 *base, u64 room, u32 element)
+{
+    u64 at = 0;
+    if (!accept(p, '{')) {
+        initial_value(p, base, element);
+        return element;
+    }
+    while (!at_punct(p, '}')) {
+        if (at_punct(p, '{')) {
+            at += initializer(p, base + at, room - at, element);
+        } else {
+            if (at + element > room) parse_error(p, "no more initial values than the array has elements");
+            initial_value(p, base + at, element);
+            at += element;
+        }
+        if (!accept(p, ',')) break;
+    }
+    expect(p, '}');
+    return at;
+}
+
+static void module_variable_declared(struct parser *p, enum space space, bool is_extern)
+{
+    struct declaration d = parse_declaration(p);
+    if (space == SPACE_SHARED) {
+        struct symbol *s =
+            define_symbol(p, d.name, d.open_array || is_extern ? SYM_DYNAMIC_SHARED : SYM_SHARED);
+        s->align = d.align;
+        if (s->kind == SYM_SHARED) {
+            p->shared_bytes = (u32)round_up(p->shared_bytes, d.align);
+            s->address = SHARED_BASE + p->shared_bytes;
+            s->bytes = d.bytes;
+            p->shared_bytes += (u32)d.bytes;
+            if (d.align > p->shared_align) p->shared_align = d.align;
+        }
+        expect(p, ';');
+        return;
+    }
+    struct symbol *s = define_symbol(p, d.name, space == SPACE_CONST ? SYM_CONST : SYM_GLOBAL);
+    s->bytes = d.bytes;
+    s->type = d.type;
+    struct module *m = p->module;
+    if (!is_extern) {
+        s->address = heap_alloc(d.bytes ? d.bytes : 1,
+                                space == SPACE_CONST ? ALLOCATION_CONST : ALLOCATION_VARIABLE, d.name);
+        if (!s->address) parse_error(p, "a variable that fits into the device's memory");
+        if (accept(p, '=')) initializer(p, (u8 *)(uintptr_t)s->address, d.bytes, type_bytes(d.type));
+        m->variables = realloc(m->variables, (m->variable_count + 1) * sizeof *m->variables);
+        m->variables[m->variable_count++] =
+            (struct variable){d.name, s->address, d.bytes, d.align, space == SPACE_CONST};
+    }
+    expect(p, ';');
+}
+
+/* ---- Operands ------------------------------------------------------------------------------------------------------- */
+
+static void parse_operand(struct parser *p, struct ptx_operand *o);
+
+static void parse_elements(struct parser *p, struct ptx_operand *o, char close)
+{
+    u32 capacity = 0;
+    while (!at_punct(p, close)) {
+        GROW(o->element, o->count, capacity);
+        memset(&o->element[o->count], 0, sizeof *o->element);
+        parse_operand(p, &o->element[o->count++]);
+        if (!accept(p, ',')) break;
+    }
+    expect(p, close);
+}
+
+static void use_label(struct parser *p, struct ptx_operand *o, const char *text)
+{
+    struct parsed_function *f = p->fn;
+    o->kind = OPERAND_SYMBOL;
+    GROW(f->uses, f->use_count, f->use_capacity);
+    f->uses[f->use_count++] = (struct label_use){p->scope, NULL, text};
+    o->imm = f->use_count; /* which use; `symbol` is filled in at the end of the function */
+}
+
+/* A register, special register, variable, label or `_`. */
+static void parse_named(struct parser *p, struct ptx_operand *o)
+{
+    const char *text = p->lex.token.text;
+    lex_next(&p->lex);
+    if (text[0] == '_' && !text[1]) {
+        o->kind = OPERAND_SINK;
+        return;
+    }
+    struct name *n = find_name(p->scope, text);
+    if (n && n->reg) {
+        o->kind = OPERAND_REG;
+        o->reg = n->reg;
+    } else if (n) {
+        o->kind = OPERAND_SYMBOL;
+        o->symbol = n->symbol;
+        if (n->symbol->kind == SYM_SHARED && find_name(p->module_scope, text) == n)
+            p->fn->uses_module_shared = true;
+    } else if (streq(text, "WARP_SZ")) {
+        o->kind = OPERAND_IMM;
+        o->imm = LANES;
+    } else if (text[0] == '%') {
+        o->kind = OPERAND_SPECIAL;
+        o->special = text;
+        if (p->lex.token.kind == TOKEN_DOT_NAME && !p->lex.token.spaced) {
+            char joined[128];
+            snprintf(joined, sizeof joined, "%s%s", text, p->lex.token.text);
+            o->special = intern(joined, strlen(joined));
+            lex_next(&p->lex);
+        }
+    } else {
+        use_label(p, o, text);
+    }
+}
+
+static void parse_offset(struct parser *p, struct ptx_operand *o)
+{
+    while (at_punct(p, '+') || at_punct(p, '-')) {
+        bool minus = at_punct(p, '-');
+        lex_next(&p->lex);
+        s64 v = (s64)expect_integer(p);
+        o->offset += minus ? -v : v;
+    }
+}
+
+static void parse_operand(struct parser *p, struct ptx_operand *o)
+{
+    if (accept(p, '{')) {
+        o->kind = OPERAND_VECTOR;
+        parse_elements(p, o, '}');
+    } else if (accept(p, '(')) {
+        o->kind = OPERAND_LIST;
+        parse_elements(p, o, ')');
+    } else if (accept(p, '[')) {
+        if (p->lex.token.kind == TOKEN_NUMBER)
+            o->offset = (s64)expect_integer(p);
+        else
+            parse_named(p, o);
+        o->kind = OPERAND_ADDRESS;
+        parse_offset(p, o);
+        if (accept(p, ','))
+            parse_elements(p, o, ']');
+        else
+            expect(p, ']');
+    } else if (accept(p, '!')) {
+        parse_operand(p, o);
+        o->negated = true;
+    } else if (at_punct(p, '-') || p->lex.token.kind == TOKEN_NUMBER) {
+        bool minus = accept(p, '-');
+        if (p->lex.token.kind != TOKEN_NUMBER) {
+            parse_operand(p, o);
+            o->negated = true;
+            return;
+        }
+        o->kind = p->lex.token.float_bytes == 4   ? OPERAND_F32
+                  : p->lex.token.float_bytes == 8 ? OPERAND_F64
+                                                  : OPERAND_IMM;
+        o->imm = p->lex.token.value;
+        if (minus)
+            o->imm = o->kind == OPERAND_IMM ? -o->imm
+                                            : o->imm ^ (o->kind == OPERAND_F32 ? 1ull << 31 : 1ull << 63);
+        lex_next(&p->lex);
+    } else if (p->lex.token.kind == TOKEN_NAME) {
+        parse_named(p, o);
+        if (o->kind == OPERAND_SYMBOL) parse_offset(p, o);
+        if (accept(p, '|')) {
+            struct ptx_operand *pair = keep(2 * sizeof *pair);
+            pair[0] = *o;
+            parse_operand(p, &pair[1]);
+            *o = (struct ptx_operand){.kind = OPERAND_PAIR, .element = pair, .count = 2};
+        }
+    } else {
+        parse_error(p, "an operand");
+    }
+}
+
+/* ---- Function bodies ---------------------------------------------------------------------------------------------- */
+
+static void parse_loc(struct parser *p)
+{
+    struct line_info li = {0};
+    li.file = (u32)expect_integer(p);
+    li.line = (u32)expect_integer(p);
+    li.column = (u32)expect_integer(p);
+    while (accept(p, ',')) {
+        if (accept_word(p, "function_name")) {
+            expect_name(p);
+            if (accept(p, '+')) expect_integer(p);
+        } else if (accept_word(p, "inlined_at")) {
+            li.at_file = (u32)expect_integer(p);
+            li.at_line = (u32)expect_integer(p);
+            li.at_column = (u32)expect_integer(p);
+        } else {
+            parse_error(p, "function_name or inlined_at");
+        }
+    }
+    GROW(p->lines, p->line_count, p->line_capacity);
+    p->lines[p->line_count++] = li;
+    p->current_line = p->line_count;
+    if (!p->fn->home_file) p->fn->home_file = li.file;
+}
+
+static void declare_registers(struct parser *p)
+{
+    struct parsed_function *f = p->fn;
+    enum type type = T_NONE;
+    while (p->lex.token.kind == TOKEN_DOT_NAME) {
+        type = type_named(p->lex.token.text + 1);
+        if (type == T_NONE) parse_error(p, "a register type");
+        lex_next(&p->lex);
+    }
+    do {
+        const char *base = expect_name(p);
+        u64 count = 1;
+        bool numbered = accept(p, '<');
+        if (numbered) {
+            count = expect_integer(p);
+            expect(p, '>');
+        }
+        struct reg *regs = keep(count * sizeof *regs);
+        for (u64 i = 0; i < count; i++) {
+            char text[256];
+            int n = snprintf(text, sizeof text, "%s%llu", base, (unsigned long long)i);
+            const char *name = numbered ? intern(text, (size_t)n) : base;
+            regs[i] = (struct reg){.name = name, .type = type, .id = f->reg_count};
+            GROW(f->regs, f->reg_count, f->reg_capacity);
+            f->regs[f->reg_count++] = &regs[i];
+            define_name(p, name)->reg = &regs[i];
+        }
+    } while (accept(p, ','));
+    expect(p, ';');
+}
+
+static void declare_local_variable(struct parser *p, enum space space)
+{
+    struct parsed_function *f = p->fn;
+    struct declaration d = parse_declaration(p);
+    enum symbol_kind kind = space == SPACE_LOCAL ? SYM_LOCAL : space == SPACE_PARAM ? SYM_ARG : SYM_SHARED;
+    if (kind == SYM_SHARED && d.open_array) kind = SYM_DYNAMIC_SHARED;
+    struct symbol *s = define_symbol(p, d.name, kind);
+    u32 *bytes = space == SPACE_LOCAL   ? &f->local_bytes
+                 : space == SPACE_PARAM ? &f->fn->arg_bytes
+                                        : &f->shared_bytes;
+    *bytes = (u32)round_up(*bytes, d.align);
+    s->address = *bytes + (kind == SYM_SHARED ? SHARED_BASE : 0);
+    s->bytes = d.bytes;
+    s->align = d.align;
+    s->type = d.type;
+    *bytes += (u32)d.bytes;
+    if (space == SPACE_SHARED && d.align > f->shared_align) f->shared_align = d.align;
+    expect(p, ';');
+}
+
+static const char *copy_text(const char *start, const char *end)
+{
+    char *s = keep((size_t)(end - start) + 1), *to = s;
+    for (const char *from = start; from < end; from++) {
+        char c = *from == '\t' || *from == '\n' ? ' ' : *from;
+        if (c != ' ' || (to > s && to[-1] != ' ')) *to++ = c;
+    }
+    return s;
+}
+
+static void parse_instruction(struct parser *p)
+{
+    struct parsed_function *f = p->fn;
+    struct ptx_inst in = {0};
+    if (accept(p, '@')) {
+        in.guard_negated = accept(p, '!');
+        struct name *n = find_name(p->scope, expect_name(p));
+        if (!n || !n->reg || n->reg->type != T_PRED) parse_error(p, "a predicate register");
+        in.guard = n->reg;
+    }
+    const char *start = p->lex.token.start, *end = start;
+    in.opcode = expect_name(p);
+    u32 mods = 0, ops = 0;
+    while (p->lex.token.kind == TOKEN_DOT_NAME) {
+        GROW(in.mod, in.mod_count, mods);
+        in.mod[in.mod_count++] = p->lex.token.text + 1;
+        lex_next(&p->lex);
+    }
+    while (!at_punct(p, ';')) {
+        GROW(in.op, in.op_count, ops);
+        memset(&in.op[in.op_count], 0, sizeof *in.op);
+        parse_operand(p, &in.op[in.op_count++]);
+        if (!accept(p, ',')) break;
+    }
+    end = p->lex.token.start;
+    expect(p, ';');
+    in.text = copy_text(start, end);
+    in.line.line = p->current_line; /* resolved to file and line once all .file directives are known */
+    GROW(f->inst, f->count, f->capacity);
+    f->inst[f->count++] = in;
+}
+
+static void define_label(struct parser *p, const char *text)
+{
+    if (accept_word(p, ".branchtargets")) {
+        struct symbol *s = define_symbol(p, text, SYM_TARGETS);
+        struct ptx_operand list = {0};
+        parse_elements(p, &list, ';');
+        s->targets = list.element;
+        s->target_count = list.count;
+    } else if (at_word(p, ".callprototype")) {
+        define_symbol(p, text, SYM_LABEL);
+        skip_past(p, ';');
+    } else {
+        define_symbol(p, text, SYM_LABEL)->address = p->fn->count;
+    }
+}
+
+static void parse_body(struct parser *p)
+{
+    for (u32 depth = 1; depth > 0;) {
+        struct token t = p->lex.token;
+        if (accept(p, '{')) {
+            push_scope(p);
+            depth++;
+        } else if (accept(p, '}')) {
+            if (--depth) p->scope = p->scope->outer;
+        } else if (accept(p, ';')) {
+            /* an empty statement, as hand-written inline assembly leaves them */
+        } else if (accept_word(p, ".reg")) {
+            declare_registers(p);
+        } else if (accept_word(p, ".local")) {
+            declare_local_variable(p, SPACE_LOCAL);
+        } else if (accept_word(p, ".shared")) {
+            declare_local_variable(p, SPACE_SHARED);
+        } else if (accept_word(p, ".param")) {
+            declare_local_variable(p, SPACE_PARAM);
+        } else if (accept_word(p, ".global")) {
+            module_variable_declared(p, SPACE_GLOBAL, false);
+        } else if (accept_word(p, ".const")) {
+            module_variable_declared(p, SPACE_CONST, false);
+        } else if (accept_word(p, ".loc")) {
+            parse_loc(p);
+        } else if (accept_word(p, ".pragma")) {
+            skip_past(p, ';');
+        } else if (t.kind == TOKEN_NAME) {
+            const char *after = p->lex.at;
+            while (after < p->lex.limit && (*after == ' ' || *after == '\t')) after++;
+            if (after < p->lex.limit && *after == ':') {
+                lex_next(&p->lex);
+                lex_next(&p->lex);
+                define_label(p, t.text);
+            } else {
+                parse_instruction(p);
+            }
+        } else if (at_punct(p, '@')) {
+            parse_instruction(p);
+        } else {
+            parse_error(p, "an instruction");
+        }
+    }
+}
+
+static void fix_labels_in(struct parser *p, struct ptx_operand *o)
+{
+    for (u32 i = 0; i < o->count; i++) fix_labels_in(p, &o->element[i]);
+    if (o->kind != OPERAND_SYMBOL || o->symbol || !o->imm) return;
+    struct label_use *use = &p->fn->uses[o->imm - 1];
+    struct name *n = find_name(use->scope, use->name);
+    if (!n || !n->symbol) {
+        fprintf(stderr, "simgpu: PTX function %s: '%s' is not declared\n", p->fn->fn->name, use->name);
+        longjmp(p->on_error, 1);
+    }
+    o->symbol = n->symbol;
+    o->imm = 0;
+}
+
+static void fix_labels(struct parser *p, struct scope *all)
+{
+    struct parsed_function *f = p->fn;
+    for (u32 i = 0; i < f->count; i++)
+        for (u32 k = 0; k < f->inst[i].op_count; k++) fix_labels_in(p, &f->inst[i].op[k]);
+    for (u32 u = 0; u < f->use_count; u++) /* the tables of .branchtargets */
+        for (struct scope *s = f->uses[u].scope; s && s != all->outer; s = s->outer)
+            for (u32 b = 0; b < SCOPE_BUCKETS; b++)
+                for (struct name *n = s->bucket[b]; n; n = n->next)
+                    if (n->symbol && n->symbol->kind == SYM_TARGETS)
+                        for (u32 i = 0; i < n->symbol->target_count; i++)
+                            fix_labels_in(p, &n->symbol->targets[i]);
+}
+
+/* ---- Functions -------------------------------------------------------------------------------------------------------- */
+
+/* `(.param .b32 a, .param .align 8 .b8 b[16])`. A kernel's lie in its parameter buffer, a function's among its .param
+ * variables. */
+static struct param *parse_params(struct parser *p, bool kernel, u32 *count)
+{
+    struct param *list = NULL;
+    u32 capacity = 0;
+    *count = 0;
+    expect(p, '(');
+    while (!at_punct(p, ')')) {
+        if (!accept_word(p, ".param")) parse_error(p, ".param");
+        struct declaration d = parse_declaration(p);
+        u32 *bytes = kernel ? &p->fn->fn->param_bytes : &p->fn->fn->arg_bytes;
+        *bytes = (u32)round_up(*bytes, d.align);
+        struct symbol *s = define_symbol(p, d.name, kernel ? SYM_PARAM : SYM_ARG);
+        s->address = *bytes;
+        s->bytes = d.bytes;
+        s->align = d.align;
+        s->type = d.type;
+        GROW(list, *count, capacity);
+        list[(*count)++] = (struct param){d.name, *bytes, (u32)d.bytes};
+        *bytes += (u32)d.bytes;
+        if (!accept(p, ',')) break;
+    }
+    expect(p, ')');
+    return list;
+}
+
+static u32 parse_extent(struct parser *p, u32 extent[3])
+{
+    u32 product = 1;
+    for (int i = 0; i < 3; i++) {
+        extent[i] = 1;
+        if (i == 0 || accept(p, ',')) extent[i] = (u32)expect_integer(p);
+        product *= extent[i];
+    }
+    return product;
+}
+
+static void parse_function(struct parser *p, bool kernel)
+{
+    struct parsed_function *f = keep(sizeof *f);
+    struct scope *saved = p->scope;
+    p->fn = f;
+    f->fn = keep(sizeof *f->fn);
+    f->fn->module = p->module;
+    f->fn->is_kernel = kernel;
+    f->fn->max_threads = 1024;
+    f->shared_align = 16;
+    push_scope(p);
+    struct scope *inner = p->scope;
+    if (!kernel && at_punct(p, '(')) f->fn->results = parse_params(p, false, &f->fn->result_count);
+    f->fn->name = expect_name(p);
+    if (at_punct(p, '(')) f->fn->params = parse_params(p, kernel, &f->fn->param_count);
+    struct name *declared = find_name(p->module_scope, f->fn->name);
+    if (declared && declared->symbol && declared->symbol->kind == SYM_FUNCTION) {
+        struct function *old = declared->symbol->fn; /* a prototype came first: calls refer to its struct */
+        *old = *f->fn;
+        f->fn = old;
+    } else {
+        p->scope = p->module_scope;
+        struct symbol *s = define_symbol(p, f->fn->name, SYM_FUNCTION);
+        s->fn = f->fn;
+        p->scope = inner;
+    }
+    u32 ignored[3];
+    while (p->lex.token.kind == TOKEN_DOT_NAME) {
+        if (accept_word(p, ".maxntid") || accept_word(p, ".reqntid"))
+            f->fn->max_threads = parse_extent(p, ignored);
+        else if (accept_word(p, ".reqnctapercluster"))
+            parse_extent(p, f->fn->cluster);
+        else if (accept_word(p, ".minnctapersm") || accept_word(p, ".maxnreg") ||
+                 accept_word(p, ".maxclusterrank") || accept_word(p, ".minnctapercluster") ||
+                 accept_word(p, ".abi_preserve") || accept_word(p, ".abi_preserve_control"))
+            expect_integer(p);
+        else if (accept_word(p, ".pragma"))
+            skip_past(p, ';');
+        else if (accept_word(p, ".noreturn") || accept_word(p, ".explicitcluster") ||
+                 accept_word(p, ".blocksareclusters"))
+            continue;
+        else
+            parse_error(p, "a kernel directive");
+    }
+    if (accept(p, ';')) {
+        p->scope = saved;
+        return; /* a prototype */
+    }
+    expect(p, '{');
+    f->has_body = true;
+    p->current_line = 0;
+    parse_body(p);
+    fix_labels(p, inner);
+    p->scope = saved;
+    GROW(p->functions, p->function_count, p->function_capacity);
+    p->functions[p->function_count++] = f;
+}
+
+static void parse_file(struct parser *p)
+{
+    u32 number = (u32)expect_integer(p);
+    if (p->lex.token.kind != TOKEN_STRING) parse_error(p, "a file name");
+    if (number >= p->file_count) {
+        p->files = realloc(p->files, (number + 1) * sizeof *p->files);
+        for (u32 i = p->file_count; i <= number; i++) p->files[i] = NULL;
+        p->file_count = number + 1;
+    }
+    p->files[number] = p->lex.token.text;
+    lex_next(&p->lex);
+    while (accept(p, ',')) expect_integer(p); /* time stamp, size */
+}
+
+bool parse_module(struct parser *p, const char *text, size_t length)
+{
+    if (setjmp(p->on_error)) return false;
+    lex_start(&p->lex, text, length);
+    push_scope(p);
+    p->module_scope = p->scope;
+    bool is_extern = false;
+    while (p->lex.token.kind != TOKEN_END) {
+        if (accept_word(p, ".version")) {
+            lex_next(&p->lex); /* 9.0 */
+        } else if (accept_word(p, ".target")) {
+            p->module->ptx_target = expect_name(p);
+            while (accept(p, ',')) expect_name(p);
+        } else if (accept_word(p, ".address_size")) {
+            if (expect_integer(p) != 64) parse_error(p, "64-bit addresses");
+        } else if (accept_word(p, ".file")) {
+            parse_file(p);
+        } else if (accept_word(p, ".section")) {
+            skip_past(p, '}');
+        } else if (accept_word(p, ".pragma") || accept_word(p, ".alias")) {
+            skip_past(p, ';');
+        } else if (accept_word(p, ".visible") || accept_word(p, ".weak") || accept_word(p, ".common")) {
+            is_extern = false;
+        } else if (accept_word(p, ".extern")) {
+            is_extern = true;
+        } else if (accept_word(p, ".entry")) {
+            parse_function(p, true);
+        } else if (accept_word(p, ".func")) {
+            accept_word(p, ".attribute");
+            parse_function(p, false);
+            is_extern = false;
+        } else if (accept_word(p, ".global") || accept_word(p, ".texref") || accept_word(p, ".surfref")) {
+            module_variable_declared(p, SPACE_GLOBAL, is_extern);
+            is_extern = false;
+        } else if (accept_word(p, ".const")) {
+            module_variable_declared(p, SPACE_CONST, is_extern);
+            is_extern = false;
+        } else if (accept_word(p, ".shared")) {
+            module_variable_declared(p, SPACE_SHARED, is_extern);
+            is_extern = false;
+        } else if (!accept(p, ';')) {
+            parse_error(p, "a module directive");
+        }
+    }
+    return true;
+}

@@ -1,0 +1,286 @@
+/* counters.c: what a profiler would count, by source line: a table when the program ends, and JSON. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../exec/memory.h"
+#include "report.h"
+
+/* ---- Counting ------------------------------------------------------------------------------------------------------------ */
+
+/* Shared memory: 32 banks of 4 bytes, each delivering one word a pass. A warp's 8-byte accesses are served in two halves,
+ * 16-byte accesses in four quarters, as the hardware's documentation describes; within one group, lanes that want the same
+ * word share it. The ideal is what the distinct bytes need at 128 a pass. */
+u32 shared_passes(u32 mask, const u64 address[LANES], u32 bytes, u32 *ideal)
+{
+    u32 group = bytes <= 4 ? 32 : bytes == 8 ? 16 : 8, passes = 0, words_each = bytes <= 4 ? 1 : bytes / 4;
+    *ideal = 0;
+    for (u32 first = 0; first < LANES; first += group) {
+        u32 seen[LANES * 4], count = 0, per_bank[32] = {0}, most = 0;
+        for (u32 i = first; i < first + group; i++) {
+            if (!(mask >> i & 1)) continue;
+            for (u32 k = 0; k < words_each; k++) {
+                u32 word = (u32)(address[i] >> 2) + k;
+                bool again = false;
+                for (u32 s = 0; s < count && !again; s++) again = seen[s] == word;
+                if (again) continue;
+                seen[count++] = word;
+                u32 n = ++per_bank[word % 32];
+                if (n > most) most = n;
+            }
+        }
+        passes += most;
+        *ideal += (count + 31) / 32;
+    }
+    return passes;
+}
+
+void count_shared(struct warp *w, const struct inst *in, u32 mask, const u64 address[LANES], u32 bytes)
+{
+    struct counter *c = &w->counters[in - w->frame->fn->code];
+    u32 ideal;
+    c->shared_wavefronts += shared_passes(mask, address, bytes, &ideal);
+    c->shared_ideal += ideal;
+}
+
+/* Global memory moves in sectors of 32 bytes. The ideal is what the distinct bytes that the warp asks for would fill. */
+void count_global(struct warp *w, const struct inst *in, u32 mask, const u64 address[LANES], u32 bytes)
+{
+    struct counter *c = &w->counters[in - w->frame->fn->code];
+    u64 sector[LANES * 2], start[LANES];
+    u32 sectors = 0, distinct = 0;
+    for (u32 i = 0; i < LANES; i++) {
+        if (!(mask >> i & 1)) continue;
+        bool again = false;
+        for (u32 s = 0; s < distinct && !again; s++) again = start[s] == address[i];
+        if (!again) start[distinct++] = address[i];
+        for (u64 at = address[i] / 32; at <= (address[i] + bytes - 1) / 32; at++) {
+            again = false;
+            for (u32 s = 0; s < sectors && !again; s++) again = sector[s] == at;
+            if (!again) sector[sectors++] = at;
+        }
+    }
+    c->sectors += sectors;
+    c->sectors_ideal += (distinct * bytes + 31) / 32;
+}
+
+/* ---- Collecting ------------------------------------------------------------------------------------------------------------ */
+
+struct launched {
+    struct launched *next;
+    const struct function *kernel;
+    u64 launches, instructions;
+};
+static struct launched *all_kernels;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static void report(void);
+
+void counters_prepare(const struct module *m, u32 workers)
+{
+    for (u32 i = 0; i < m->function_count; i++) {
+        struct function *fn = m->functions[i];
+        if (!fn->counters) fn->counters = calloc(MAX_WORKERS, sizeof *fn->counters);
+        if (!fn->counters) abort();
+        for (u32 k = 0; k < workers; k++)
+            if (!fn->counters[k] && !(fn->counters[k] = calloc(fn->code_count + 1, sizeof **fn->counters)))
+                abort();
+    }
+}
+
+void counters_launched(const struct launch *l, u64 instructions)
+{
+    pthread_mutex_lock(&lock);
+    static bool registered;
+    if (!registered) atexit(report);
+    registered = true;
+    struct launched **at = &all_kernels;
+    while (*at && (*at)->kernel != l->kernel) at = &(*at)->next;
+    if (!*at && (*at = calloc(1, sizeof **at))) (*at)->kernel = l->kernel;
+    if (*at) {
+        (*at)->launches++;
+        (*at)->instructions += instructions;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* The counters of all instructions that one source line became. */
+struct line_total {
+    const char *file;
+    u32 line;
+    struct counter sum;
+};
+
+static void add(struct counter *to, const struct counter *from)
+{
+    u64 *t = (u64 *)to;
+    const u64 *f = (const u64 *)from;
+    for (size_t i = 0; i < sizeof *to / sizeof *t; i++) t[i] += f[i];
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct line_total *x = a, *y = b;
+    int order = strcmp(x->file ? x->file : "", y->file ? y->file : "");
+    return order ? order : x->line < y->line ? -1 : x->line > y->line;
+}
+static int by_weight(const void *a, const void *b)
+{
+    const struct line_total *x = a, *y = b;
+    return x->sum.warps < y->sum.warps ? 1 : x->sum.warps > y->sum.warps ? -1 : by_place(a, b);
+}
+
+static u32 collect_function(const struct function *fn, struct line_total *lines, u32 n)
+{
+    for (u32 i = 0; i < fn->code_count; i++) {
+        struct counter sum = {0};
+        for (u32 k = 0; k < MAX_WORKERS; k++)
+            if (fn->counters && fn->counters[k]) add(&sum, &fn->counters[k][i]);
+        if (!sum.warps) continue;
+        u32 at = 0;
+        while (at < n && (lines[at].line != fn->lines[i].line || lines[at].file != fn->lines[i].file)) at++;
+        if (at == n) lines[n++] = (struct line_total){.file = fn->lines[i].file, .line = fn->lines[i].line};
+        add(&lines[at].sum, &sum);
+    }
+    return n;
+}
+
+static const char *base_name(const char *path)
+{
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    return slash ? slash + 1 : path ? path : "(no -lineinfo)";
+}
+
+/* The source line's own text, trimmed, or "" when the file cannot be read. */
+static const char *source_text(const char *path, u32 line)
+{
+    static char text[512];
+    FILE *f = path ? fopen(path, "r") : NULL;
+    text[0] = 0;
+    if (!f) return text;
+    u32 at = 0;
+    while (at < line && fgets(text, sizeof text, f)) at += strchr(text, '\n') != NULL;
+    fclose(f);
+    if (at < line) text[0] = 0;
+    text[strcspn(text, "\n")] = 0;
+    const char *from = text + strspn(text, " \t");
+    return from;
+}
+
+static void print_ratio(FILE *out, u64 actual, u64 ideal)
+{
+    if (!actual)
+        fprintf(out, " %21s", "");
+    else
+        fprintf(out, " %8llu/%-8llu%3.0fx", (unsigned long long)actual, (unsigned long long)ideal,
+                ideal ? (double)actual / (double)ideal : 0);
+}
+
+static void print_kernel(const struct launched *k, struct line_total *lines, u32 n)
+{
+    fprintf(stderr, "\nsimgpu: kernel %s: %llu launch%s, %llu warp instructions\n",
+            readable_name(k->kernel->name), (unsigned long long)k->launches, k->launches == 1 ? "" : "es",
+            (unsigned long long)k->instructions);
+    struct counter all = {0};
+    for (u32 i = 0; i < n; i++) add(&all, &lines[i].sum);
+    fprintf(stderr, "%-29s %10s %5s %21s %21s %5s\n", "", "warp", "lanes", "global sectors",
+            "shared wavefronts", "");
+    fprintf(stderr, "%-29s %10s %5s %21s %21s %5s\n", "line", "instrs", "on", "actual/ideal", "actual/ideal",
+            "split");
+    qsort(lines, n, sizeof *lines, by_weight);
+    u32 shown = n < options.profile_lines ? n : options.profile_lines;
+    qsort(lines, shown, sizeof *lines, by_place);
+    for (u32 i = 0; i <= shown; i++) {
+        const struct counter *c = i < shown ? &lines[i].sum : &all;
+        char place[64];
+        if (i < shown)
+            snprintf(place, sizeof place, "%.22s:%u", base_name(lines[i].file), lines[i].line);
+        else
+            snprintf(place, sizeof place, "all%s", shown < n ? " (more lines: --profile=LINES)" : "");
+        fprintf(stderr, "%-29s %10llu %5.1f", place, (unsigned long long)c->warps,
+                c->warps ? (double)c->lanes / (double)c->warps : 0);
+        print_ratio(stderr, c->sectors, c->sectors_ideal);
+        print_ratio(stderr, c->shared_wavefronts, c->shared_ideal);
+        if (c->diverged)
+            fprintf(stderr, " %5llu", (unsigned long long)c->diverged);
+        else
+            fprintf(stderr, " %5s", "");
+        if (c->flops) fprintf(stderr, " %.4g MFLOP tensor", (double)c->flops * 1e-6);
+        fprintf(stderr, i < shown ? "  %.60s\n" : "\n", source_text(lines[i].file, lines[i].line));
+    }
+}
+
+static void json_text(FILE *f, const char *s)
+{
+    fputc('"', f);
+    for (; *s; s++) {
+        if (*s == '"' || *s == '\\') fputc('\\', f);
+        if ((u8)*s >= 32) fputc(*s, f);
+    }
+    fputc('"', f);
+}
+
+static void json_kernel(FILE *f, const struct launched *k, struct line_total *lines, u32 n, bool first)
+{
+    fprintf(f, "%s\n  {\"kernel\": ", first ? "" : ",");
+    json_text(f, readable_name(k->kernel->name));
+    fprintf(f, ", \"launches\": %llu, \"instructions\": %llu, \"lines\": [", (unsigned long long)k->launches,
+            (unsigned long long)k->instructions);
+    qsort(lines, n, sizeof *lines, by_place);
+    for (u32 i = 0; i < n; i++) {
+        const struct counter *c = &lines[i].sum;
+        fprintf(f, "%s\n    {\"file\": ", i ? "," : "");
+        json_text(f, lines[i].file ? lines[i].file : "");
+        fprintf(f, ", \"line\": %u, \"text\": ", lines[i].line);
+        json_text(f, source_text(lines[i].file, lines[i].line));
+        fprintf(f, ", \"warp_instructions\": %llu, \"active_lanes\": %llu, \"divergent_branches\": %llu, ",
+                (unsigned long long)c->warps, (unsigned long long)c->lanes, (unsigned long long)c->diverged);
+        fprintf(f, "\"global_sectors\": %llu, \"global_sectors_ideal\": %llu, ",
+                (unsigned long long)c->sectors, (unsigned long long)c->sectors_ideal);
+        fprintf(f, "\"shared_wavefronts\": %llu, \"shared_wavefronts_ideal\": %llu, \"tensor_flops\": %llu}",
+                (unsigned long long)c->shared_wavefronts, (unsigned long long)c->shared_ideal,
+                (unsigned long long)c->flops);
+    }
+    fprintf(f, "]}");
+}
+
+/* A kernel's own lines, and those of the device functions of its module that it may have called. */
+static u32 collect(const struct launched *k, struct line_total **out)
+{
+    const struct module *m = k->kernel->module;
+    u32 room = k->kernel->code_count, n;
+    for (u32 i = 0; i < m->function_count; i++)
+        room += m->functions[i]->is_kernel ? 0 : m->functions[i]->code_count;
+    *out = calloc(room + 1, sizeof **out);
+    if (!*out) abort();
+    n = collect_function(k->kernel, *out, 0);
+    for (u32 i = 0; i < m->function_count && k->kernel->calls; i++)
+        if (!m->functions[i]->is_kernel) n = collect_function(m->functions[i], *out, n);
+    return n;
+}
+
+static void report(void)
+{
+    char temporary[4096];
+    FILE *json = NULL;
+    if (options.json) {
+        snprintf(temporary, sizeof temporary, "%s.part", options.json);
+        json = fopen(temporary, "w");
+        if (!json)
+            fprintf(stderr, "simgpu: cannot write %s\n", temporary);
+        else
+            fprintf(json, "[");
+    }
+    fflush(stdout);
+    for (const struct launched *k = all_kernels; k; k = k->next) {
+        struct line_total *lines;
+        u32 n = collect(k, &lines);
+        if (json) json_kernel(json, k, lines, n, k == all_kernels);
+        if (options.profile) print_kernel(k, lines, n);
+        free(lines);
+    }
+    if (json) {
+        fprintf(json, "\n]\n");
+        if (fclose(json) || rename(temporary, options.json))
+            fprintf(stderr, "simgpu: cannot write %s\n", options.json);
+    }
+}

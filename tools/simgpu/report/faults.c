@@ -1,0 +1,137 @@
+/* faults.c: what is said when a kernel cannot go on. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "report.h"
+
+const char *readable_name(const char *symbol)
+{
+    char *(*demangle)(const char *, char *, size_t *, int *);
+    *(void **)&demangle = dlsym(RTLD_DEFAULT, "__cxa_demangle");
+    int status = 1;
+    char *name = demangle ? demangle(symbol, NULL, NULL, &status) : NULL;
+    return name && status == 0 ? name : symbol;
+}
+
+/* The first fault of a launch is the one that is told; workers that meet another meanwhile only stop. */
+static pthread_mutex_t telling = PTHREAD_MUTEX_INITIALIZER;
+
+static void print_place(const struct function *fn, const struct inst *in)
+{
+    const struct source_line *at = &fn->lines[in - fn->code];
+    if (!at->file) return;
+    fprintf(stderr, "  at %s:%u", at->file, at->line);
+    if (at->via_file && (at->via_file != at->file || at->via_line != at->line))
+        fprintf(stderr, " (in %s:%u)", at->via_file, at->via_line);
+    fprintf(stderr, ": %s\n", fn->text[in - fn->code]);
+}
+
+static void print_thread(const struct warp *w, u32 lane)
+{
+    const struct launch *l = w->block->launch;
+    u32 t = w->id * LANES + lane;
+    fprintf(stderr, "  block (%u,%u,%u), thread (%u,%u,%u)", w->block->ctaid[0], w->block->ctaid[1],
+            w->block->ctaid[2], t % l->block[0], t / l->block[0] % l->block[1],
+            t / l->block[0] / l->block[1]);
+}
+
+static _Noreturn void stop_worker(struct worker *worker)
+{
+    longjmp(worker->on_fault, 1);
+}
+
+void fault(struct warp *w, const struct inst *in, u32 lanes, int error, const char *format, ...)
+{
+    struct launch *l = w->block->launch;
+    pthread_mutex_lock(&telling);
+    if (!l->error) {
+        l->error = error;
+        va_list args;
+        va_start(args, format);
+        fflush(stdout);
+        fprintf(stderr, "simgpu: kernel %s: ", readable_name(l->kernel->name));
+        vfprintf(stderr, format, args);
+        fprintf(stderr, "\n");
+        va_end(args);
+        print_place(w->frame->fn, in);
+        for (const struct frame *f = w->frame; f->up; f = f->up) {
+            fprintf(stderr, "  called");
+            print_place(f->up->fn, f->call);
+        }
+        print_thread(w, lanes ? first_lane(lanes) : 0);
+        if (lanes & (lanes - 1))
+            fprintf(stderr, ", and %d more lanes of its warp", __builtin_popcount(lanes) - 1);
+        fprintf(stderr, "\n");
+    }
+    pthread_mutex_unlock(&telling);
+    stop_worker(w->block->worker);
+}
+
+static void print_waiter(const struct warp *w, const struct split *s)
+{
+    const struct block *b = w->block;
+    const struct function *fn = s->frame->fn;
+    fprintf(stderr, "  warp %u, lanes 0x%08x: ", w->id, s->mask);
+    const struct inst *in = &fn->code[s->pc];
+    if (s->state == SPLIT_WAIT_BARRIER) {
+        const struct barrier *bar = &b->barriers[s->barrier];
+        in--;
+        fprintf(stderr, "waits at barrier %u, where %u of %u threads have arrived\n  ", s->barrier,
+                bar->arrived, bar->expected ? bar->expected : b->live_threads);
+    } else if (s->state == SPLIT_WAIT_LANES) {
+        fprintf(stderr, "waits for lanes 0x%08x to come to this instruction\n  ", s->wait_mask & ~s->mask);
+    } else {
+        fprintf(stderr, "waits\n  ");
+    }
+    print_place(fn, in);
+}
+
+void fault_deadlock(struct block *b)
+{
+    struct launch *l = b->launch;
+    pthread_mutex_lock(&telling);
+    if (!l->error) {
+        l->error = ERR_LAUNCH_TIMEOUT;
+        fflush(stdout);
+        fprintf(stderr, "simgpu: kernel %s: deadlock: no warp of block (%u,%u,%u) can go on\n",
+                readable_name(l->kernel->name), b->ctaid[0], b->ctaid[1], b->ctaid[2]);
+        for (u32 k = 0; k < b->warp_count; k++) {
+            const struct warp *w = &b->warps[k];
+            if (!w->live) fprintf(stderr, "  warp %u: has exited\n", k);
+            for (s32 i = 0; i < MAX_SPLITS; i++) {
+                enum split_state state = w->splits[i].state;
+                if (state == SPLIT_WAIT_BARRIER || state == SPLIT_WAIT_LANES || state == SPLIT_WAIT_OTHER)
+                    print_waiter(w, &w->splits[i]);
+            }
+        }
+    }
+    pthread_mutex_unlock(&telling);
+    stop_worker(b->worker);
+}
+
+void fault_too_long(struct block *b)
+{
+    struct launch *l = b->launch;
+    pthread_mutex_lock(&telling);
+    if (!l->error) {
+        l->error = ERR_LAUNCH_TIMEOUT;
+        fflush(stdout);
+        fprintf(stderr, "simgpu: kernel %s: stopped after %llu warp instructions (--max-instructions)\n",
+                readable_name(l->kernel->name), (unsigned long long)options.max_instructions);
+        for (u32 k = 0; k < b->warp_count; k++)
+            for (s32 i = 0; i < MAX_SPLITS; i++)
+                if (b->warps[k].splits[i].state == SPLIT_READY) {
+                    const struct split *s = &b->warps[k].splits[i];
+                    fprintf(stderr, "  block (%u,%u,%u), warp %u is", b->ctaid[0], b->ctaid[1], b->ctaid[2],
+                            k);
+                    print_place(s->frame->fn, &s->frame->fn->code[s->pc]);
+                    break;
+                }
+    }
+    pthread_mutex_unlock(&telling);
+    stop_worker(b->worker);
+}

@@ -1,0 +1,389 @@
+/* sim.h: the machine that the simulated GPU executes: types, instructions, warps, blocks, launches.
+ *
+ * Data flows one way. front/ turns PTX text into functions made of `struct inst`; exec/ holds, for each family of
+ * instructions, the function that chooses an executor when the PTX is lowered and the executors themselves, each one
+ * loop over 32 lanes; runtime/ is the CUDA runtime API and the scheduler that drives warps; report/ prints what was
+ * counted and what went wrong.
+ *
+ * A register is an array of 32 lanes: 128 bytes for anything up to 32 bits (8- and 16-bit values are kept
+ * zero-extended in a 32-bit lane), 256 bytes for 64-bit values, 512 for 128-bit ones. A predicate is one 32-bit word,
+ * bit i for lane i. */
+#ifndef SIM_H
+#define SIM_H
+
+#include <setjmp.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+typedef uint8_t u8;
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef uint64_t u64;
+typedef int8_t s8;
+typedef int16_t s16;
+typedef int32_t s32;
+typedef int64_t s64;
+
+enum { LANES = 32, MAX_WARPS = 32, NUM_BARRIERS = 16 };
+#define ALL_LANES 0xffffffffu
+
+struct warp;
+struct inst;
+struct ptx_inst;
+struct lowering;
+
+/* ---- Operands ------------------------------------------------------------------------------------------------- */
+
+/* Where an operand's 32 lanes lie: the top two bits name a bank of the warp, the rest is a byte offset into it. So
+ * registers, constants and special registers are all read alike, and no executor has a case for immediates. */
+typedef u32 operand;
+enum { BANK_REGS, BANK_CONSTS, BANK_SPECIAL, NUM_BANKS };
+#define BANK_SHIFT  30
+#define BANK_OFFSET ((1u << BANK_SHIFT) - 1)
+#define NO_OPERAND  0xffffffffu /* a destination `_`, an absent operand */
+
+/* ---- Instructions ---------------------------------------------------------------------------------------------- */
+
+/* Executes `in` for the lanes in `mask` (never 0, a subset of w->active). w->pc already points past `in`. */
+typedef void (*exec_fn)(struct warp *w, const struct inst *in, u32 mask);
+
+enum space { SPACE_GENERIC, SPACE_GLOBAL, SPACE_SHARED, SPACE_LOCAL, SPACE_CONST, SPACE_PARAM };
+
+struct inst {
+    exec_fn exec;
+    operand d, a, b, c;  /* destination and sources; what an executor needs beyond these is in `more` */
+    u32 guard;           /* offset of the guard predicate in BANK_REGS, or NO_OPERAND */
+    u32 guard_flip;      /* ~0 for @!p */
+    s64 imm;             /* address offset, or an immediate that is the same in all lanes */
+    const operand *more; /* further operands: vector elements, fragments, call arguments */
+    s32 target;          /* branch: index of the target instruction */
+    s32 reconverge;      /* branch: index of the immediate post-dominator, where its lanes meet again */
+    u16 flags, aux;      /* meaning belongs to the executor */
+    u8 space, bytes, count,
+        addr64;       /* memory: state space, bytes an element, elements, 64-bit address register */
+    const void *data; /* call: the callee; others: what the executor's author likes */
+};
+
+/* Where an instruction came from. `line` is in `file`; when it was inlined, `via_*` is the innermost position. */
+struct source_line {
+    const char *file, *via_file;
+    u32 line, via_line;
+};
+
+/* ---- Modules and functions -------------------------------------------------------------------------------------- */
+
+struct param {
+    const char *name;
+    u32 offset, bytes;
+};
+
+/* A function or kernel, lowered. */
+struct function {
+    const char *name;
+    struct module *module;
+    bool is_kernel;
+    struct inst *code;
+    u32 code_count;
+    struct source_line *lines; /* one for each instruction */
+    const char **text;         /* the PTX of each instruction, for messages */
+    u32 reg_bytes;             /* size of a register frame */
+    u32 regs_per_thread; /* as cudaFuncGetAttributes would say: an estimate, PTX has no register allocation */
+    u32 local_bytes;     /* .local bytes a thread */
+    u32 shared_bytes;    /* static shared memory of a kernel */
+    u32 shared_align;    /* alignment wanted for dynamic shared memory */
+    u32 param_bytes;     /* kernel: parameter buffer */
+    u32 arg_bytes;       /* .param variables a thread: a function's formal ones, and those of its calls */
+    struct param *params,
+        *results; /* formal ones: offsets in the parameter buffer, or in the .param variables */
+    u32 param_count, result_count;
+    u32 max_threads; /* .maxntid / .reqntid product, or 1024 */
+    u32 cluster[3];  /* .reqnctapercluster, or 0 */
+    bool calls;      /* calls functions: needs stack */
+    bool refused;    /* lowering met something unsupported; `why` says what and where */
+    char *why;
+    struct counter **counters; /* with --profile: for each worker, one for each instruction */
+};
+
+struct variable { /* a module-scope .global or .const variable */
+    const char *name;
+    u64 address, bytes;
+    u32 align;
+    bool is_const;
+};
+
+struct module {
+    const char *ptx_target; /* "sm_90a" */
+    struct function **functions;
+    u32 function_count;
+    struct variable *variables;
+    u32 variable_count;
+    u8 *consts; /* BANK_CONSTS: every immediate of the module, spread over 32 lanes */
+    u32 consts_bytes;
+    struct dynamic_ref {
+        u32 offset;
+        s64 addend;
+        bool is64;
+    } * dynamic_refs; /* constants that hold the address of dynamic shared memory */
+    u32 dynamic_ref_count;
+};
+
+/* Parses and lowers PTX text. Returns NULL and prints why when the text is not PTX; a kernel that uses an unsupported
+ * instruction is kept, marked `refused`, and fails when it is launched. */
+struct module *module_load(const char *ptx, size_t length);
+struct function *module_function(struct module *m, const char *name);
+struct variable *module_variable(struct module *m, const char *name);
+
+/* ---- Warps ------------------------------------------------------------------------------------------------------- */
+
+/* A call frame: one register file for the lanes that made the call together. */
+struct frame {
+    struct frame *up;
+    const struct function *fn;
+    u8 *regs;              /* fn->reg_bytes */
+    u8 *args;              /* .param variables: 32 lanes x fn->arg_bytes */
+    u32 local_base;        /* where this frame's .local variables start in each thread's local memory */
+    u32 return_pc;         /* in up->fn */
+    s32 return_reconverge; /* the caller's pending reconvergence point */
+    const struct inst *call;
+    u32 refs; /* splits that use the frame */
+};
+
+/* Lanes that run together. A divergent branch turns the split into an inner node of a tree whose leaves run on
+ * independently; a leaf that reaches its `reconverge` index dissolves into its parent, which runs again when no child is
+ * left. So the lanes of a branch meet at its immediate post-dominator, and yet a leaf that waits (for a barrier, for
+ * __syncwarp) never keeps its siblings from running. */
+enum split_state {
+    SPLIT_FREE,
+    SPLIT_READY,
+    SPLIT_INNER,
+    SPLIT_WAIT_LANES,
+    SPLIT_WAIT_BARRIER,
+    SPLIT_WAIT_OTHER
+};
+struct split {
+    enum split_state state;
+    u32 pc;         /* next instruction, index into frame->fn->code */
+    u32 mask;       /* lanes in this split and its children */
+    u32 arrived;    /* inner: lanes that already wait at the reconvergence point */
+    u32 children;   /* inner: leaves and inner nodes below */
+    s32 reconverge; /* index at which this split dissolves into its parent, -1: never */
+    s32 parent;
+    struct frame *frame;
+    u32 wait_mask; /* SPLIT_WAIT_LANES: the lanes it must be joined by */
+    u32 barrier;   /* SPLIT_WAIT_BARRIER: which */
+};
+enum { MAX_SPLITS = 64 };
+
+/* What --profile counts for an instruction; report/counters.c sums over workers and source lines. */
+struct counter {
+    u64 warps, lanes;                    /* executions, and active lanes in them */
+    u64 diverged;                        /* branches whose lanes went different ways */
+    u64 shared_wavefronts, shared_ideal; /* passes through the 32 banks, and how few the bytes need */
+    u64 sectors, sectors_ideal;          /* 32-byte sectors of global memory, likewise */
+    u64 flops;                           /* of tensor cores */
+};
+
+struct block;
+struct worker;
+
+struct warp {
+    /* what executors touch; valid while the warp runs, else saved in splits[current] */
+    u8 *bank[NUM_BANKS];
+    const struct inst *pc;
+    u32 active;                 /* lanes of the current split */
+    s32 budget;                 /* instructions left before other warps get a turn; set to 0 to stop now */
+    struct counter *counters;   /* counters of the current function, NULL unless --profile */
+    struct frame *frame, *root; /* of the current split; the kernel's own */
+    struct block *block;
+    u64 heap_lo, heap_hi;      /* bounds of the global allocation touched last */
+    u32 id;                    /* warp index in the block */
+    u32 live;                  /* lanes that have not exited */
+    s32 current;               /* index of the running split */
+    u8 *local;                 /* local memory: 32 x block->launch->local_bytes, lane after lane */
+    u8 *special;               /* BANK_SPECIAL storage */
+    u64 executed;              /* warp instructions so far */
+    s32 unused_budget;         /* what was left of the budget when the warp stopped early */
+    u64 gathered;              /* splits that the last warp_gather moved on together with the current one */
+    struct async_state *async; /* cp.async groups and the like: exec/async.c */
+    struct split splits[MAX_SPLITS];
+};
+
+/* Special registers that are plain data: offsets in BANK_SPECIAL in units of one 32-lane register. */
+enum special {
+    SR_TID_X,
+    SR_TID_Y,
+    SR_TID_Z,
+    SR_LANEID,
+    SR_LANEMASK_EQ,
+    SR_LANEMASK_LE,
+    SR_LANEMASK_LT,
+    SR_LANEMASK_GE,
+    SR_LANEMASK_GT,
+    SR_WARPID,
+    SR_NWARPID,
+    SR_NTID_X,
+    SR_NTID_Y,
+    SR_NTID_Z,
+    SR_CTAID_X,
+    SR_CTAID_Y,
+    SR_CTAID_Z,
+    SR_NCTAID_X,
+    SR_NCTAID_Y,
+    SR_NCTAID_Z,
+    SR_SMID,
+    SR_NSMID,
+    SR_DYNAMIC_SMEM,
+    SR_TOTAL_SMEM,
+    SR_CLUSTERID_X,
+    SR_CLUSTERID_Y,
+    SR_CLUSTERID_Z,
+    SR_NCLUSTERID_X,
+    SR_NCLUSTERID_Y,
+    SR_NCLUSTERID_Z,
+    SR_CLUSTER_CTAID_X,
+    SR_CLUSTER_CTAID_Y,
+    SR_CLUSTER_CTAID_Z,
+    SR_CLUSTER_NCTAID_X,
+    SR_CLUSTER_NCTAID_Y,
+    SR_CLUSTER_NCTAID_Z,
+    SR_CLUSTER_CTARANK,
+    SR_CLUSTER_NCTARANK,
+    SR_GRIDID,
+    SR_ZERO,
+    NUM_SPECIAL
+};
+
+/* ---- Blocks and launches ------------------------------------------------------------------------------------------ */
+
+struct barrier {
+    u32 expected; /* threads, fixed by the first to arrive; 0: idle */
+    u32 arrived;
+    u32 popc, all, any;       /* bar.red */
+    const struct inst *first; /* who opened this phase, for messages */
+};
+
+enum { SHARED_BASE = 0x400 }; /* shared addresses start here, as on an H200: the first KiB is the system's */
+
+struct block {
+    struct launch *launch;
+    struct worker *worker; /* the host thread that runs it */
+    u32 index, ctaid[3];
+    u32 threads, warp_count;
+    u8 *shared; /* shared memory; shared address a is shared[a - SHARED_BASE] */
+    u32 shared_bytes;
+    struct barrier barriers[NUM_BARRIERS];
+    struct warp *warps;
+    u32 live_warps; /* warps with a lane that has not exited */
+    u32 live_threads;
+    u32 cluster_rank;       /* rank in the cluster, 0 without */
+    struct block **cluster; /* the cluster's blocks by rank, NULL without */
+    void *async;            /* mbarriers and copies in flight: exec/async.c */
+};
+
+struct launch {
+    const struct function *kernel;
+    u32 grid[3], block[3], cluster[3];
+    u32 shared_bytes; /* static + dynamic */
+    u32 dynamic_bytes;
+    u32 local_bytes; /* local memory a thread */
+    u8 *params;      /* the kernel's parameter buffer */
+    u64 grid_id;
+    bool cooperative;
+    u32 resident_blocks; /* how many blocks the whole device holds at once */
+    int error;           /* set by fault() */
+};
+
+/* A host thread that runs blocks (runtime/scheduler.c). */
+struct worker {
+    u32 index;
+    struct launch *launch;
+    jmp_buf on_fault; /* fault() comes back here */
+    u64 executed;
+    struct block **blocks; /* resident ones */
+    u32 block_count, block_capacity;
+};
+enum { MAX_WORKERS = 64 };
+
+/* Runs a kernel to its end. Returns 0, or the cudaError_t that the fault it met would have caused. */
+int launch_run(struct launch *l);
+
+/* ---- Options (set by simgpu's command line through the environment) -------------------------------------------------- */
+
+struct options {
+    u32 threads; /* host threads; 0: one for each core */
+    u64 seed;    /* order in which warps run; 0: in order */
+    u32 sms;     /* multiprocessors of the device reported */
+    bool profile;
+    u32 profile_lines; /* source lines a kernel in the table */
+    const char *json;  /* --json FILE */
+    bool exact_mma;    /* tensor cores accumulate in exact f32 instead of as an H200 does */
+    bool verbose;
+    u64 max_instructions; /* a launch that executes more warp instructions is stopped; 0: no limit */
+    u64 memory;           /* bytes of device memory */
+};
+extern struct options options;
+
+/* ---- Faults (report/faults.c) ---------------------------------------------------------------------------------------- */
+
+/* The CUDA error codes a fault turns into (driver_types.h). */
+enum {
+    ERR_ILLEGAL_INSTRUCTION = 715,
+    ERR_MISALIGNED = 716,
+    ERR_INVALID_ADDRESS_SPACE = 717,
+    ERR_ILLEGAL_ADDRESS = 700,
+    ERR_LAUNCH_FAILURE = 719,
+    ERR_ASSERT = 710,
+    ERR_LAUNCH_TIMEOUT = 702,
+    ERR_NOT_SUPPORTED = 801,
+    ERR_HARDWARE_STACK = 714,
+    ERR_OUT_OF_RESOURCES = 701,
+    ERR_INVALID_PTX = 218
+};
+
+/* Stops the launch: prints the message with kernel, source line, block and thread (the lowest lane of `lanes`), and makes
+ * the launch return `error`. Does not return. */
+_Noreturn void fault(struct warp *w, const struct inst *in, u32 lanes, int error, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+
+/* ---- Operand access for executors --------------------------------------------------------------------------------- */
+
+static inline void *lanes_of(struct warp *w, operand o)
+{
+    return w->bank[o >> BANK_SHIFT] + (o & BANK_OFFSET);
+}
+static inline u32 predicate_of(struct warp *w, operand o)
+{
+    return *(u32 *)lanes_of(w, o);
+}
+static inline void set_predicate(struct warp *w, operand o, u32 mask, u32 bits)
+{
+    u32 *p = lanes_of(w, o);
+    *p = (*p & ~mask) | (bits & mask);
+}
+static inline u32 first_lane(u32 mask)
+{
+    return (u32)__builtin_ctz(mask);
+}
+
+/* Runs `statement` for each lane i in `mask`; when all are on, without a mask, so that the compiler vectorises it. */
+#define FOR_LANES(mask, statement)                      \
+    do {                                                \
+        if (__builtin_expect((mask) == ALL_LANES, 1)) { \
+            for (int i = 0; i < LANES; i++) statement   \
+        } else {                                        \
+            for (int i = 0; i < LANES; i++)             \
+                if ((mask) >> i & 1) statement          \
+        }                                               \
+    } while (0)
+
+/* The bits of `truth[i] != 0`. */
+static inline u32 mask_of_lanes(const u32 truth[LANES])
+{
+    u32 m = 0;
+    for (int i = 0; i < LANES; i++) m |= (u32)(truth[i] != 0) << i;
+    return m;
+}
+
+#endif
