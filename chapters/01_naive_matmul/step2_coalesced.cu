@@ -23,7 +23,7 @@ constexpr int BLOCK_N = 32; // columns of C a block owns: one a lane
 static_assert(BLOCK_N == 32, "a warp is one row of outputs");
 
 // The sum of x over the 32 lanes, in every lane.
-__device__ float warp_sum(float x)
+static __device__ float warp_sum(float x)
 {
     for (int mask = 16; mask > 0; mask /= 2) x += __shfl_xor_sync(0xffffffff, x, mask);
     return x;

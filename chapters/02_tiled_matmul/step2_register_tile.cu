@@ -40,8 +40,8 @@ struct SharedStorage {
 // Copies rows [row0, row0 + ROWS) and columns [k0, k0 + BLOCK_K) of a (num_rows, K) matrix into tile, transposed.
 // Neighbouring threads read along k. Past every edge the tile gets zeros: they add nothing.
 template <int ROWS>
-__device__ void load_tile(float (&tile)[BLOCK_K][ROWS + PADDING], const float *matrix, int row0, int num_rows,
-                          int k0, int K, int tid)
+static __device__ void load_tile(float (&tile)[BLOCK_K][ROWS + PADDING], const float *matrix, int row0,
+                                 int num_rows, int k0, int K, int tid)
 {
     const int k = tid % BLOCK_K;
     for (int r = tid / BLOCK_K; r < ROWS; r += NUM_THREADS / BLOCK_K) {

@@ -48,7 +48,7 @@ struct SharedStorage {
 
 // The four floats of a (num_rows, K) matrix at (row, k .. k + 3), zeros past the edges.
 template <bool ALIGNED>
-__device__ float4 load_quad(const float *matrix, int row, int num_rows, int k, int K)
+static __device__ float4 load_quad(const float *matrix, int row, int num_rows, int k, int K)
 {
     float4 quad = {0.0f, 0.0f, 0.0f, 0.0f};
     if (row >= num_rows) return quad;
@@ -66,8 +66,8 @@ __device__ float4 load_quad(const float *matrix, int row, int num_rows, int k, i
 
 // Global memory to registers: this thread's part of the tile at row0, k0.
 template <bool ALIGNED, int COPIES>
-__device__ void fetch_tile(float4 (&quads)[COPIES], const float *matrix, int row0, int num_rows, int k0,
-                           int K, int tid)
+static __device__ void fetch_tile(float4 (&quads)[COPIES], const float *matrix, int row0, int num_rows,
+                                  int k0, int K, int tid)
 {
     for (int i = 0; i < COPIES; i++)
         quads[i] = load_quad<ALIGNED>(matrix, row0 + tid / QUADS_K + i * COPY_ROWS, num_rows,
@@ -76,7 +76,8 @@ __device__ void fetch_tile(float4 (&quads)[COPIES], const float *matrix, int row
 
 // Registers to shared memory, transposed to (k, row).
 template <int COPIES, int ROWS>
-__device__ void store_tile(float (&tile)[BLOCK_K][ROWS + PADDING], const float4 (&quads)[COPIES], int tid)
+static __device__ void store_tile(float (&tile)[BLOCK_K][ROWS + PADDING], const float4 (&quads)[COPIES],
+                                  int tid)
 {
     const int k = tid % QUADS_K * 4;
     for (int i = 0; i < COPIES; i++) {
@@ -90,7 +91,7 @@ __device__ void store_tile(float (&tile)[BLOCK_K][ROWS + PADDING], const float4 
 
 // Shared memory to registers: elements 4 t .. 4 t + 3, and the same again every 4 * threads.
 template <int COUNT>
-__device__ void load_frag(float (&frag)[COUNT], const float *smem_row, int t, int threads)
+static __device__ void load_frag(float (&frag)[COUNT], const float *smem_row, int t, int threads)
 {
     for (int q = 0; q < COUNT / 4; q++)
         *reinterpret_cast<float4 *>(&frag[q * 4]) =
@@ -121,37 +122,41 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) tiled_vectorized_kernel(const 
     store_tile<B_COPIES, BLOCK_N>(smem.B_smem[0], B_quads, tid);
     __syncthreads(); // Stage 0 is complete before anyone reads it.
 
-    // Mainloop.
+    // Mainloop. While a k is multiplied, the fragments of the next k are on their way from shared memory.
     float acc[THREAD_M][THREAD_N] = {};
+    float A_frag[2][THREAD_M], B_frag[2][THREAD_N];
     int stage = 0;
+    load_frag(A_frag[0], smem.A_smem[0][0], y, THREADS_M);
+    load_frag(B_frag[0], smem.B_smem[0][0], x, THREADS_N);
     for (int k0 = 0; k0 < K; k0 += BLOCK_K) {
-        const bool more = k0 + BLOCK_K < K;
-        if (more) {
+        if (k0 + BLOCK_K < K) {
             fetch_tile<ALIGNED>(A_quads, A, block_row, M, k0 + BLOCK_K, K, tid);
             fetch_tile<ALIGNED>(B_quads, B, block_col, N, k0 + BLOCK_K, K, tid);
         }
 
 #pragma unroll
         for (int k = 0; k < BLOCK_K; k++) {
-            float A_frag[THREAD_M], B_frag[THREAD_N];
-            load_frag(A_frag, smem.A_smem[stage][k], y, THREADS_M);
-            load_frag(B_frag, smem.B_smem[stage][k], x, THREADS_N);
+            if (k == BLOCK_K - 1) {
+                stage ^= 1; // The barrier of the last round saw everyone leave this stage.
+                store_tile<A_COPIES, BLOCK_M>(smem.A_smem[stage], A_quads, tid);
+                store_tile<B_COPIES, BLOCK_N>(smem.B_smem[stage], B_quads, tid);
+                __syncthreads(); // The new stage is complete, and everyone has read the old one.
+            }
+            load_frag(A_frag[(k + 1) % 2], smem.A_smem[stage][(k + 1) % BLOCK_K], y, THREADS_M);
+            load_frag(B_frag[(k + 1) % 2], smem.B_smem[stage][(k + 1) % BLOCK_K], x, THREADS_N);
+#pragma unroll
             for (int i = 0; i < THREAD_M; i++)
-                for (int j = 0; j < THREAD_N; j++) acc[i][j] += A_frag[i] * B_frag[j];
+#pragma unroll
+                for (int j = 0; j < THREAD_N; j++) acc[i][j] += A_frag[k % 2][i] * B_frag[k % 2][j];
         }
-
-        stage ^= 1;
-        if (more) { // The barrier of the last round saw everyone leave this stage.
-            store_tile<A_COPIES, BLOCK_M>(smem.A_smem[stage], A_quads, tid);
-            store_tile<B_COPIES, BLOCK_N>(smem.B_smem[stage], B_quads, tid);
-        }
-        __syncthreads(); // The new stage is complete, and everyone has read the old one.
     }
 
     // Epilogue.
+#pragma unroll
     for (int i = 0; i < THREAD_M; i++) {
         const int row = block_row + (i / 4 * THREADS_M + y) * 4 + i % 4;
         if (row >= M) break;
+#pragma unroll
         for (int q = 0; q < THREAD_N / 4; q++) {
             const int col = block_col + (q * THREADS_N + x) * 4;
             float *dst = C + (size_t)row * N + col;

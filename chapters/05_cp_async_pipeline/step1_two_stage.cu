@@ -52,8 +52,8 @@ struct SharedStorage {
 // tile_addr, 16 bytes a thread and turn. Past every edge the tile gets zeros: they add nothing. K % 8 == 0: a chunk is
 // inside or outside.
 template <int ROWS>
-__device__ void load_tile(uint32_t tile_addr, const __nv_bfloat16 *matrix, int row0, int num_rows, int k0,
-                          int K, int tid)
+static __device__ void load_tile(uint32_t tile_addr, const __nv_bfloat16 *matrix, int row0, int num_rows,
+                                 int k0, int K, int tid)
 {
     const int col = tid % CHUNKS_PER_ROW * CHUNK;
 #pragma unroll
@@ -68,7 +68,8 @@ __device__ void load_tile(uint32_t tile_addr, const __nv_bfloat16 *matrix, int r
 }
 
 // Adds the products of one pair of tiles to a warp's accumulators. A_addr and B_addr are this lane's ldmatrix rows.
-__device__ void mma_tile(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4], uint32_t A_addr, uint32_t B_addr)
+static __device__ void mma_tile(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4], uint32_t A_addr,
+                                uint32_t B_addr)
 {
 #pragma unroll
     for (int k = 0; k < BLOCK_K / MMA_K; k++) {
@@ -85,9 +86,9 @@ __device__ void mma_tile(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4], uint32
 
 // Writes a warp's accumulators, with the bias, to the rows and columns from (row0, col0) on. A lane holds pairs of
 // neighbouring columns; they are one 4-byte store when N is even, which keeps every pair of every row aligned.
-__device__ void store_tile(__nv_bfloat16 *C, const __nv_bfloat16 *bias,
-                           const float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4], int row0, int col0, int M,
-                           int N, int lane)
+static __device__ void store_tile(__nv_bfloat16 *C, const __nv_bfloat16 *bias,
+                                  const float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4], int row0, int col0,
+                                  int M, int N, int lane)
 {
 #pragma unroll
     for (int j = 0; j < WARP_N / MMA_N; j++) {
