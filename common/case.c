@@ -52,26 +52,33 @@ int case_list(const char *dir, char ***names, struct error *error)
     return cases;
 }
 
+// Whether a tensor has a file whose name goes on with `ending` after the tensor's.
+static bool has_file(const struct tensor *tensor, const char *ending)
+{
+    const char *suffix = dtype_suffix(tensor->dtype);
+    if (tensor->role != OUT && strcmp(ending, suffix) == 0) return true;
+    if (tensor->role != OUT && tensor->role != INOUT) return false;
+    if (tensor->role == INOUT && strncmp(ending, ".after", 6) != 0) return false;
+    if (tensor->role == INOUT) ending += 6;
+    return strcmp(ending, suffix) == 0 || strcmp(ending, ".npy") == 0 || strcmp(ending, ".tol.npy") == 0;
+}
+
 // Refuses a file that no tensor of the chapter explains: most likely a name typed wrongly.
 static bool check_names(const struct chapter *chapter, const char *dir, struct error *error)
 {
-    static const char *const ENDINGS[] = {".npy", ".tol.npy", ".after.npy", ".after.tol.npy"};
     DIR *folder = opendir(dir);
     if (!folder) return error_set(error, "%s: cannot read: %s", dir, strerror(errno));
     struct dirent *entry;
     bool ok = true;
     while (ok && (entry = readdir(folder))) {
-        const char *file = entry->d_name;
-        bool known = !ends_with(file, ".npy");
+        bool known = !ends_with(entry->d_name, ".npy");
         for (const struct tensor *t = chapter->tensors; t->name && !known; t++) {
             size_t length = strlen(t->name);
-            if (strncmp(file, t->name, length) != 0) continue;
-            known = strcmp(file + length, dtype_suffix(t->dtype)) == 0;
-            for (int i = 0; i < 4; i++) known = known || strcmp(file + length, ENDINGS[i]) == 0;
+            known = strncmp(entry->d_name, t->name, length) == 0 && has_file(t, entry->d_name + length);
         }
         if (!known)
-            ok = error_set(error, "%s/%s: no tensor of %s has this file; --help lists them", dir, file,
-                           chapter->name);
+            ok = error_set(error, "%s/%s: no tensor of %s has this file; --help lists them", dir,
+                           entry->d_name, chapter->name);
     }
     closedir(folder);
     return ok;
