@@ -1,0 +1,90 @@
+#!/usr/bin/env bats
+# The reference: its bounds hold for any order of summation, and are tight enough to catch a real mistake.
+
+load test_helper/common
+
+setup() { export PYTHONPATH=$ROOT/reference; }
+
+@test "reference: golden files are the same for the same seed and differ for another" {
+    local name
+    for name in a:1 b:1 c:2; do
+        run -0 "$PYTHON" reference/golden.py matmul --dtype bf16 --out "$BATS_TEST_TMPDIR/${name%:*}" --shape m=9,n=5,k=16 --seed "${name#*:}"
+    done
+    diff -r "$BATS_TEST_TMPDIR/a" "$BATS_TEST_TMPDIR/b"
+    run -1 diff -rq "$BATS_TEST_TMPDIR/a" "$BATS_TEST_TMPDIR/c"
+}
+
+@test "reference: the fp32 bound holds for three orders of summation, and is within 300 times of what they err" {
+    run -0 python 'import matmul
+rng = np.random.default_rng(3)
+A, B = (rng.standard_normal((40, 501)).astype(np.float32) for _ in "AB")
+C, tolerance = matmul.outputs({"A": A, "B": B}, "f32")["C"]
+P = A[:, None, :] * B[None, :, :]
+forward = np.zeros((40, 40), np.float32); backward = forward.copy()
+for k in range(501): forward += P[..., k]; backward += P[..., 500 - k]
+for out in forward, backward, P.sum(-1, dtype=np.float32):
+    assert np.all(np.abs(out - C) <= tolerance)
+assert (np.abs(forward - C) / tolerance).max() * 300 > 1'
+}
+
+@test "reference: leaving out one k, or taking one twice, is outside the fp32 bound for 97 of 100 elements" {
+    run -0 python 'import matmul
+rng = np.random.default_rng(4)
+A, B = (rng.standard_normal((50, 301)).astype(np.float32) for _ in "AB")
+C, tolerance = matmul.outputs({"A": A, "B": B}, "f32")["C"]
+for off in -1, 1:
+    wrong = C + off * np.outer(A[:, -1], B[:, -1])
+    caught = np.mean(np.abs(wrong - C) > tolerance); print(caught); assert caught > 0.97'
+}
+
+@test "reference: leaving out one k is outside the bf16 bound for most elements" {
+    run -0 python 'import matmul, ml_dtypes
+rng = np.random.default_rng(4)
+A, B = (rng.standard_normal((50, 256)).astype(ml_dtypes.bfloat16) for _ in "AB")
+C, tolerance = matmul.outputs({"A": A, "B": B}, "bf16")["C"]
+wrong = C - np.outer(A[:, -1].astype(float), B[:, -1].astype(float))
+caught = np.mean(np.abs(wrong - C) > tolerance); print(caught); assert caught > 0.75'
+}
+
+@test "reference: the correctly rounded bf16 result is within the bound, one unit in the last place more is not" {
+    run -0 python 'import matmul, ml_dtypes
+rng = np.random.default_rng(5)
+A, B = (rng.standard_normal((60, 64)).astype(ml_dtypes.bfloat16) for _ in "AB")
+C, tolerance = matmul.outputs({"A": A, "B": B}, "bf16")["C"]
+right = C.astype(ml_dtypes.bfloat16)
+assert np.all(np.abs(right.astype(float) - C) <= tolerance)
+bits = right.view(np.uint16)
+for off in 1, 2:
+    wrong = (bits + off).astype(np.uint16).view(ml_dtypes.bfloat16).astype(float)
+    caught = np.mean(np.abs(wrong - C) > tolerance); print(off, caught); assert caught > (0.9, 0.99)[off - 1]'
+}
+
+@test "reference: the tensor-core bound covers the accumulation measured on an H200, and Ampere's" {
+    run -0 python 'import matmul, bounds, ml_dtypes
+def fused(addends, F):
+    "aligned to the largest, truncated to F bits below it, summed exactly, truncated to 23 fraction bits"
+    largest = np.frexp(np.abs(addends).max(0))[1] - 1
+    s = np.ldexp(np.trunc(np.ldexp(addends, F - largest)), largest - F).sum(0)
+    e = np.frexp(s)[1] - 1
+    return np.where(s == 0, 0, np.ldexp(np.trunc(np.ldexp(s, 23 - e)), e - 23))
+rng = np.random.default_rng(6)
+for scale in 1, 100:
+    A, B = (rng.standard_normal((24, 512)).astype(ml_dtypes.bfloat16).astype(float) for _ in "AB")
+    A[:, 7] *= scale
+    P = A[:, None, :] * B[None, :, :]
+    for length, F in (16, 25), (8, 24):
+        acc = np.zeros((24, 24))
+        for k in range(0, 512, length): acc = fused(np.concatenate([acc[None], np.moveaxis(P[..., k:k + length], -1, 0)]), F)
+        error = np.abs(acc - A @ B.T); bound = bounds.tensor_core_sum_of_products(512, np.abs(P).sum(-1))
+        print(scale, length, (error / bound).max()); assert np.all(error <= bound)'
+}
+
+@test "reference: your own inputs get their outputs and tolerances" {
+    local dir=$BATS_TEST_TMPDIR/mine
+    mkdir "$dir"
+    python 'd = sys.argv[1]; np.save(d + "/A.npy", np.eye(3, 4, dtype=np.float32)); np.save(d + "/B.npy", np.arange(8, dtype=np.float32).reshape(2, 4))' "$dir"
+    run -0 "$PYTHON" reference/golden.py matmul --dtype f32 --inputs "$dir"
+    run -0 python 'print(np.load(sys.argv[1] + "/C.npy").tolist())' "$dir"
+    assert_output "[[0.0, 4.0], [1.0, 5.0], [2.0, 6.0]]"
+    run -0 "$SIMGPU" "$(chapter 01_naive_matmul)" --golden "$dir"
+}
