@@ -102,8 +102,7 @@ chapter-$2:
 	@$$(MAKE) --no-print-directory -j$$(JOBS) build-$2
 	@echo -n "chapter $2 "; tools/run.sh $1 $$(firstword $$(ARCH_$1)) $$(GOLDEN_$1)
 
-bench-$2: build-$2
-	@$$(if $$(GPU_NAME),,echo "make bench: this machine has no GPU, and the simulated GPU has no speed to measure" >&2; exit 2)
+bench-$2: need-gpu build-$2
 	@mkdir -p results
 	COOKBOOK_COMMIT=$$$$(git rev-parse --short HEAD 2>/dev/null) build/chapters/$1 --bench \
 	    $$(if $$(SHAPE),--shape $$(SHAPE)) $$(if $$(STEP),--step $$(STEP)) --json results/$$(GPU_FILE).json
@@ -129,13 +128,14 @@ chapters:
 
 ## test           every test; TESTS=tests/cli.bats: only those
 TESTS = $(sort $(wildcard tests/*.bats tests/simgpu/*.bats))
-.PHONY: test build
+.PHONY: test build all
 test: build
 	@tests/run.sh $(TESTS)
 
 ## build          build everything, run nothing; V=1 shows the commands
 build:
-	@$(MAKE) --no-print-directory -j$(JOBS) $(NUMBERS:%=build-%) $(SIMGPU) $(SIMGPU_LIBS)
+	@$(MAKE) --no-print-directory -j$(JOBS) all
+all: $(NUMBERS:%=build-%) $(SIMGPU) $(SIMGPU_LIBS)
 
 ## golden         generate the golden files of every chapter
 .PHONY: golden
@@ -143,8 +143,10 @@ golden: $(CHAPTERS:%=build/golden/%/.stamp)
 
 ## bench          time every chapter beside its baseline and record it in results/ (needs a GPU); bench-N: only chapter N
 GPU_FILE = $(shell echo "$(GPU_NAME)" | tr 'A-Z ' 'a-z_' | tr -dc 'a-z0-9_')
-.PHONY: bench
-bench:
+.PHONY: bench need-gpu
+need-gpu:
+	@$(if $(GPU_NAME),,echo "make bench: this machine has no GPU, and the simulated GPU has no speed to measure" >&2; exit 2)
+bench: need-gpu
 	@for n in $(NUMBERS); do $(MAKE) --no-print-directory bench-$$n || exit 1; done
 
 ## simgpu         build the simulated GPU; bench-sim: measure it, in instructions a second

@@ -1,0 +1,71 @@
+#!/usr/bin/env bats
+# What README and notes say is so.
+
+load test_helper/common
+
+setup() {
+    DOCS=(README.md)
+    local note
+    for note in notes/*.md; do [[ ! -e "$note" ]] || DOCS+=("$note"); done
+}
+
+@test "docs: every make command of README and the notes is a target of the Makefile" {
+    local target
+    while read -r target; do
+        run make -n "$target"
+        refute_output --partial "No rule to make target"
+    done < <(grep -ohE '\bmake [a-z][a-z0-9-]*' "${DOCS[@]}" |
+        awk '{ print $2 }' | sort -u | grep -xE '(chapter|diff|bench|build)-[0-9]+|chapters|test|build|golden|bench|simgpu|bench-sim|report|sass|lint|format|doctor|clean|help')
+}
+
+@test "docs: README has a line for every chapter, and each names its oldest GPU" {
+    local folder arch
+    for folder in chapters/*/; do
+        arch=$(sed -n 's/^ARCH *:= *//p' "$folder/chapter.mk")
+        run grep -F "(${folder%/})" README.md
+        assert_success
+        assert_output --regexp "sm_$arch \|$"
+    done
+}
+
+@test "docs: README's results table is what results/ says" {
+    run -0 "$PYTHON" tools/report.py --check
+}
+
+@test "docs: links to files in README and the notes lead somewhere" {
+    local file link
+    for file in "${DOCS[@]}"; do
+        while read -r link; do
+            [[ "$link" == http* || "$link" == \#* ]] || [[ -e "$(dirname "$file")/${link%%#*}" ]] ||
+                fail "$file links to $link, which is not there"
+        done < <(grep -oE '\]\([^) ]+\)' "$file" | sed 's/^](//; s/)$//')
+    done
+}
+
+@test "docs: nothing committed names a path of the machine it was written on" {
+    run grep -rnE '(^|[^a-z])/(work|farm|root)/' --include='*' README.md Makefile .ci notes chapters common reference tests tools \
+        --exclude=docs.bats
+    assert_output ""
+}
+
+@test "docs: make help lists every command of the Makefile" {
+    local target
+    run -0 make help
+    for target in chapter-N chapters diff-N test build golden bench simgpu report sass conformance-record lint format doctor clean help; do
+        assert_line --regexp "^ +$target "
+    done
+}
+
+@test "docs: make doctor finds what the Makefile uses" {
+    run -0 make doctor
+    assert_line --regexp '^nvcc +13\.'
+    assert_line --regexp '^PTX +ISA [0-9]+\.[0-9]+ is what this nvcc emits$'
+    assert_line --regexp '^numpy +[0-9.]+ in \.venv$'
+    assert_line --regexp '^GPU +(none found|.*sm_)'
+}
+
+@test "docs: make diff-2 compares its first step with chapter 1's last" {
+    run -0 make diff-2
+    assert_line "=== chapters/01_naive_matmul/step2_coalesced.cu -> chapters/02_tiled_matmul/step1_smem_tile.cu"
+    assert_line "=== chapters/02_tiled_matmul/step2_register_tile.cu -> chapters/02_tiled_matmul/step3_vectorized.cu"
+}

@@ -1,0 +1,208 @@
+#!/usr/bin/env bats
+# What is rebuilt when something changes, which device a chapter runs on, and what setup says.
+
+# Bats sets stderr.
+# shellcheck disable=SC2154
+load test_helper/common
+
+# rebuilt FILE...: the sources that make would compile, and the rest that it would do, if those files changed.
+rebuilt() {
+    local flags=() file
+    for file in "$@"; do flags+=(-W "$file"); done
+    make -n "${flags[@]}" all 2>&1 | grep -oE 'echo "(gcc |nvcc|golden files of) .*"' | tr -d '"' | sed 's/^echo //; s/  */ /' | sort
+}
+
+@test "makefile: after a build nothing is built again" {
+    run rebuilt
+    assert_output ""
+}
+
+@test "makefile: a touched host header rebuilds exactly what includes it" {
+    run rebuilt common/npy.h
+    assert_line "gcc common/npy.c"
+    assert_line "gcc common/case.c"
+    assert_line "gcc chapters/01_naive_matmul/main.c"
+    refute_line "gcc common/shape.c"
+    refute_line "gcc common/results.c"
+    refute_line --regexp '^(nvcc|golden)'
+}
+
+@test "makefile: a header that few include rebuilds only those" {
+    run rebuilt common/cublas_baseline.h
+    assert_equal "$output" "$(printf '%s\n' common/cublas_baseline.c chapters/*/main.c | sed 's/^/gcc /' | sort)"
+}
+
+@test "makefile: a touched device header rebuilds exactly the kernels that include it" {
+    local header
+    for header in common/*.cuh; do
+        run rebuilt "$header"
+        assert_equal "$output" "$(grep -lE "#include \".*$(basename "$header")\"" chapters/*/*.cu | sed 's/^/nvcc /' | sort)"
+    done
+}
+
+@test "makefile: a touched kernel rebuilds only itself" {
+    run rebuilt chapters/02_tiled_matmul/step1_smem_tile.cu
+    assert_output "nvcc chapters/02_tiled_matmul/step1_smem_tile.cu"
+}
+
+@test "makefile: a touched reference file regenerates its golden files and compiles nothing" {
+    run rebuilt reference/matmul.py
+    assert_line "golden files of chapter 1"
+    refute_line --regexp '^(gcc|nvcc)'
+}
+
+@test "makefile: a touched chapter.mk rebuilds that chapter's kernels only" {
+    run rebuilt chapters/01_naive_matmul/chapter.mk
+    assert_line "nvcc chapters/01_naive_matmul/step1_uncoalesced.cu"
+    assert_line "golden files of chapter 1"
+    refute_line --partial 02_tiled
+    refute_line --regexp '^gcc'
+}
+
+@test "makefile: a touched file of the simulated GPU rebuilds none of the chapters" {
+    run rebuilt tools/simgpu/main.c
+    assert_output "gcc tools/simgpu/main.c"
+}
+
+@test "makefile: kernels keep their source lines and never get fast-math" {
+    run make -n V=1 -W chapters/01_naive_matmul/step1_uncoalesced.cu build/obj/chapters/01_naive_matmul/step1_uncoalesced.o
+    assert_output --partial " -lineinfo "
+    refute_output --partial "fast"
+}
+
+@test "makefile: without a GPU only PTX is compiled" {
+    run make -n V=1 GPU_ARCH= -W chapters/01_naive_matmul/step1_uncoalesced.cu build/obj/chapters/01_naive_matmul/step1_uncoalesced.o
+    assert_output --partial "-gencode arch=compute_75,code=compute_75 "
+    refute_output --partial "code=sm_"
+}
+
+@test "makefile: with a GPU its machine code is compiled beside the PTX" {
+    run make -n V=1 GPU_ARCH=90 -W chapters/01_naive_matmul/step1_uncoalesced.cu build/obj/chapters/01_naive_matmul/step1_uncoalesced.o
+    assert_output --partial "-gencode arch=compute_75,code=compute_75 -gencode arch=compute_90,code=sm_90 "
+}
+
+# where ARCH: what run.sh says of the device for a chapter of this architecture, with programs that do nothing.
+where() {
+    local dir=$BATS_TEST_TMPDIR/where
+    mkdir -p "$dir/tools" "$dir/build/chapters" "$dir/build/simgpu"
+    cp tools/run.sh "$dir/tools"
+    printf '#!/bin/sh\necho "gpu: $*"\n' >"$dir/build/chapters/x"
+    printf '#!/bin/sh\necho "sim: $*"\n' >"$dir/build/simgpu/simgpu"
+    chmod +x "$dir/build/chapters/x" "$dir/build/simgpu/simgpu"
+    (cd "$dir" && tools/run.sh x "$1" matmul --dtype f32)
+}
+
+@test "makefile: DEVICE=auto takes the GPU when it can run the chapter, and times it" {
+    GPU_NAME="Some GPU" GPU_ARCH=90 GPU_DRIVER_CUDA=13.0 run -0 where 75
+    assert_line --index 0 "on Some GPU (sm_90)"
+    assert_line --index 1 "gpu: --golden build/golden/x --bench"
+    GPU_NAME="Some GPU" GPU_ARCH=90 GPU_DRIVER_CUDA=13.1 run -0 where 90a
+    assert_line --index 0 "on Some GPU (sm_90)"
+}
+
+@test "makefile: DEVICE=auto takes the simulated GPU and says why" {
+    GPU_NAME='' run -0 where 75
+    assert_line --index 0 "on the simulated GPU: this machine has no GPU"
+    assert_line --index 1 "sim: --profile build/chapters/x --golden build/golden/x"
+    GPU_NAME="Tesla T4" GPU_ARCH=75 GPU_DRIVER_CUDA=13.0 run -0 where 80
+    assert_line --index 0 "on the simulated GPU: Tesla T4 is sm_75, and the chapter needs sm_80"
+    GPU_NAME="Some GPU" GPU_ARCH=120 GPU_DRIVER_CUDA=13.0 run -0 where 90a
+    assert_line --index 0 "on the simulated GPU: Some GPU is sm_120, and the chapter needs sm_90a"
+    GPU_NAME="Some GPU" GPU_ARCH=90 GPU_DRIVER_CUDA=12.4 run -0 where 75
+    assert_line --index 0 "on the simulated GPU: the driver of Some GPU supports CUDA 12.4, and 13.0 is needed"
+}
+
+@test "makefile: DEVICE=sim takes the simulated GPU, DEVICE=gpu without one is refused" {
+    GPU_NAME="Some GPU" GPU_ARCH=90 GPU_DRIVER_CUDA=13.0 DEVICE=sim run -0 where 75
+    assert_line --index 0 "on the simulated GPU: DEVICE=sim"
+    DEVICE=gpu run -2 where 75
+    assert_output "DEVICE=gpu: this machine has no GPU"
+    DEVICE=cpu run -2 where 75
+    assert_output "DEVICE=cpu: expected auto, gpu or sim"
+}
+
+@test "makefile: STEP and CASE reach the program as they are" {
+    STEP=2 CASE="a b" PROFILE=0 run -0 where 75
+    assert_line --index 1 "sim: build/chapters/x --golden build/golden/x --step 2 --case a b"
+}
+
+@test "makefile: SEED without SHAPE is refused" {
+    SEED=3 run -2 where 75
+    assert_output "SEED=3: only with SHAPE; the chapter's own cases have a fixed seed"
+}
+
+@test "makefile: make bench without a GPU is refused" {
+    [[ -z "$(compgen -G '/dev/nvidia[0-9]*')" ]] || skip "this machine has a GPU"
+    run -2 make bench-1
+    assert_line "make bench: this machine has no GPU, and the simulated GPU has no speed to measure"
+}
+
+@test "makefile: make sass fails on a spill that the step does not declare, and takes one that it does" {
+    local source=$BATS_TEST_TMPDIR/spill.cu nvcc
+    nvcc=$(sed -n 's/^NVCC *:= *//p' build/config.mk)
+    cat >"$source" <<'EOF'
+extern "C" __global__ void __launch_bounds__(1024, 2) spill(float *data)
+{
+    float sum[64];
+    for (int i = 0; i < 64; i++) sum[i] = data[i * 1024 + threadIdx.x];
+    __syncthreads();
+    for (int i = 0; i < 64; i++) data[i * 1024 + threadIdx.x] = sum[i] * sum[63 - i];
+}
+EOF
+    run -1 tools/sass.sh "$nvcc" "$source" 80 "$BATS_TEST_TMPDIR/spill.cubin"
+    assert_line --regexp "spill.cu: spill spills [1-9][0-9]* bytes of registers on sm_80"
+    echo "// spills: allowed (64 values in 32 registers)" >>"$source"
+    run -0 tools/sass.sh "$nvcc" "$source" 80 "$BATS_TEST_TMPDIR/spill.cubin"
+}
+
+@test "makefile: make sass fails on a ptxas advisory such as serialised wgmma" {
+    local fake=$BATS_TEST_TMPDIR/nvcc
+    # shellcheck disable=SC2016 # the fake is a script of its own
+    printf '#!/bin/sh\necho "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized" >&2\n' >"$fake"
+    chmod +x "$fake"
+    run -1 tools/sass.sh "$fake" common/error.h 90a "$BATS_TEST_TMPDIR/x.cubin"
+    assert_line --partial "C7510"
+}
+
+# bare_setup ENV...: setup.sh as a user without sudo, on a machine whose dpkg has none of the packages.
+bare_setup() {
+    local dir=$BATS_TEST_TMPDIR/bare command=()
+    mkdir -p "$dir/bin" "$dir/tools"
+    cp tools/setup.sh "$dir/tools"
+    cp requirements.txt "$dir"
+    printf '#!/bin/sh\nexit 1\n' | tee "$dir/bin/dpkg-query" >"$dir/bin/sudo"
+    chmod -R a+rx "$dir" "$dir"/bin/* && chmod a+rx "$BATS_TEST_TMPDIR" "$BATS_RUN_TMPDIR" "$BATS_RUN_TMPDIR/test"
+    [[ $EUID -ne 0 ]] || command=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+    PATH=$dir/bin:$PATH "${command[@]}" "$dir/tools/setup.sh"
+}
+
+@test "setup: without root or sudo it names the exact command, in one line" {
+    run -1 bare_setup
+    assert_one_line
+    assert_output "setup: packages are missing; install them with: sudo apt-get install -y --no-install-recommends gcc g++ make bats bats-assert bats-support shellcheck clang-format cppcheck libzstd-dev libopenblas-dev python3 python3-venv ca-certificates"
+}
+
+@test "setup: an nvcc that is not 13.x is passed over by name" {
+    mkdir "$BATS_TEST_TMPDIR/bin"
+    printf '#!/bin/sh\necho "Cuda compilation tools, release 12.4, V12.4.131"\n' >"$BATS_TEST_TMPDIR/bin/nvcc"
+    chmod +x "$BATS_TEST_TMPDIR/bin/nvcc"
+    PATH=$BATS_TEST_TMPDIR/bin:$PATH run tools/setup.sh --doctor
+    assert_line "setup: passing over $BATS_TEST_TMPDIR/bin/nvcc: version 12.4.131, needed 13.x"
+    assert_line --regexp '^nvcc +13\.'
+}
+
+@test "setup: an unknown argument is refused" {
+    run -1 tools/setup.sh --help
+    assert_output "setup: unknown argument '--help', expected nothing or --doctor"
+}
+
+@test "test runner: a run without tests, or one that stops early, fails" {
+    local file=$BATS_TEST_TMPDIR/none.bats
+    : >"$file"
+    run -1 tests/run.sh "$file"
+    assert_line "0 passed, 0 failed"
+    # shellcheck disable=SC2016 # $PPID is the test's
+    printf '@test "a" { true; }\n@test "b" { skip "why"; }\n@test "c" { false; }\n' >"$file"
+    run -1 tests/run.sh "$file"
+    assert_line "1 passed, 1 failed, 1 skipped"
+}

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Turns results/*.json into README.md's results table and notes/figures/*.svg.
+
+    report.py           rewrite both
+    report.py --check   exit 1 if README.md's table is not what results/ says
+"""
+
+import argparse
+import glob
+import json
+import os
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BEGIN, END = "<!-- results: written by make report -->\n", "<!-- end of results -->\n"
+
+
+def load_results():
+    """GPU name -> its records, in the order of the file; each file holds one GPU's."""
+    results = {}
+    for path in sorted(glob.glob(os.path.join(ROOT, "results", "*.json"))):
+        with open(path, encoding="utf-8") as file:
+            for record in json.load(file):
+                results.setdefault(record["gpu"], []).append(record)
+    return results
+
+
+def percent(value):
+    return "" if value is None else f"{100 * value:.1f} %"
+
+
+def results_table(results):
+    """Markdown: for each GPU one line for each step and shape."""
+    if not results:
+        return "No GPU has been measured yet: `make bench` on a machine with one, then `make report`.\n"
+    lines = []
+    for gpu, records in results.items():
+        driver, cuda, commit = (", ".join(sorted({r[key] for r in records})) for key in ("driver", "cuda", "commit"))
+        lines += [f"**{gpu}**, driver {driver}, CUDA {cuda}, commit {commit}:\n",
+                  "| chapter | step | type | shape | speed | baseline | × baseline | of the limit |",
+                  "| --- | --- | --- | --- | ---: | ---: | ---: | ---: |"]
+        for r in sorted(records, key=lambda record: (record["chapter"], record["case"])):
+            baseline = "" if r["baseline"] is None else f"{r['baseline']} {r['baseline_value']:.1f}"
+            ratio = "" if r["ratio"] is None else f"{r['ratio']:.3f}"
+            limit = "" if r["limit"] is None else f"{percent(r['fraction_of_limit'])} of {r['limit']['value']:g} ({r['limit']['name']})"
+            lines.append(f"| {r['chapter']} | {r['step']} | {r['dtype']} | {r['case'].replace(',', ', ')} | "
+                         f"{r['value']:.1f} {r['metric']} | {baseline} | {ratio} | {limit} |")
+        lines.append("")
+    return "\n".join(lines) + "\n"
+
+
+def readme_with(table):
+    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
+        text = file.read()
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        sys.exit("README.md: the markers of the results table are missing")
+    before, rest = text.split(BEGIN)
+    return text, before + BEGIN + "\n" + table + END + rest.split(END)[1]
+
+
+def draw(results):
+    """One figure for each GPU and chapter: a bar a step, with the baseline and the limit as lines."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "cookbook"  # the same data gives the same file
+    from matplotlib import pyplot
+
+    folder = os.path.join(ROOT, "notes", "figures")
+    os.makedirs(folder, exist_ok=True)
+    for gpu, records in results.items():
+        for chapter in sorted({r["chapter"] for r in records}):
+            mine = [r for r in records if r["chapter"] == chapter]
+            cases = sorted({r["case"] for r in mine})
+            figure, axes = pyplot.subplots(1, len(cases), figsize=(5 * len(cases), 0.5 * len(mine) / len(cases) + 1.4), squeeze=False)
+            for axis, case in zip(axes[0], cases):
+                bars = [r for r in mine if r["case"] == case]
+                axis.barh([r["step"] for r in bars], [r["value"] for r in bars], color="#4c72b0")
+                axis.invert_yaxis()
+                axis.set_title(f"{case}, {bars[0]['dtype']}", fontsize=9)
+                axis.set_xlabel(bars[0]["metric"])
+                if bars[-1]["baseline_value"]:
+                    axis.axvline(bars[-1]["baseline_value"], color="#c44e52", label=bars[-1]["baseline"])
+                if bars[-1]["limit"]:
+                    axis.axvline(bars[-1]["limit"]["value"], color="black", linestyle=":", label=bars[-1]["limit"]["name"] + " limit")
+                if axis.get_legend_handles_labels()[0]:
+                    axis.legend(fontsize=7)
+            figure.suptitle(f"{chapter} on {gpu}", fontsize=10)
+            figure.tight_layout()
+            name = f"{chapter}_{gpu.lower().replace(' ', '_')}.svg"
+            figure.savefig(os.path.join(folder, name), metadata={"Date": None})
+            pyplot.close(figure)
+            print(f"notes/figures/{name}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing")
+    check = parser.parse_args().check
+    results = load_results()
+    old, new = readme_with(results_table(results))
+    if check:
+        if old != new:
+            sys.exit("README.md: the results table is not what results/ says; run make report")
+        return
+    if old != new:
+        with open(os.path.join(ROOT, "README.md"), "w", encoding="utf-8") as file:
+            file.write(new)
+    print("README.md")
+    draw(results)
+
+
+if __name__ == "__main__":
+    main()
