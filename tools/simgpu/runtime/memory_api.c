@@ -585,7 +585,7 @@ static cudaError_t symbol_range(const char *caller, const void *host_variable, s
 static cudaError_t copy_to_symbol(const char *caller, const void *symbol, const void *from, size_t bytes,
                                   size_t offset, enum cudaMemcpyKind kind)
 {
-    void *to;
+    void *to = NULL;
     cudaError_t error = symbol_range(caller, symbol, bytes, offset, &to);
     return error ? error : copy(caller, to, from, bytes, kind);
 }
@@ -593,7 +593,7 @@ static cudaError_t copy_to_symbol(const char *caller, const void *symbol, const 
 static cudaError_t copy_from_symbol(const char *caller, void *to, const void *symbol, size_t bytes,
                                     size_t offset, enum cudaMemcpyKind kind)
 {
-    void *from;
+    void *from = NULL;
     cudaError_t error = symbol_range(caller, symbol, bytes, offset, &from);
     return error ? error : copy(caller, to, from, bytes, kind);
 }
