@@ -16,6 +16,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 
 typedef uint8_t u8;
 typedef uint16_t u16;
@@ -174,7 +177,7 @@ struct split {
     u32 wait_mask; /* SPLIT_WAIT_LANES: the lanes it must be joined by */
     u32 barrier;   /* SPLIT_WAIT_BARRIER: which */
 };
-enum { MAX_SPLITS = 64 };
+enum { MAX_SPLITS = 64, HEAP_BOUNDS = 8 };
 
 /* What --profile counts for an instruction; report/counters.c sums over workers and source lines. */
 struct counter {
@@ -197,7 +200,9 @@ struct warp {
     struct counter *counters;   /* counters of the current function, NULL unless --profile */
     struct frame *frame, *root; /* of the current split; the kernel's own */
     struct block *block;
-    u64 heap_lo, heap_hi;      /* bounds of the global allocation touched last */
+    struct bounds {
+        u64 lo, hi;
+    } heap[HEAP_BOUNDS];       /* of global allocations touched lately, by the instruction that did */
     u32 id;                    /* warp index in the block */
     u32 live;                  /* lanes that have not exited */
     s32 current;               /* index of the running split */
@@ -207,6 +212,7 @@ struct warp {
     s32 unused_budget;         /* what was left of the budget when the warp stopped early */
     u64 gathered;              /* splits that the last warp_gather moved on together with the current one */
     struct async_state *async; /* cp.async groups and the like: exec/async.c */
+    s32 split_count;           /* splits beyond this index were never used */
     struct split splits[MAX_SPLITS];
 };
 
@@ -381,9 +387,14 @@ static inline u32 first_lane(u32 mask)
 /* The bits of `truth[i] != 0`. */
 static inline u32 mask_of_lanes(const u32 truth[LANES])
 {
+#ifdef __AVX512F__
+    __m512i low = _mm512_loadu_si512(truth), high = _mm512_loadu_si512(truth + 16);
+    return _mm512_test_epi32_mask(low, low) | (u32)_mm512_test_epi32_mask(high, high) << 16;
+#else
     u32 m = 0;
     for (int i = 0; i < LANES; i++) m |= (u32)(truth[i] != 0) << i;
     return m;
+#endif
 }
 
 #endif

@@ -20,7 +20,7 @@ void barrier_check(struct block *b, u32 id)
     struct barrier *bar = &b->barriers[id];
     if (!bar->arrived || !complete(b, bar)) return;
     for (u32 k = 0; k < b->warp_count; k++)
-        for (s32 i = 0; i < MAX_SPLITS; i++) {
+        for (s32 i = 0; i < b->warps[k].split_count; i++) {
             struct warp *w = &b->warps[k];
             struct split *s = &w->splits[i];
             if (s->state != SPLIT_WAIT_BARRIER || s->barrier != id) continue;

@@ -27,23 +27,28 @@ static void exec_shfl(struct warp *w, const struct inst *in, u32 mask)
     mask = members(w, in, mask, in->more[2]);
     if (!mask) return;
     const u32 *a = lanes_of(w, in->a), *b = lanes_of(w, in->b), *c = lanes_of(w, in->more[1]);
-    u32 got[LANES], valid = 0;
-    for (s32 i = 0; i < LANES; i++) {
-        s32 bval = b[i] & 31, cval = c[i] & 31, segment = (c[i] >> 8) & 31;
-        s32 max_lane = (i & segment) | (cval & ~segment), min_lane = i & segment, j;
-        bool p;
-        switch (in->flags) {
-        case SHFL_UP: j = i - bval, p = j >= max_lane; break;
-        case SHFL_DOWN: j = i + bval, p = j <= max_lane; break;
-        case SHFL_BFLY: j = i ^ bval, p = j <= max_lane; break;
-        default: j = min_lane | (bval & ~segment), p = j <= max_lane; break;
-        }
-        if (!p) j = i;
-        got[i] = a[j & 31];
-        valid |= (u32)p << i;
-        if (mask >> i & 1 && !(mask >> (j & 31) & 1))
-            got[i] = 0; /* from a lane that takes no part: undefined; here 0 */
+    s32 from[LANES];
+    u32 got[LANES], inside[LANES];
+    /* `max_lane` and `min_lane` as PTX ISA, "shfl.sync", names them. */
+#define EACH_LANE(source, condition)                                            \
+    for (s32 i = 0; i < LANES; i++) {                                           \
+        s32 bval = b[i] & 31, segment = c[i] >> 8 & 31, min_lane = i & segment; \
+        s32 max_lane = min_lane | (c[i] & 31 & ~segment), j = (source);         \
+        (void)min_lane;                                                         \
+        inside[i] = (condition);                                                \
+        from[i] = inside[i] ? j & 31 : i;                                       \
     }
+    switch (in->flags) {
+    case SHFL_UP: EACH_LANE(i - bval, j >= max_lane) break;
+    case SHFL_DOWN: EACH_LANE(i + bval, j <= max_lane) break;
+    case SHFL_BFLY: EACH_LANE(i ^ bval, j <= max_lane) break;
+    default: EACH_LANE(min_lane | (bval & ~segment), j <= max_lane) break;
+    }
+#undef EACH_LANE
+    for (int i = 0; i < LANES; i++) got[i] = a[from[i]];
+    u32 valid = mask_of_lanes(inside);
+    if (mask != ALL_LANES) /* from a lane that takes no part: undefined; here 0 */
+        for (int i = 0; i < LANES; i++) got[i] = mask >> from[i] & 1 ? got[i] : 0;
     if (in->d != NO_OPERAND) {
         u32 *d = lanes_of(w, in->d);
         FOR_LANES(mask, { d[i] = got[i]; });

@@ -70,6 +70,12 @@ static _Noreturn void illegal_global(struct warp *w, const struct inst *in, u32 
           access, bytes, (unsigned long long)a, what, (unsigned long long)near.address);
 }
 
+/* An instruction tends to touch the same allocation again. */
+static inline struct bounds *bounds_of(struct warp *w, const struct inst *in)
+{
+    return &w->heap[(uintptr_t)in / sizeof *in % HEAP_BOUNDS];
+}
+
 /* One lane in global memory, and the bounds of the allocation it is in for the lanes and instructions to come. */
 static void check_global_lane(struct warp *w, const struct inst *in, u32 lane, u64 a, u32 bytes, u32 align,
                               bool is_write)
@@ -83,20 +89,25 @@ static void check_global_lane(struct warp *w, const struct inst *in, u32 lane, u
         (is_write && found.kind == ALLOCATION_CONST))
         illegal_global(w, in, lane, a, bytes, is_write);
     if (found.kind == ALLOCATION_CONST) return; /* not remembered: it may only be read */
-    w->heap_lo = found.address;
-    w->heap_hi = found.address + found.bytes;
+    *bounds_of(w, in) = (struct bounds){found.address, found.address + found.bytes};
+}
+
+/* Whether [a, a + bytes) lies in the allocation that this instruction touched last. */
+static inline bool in_bounds(struct warp *w, const struct inst *in, u64 a, u64 bytes)
+{
+    const struct bounds *b = bounds_of(w, in);
+    return a >= b->lo && a + bytes <= b->hi;
 }
 
 static void check_global(struct warp *w, const struct inst *in, u32 mask, const u64 address[LANES], u32 bytes,
                          u32 align, bool is_write)
 {
-    u64 lo = w->heap_lo, size = w->heap_hi - lo, span = size >= bytes ? size - bytes : 0, bad = size < bytes;
-    for (int i = 0; i < LANES; i++) bad |= (u64)(address[i] - lo > span) | (address[i] & (align - 1));
+    const struct bounds known = *bounds_of(w, in);
+    u64 size = known.hi - known.lo, span = size >= bytes ? size - bytes : 0, bad = size < bytes;
+    for (int i = 0; i < LANES; i++) bad |= (u64)(address[i] - known.lo > span) | (address[i] & (align - 1));
     if (!bad) return;
     for (u32 i = 0; i < LANES; i++)
-        if (mask >> i & 1 &&
-            (address[i] & (align - 1) || address[i] - w->heap_lo > w->heap_hi - w->heap_lo - bytes ||
-             w->heap_hi - w->heap_lo < bytes))
+        if (mask >> i & 1 && (address[i] & (align - 1) || !in_bounds(w, in, address[i], bytes)))
             check_global_lane(w, in, i, address[i], bytes, align, is_write);
 }
 
@@ -223,28 +234,71 @@ void memory_resolve(struct warp *w, const struct inst *in, u32 mask, u64 address
  * zero-extend). flags: ACQUIRE, RELEASE; bit k of `c` on: register k is 64 bits wide. */
 enum { ACQUIRE = 1, RELEASE = 2 };
 
-/* Whether the lanes read consecutive elements of `bytes`, as a coalesced access does. */
-static inline bool consecutive(const u64 address[LANES], u32 bytes)
+/* Whether the lanes' addresses are `step` bytes apart: 0 when all want the same element, the element's size when the access
+ * is coalesced. */
+static inline bool apart(const u64 address[LANES], u32 step)
 {
     u64 off = 0;
-    for (int i = 0; i < LANES; i++) off |= address[i] - address[0] - (u64)i * bytes;
+    for (int i = 0; i < LANES; i++) off |= address[i] - address[0] - (u64)i * step;
     return !off;
+}
+
+/* The offsets into the block's shared memory when all lanes are on, in bounds and aligned: true. */
+static inline bool shared_words(struct warp *w, const struct inst *in, u32 word[LANES])
+{
+    const struct block *b = w->block;
+    u32 base = SHARED_BASE - (u32)in->imm, span = b->shared_bytes - 4,
+        bad = b->cluster_rank | (b->shared_bytes < 4);
+    if (in->addr64) {
+        const u64 *a = lanes_of(w, in->a);
+        u64 high = 0;
+        for (int i = 0; i < LANES; i++) high |= a[i];
+        bad |= (u32)(high >> 32);
+        for (int i = 0; i < LANES; i++) word[i] = (u32)a[i] - base;
+    } else {
+        const u32 *a = lanes_of(w, in->a);
+        for (int i = 0; i < LANES; i++) word[i] = a[i] - base;
+    }
+    for (int i = 0; i < LANES; i++) bad |= (u32)(word[i] > span) | (word[i] & 3);
+    for (int i = 0; i < LANES; i++) word[i] >>= 2;
+    return !bad;
+}
+
+/* Most accesses: 4 bytes, all lanes on, nothing to count; global memory coalesced or all lanes at one address, or shared
+ * memory. False: not one of these. */
+static inline bool load_32_fast(struct warp *w, const struct inst *in, u32 *d)
+{
+    if (in->space == SPACE_SHARED) {
+        u32 word[LANES];
+        const u32 *shared = (const u32 *)w->block->shared;
+        if (!shared_words(w, in, word)) return false;
+        for (int i = 0; i < LANES; i++) d[i] = shared[word[i]];
+        return true;
+    }
+    if (in->space != SPACE_GLOBAL) return false;
+    const u64 *a = lanes_of(w, in->a);
+    u64 first = a[0] + (u64)in->imm;
+    if (first & 3) return false;
+    if (in_bounds(w, in, first, 4 * LANES) && apart(a, 4)) {
+        memcpy(d, (const void *)(uintptr_t)first, 4 * LANES);
+        return true;
+    }
+    if (in_bounds(w, in, first, 4) && apart(a, 0)) {
+        u32 v = *(const u32 *)(uintptr_t)first;
+        for (int i = 0; i < LANES; i++) d[i] = v;
+        return true;
+    }
+    return false;
 }
 
 static void load_32(struct warp *w, const struct inst *in, u32 mask)
 {
+    u32 *d = lanes_of(w, in->d);
+    if (mask == ALL_LANES && !w->counters && load_32_fast(w, in, d)) return;
     u64 at[LANES];
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, 4, 4, false);
-    u32 *d = lanes_of(w, in->d);
-    if (mask == ALL_LANES && consecutive(at, 4)) {
-        memcpy(d, (const void *)(uintptr_t)at[0], 4 * LANES);
-    } else if (at[0] == at[LANES - 1] && at[0] == at[LANES / 2] && consecutive(at, 0)) {
-        u32 v = *(const u32 *)(uintptr_t)at[0];
-        FOR_LANES(mask, { d[i] = v; });
-    } else {
-        FOR_LANES(mask, { d[i] = *(const u32 *)(uintptr_t)at[i]; });
-    }
+    FOR_LANES(mask, { d[i] = *(const u32 *)(uintptr_t)at[i]; });
 }
 
 static void load_vector_32(struct warp *w, const struct inst *in, u32 mask)
@@ -291,16 +345,30 @@ static void load_any(struct warp *w, const struct inst *in, u32 mask)
     if (in->flags & ACQUIRE) __atomic_thread_fence(__ATOMIC_ACQUIRE);
 }
 
+static inline bool store_32_fast(struct warp *w, const struct inst *in, const u32 *v)
+{
+    if (in->space == SPACE_SHARED) {
+        u32 word[LANES], *shared = (u32 *)w->block->shared;
+        if (!shared_words(w, in, word)) return false;
+        for (int i = 0; i < LANES; i++) shared[word[i]] = v[i];
+        return true;
+    }
+    if (in->space != SPACE_GLOBAL) return false;
+    const u64 *a = lanes_of(w, in->a);
+    u64 first = a[0] + (u64)in->imm;
+    if (first & 3 || !in_bounds(w, in, first, 4 * LANES) || !apart(a, 4)) return false;
+    memcpy((void *)(uintptr_t)first, v, 4 * LANES);
+    return true;
+}
+
 static void store_32(struct warp *w, const struct inst *in, u32 mask)
 {
+    const u32 *v = lanes_of(w, in->d);
+    if (mask == ALL_LANES && !w->counters && store_32_fast(w, in, v)) return;
     u64 at[LANES];
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, 4, 4, true);
-    const u32 *v = lanes_of(w, in->d);
-    if (mask == ALL_LANES && consecutive(at, 4))
-        memcpy((void *)(uintptr_t)at[0], v, 4 * LANES);
-    else
-        FOR_LANES(mask, { *(u32 *)(uintptr_t)at[i] = v[i]; });
+    FOR_LANES(mask, { *(u32 *)(uintptr_t)at[i] = v[i]; });
 }
 
 static void store_vector_32(struct warp *w, const struct inst *in, u32 mask)

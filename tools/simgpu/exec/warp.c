@@ -40,8 +40,8 @@ static void stop(struct warp *w)
 
 static s32 next_ready(const struct warp *w)
 {
-    for (s32 k = 1; k <= MAX_SPLITS; k++) {
-        s32 i = (w->current + k) % MAX_SPLITS;
+    for (s32 k = 1; k <= w->split_count; k++) {
+        s32 i = (w->current + k) % w->split_count;
         if (i >= 0 && w->splits[i].state == SPLIT_READY) return i;
     }
     return -1;
@@ -50,7 +50,10 @@ static s32 next_ready(const struct warp *w)
 static s32 new_split(struct warp *w)
 {
     for (s32 i = 0; i < MAX_SPLITS; i++)
-        if (w->splits[i].state == SPLIT_FREE) return i;
+        if (w->splits[i].state == SPLIT_FREE) {
+            if (i >= w->split_count) w->split_count = i + 1;
+            return i;
+        }
     abort(); /* cannot be: each leaf has a lane, each inner node two children or a waiting lane */
 }
 
@@ -89,7 +92,7 @@ static void run_counting(struct warp *w)
  * say. Lanes that wait are then let go on alone, so that every lane makes progress. */
 static void release_waiting(struct warp *w)
 {
-    for (s32 i = 0; i < MAX_SPLITS; i++) {
+    for (s32 i = 0; i < w->split_count; i++) {
         struct split *inner = &w->splits[i];
         if (inner->state != SPLIT_INNER || !inner->arrived) continue;
         s32 k = new_split(w);
@@ -250,7 +253,7 @@ void warp_exit(struct warp *w, u32 lanes)
     for (u32 id = 0; id < NUM_BARRIERS; id++)
         if (b->barriers[id].arrived) barrier_check(b, id);
     /* Lanes that wait for the ones that just left need wait no longer. */
-    for (s32 i = 0; i < MAX_SPLITS; i++)
+    for (s32 i = 0; i < w->split_count; i++)
         if (w->splits[i].state == SPLIT_WAIT_LANES) w->splits[i].state = SPLIT_READY;
 }
 
@@ -266,7 +269,7 @@ u32 warp_gather(struct warp *w, const struct inst *in, u32 mask, u32 want, bool 
             want, mask);
     u32 index = warp_index_of(w, in), together = mask;
     u64 found = 0;
-    for (s32 i = 0; i < MAX_SPLITS; i++) {
+    for (s32 i = 0; i < w->split_count; i++) {
         struct split *s = &w->splits[i];
         if (s->state != SPLIT_WAIT_LANES || s->frame->fn->code[s->pc].exec != in->exec) continue;
         if (any_place || (s->pc == index && s->frame == w->frame)) {
@@ -422,8 +425,9 @@ void warp_start(struct warp *w, struct block *b, u32 id)
     root->refs = 1;
     w->bank[BANK_SPECIAL] = w->special;
     w->live = w->active = left >= LANES ? ALL_LANES : (1u << left) - 1;
-    w->heap_lo = w->heap_hi = 0;
+    memset(w->heap, 0, sizeof w->heap);
     memset(w->splits, 0, sizeof w->splits);
+    w->split_count = 1;
     w->splits[0] =
         (struct split){.state = SPLIT_READY, .mask = w->live, .reconverge = -1, .parent = -1, .frame = root};
     w->current = 0;
@@ -432,7 +436,7 @@ void warp_start(struct warp *w, struct block *b, u32 id)
 
 void warp_free_frames(struct warp *w)
 {
-    for (s32 i = 0; i < MAX_SPLITS; i++) /* a fault may leave calls unfinished */
+    for (s32 i = 0; i < w->split_count; i++) /* a fault may leave calls unfinished */
         if (w->splits[i].state != SPLIT_FREE) leave_frame(w->splits[i].frame);
     if (w->root) {
         free(w->root->regs);

@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../exec/warp.h"
@@ -183,6 +184,13 @@ static u32 resident_blocks(const struct launch *l)
     return options.sms * (each < 1 ? 1 : each > 32 ? 32 : each);
 }
 
+static double host_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
 int launch_run(struct launch *l)
 {
     static pthread_mutex_t one_at_a_time =
@@ -195,6 +203,7 @@ int launch_run(struct launch *l)
     u64 count = options.threads ? options.threads : cores;
     if (count > MAX_WORKERS) count = MAX_WORKERS;
     if (count > grid.blocks) count = grid.blocks;
+    double start = host_ms();
     place_dynamic_shared(l);
     if (options.profile || options.json) counters_prepare(l->kernel->module, (u32)count);
     struct work work[MAX_WORKERS] = {0};
@@ -206,12 +215,20 @@ int launch_run(struct launch *l)
     while (started < count && pthread_create(&thread[started], NULL, worker_main, &work[started]) == 0)
         started++;
     worker_main(&work[0]);
-    u64 executed = work[0].worker.executed;
+    u64 executed = work[0].worker.executed + grid.executed;
     for (u32 k = 1; k < started; k++) {
         pthread_join(thread[k], NULL);
         executed += work[k].worker.executed;
     }
-    if (options.profile || options.json) counters_launched(l, executed + grid.executed);
+    if (options.profile || options.json) counters_launched(l, executed);
+    if (options.verbose) {
+        double ms = host_ms() - start;
+        fprintf(
+            stderr,
+            "simgpu: %s: %llu warp instructions in %.1f ms of this computer's time on %u threads: %.0f million a second\n",
+            readable_name(l->kernel->name), (unsigned long long)executed, ms, started,
+            (double)executed / ms * 1e-3);
+    }
     pthread_mutex_unlock(&one_at_a_time);
     return l->error;
 }
