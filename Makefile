@@ -99,7 +99,7 @@ build/sass/$1/%.ok: chapters/$1/%.cu $$(wildcard common/*.cuh) tools/sass.sh bui
 build-$2: build/chapters/$1 build/golden/$1/.stamp $$(SIM_FOR_$1)
 
 chapter-$2:
-	@$$(MAKE) --no-print-directory -j$$(JOBS) build-$2
+	@$$(MAKE) --no-print-directory $$(if $$(V),,-s) -j$$(JOBS) build-$2
 	@echo -n "chapter $2 "; tools/run.sh $1 $$(firstword $$(ARCH_$1)) $$(GOLDEN_$1)
 
 bench-$2: need-gpu build-$2
@@ -134,7 +134,7 @@ test: build
 
 ## build          build everything, run nothing; V=1 shows the commands
 build:
-	@$(MAKE) --no-print-directory -j$(JOBS) all
+	@$(MAKE) --no-print-directory $(if $(V),,-s) -j$(JOBS) all
 all: $(NUMBERS:%=build-%) $(SIMGPU) $(SIMGPU_LIBS)
 
 ## golden         generate the golden files of every chapter

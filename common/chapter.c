@@ -278,7 +278,7 @@ static int check_step(const struct chapter *chapter, const struct device *device
     cuda_check(error, where, __FILE__, __LINE__);
 
     struct verdict verdict = case_check(chapter, golden, guard, &run);
-    printf("%-6s %8.3f\n", verdict.right ? "right" : "WRONG", verdict.worst);
+    printf("%-6s %15.3f\n", verdict.right ? "right" : "WRONG", verdict.worst);
     if (!verdict.right) printf("      %s\n", verdict.text);
     if (options->json) add_check_record(chapter, device, step->name, golden, &verdict, results);
     if (options->out) write_outputs(chapter, &run, options->out, step->name, golden->name);
@@ -293,7 +293,7 @@ static int check_all(const struct chapter *chapter, const struct device *device,
     int runs = 0, wrong = 0;
     cudaStream_t stream;
     CUDA_CHECK(cudaStreamCreate(&stream));
-    printf("  %-20s %-18s %-24s %-6s %8s\n", "step", "case", "shape", "result", "error/tolerance");
+    printf("  %-20s %-18s %-24s %-6s %s\n", "step", "case", "shape", "result", "error/tolerance");
     for (int s = 0; s <= chapter_steps(chapter); s++)
         for (int c = 0; selected[s] && c < count; c++, runs++)
             wrong += check_step(chapter, device, options, s, &cases[c], stream, results);

@@ -21,6 +21,7 @@ python() { "$PYTHON" -c "import sys, numpy as np; $1" "${@:2}"; }
 # one_case CHAPTER CASE: a copy of one golden case in the test's own folder; sets CASE_DIR.
 one_case() {
     CASE_DIR=$BATS_TEST_TMPDIR/$2
+    rm -rf "$CASE_DIR"
     cp -r "$ROOT/build/golden/$1/$2" "$CASE_DIR"
 }
 

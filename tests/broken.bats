@@ -1,0 +1,79 @@
+#!/usr/bin/env bats
+# Broken kernels must fail, every time. Each is a chapter's own step with one edit, made here so that it cannot drift;
+# an edit that changes nothing fails the test.
+
+load test_helper/common
+
+# broken CHAPTER FILE.cu SED...: builds the chapter's program with one step edited; sets BROKEN.
+broken() {
+    local chapter=$1 file=$2 dir=$BATS_TEST_TMPDIR/tree arch nvcc cuda_lib objects
+    shift 2
+    arch=$(sed -n 's/^ARCH *:= *//p' "chapters/$chapter/chapter.mk")
+    nvcc=$(sed -n 's/^NVCC *:= *//p' build/config.mk)
+    cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
+    mkdir -p "$dir/chapters/$chapter"
+    ln -sfn "$ROOT/common" "$dir/common"
+    sed -E "$@" "chapters/$chapter/$file" >"$dir/chapters/$chapter/$file"
+    run ! cmp -s "chapters/$chapter/$file" "$dir/chapters/$chapter/$file"
+    "$nvcc" -std=c++17 -O3 -lineinfo -gencode "arch=compute_$arch,code=compute_$arch" -c \
+        -o "$BATS_TEST_TMPDIR/edited.o" "$dir/chapters/$chapter/$file"
+    mapfile -t objects < <(find "build/obj/chapters/$chapter" build/obj/common -name '*.o' ! -name "${file%.cu}.o")
+    BROKEN=$BATS_TEST_TMPDIR/broken
+    g++ -o "$BROKEN" "$BATS_TEST_TMPDIR/edited.o" "${objects[@]}" -L"$cuda_lib" -l:libcudart.so.13 -ldl -lm
+}
+
+# wrong CHAPTER STEP CASE: the step gives a wrong answer, whatever the order of the warps.
+wrong() {
+    local seed
+    for seed in 0 1 2 3; do
+        run -1 "$SIMGPU" --seed $seed "$BROKEN" --golden "build/golden/$1" --step "$2" --case "$3"
+        assert_line --regexp "^$1: WRONG in 1 of 1 runs$"
+    done
+}
+
+# faults CHAPTER STEP CASE: the launch is stopped, and the report names the source line.
+faults() {
+    local seed
+    for seed in 0 1 2 3; do
+        run -3 "$SIMGPU" --seed $seed "$BROKEN" --golden "build/golden/$1" --step "$2" --case "$3"
+    done
+}
+
+@test "chapter 1: a store outside C is a fault" {
+    broken 01_naive_matmul step2_coalesced.cu 's/if \(col < N\) C\[/C[/'
+    faults 01_naive_matmul 2 ragged
+    assert_line --regexp 'step2_coalesced\.cu:[0-9]+'
+}
+
+@test "chapter 1: an output that nobody writes is NaN, and NaN is never right" {
+    broken 01_naive_matmul step2_coalesced.cu 's/if \(col < N\) C\[/if (col < N - 1) C[/'
+    wrong 01_naive_matmul 2 ragged
+    assert_line --regexp '^      C\[row 0, col 138\]: got -?nan, expected '
+}
+
+@test "chapter 1: a NaN that the kernel computes is never right" {
+    broken 01_naive_matmul step2_coalesced.cu 's/= sum \+ \(bias/= sum \/ 0.0f * 0.0f + (bias/'
+    wrong 01_naive_matmul 2 one_element
+    assert_line --regexp 'got -?nan, expected '
+}
+
+@test "chapter 1: a step that writes an input is wrong" {
+    broken 01_naive_matmul step2_coalesced.cu 's/^    float sum = 0\.0f;/&\n    if (row == 0 \&\& lane == 0) const_cast<float *>(A)[0] = 7.0f;/'
+    wrong 01_naive_matmul 2 one_element
+    assert_line --regexp 'A\[row 0, col 0\] was overwritten: an input must stay as it was|C\[row 0, col 0\]: got '
+}
+
+@test "chapter 1: a step that forgets the bias is wrong where there is one" {
+    broken 01_naive_matmul step2_coalesced.cu 's/\(bias \? bias\[col\] : 0\.0f\)/0.0f/'
+    wrong 01_naive_matmul 2 ragged_bias
+}
+
+@test "chapter 2: without the barrier before reading, the answer is wrong" {
+    broken 02_tiled_matmul step1_smem_tile.cu '/The tiles are complete before anyone reads them/d'
+    wrong 02_tiled_matmul 1 one_tile
+}
+
+@test "chapter 2: without the barrier before overwriting, the answer is wrong" {
+    broken 02_tiled_matmul step1_smem_tile.cu '/Everyone has read the tiles before anyone overwrites them/d'
+    wrong 02_tiled_matmul 1 several_tiles
+}
