@@ -14,7 +14,8 @@ __global__ void block_sums(float *out, const float *x, int n)
     cg::thread_block block = cg::this_thread_block();
     cg::thread_block_tile<32> warp = cg::tiled_partition<32>(block);
     float sum = 0;
-    for (int i = blockIdx.x * blockDim.x + block.thread_rank(); i < n; i += gridDim.x * blockDim.x) sum += x[i];
+    for (int i = blockIdx.x * blockDim.x + block.thread_rank(); i < n; i += gridDim.x * blockDim.x)
+        sum += x[i];
     sum = cg::reduce(warp, sum, cg::plus<float>());
     if (warp.thread_rank() == 0) partial[warp.meta_group_rank()] = sum;
     block.sync();
@@ -24,7 +25,8 @@ __global__ void block_sums(float *out, const float *x, int n)
     if (warp.thread_rank() == 0) out[blockIdx.x] = sum;
 }
 
-template <int SIZE> __global__ void tiles(int *out)
+template <int SIZE>
+__global__ void tiles(int *out)
 {
     auto tile = cg::tiled_partition<SIZE>(cg::this_thread_block());
     int t = threadIdx.x, *o = out + 8 * t;
@@ -35,7 +37,8 @@ template <int SIZE> __global__ void tiles(int *out)
     o[4] = tile.shfl_down(t, 1);
     o[5] = (int)tile.ballot(t % 3 == 0);
     o[6] = tile.any(t == 5) + 2 * tile.all(t < 1000);
-    o[7] = cg::reduce(tile, 1u << t % SIZE, cg::bit_or<unsigned>()) == (SIZE == 32 ? ~0u : (1u << SIZE % 32) - 1);
+    o[7] = cg::reduce(tile, 1u << t % SIZE, cg::bit_or<unsigned>()) ==
+           (SIZE == 32 ? ~0u : (1u << SIZE % 32) - 1);
 }
 
 // Lanes that take a branch together count themselves; one of them adds for all.
@@ -50,7 +53,8 @@ __global__ void aggregate(int *count, int *groups)
     if (same.thread_rank() == 0) atomicAdd(&groups[threadIdx.x % 4], same.size());
 }
 
-template <int SIZE> static void try_tiles()
+template <int SIZE>
+static void try_tiles()
 {
     const int threads = 96;
     int *device, host[8 * threads];

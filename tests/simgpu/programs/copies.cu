@@ -18,8 +18,7 @@ int main()
     CUDA(cudaMemcpy2D(back, WIDTH, b + WIDTH, pitch_b, WIDTH, HEIGHT, cudaMemcpyDefault));
     EXPECT(memcmp(host, back, sizeof host) == 0);
     CUDA(cudaMemcpy2D(back, WIDTH, b, pitch_b, WIDTH, HEIGHT, cudaMemcpyDeviceToHost));
-    for (int i = 0; i < HEIGHT * WIDTH; i++)
-        EXPECT(back[i / WIDTH][i % WIDTH] == 0xab);
+    for (int i = 0; i < HEIGHT * WIDTH; i++) EXPECT(back[i / WIDTH][i % WIDTH] == 0xab);
 
     // 3-D: a box from the middle of one volume.
     static unsigned char volume[DEPTH][HEIGHT][WIDTH], box[2][10][20];
@@ -68,13 +67,15 @@ int main()
 
     cudaPointerAttributes attributes;
     CUDA(cudaPointerGetAttributes(&attributes, fresh + 3));
-    EXPECT(attributes.type == cudaMemoryTypeDevice && attributes.device == 0 && attributes.devicePointer == fresh + 3);
+    EXPECT(attributes.type == cudaMemoryTypeDevice && attributes.device == 0 &&
+           attributes.devicePointer == fresh + 3);
     CUDA(cudaPointerGetAttributes(&attributes, host));
     EXPECT(attributes.type == cudaMemoryTypeUnregistered);
     CUDA(cudaHostRegister(host, sizeof host, cudaHostRegisterDefault));
     CUDA(cudaPointerGetAttributes(&attributes, &host[1]));
     EXPECT(attributes.type == cudaMemoryTypeHost);
-    EXPECT(cudaHostRegister(host, sizeof host, cudaHostRegisterDefault) == cudaErrorHostMemoryAlreadyRegistered);
+    EXPECT(cudaHostRegister(host, sizeof host, cudaHostRegisterDefault) ==
+           cudaErrorHostMemoryAlreadyRegistered);
     CUDA(cudaHostUnregister(host));
     EXPECT(cudaHostUnregister(host) == cudaErrorHostMemoryNotRegistered);
     return verdict();

@@ -6,7 +6,8 @@
 
 __global__ void saxpy(int n, float a, const float *__restrict__ x, float *__restrict__ y)
 {
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) y[i] = a * x[i] + y[i];
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+        y[i] = a * x[i] + y[i];
 }
 
 __global__ void gelu(float *out, const float4 *x, int n4)
@@ -52,7 +53,8 @@ __device__ float warp_sum(float v)
 }
 
 // One warp a row.
-__global__ void layernorm(float *out, const float *x, const float *weight, const float *bias, int rows, int cols)
+__global__ void layernorm(float *out, const float *x, const float *weight, const float *bias, int rows,
+                          int cols)
 {
     int row = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
     if (row >= rows) return;
@@ -62,7 +64,8 @@ __global__ void layernorm(float *out, const float *x, const float *weight, const
     float mean = warp_sum(sum) / cols;
     for (int c = lane; c < cols; c += 32) squares += (x[c] - mean) * (x[c] - mean);
     float scale = rsqrtf(warp_sum(squares) / cols + 1e-5f);
-    for (int c = lane; c < cols; c += 32) out[(size_t)row * cols + c] = (x[c] - mean) * scale * weight[c] + bias[c];
+    for (int c = lane; c < cols; c += 32)
+        out[(size_t)row * cols + c] = (x[c] - mean) * scale * weight[c] + bias[c];
 }
 
 // One block a row, one pass for maximum and sum together.
@@ -123,7 +126,8 @@ __global__ void scan(int *x, int n)
 int main()
 {
     const int rows = 37, cols = 333, n = rows * cols; // n is odd; n / 4 rounds down
-    float *x = random_floats(n), *y = random_floats(n), *device_x = to_device(x, n), *device_y = to_device(y, n), *out;
+    float *x = random_floats(n), *y = random_floats(n), *device_x = to_device(x, n),
+          *device_y = to_device(y, n), *out;
     double *want = (double *)calloc(n, sizeof *want);
     CUDA(cudaMalloc(&out, n * sizeof *out));
 
@@ -131,7 +135,8 @@ int main()
     saxpy<<<7, 96>>>(n, 2.5f, device_x, device_y);
     expect_close("saxpy", to_host(device_y, n), want, n, 1e-6);
 
-    for (int i = 0; i < n; i++) want[i] = 0.5 * x[i] * (1 + tanh(0.7978845608 * (x[i] + 0.044715 * x[i] * x[i] * x[i])));
+    for (int i = 0; i < n; i++)
+        want[i] = 0.5 * x[i] * (1 + tanh(0.7978845608 * (x[i] + 0.044715 * x[i] * x[i] * x[i])));
     gelu<<<(n / 4 + 127) / 128, 128>>>(out, (const float4 *)device_x, n / 4);
     expect_close("gelu", to_host(out, n / 4 * 4), want, n / 4 * 4, 1e-6);
 
@@ -157,7 +162,8 @@ int main()
         for (int c = 0; c < cols; c++)
             want[r * cols + c] = (x[r * cols + c] - mean) / sqrt(variance + 1e-5) * weight[c] + bias[c];
     }
-    layernorm<<<(rows * 32 + 127) / 128, 128>>>(out, device_x, to_device(weight, cols), to_device(bias, cols), rows, cols);
+    layernorm<<<(rows * 32 + 127) / 128, 128>>>(out, device_x, to_device(weight, cols), to_device(bias, cols),
+                                                rows, cols);
     expect_close("layernorm", to_host(out, n), want, n, 1e-5);
 
     for (int r = 0; r < rows; r++) {

@@ -46,7 +46,8 @@ int main()
 
     cudaFuncAttributes f;
     CUDA(cudaFuncGetAttributes(&f, small));
-    EXPECT(f.maxThreadsPerBlock == 256 && f.sharedSizeBytes == 4096 && f.numRegs > 0 && f.localSizeBytes == 0);
+    EXPECT(f.maxThreadsPerBlock == 256 && f.sharedSizeBytes == 4096 && f.numRegs > 0 &&
+           f.localSizeBytes == 0);
     EXPECT(f.maxDynamicSharedSizeBytes == 48 * 1024 - 4096);
     CUDA(cudaFuncSetCacheConfig(small, cudaFuncCachePreferShared));
 

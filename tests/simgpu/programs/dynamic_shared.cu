@@ -56,12 +56,14 @@ int main()
     EXPECT(cudaGetLastError() == cudaErrorInvalidValue);
     CUDA(cudaFuncSetAttribute(reverse, cudaFuncAttributeMaxDynamicSharedMemorySize, big * sizeof(float)));
     CUDA(cudaFuncGetAttributes(&attributes, reverse));
-    EXPECT(attributes.maxDynamicSharedSizeBytes == big * sizeof(float) && attributes.sharedSizeBytes == sizeof(int));
+    EXPECT(attributes.maxDynamicSharedSizeBytes == big * sizeof(float) &&
+           attributes.sharedSizeBytes == sizeof(int));
     try_reverse(big);
     EXPECT(cudaFuncSetAttribute(reverse, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024) ==
            cudaErrorInvalidValue); // its own 4 bytes are too many
     cudaGetLastError();
-    EXPECT(cudaFuncSetAttribute(carve, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024) == cudaSuccess);
+    EXPECT(cudaFuncSetAttribute(carve, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024) ==
+           cudaSuccess);
 
     const int n = 64;
     double *sums;
@@ -69,10 +71,11 @@ int main()
     double host_sums[n];
     CUDA(cudaMalloc(&sums, sizeof host_sums));
     CUDA(cudaMalloc(&counts, sizeof host_counts));
-    carve<<<1, n, n * (sizeof(double) + sizeof(int))>>>(sums, counts, n);
+    carve<<<1, n, n *(sizeof(double) + sizeof(int))>>>(sums, counts, n);
     CUDA(cudaMemcpy(host_sums, sums, sizeof host_sums, cudaMemcpyDeviceToHost));
     CUDA(cudaMemcpy(host_counts, counts, sizeof host_counts, cudaMemcpyDeviceToHost));
-    for (int i = 0; i < n; i++) EXPECT(host_sums[i] == 0.5 * (n - 1 - i) && host_counts[i] == 2 * (n - 1 - i));
+    for (int i = 0; i < n; i++)
+        EXPECT(host_sums[i] == 0.5 * (n - 1 - i) && host_counts[i] == 2 * (n - 1 - i));
 
     unsigned *bytes, host_bytes[2];
     CUDA(cudaMalloc(&bytes, sizeof host_bytes));

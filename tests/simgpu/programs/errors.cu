@@ -6,16 +6,34 @@
 
 __device__ int zero;
 
-__global__ void out_of_bounds(int *x) { x[1000000000] = 1; }
-__global__ void host_pointer(int *x) { *x = 1; }
-__global__ void misaligned(int *x) { *(int *)((char *)x + 1) = 1; }
-__global__ void trapped(int *) { asm volatile("trap;"); }
-__global__ void asserted(int *) { assert(zero == 1); }
+__global__ void out_of_bounds(int *x)
+{
+    x[1000000000] = 1;
+}
+__global__ void host_pointer(int *x)
+{
+    *x = 1;
+}
+__global__ void misaligned(int *x)
+{
+    *(int *)((char *)x + 1) = 1;
+}
+__global__ void trapped(int *)
+{
+    asm volatile("trap;");
+}
+__global__ void asserted(int *)
+{
+    assert(zero == 1);
+}
 __global__ void endless(int *x)
 {
     while (atomicAdd(x, 0) != 1) continue;
 }
-__global__ void fine(int *x) { *x = 7; }
+__global__ void fine(int *x)
+{
+    *x = 7;
+}
 
 static int run(void (*kernel)(int *), int *x, cudaError_t expected)
 {

@@ -11,25 +11,26 @@
 
 static int failures;
 
-#define CUDA(call)                                                                                           \
-    do {                                                                                                     \
-        cudaError_t status_ = (call);                                                                        \
-        if (status_ != cudaSuccess) {                                                                        \
-            printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(status_));               \
-            exit(3);                                                                                         \
-        }                                                                                                    \
+#define CUDA(call)                                                                             \
+    do {                                                                                       \
+        cudaError_t status_ = (call);                                                          \
+        if (status_ != cudaSuccess) {                                                          \
+            printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(status_)); \
+            exit(3);                                                                           \
+        }                                                                                      \
     } while (0)
 
-#define EXPECT(statement)                                                                                    \
-    do {                                                                                                     \
-        if (!(statement)) {                                                                                  \
-            printf("%s:%d: does not hold: %s\n", __FILE__, __LINE__, #statement);                            \
-            failures++;                                                                                      \
-        }                                                                                                    \
+#define EXPECT(statement)                                                         \
+    do {                                                                          \
+        if (!(statement)) {                                                       \
+            printf("%s:%d: does not hold: %s\n", __FILE__, __LINE__, #statement); \
+            failures++;                                                           \
+        }                                                                         \
     } while (0)
 
 // Every element within `tolerance` of the reference; a NaN never is.
-static inline void expect_close(const char *what, const float *got, const double *want, size_t count, double tolerance)
+static inline void expect_close(const char *what, const float *got, const double *want, size_t count,
+                                double tolerance)
 {
     for (size_t i = 0; i < count; i++) {
         if (fabs((double)got[i] - want[i]) <= tolerance) continue;

@@ -27,7 +27,10 @@ __global__ void ranks(int *out)
     out[i] = i + 1;
 }
 
-__global__ void __launch_bounds__(64) add(int *x, int amount) { atomicAdd(x, amount); }
+__global__ void __launch_bounds__(64) add(int *x, int amount)
+{
+    atomicAdd(x, amount);
+}
 
 // All blocks of the grid wait for each other: right only when all of them run at the same time.
 __global__ void meet(unsigned *arrived, int *seen)

@@ -1,8 +1,14 @@
 // Wrong calls that CUDA refuses without harm: each gives its error, cudaGetLastError clears it, and the next launch runs.
 #include "expect.h"
 
-__global__ void __launch_bounds__(128) bounded(int *x) { x[threadIdx.x] = threadIdx.x; }
-__global__ void plain(int *x) { x[threadIdx.x] = threadIdx.x; }
+__global__ void __launch_bounds__(128) bounded(int *x)
+{
+    x[threadIdx.x] = threadIdx.x;
+}
+__global__ void plain(int *x)
+{
+    x[threadIdx.x] = threadIdx.x;
+}
 __device__ int variable[4];
 
 // What the call or launch gave, which is also the last error, once.
@@ -13,10 +19,10 @@ static bool refused(cudaError_t expected, cudaError_t got)
     if (got != expected) printf("expected %s, got %s\n", cudaGetErrorName(expected), cudaGetErrorName(got));
     return got == expected && last == expected && next == cudaSuccess;
 }
-#define LAUNCH_REFUSED(expected, ...)                                                                        \
-    do {                                                                                                     \
-        plain<<<__VA_ARGS__>>>(x);                                                                           \
-        EXPECT(refused(expected, cudaSuccess));                                                              \
+#define LAUNCH_REFUSED(expected, ...)           \
+    do {                                        \
+        plain<<<__VA_ARGS__>>>(x);              \
+        EXPECT(refused(expected, cudaSuccess)); \
     } while (0)
 
 int main()
@@ -32,7 +38,8 @@ int main()
     LAUNCH_REFUSED(cudaErrorInvalidValue, 1, 32, 48 * 1024 + 1);
     bounded<<<1, 129>>>(x);
     EXPECT(refused(cudaErrorInvalidValue, cudaSuccess));
-    EXPECT(refused(cudaErrorInvalidDeviceFunction, cudaLaunchKernel((const void *)main, dim3(1), dim3(1), NULL, 0, 0)));
+    EXPECT(refused(cudaErrorInvalidDeviceFunction,
+                   cudaLaunchKernel((const void *)main, dim3(1), dim3(1), NULL, 0, 0)));
 
     // Copies and fills: outside an allocation, in the wrong direction, of what was freed.
     EXPECT(refused(cudaErrorInvalidValue, cudaMemcpy(x, host, sizeof host + 4, cudaMemcpyHostToDevice)));

@@ -4,20 +4,22 @@
 
 #include "expect.h"
 
-#define FUNCTIONS(X)                                                                                         \
-    X(sin) X(cos) X(tan) X(exp) X(exp2) X(expm1) X(log) X(log2) X(log10) X(log1p) X(sqrt) X(cbrt) X(sinh) X(cosh) X(tanh) \
-    X(asin) X(acos) X(atan) X(asinh) X(erf) X(erfc) X(tgamma) X(lgamma) X(floor) X(ceil) X(round) X(trunc) X(rint)
+#define FUNCTIONS(X)                                                                                       \
+    X(sin)                                                                                                 \
+    X(cos) X(tan) X(exp) X(exp2) X(expm1) X(log) X(log2) X(log10) X(log1p) X(sqrt) X(cbrt) X(sinh) X(cosh) \
+        X(tanh) X(asin) X(acos) X(atan) X(asinh) X(erf) X(erfc) X(tgamma) X(lgamma) X(floor) X(ceil)       \
+            X(round) X(trunc) X(rint)
 
-#define KERNELS(name)                                                                                        \
-    __global__ void name##_f32(float *out, const float *x, int n)                                            \
-    {                                                                                                        \
-        int i = blockIdx.x * blockDim.x + threadIdx.x;                                                       \
-        if (i < n) out[i] = name##f(x[i]);                                                                   \
-    }                                                                                                        \
-    __global__ void name##_f64(float *out, const float *x, int n)                                            \
-    {                                                                                                        \
-        int i = blockIdx.x * blockDim.x + threadIdx.x;                                                       \
-        if (i < n) out[i] = (float)name((double)x[i]);                                                       \
+#define KERNELS(name)                                             \
+    __global__ void name##_f32(float *out, const float *x, int n) \
+    {                                                             \
+        int i = blockIdx.x * blockDim.x + threadIdx.x;            \
+        if (i < n) out[i] = name##f(x[i]);                        \
+    }                                                             \
+    __global__ void name##_f64(float *out, const float *x, int n) \
+    {                                                             \
+        int i = blockIdx.x * blockDim.x + threadIdx.x;            \
+        if (i < n) out[i] = (float)name((double)x[i]);            \
     }
 FUNCTIONS(KERNELS)
 
@@ -55,14 +57,14 @@ int main()
     float *device_x = to_device(x, n), *device_y = to_device(y, n), *out, *got;
     CUDA(cudaMalloc(&out, 12 * n * sizeof *out));
 
-#define CHECK(name)                                                                                          \
-    name##_f32<<<(n + 127) / 128, 128>>>(out, device_x, n);                                                  \
-    got = to_host(out, n);                                                                                   \
-    for (int i = 0; i < n; i++) close(#name "f", got, i, name((double)x[i]), 1e-5);                          \
-    free(got);                                                                                               \
-    name##_f64<<<(n + 127) / 128, 128>>>(out, device_x, n);                                                  \
-    got = to_host(out, n);                                                                                   \
-    for (int i = 0; i < n; i++) close(#name, got, i, name((double)x[i]), 1e-7);                              \
+#define CHECK(name)                                                                 \
+    name##_f32<<<(n + 127) / 128, 128>>>(out, device_x, n);                         \
+    got = to_host(out, n);                                                          \
+    for (int i = 0; i < n; i++) close(#name "f", got, i, name((double)x[i]), 1e-5); \
+    free(got);                                                                      \
+    name##_f64<<<(n + 127) / 128, 128>>>(out, device_x, n);                         \
+    got = to_host(out, n);                                                          \
+    for (int i = 0; i < n; i++) close(#name, got, i, name((double)x[i]), 1e-7);     \
     free(got);
     FUNCTIONS(CHECK)
 
@@ -77,10 +79,13 @@ int main()
         close("f64 division", got + 5 * n, i, (float)((double)x[i] / y[i]), 0);
         close("f16 addition", got + 6 * n, i, (double)x[i] + y[i], 2e-3);
         close("bf16 product", got + 7 * n, i, (double)x[i] * y[i], 1.2e-2);
-        close("s64 division", got + 8 * n, i, (float)((long long)(x[i] * 1000000) / (long long)(y[i] * 1000 + 1)), 0);
-        close("u32 remainder", got + 9 * n, i, (float)((unsigned)(x[i] * 1000000) % (unsigned)(y[i] * 1000 + 1)), 0);
+        close("s64 division", got + 8 * n, i,
+              (float)((long long)(x[i] * 1000000) / (long long)(y[i] * 1000 + 1)), 0);
+        close("u32 remainder", got + 9 * n, i,
+              (float)((unsigned)(x[i] * 1000000) % (unsigned)(y[i] * 1000 + 1)), 0);
         close("f16x2 addition", got + 10 * n, i, (double)x[i] + y[i] + 3, 2e-3);
-        close("fast functions", got + 11 * n, i, exp(x[i]) + log(y[i]) + (double)x[i] / y[i] + 1 / sqrt(y[i]), 1e-4);
+        close("fast functions", got + 11 * n, i, exp(x[i]) + log(y[i]) + (double)x[i] / y[i] + 1 / sqrt(y[i]),
+              1e-4);
     }
     return verdict();
 }

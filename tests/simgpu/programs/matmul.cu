@@ -5,7 +5,8 @@
 
 #include "expect.h"
 
-template <int TILE> __global__ void matmul(float *C, const float *A, const float *B, int M, int N, int K)
+template <int TILE>
+__global__ void matmul(float *C, const float *A, const float *B, int M, int N, int K)
 {
     namespace cg = cooperative_groups;
     cg::thread_block block = cg::this_thread_block();
@@ -27,13 +28,14 @@ template <int TILE> __global__ void matmul(float *C, const float *A, const float
 
 // Declared as in cublas_api.h.
 typedef int (*Create)(void **);
-typedef int (*Sgemm)(void *, int, int, int, int, int, const float *, const float *, int, const float *, int, const float *,
-                     float *, int);
+typedef int (*Sgemm)(void *, int, int, int, int, int, const float *, const float *, int, const float *, int,
+                     const float *, float *, int);
 
 int main()
 {
     const int M = 77, N = 101, K = 59;
-    float *A = random_floats(M * K), *B = random_floats(K * N), *a = to_device(A, M * K), *b = to_device(B, K * N), *c;
+    float *A = random_floats(M * K), *B = random_floats(K * N), *a = to_device(A, M * K),
+          *b = to_device(B, K * N), *c;
     CUDA(cudaMalloc(&c, M * N * sizeof *c));
     double *want = (double *)calloc(M * N, sizeof *want);
     for (int m = 0; m < M; m++)

@@ -1,11 +1,20 @@
 // Device functions that call themselves and each other, through pointers too, with arguments and results of every size.
 #include "expect.h"
 
-__device__ __noinline__ int fibonacci(int n) { return n < 2 ? n : fibonacci(n - 1) + fibonacci(n - 2); }
+__device__ __noinline__ int fibonacci(int n)
+{
+    return n < 2 ? n : fibonacci(n - 1) + fibonacci(n - 2);
+}
 
 __device__ int is_odd(unsigned n);
-__device__ __noinline__ int is_even(unsigned n) { return n == 0 ? 1 : is_odd(n - 1); }
-__device__ __noinline__ int is_odd(unsigned n) { return n == 0 ? 0 : is_even(n - 1); }
+__device__ __noinline__ int is_even(unsigned n)
+{
+    return n == 0 ? 1 : is_odd(n - 1);
+}
+__device__ __noinline__ int is_odd(unsigned n)
+{
+    return n == 0 ? 0 : is_even(n - 1);
+}
 
 // Sorts in place, each thread an array of its own length.
 __device__ __noinline__ void quicksort(int *x, int count)
@@ -44,9 +53,18 @@ __device__ __noinline__ int depth_sum(int depth)
 }
 
 typedef int (*Unary)(int);
-__device__ __noinline__ int doubled(int x) { return 2 * x; }
-__device__ __noinline__ int squared(int x) { return x * x; }
-__device__ __noinline__ int negated(int x) { return -x; }
+__device__ __noinline__ int doubled(int x)
+{
+    return 2 * x;
+}
+__device__ __noinline__ int squared(int x)
+{
+    return x * x;
+}
+__device__ __noinline__ int negated(int x)
+{
+    return -x;
+}
 __device__ Unary operations[3] = {doubled, squared, negated};
 
 enum { THREADS = 96, LENGTH = 40 };
@@ -89,7 +107,8 @@ int main()
         EXPECT(sum == 0);
         for (int i = 1; i < count; i++) EXPECT(x[i - 1] <= x[i]);
         for (int i = count; i < LENGTH; i++) EXPECT(x[i] == was[i]);
-        EXPECT(host_pairs[t].a == 0.5 && host_pairs[t].b == -t * (unsigned char)(200 + t) && host_pairs[t].c == 'b');
+        EXPECT(host_pairs[t].a == 0.5 && host_pairs[t].b == -t * (unsigned char)(200 + t) &&
+               host_pairs[t].c == 'b');
         int depth_sum = 0;
         for (int d = 0; d <= t % 10; d++) depth_sum += d * (d % 4);
         EXPECT(host[2][t] == depth_sum);

@@ -18,7 +18,10 @@ static void CUDART_CB look(void *data)
     note->seen = note->host[0];
 }
 
-static void CUDART_CB finished(cudaStream_t, cudaError_t status, void *data) { *(cudaError_t *)data = status; }
+static void CUDART_CB finished(cudaStream_t, cudaError_t status, void *data)
+{
+    *(cudaError_t *)data = status;
+}
 
 int main()
 {

@@ -11,7 +11,8 @@ struct Config {
     float scale[3];
 };
 __constant__ Config config;
-template <typename T> __device__ T zero_initialised[16];
+template <typename T>
+__device__ T zero_initialised[16];
 
 __global__ void use(float *out, char *copy)
 {
@@ -19,7 +20,7 @@ __global__ void use(float *out, char *copy)
     out[i] = weights[i % 8] * config.scale[i % 3] + (float)table[i % 5] + (float)config.size;
     if (i < (int)sizeof text) copy[i] = text[i];
     if (i == 0) atomicAdd(pointer_to_counter, 1);
-    zero_initialised<int>[i % 16] += i < 16;
+    if (i < 16) zero_initialised<int>[i]++;
 }
 
 int main()

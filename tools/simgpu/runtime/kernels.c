@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../report/report.h"
+
 static u32 round_up(u32 value, u32 unit)
 {
     return (value + unit - 1) / unit * unit;
@@ -91,39 +93,40 @@ static cudaError_t check(const char *caller, const struct kernel *k, const struc
             cudaErrorInvalidConfiguration,
             "%s: kernel %s: grid (%u, %u, %u); each size must be at least 1, and at most (2147483647, 65535, "
             "65535)",
-            caller, k->name, g.x, g.y, g.z);
+            caller, readable_name(k->name), g.x, g.y, g.z);
     if (b.x == 0 || b.y == 0 || b.z == 0 || b.x > 1024 || b.y > 1024 || b.z > 64 ||
         (u64)b.x * b.y * b.z > THREADS_PER_BLOCK)
         return fail(
             cudaErrorInvalidConfiguration,
             "%s: kernel %s: block (%u, %u, %u); each size must be at least 1, and at most (1024, 1024, 64) with "
             "no more than 1024 threads in all",
-            caller, k->name, b.x, b.y, b.z);
+            caller, readable_name(k->name), b.x, b.y, b.z);
     u32 threads = b.x * b.y * b.z;
     if (threads > f->max_threads)
         return fail(cudaErrorInvalidValue,
-                    "%s: kernel %s: block of %u threads, but its launch bounds allow %u", caller, k->name,
-                    threads, f->max_threads);
+                    "%s: kernel %s: block of %u threads, but its launch bounds allow %u", caller,
+                    readable_name(k->name), threads, f->max_threads);
     if (c->dynamic_bytes > k->max_dynamic_bytes)
         return fail(
             cudaErrorInvalidValue,
             "%s: kernel %s: %zu bytes of dynamic shared memory, but at most %u are allowed beside its %u static "
             "ones; cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) allows up to "
             "%u",
-            caller, k->name, c->dynamic_bytes, k->max_dynamic_bytes, f->shared_bytes,
+            caller, readable_name(k->name), c->dynamic_bytes, k->max_dynamic_bytes, f->shared_bytes,
             f->shared_bytes < SHARED_PER_BLOCK_OPTIN ? SHARED_PER_BLOCK_OPTIN - f->shared_bytes : 0);
     if (f->cluster[0] * f->cluster[1] * f->cluster[2] > 1)
         return fail(cudaErrorNotSupported,
                     "%s: kernel %s asks for a cluster of (%u, %u, %u) blocks; clusters are not "
                     "supported by the simulated GPU",
-                    caller, k->name, f->cluster[0], f->cluster[1], f->cluster[2]);
+                    caller, readable_name(k->name), f->cluster[0], f->cluster[1], f->cluster[2]);
     if (c->cooperative) {
         u64 resident = (u64)blocks_per_sm(f, (int)threads, c->dynamic_bytes) * options.sms;
         if ((u64)g.x * g.y * g.z > resident)
             return fail(
                 cudaErrorCooperativeLaunchTooLarge,
                 "%s: kernel %s: a cooperative grid of %llu blocks, but only %llu can run at the same time",
-                caller, k->name, (unsigned long long)g.x * g.y * g.z, (unsigned long long)resident);
+                caller, readable_name(k->name), (unsigned long long)g.x * g.y * g.z,
+                (unsigned long long)resident);
     }
     return cudaSuccess;
 }
@@ -163,7 +166,8 @@ static cudaError_t launch(const char *caller, const void *function, const struct
     if (!k) return error;
     if (k->function->refused) {
         if (!k->told)
-            fprintf(stderr, "simgpu: %s: kernel %s cannot be run: %s\n", caller, k->name, k->function->why);
+            fprintf(stderr, "simgpu: %s: kernel %s cannot be run: %s\n", caller, readable_name(k->name),
+                    k->function->why);
         k->told = true;
         return record(cudaErrorNotSupported);
     }
@@ -171,7 +175,7 @@ static cudaError_t launch(const char *caller, const void *function, const struct
     if (error) return error;
     if (!args && k->function->param_count)
         return fail(cudaErrorInvalidValue, "%s: kernel %s has %u parameters, but the argument list is NULL",
-                    caller, k->name, k->function->param_count);
+                    caller, readable_name(k->name), k->function->param_count);
     return device_dead() ? cudaSuccess : run(caller, k, c, args);
 }
 
@@ -287,7 +291,7 @@ EXPORT cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttri
             return fail(
                 cudaErrorInvalidValue,
                 "%s: kernel %s: %d bytes of dynamic shared memory; with its %u static ones a block has at most %d",
-                caller, k->name, value, k->function->shared_bytes, SHARED_PER_BLOCK_OPTIN);
+                caller, readable_name(k->name), value, k->function->shared_bytes, SHARED_PER_BLOCK_OPTIN);
         k->max_dynamic_bytes = (u32)value;
         return cudaSuccess;
     case cudaFuncAttributePreferredSharedMemoryCarveout:

@@ -1,0 +1,65 @@
+#!/usr/bin/env bats
+# Ordinary CUDA programs, which check themselves, run unmodified: what they print last is "right", and they exit with 0.
+load ../test_helper/common
+
+# program NAME [ARGS]: runs it on the simulated GPU.
+program() {
+    run -0 --separate-stderr "$SIMGPU" "$ROOT/build/tests/simgpu/programs/$1" "${@:2}"
+    assert_equal "${lines[-1]}" right
+}
+
+@test "simgpu: streams, events, async copies and host functions keep their order" { program streams; }
+
+@test "simgpu: __device__ and __constant__ variables, copied to and from" { program symbols; }
+
+@test "simgpu: dynamic shared memory, beyond 48 KiB too" { program dynamic_shared; }
+
+@test "simgpu: cooperative groups down to tiles, reductions, scans and labelled groups" { program cooperative_groups; }
+
+@test "simgpu: recursion, function pointers, structs by value" { program recursion; }
+
+@test "simgpu: cudaLaunchKernelEx, cooperative launches, 3-D grids, large parameters" { program launches; }
+
+@test "simgpu: copies and fills in one, two and three dimensions" { program copies; }
+
+@test "simgpu: the device describes itself consistently" {
+    program device
+    assert_equal "${lines[0]}" "Simulated GPU (SM90), 132 multiprocessors, 16384 MiB"
+}
+
+@test "simgpu: elementwise kernels, reductions, histogram, layernorm, softmax, transpose and scan" { program deep_learning; }
+
+@test "simgpu: a tiled matmul with cooperative groups, and cuBLAS's SGEMM" { program matmul; }
+
+@test "simgpu: mathematical functions in f32, f64, f16 and bf16" { program mathematics; }
+
+@test "simgpu: every program gives the same on one thread and with warps in another order" {
+    local name
+    for name in streams symbols dynamic_shared cooperative_groups recursion launches deep_learning matmul; do
+        run -0 --separate-stderr "$SIMGPU" --threads 1 --seed 7 "$ROOT/build/tests/simgpu/programs/$name"
+        assert_equal "${lines[-1]}" right
+    done
+}
+
+@test "simgpu: printf in a kernel prints as C's does, one line a call" {
+    program printf
+    assert_equal "$output" "plain
+1 -2     3|4    |00005 +6
+4000000000 beef BEEF 0xff 10 z %
+1.500000 2.35 1.234568e+04 1e-10 0.0001      3.142|
+-1234567890123 18446744073709551615 123456789abc 5 -7 200
+string|   right|left    |tru
+    42|42    |2.72
+from cudaMalloc -inf nan
+1 2 3
+none
+block 0 thread  0
+block 0 thread  8
+block 0 thread 16
+block 0 thread 24
+block 1 thread  0
+block 1 thread  8
+block 1 thread 16
+block 1 thread 24
+right"
+}

@@ -1,0 +1,268 @@
+#!/usr/bin/env bats
+# The CUDA runtime's manners: which error comes when, what is refused and how that is said; and the simgpu command.
+load ../test_helper/common
+
+PROGRAMS=$ROOT/build/tests/simgpu/programs
+
+setup_file() {
+    NVCC=$(sed -n 's/^NVCC *:= *//p' "$BATS_TEST_DIRNAME/../../build/config.mk")
+    export NVCC
+}
+
+# compile NAME [NVCC OPTIONS] < SOURCE: a program of one test's own; sets PROGRAM.
+compile() {
+    PROGRAM=$BATS_TEST_TMPDIR/$1
+    cat >"$PROGRAM.cu"
+    "$NVCC" -std=c++17 "${@:2}" -o "$PROGRAM" "$PROGRAM.cu"
+}
+
+PTX_ONLY=(-cudart shared -gencode "arch=compute_90a,code=compute_90a")
+ONE_KERNEL='
+#include <cstdio>
+__global__ void hello() { printf("hello\n"); }
+int main()
+{
+    hello<<<1, 1>>>();
+    cudaError_t launched = cudaGetLastError(), waited = cudaDeviceSynchronize();
+    printf("%s, %s\n", cudaGetErrorName(launched), cudaGetErrorName(waited));
+    return launched != cudaSuccess;
+}'
+
+# ---- Faults are sticky ---------------------------------------------------------------------------------------------
+
+# fault WHAT ERROR MESSAGE: the program's kernel goes wrong; the program checks that CUDA's rules hold from then on.
+fault() {
+    run -0 --separate-stderr "$SIMGPU" --max-instructions 2000000 "$PROGRAMS/errors" "$1"
+    assert_equal "${lines[-1]}" right
+    assert_output --partial "$2"
+    # shellcheck disable=SC2154 # Bats sets stderr
+    assert_regex "$stderr" "$3"
+}
+
+@test "simgpu: an access out of bounds reaches the next call that waits, and every call after it" {
+    fault out_of_bounds cudaErrorIllegalAddress 'errors\.cu:[0-9]+: st\.global'
+}
+
+@test "simgpu: a host pointer in a kernel is an illegal address, and called a host pointer" {
+    fault host_pointer cudaErrorIllegalAddress 'host pointer'
+}
+
+@test "simgpu: use after free is an illegal address, and called use after free" {
+    fault freed cudaErrorIllegalAddress 'use after free'
+}
+
+@test "simgpu: a misaligned access" { fault misaligned cudaErrorMisalignedAddress 'must be a multiple of 4'; }
+
+@test "simgpu: trap" { fault trapped cudaErrorLaunchFailure 'trap'; }
+
+@test "simgpu: a failed assert names its expression" { fault asserted cudaErrorAssert 'zero == 1'; }
+
+@test "simgpu: --max-instructions stops a kernel that never ends" { fault endless cudaErrorLaunchTimeout 'stopped after'; }
+
+# ---- Refused without harm ------------------------------------------------------------------------------------------
+
+@test "simgpu: wrong launches, copies and handles are refused, and the next launch runs" {
+    run -0 --separate-stderr "$SIMGPU" "$PROGRAMS/limits"
+    assert_equal "${lines[-1]}" right
+    assert_regex "$stderr" 'kernel plain\(int\*\): block \(1025, 1, 1\); each size .* at most \(1024, 1024, 64\)'
+    assert_regex "$stderr" 'kernel bounded\(int\*\): block of 129 threads, but its launch bounds allow 128'
+    assert_regex "$stderr" '49153 bytes of dynamic shared memory.*cudaFuncSetAttribute'
+    assert_regex "$stderr" 'cudaMemcpy: writes 1028 bytes at 0x[0-9a-f]+, but only 1024 are left there in allocation 1'
+    assert_regex "$stderr" 'cudaMemcpy: with cudaMemcpyHostToDevice the source must be a host pointer, but 0x[0-9a-f]+ is a device pointer'
+    assert_regex "$stderr" 'cudaMemcpy: reads 64 bytes at 0x[0-9a-f]+, which was freed'
+    assert_regex "$stderr" 'cudaMemcpyToSymbol: 16 bytes at offset 4 of variable, which has 16'
+    assert_regex "$stderr" 'cudaFree: 0x[0-9a-f]+ was freed before'
+    assert_regex "$stderr" 'cudaMalloc: 1125899906842624 bytes wanted'
+    assert_regex "$stderr" 'cudaStreamSynchronize: 0x[0-9a-f]+ is no stream, or was destroyed'
+    assert_regex "$stderr" 'cudaMallocManaged: managed memory is not supported'
+    assert_regex "$stderr" 'cudaHostAllocMapped is not supported'
+    assert_regex "$stderr" 'cudaStreamBeginCapture: CUDA graphs are not supported'
+    assert_regex "$stderr" 'cudaGraphCreate is not supported by the simulated GPU'
+    assert_regex "$stderr" 'clusters are not supported'
+    assert_regex "$stderr" 'cuNoSuchFunction is not supported'
+}
+
+@test "simgpu: --memory is the size of the device: the allocation that does not fit fails" {
+    compile memory "${PTX_ONLY[@]}" <<<'
+#include <cstdio>
+int main()
+{
+    void *p;
+    size_t free_bytes, total;
+    cudaMemGetInfo(&free_bytes, &total);
+    printf("%zu %s", total, cudaGetErrorName(cudaMalloc(&p, 60 << 20)));
+    printf(" %s\n", cudaGetErrorName(cudaMalloc(&p, 60 << 20)));
+}'
+    run -0 --separate-stderr "$SIMGPU" --memory 100M "$PROGRAM"
+    assert_output "104857600 cudaSuccess cudaErrorMemoryAllocation"
+    assert_regex "$stderr" '62914560 bytes wanted, 41943040 of the device.s 104857600 are free'
+}
+
+@test "simgpu: --sms is the number of multiprocessors" {
+    run -0 --separate-stderr "$SIMGPU" --sms 7 "$PROGRAMS/device"
+    assert_line "Simulated GPU (SM90), 7 multiprocessors, 16384 MiB"
+}
+
+@test "simgpu: a __managed__ variable is refused by name" {
+    compile managed "${PTX_ONLY[@]}" <<<'
+__managed__ int shared_with_host;
+__global__ void f() { shared_with_host = 1; }
+int main()
+{
+    f<<<1, 1>>>();
+    return cudaGetLastError() == cudaErrorNotSupported ? 0 : 1;
+}'
+    run -0 "$SIMGPU" "$PROGRAM"
+    assert_output --partial "__managed__ variable 'shared_with_host' is not supported"
+    assert_one_line
+}
+
+@test "simgpu: a kernel with an unsupported instruction is refused by line, the others run" {
+    compile texture "${PTX_ONLY[@]}" -lineinfo <<<'
+#include <cstdio>
+__global__ void sample(cudaTextureObject_t t, float *x) { x[0] = tex2D<float>(t, 1, 2); }
+__global__ void fine() { printf("fine\n"); }
+int main()
+{
+    sample<<<1, 1>>>(0, nullptr);
+    printf("%s\n", cudaGetErrorName(cudaGetLastError()));
+    fine<<<1, 1>>>();
+    return cudaDeviceSynchronize();
+}'
+    run -0 --separate-stderr "$SIMGPU" "$PROGRAM"
+    assert_output "cudaErrorNotSupported
+fine"
+    assert_regex "$stderr" 'kernel sample\(.*tex\.2d'
+}
+
+# ---- Programs that cannot be run: one line that says how to build them ---------------------------------------------
+
+# cannot_run MESSAGE [OPTIONS] PROGRAM
+cannot_run() {
+    run -2 "$SIMGPU" "${@:2}"
+    assert_output --partial "$1"
+    assert_one_line
+}
+
+@test "simgpu: PTX is found compressed and plain, generic and sm_90a, beside machine code" {
+    local options
+    for options in "-arch=sm_90a" "-arch=sm_90" "-gencode arch=compute_80,code=compute_80" \
+        "-gencode arch=compute_90a,code=compute_90a -no-compress" \
+        "-gencode arch=compute_75,code=compute_75 -gencode arch=compute_100,code=sm_100 -gencode arch=compute_90,code=sm_90"; do
+        # shellcheck disable=SC2086 # several options
+        compile hello -cudart shared $options <<<"$ONE_KERNEL"
+        run -0 "$SIMGPU" "$PROGRAM"
+        assert_output "hello
+cudaSuccess, cudaSuccess"
+    done
+}
+
+@test "simgpu: of several PTX versions the best for sm_90a is run" {
+    compile which -cudart shared -gencode arch=compute_80,code=compute_80 -gencode arch=compute_90a,code=compute_90a \
+        -gencode arch=compute_90,code=compute_90 -gencode arch=compute_100,code=compute_100 <<<'
+#include <cstdio>
+__global__ void which()
+{
+#if defined __CUDA_ARCH_FEAT_SM90_ALL
+    printf("90a\n");
+#elif defined __CUDA_ARCH__
+    printf("%d\n", __CUDA_ARCH__);
+#endif
+}
+int main() { which<<<1, 1>>>(); return cudaDeviceSynchronize(); }'
+    run -0 "$SIMGPU" "$PROGRAM"
+    assert_output 90a
+}
+
+@test "simgpu: machine code without PTX is refused with what it is and how to compile" {
+    compile sass -cudart shared -gencode arch=compute_90a,code=sm_90a <<<"$ONE_KERNEL"
+    run -1 "$SIMGPU" "$PROGRAM"
+    assert_output --partial "machine code (SASS) for sm_90"
+    assert_output --partial "compile with"
+    assert_output --partial "cudaErrorNoKernelImageForDevice"
+}
+
+@test "simgpu: PTX for a newer architecture only is refused by its name" {
+    compile newer -cudart shared -gencode arch=compute_100,code=compute_100 <<<"$ONE_KERNEL"
+    run -1 "$SIMGPU" "$PROGRAM"
+    assert_output --partial "PTX for sm_100"
+    assert_output --partial "cudaErrorNoKernelImageForDevice"
+}
+
+@test "simgpu: -rdc=true is refused by name" {
+    compile rdc -cudart shared -arch=sm_90a -rdc=true <<<"$ONE_KERNEL"
+    run -1 "$SIMGPU" "$PROGRAM"
+    assert_output --partial "-rdc=true"
+}
+
+@test "simgpu: a program with the CUDA runtime linked into it is told to use -cudart shared" {
+    compile static -arch=sm_90a <<<"$ONE_KERNEL"
+    cannot_run "link it with \`nvcc -cudart shared\`" "$PROGRAM"
+}
+
+@test "simgpu: what is no CUDA program is refused by what it is" {
+    cannot_run "is not a CUDA program" /bin/true
+    cannot_run "No such file" ./no/such/program
+    cannot_run "no such program in PATH" no-such-program
+    cannot_run "is a folder" /
+    cannot_run "is not executable" "$ROOT/README.md"
+    cannot_run "is a script" "$ROOT/tests/run.sh"
+    printf 'x' >"$BATS_TEST_TMPDIR/short"
+    chmod +x "$BATS_TEST_TMPDIR/short"
+    cannot_run "is not a 64-bit ELF program" "$BATS_TEST_TMPDIR/short"
+    head -c 4000 "$PROGRAMS/device" >"$BATS_TEST_TMPDIR/truncated"
+    chmod +x "$BATS_TEST_TMPDIR/truncated"
+    cannot_run "truncated" "$BATS_TEST_TMPDIR/truncated"
+}
+
+@test "simgpu: its own options are checked by name" {
+    cannot_run "no program given"
+    cannot_run "unknown option --fast" --fast "$PROGRAMS/device"
+    cannot_run "--threads needs a value" --threads
+    cannot_run "--threads: '0'" --threads 0 "$PROGRAMS/device"
+    cannot_run "--threads: '-1'" --threads -1 "$PROGRAMS/device"
+    cannot_run "--sms: 'many'" --sms many "$PROGRAMS/device"
+    cannot_run "--seed: ''" --seed "" "$PROGRAMS/device"
+    cannot_run "--memory: '1X'" --memory 1X "$PROGRAMS/device"
+    cannot_run "--memory: '99999999T'" --memory 99999999T "$PROGRAMS/device"
+    cannot_run "--profile: '0'" --profile=0 "$PROGRAMS/device"
+    cannot_run "--json: cannot write /no/such/folder/file" --json /no/such/folder/file "$PROGRAMS/device"
+}
+
+@test "simgpu: --help and --version" {
+    run -0 "$SIMGPU" --help
+    assert_line --partial "usage: simgpu [options] PROGRAM"
+    run -0 "$SIMGPU" --version
+    assert_output --partial "sm_90a"
+}
+
+@test "simgpu: the program's arguments, exit status and PATH are as without it" {
+    compile arguments "${PTX_ONLY[@]}" <<<'
+#include <cstdio>
+int main(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) printf("[%s]", argv[i]);
+    int devices;
+    cudaGetDeviceCount(&devices);
+    return 40 + devices;
+}'
+    PATH=$BATS_TEST_TMPDIR:$PATH run -41 "$SIMGPU" --threads 2 arguments --help "a b" -- --seed 1
+    assert_output "[--help][a b][--][--seed][1]"
+}
+
+@test "simgpu: its runtime wins over one that the program finds by RPATH" {
+    local cuda_lib
+    cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
+    compile rpath "${PTX_ONLY[@]}" -Xlinker "-rpath,$cuda_lib" -Xlinker --disable-new-dtags <<<"$ONE_KERNEL"
+    run -0 "$SIMGPU" "$PROGRAM"
+    assert_output "hello
+cudaSuccess, cudaSuccess"
+}
+
+@test "simgpu: its runtime exports every function of NVIDIA's, under the same version" {
+    local cuda_lib
+    cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
+    exported() { nm -D --defined-only --with-symbol-versions "$1" | awk '{ print $3 }' | sort -u; }
+    run -0 comm -13 <(exported build/simgpu/lib/libcudart.so.13) <(exported "$cuda_lib/libcudart.so.13")
+    refute_output --partial "cuda"
+}
