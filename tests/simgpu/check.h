@@ -142,8 +142,14 @@ static inline u64 draw(enum input_kind kind)
     case BF16: return draw_float(8, 7);
     case F32: return draw_float(8, 23);
     case F64: return draw_float(11, 52);
-    case F16X2: return draw_float(5, 10) << 16 | draw_float(5, 10);
-    case BF16X2: return draw_float(8, 7) << 16 | draw_float(8, 7);
+    case F16X2: {
+        const u64 high = draw_float(5, 10);
+        return high << 16 | draw_float(5, 10);
+    }
+    case BF16X2: {
+        const u64 high = draw_float(8, 7);
+        return high << 16 | draw_float(8, 7);
+    }
     case E4M3X2:
     case E5M2X2: return random_u64() & 0xffff;
     case POSITIVE_F32: return draw_float(8, 23) & 0x7fffffff;
