@@ -39,6 +39,7 @@ NVCCFLAGS  := -std=c++17 -O3 -lineinfo -Werror all-warnings -Xcompiler -Wall,-We
 DEPENDS     = -MMD -MP -MF $(@:.o=.d)
 COMMON_OBJ := $(patsubst %.c,build/obj/%.o,$(wildcard common/*.c))
 JOBS       := $(shell nproc)
+comma      := ,
 Q          := $(if $(V),,@)
 
 # The simulated GPU: sets SIMGPU, and says how to build and measure it.
@@ -69,6 +70,7 @@ ARCH_$1       := $$(ARCH)
 GOLDEN_$1     := $$(GOLDEN)
 GROWS_FROM_$1 := $$(GROWS_FROM)
 LIBS_$1       := $$(LIBS)
+SASS_$1       := $$(sort $$(ARCH_$1) $$(if $$(filter %a,$$(ARCH_$1)),,90))
 GENCODE_$1    := $$(call gencode,$$(ARCH_$1))
 SIM_FOR_$1    := $$(if $$(and $$(call sass_here,$$(firstword $$(ARCH_$1))),$$(filter-out sim,$$(or $$(DEVICE),auto))),,$$(SIMGPU) $$(SIMGPU_LIBS))
 STEPS_$1      := $$(sort $$(wildcard chapters/$1/step*.cu))
@@ -82,7 +84,7 @@ build/obj/chapters/$1/%.o: chapters/$1/%.cu chapters/$1/chapter.mk build/config.
 build/chapters/$1: $$(OBJ_$1) $$(COMMON_OBJ)
 	@mkdir -p $$(@D)
 	@echo "link $$@"
-	$$Q$$(CXX) -o $$@ $$^ -L$$(CUDA_LIB) -l:libcudart.so.13 -Wl,-rpath,$$(CUDA_LIB) -Wl,--enable-new-dtags $$(LIBS_$1) -ldl -lm
+	$$Q$$(CXX) -o $$@ $$^ -L$$(CUDA_LIB) -l:libcudart.so.13 $$(patsubst %,-Wl$$(comma)-rpath$$(comma)%,$$(sort $$(CUDA_LIB) $$(CUBLAS_LIB))) -Wl,--enable-new-dtags $$(LIBS_$1) -ldl -lm
 
 build/golden/$1/.stamp: reference/$$(firstword $$(GOLDEN_$1)).py reference/golden.py reference/bounds.py chapters/$1/chapter.mk
 	@echo "golden files of chapter $2"
@@ -92,7 +94,7 @@ build/golden/$1/.stamp: reference/$$(firstword $$(GOLDEN_$1)).py reference/golde
 
 build/sass/$1/%.ok: chapters/$1/%.cu $$(wildcard common/*.cuh) tools/sass.sh build/config.mk
 	@mkdir -p $$(@D)
-	@for arch in $$(ARCH_$1); do tools/sass.sh $$(NVCC) $$< $$$$arch build/sass/$1/$$*.sm_$$$$arch.cubin $$(NVCCFLAGS) || exit 1; done
+	@for arch in $$(SASS_$1); do tools/sass.sh $$(NVCC) $$< $$$$arch build/sass/$1/$$*.sm_$$$$arch.cubin $$(NVCCFLAGS) || exit 1; done
 	@touch $$@
 
 .PHONY: build-$2 chapter-$2 bench-$2 diff-$2

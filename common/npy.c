@@ -38,7 +38,7 @@ double dtype_epsilon(enum dtype dtype)
     return TYPES[dtype].mantissa_bits ? ldexp(1, -TYPES[dtype].mantissa_bits) : 0;
 }
 
-// F16, BF16 and E4M3 share one layout: sign, exponent with bias 2^(e-1)-1, fraction. E4M3 ("fn") has no
+// F16, BF16 and E4M3 have the same layout: sign, exponent with bias 2^(e-1)-1, fraction. E4M3 ("fn") has no
 // infinity: its all-ones exponent is an ordinary one, and only an all-ones fraction there means NaN.
 // OCP 8-bit Floating Point Specification 1.0, table 1.
 static double small_float_decode(enum dtype dtype, unsigned bits)
@@ -82,8 +82,13 @@ double dtype_get(enum dtype dtype, const void *data, int64_t i)
     case I64: return (double)((const int64_t *)data)[i];
     case U8: return ((const uint8_t *)data)[i];
     case E4M3: return small_float_decode(dtype, ((const uint8_t *)data)[i]);
-    case F16:
-    case BF16: return small_float_decode(dtype, ((const uint16_t *)data)[i]);
+    case F16: return small_float_decode(dtype, ((const uint16_t *)data)[i]);
+    case BF16: { // the upper half of an F32
+        uint32_t bits = (uint32_t)((const uint16_t *)data)[i] << 16;
+        float value;
+        memcpy(&value, &bits, sizeof value);
+        return value;
+    }
     }
     abort();
 }

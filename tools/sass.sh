@@ -28,4 +28,4 @@ awk -v source="$source" -v arch="sm_$arch" -v allowed="$allowed" '
         if (spilled > 0 && !allowed) { print source ": " kernel " spills " spilled " bytes of registers on " arch > "/dev/stderr"; bad = 1 }
     }
     /warning|\(C7[0-9]+\)/ { print source ": " $0 > "/dev/stderr"; bad = 1 }
-    END { exit bad }' "$log"
+    END { exit bad }' "$log" | c++filt -p

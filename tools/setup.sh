@@ -14,6 +14,7 @@ APT_PACKAGES=(gcc g++ make bats bats-assert bats-support shellcheck clang-format
 # nvcc as PyPI wheels (about 100 MB): the compiler, its device libraries and headers, the shared runtime.
 NVCC_WHEELS=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88
     nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85)
+CUBLAS_WHEEL=nvidia-cublas==13.0.2.14
 
 say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
@@ -127,6 +128,18 @@ find_gpu() {
     GPU_DRIVER_CUDA=$(nvidia-smi | sed -n 's/.*CUDA Version: *\([0-9.]*\).*/\1/p' | head -n 1)
 }
 
+# cuBLAS is only the baseline that a real GPU is measured beside, and opened when it is called: without a GPU it is not
+# needed, since the simulated GPU has its own. Sets CUBLAS_LIB to where it is, empty if the loader finds it itself.
+install_cublas() {
+    CUBLAS_LIB=''
+    if [[ -z "$GPU_NAME" ]] || /sbin/ldconfig -p 2>/dev/null | grep -q 'libcublas\.so\.13'; then return; fi
+    CUBLAS_LIB=$(first_dir_with libcublas.so.13 "$CUDA_LIB" "$PWD"/.venv/lib/python3.*/site-packages/nvidia/cu13/lib) && return
+    say "no libcublas.so.13 beside nvcc: installing NVIDIA's wheel into .venv (about 400 MB)"
+    .venv/bin/python3 -m pip install --disable-pip-version-check --no-deps "$CUBLAS_WHEEL" | pip_progress
+    CUBLAS_LIB=$(first_dir_with libcublas.so.13 "$PWD"/.venv/lib/python3.*/site-packages/nvidia/cu13/lib) ||
+        die "the wheel $CUBLAS_WHEEL is installed, but libcublas.so.13 was not found in .venv"
+}
+
 # The same list that the Makefile compares with, to notice a machine that gained or lost its GPU.
 gpu_nodes() { find /dev -maxdepth 1 \( -name 'nvidia[0-9]*' -o -name dxg \) 2>/dev/null | sort | tr '\n' ' ' | sed 's/ $//'; }
 
@@ -138,6 +151,7 @@ NVCC            := $NVCC
 NVCC_VERSION    := $NVCC_VERSION
 CUDA_INCLUDE    := $CUDA_INCLUDE
 CUDA_LIB        := $CUDA_LIB
+CUBLAS_LIB      := $CUBLAS_LIB
 PYTHON          := .venv/bin/python3
 GPU_NAME        := $GPU_NAME
 GPU_ARCH        := $GPU_ARCH
@@ -221,6 +235,7 @@ case "${1:-}" in
     install_python
     install_nvcc
     find_gpu
+    install_cublas
     write_config
     say "nvcc $NVCC_VERSION ($NVCC), ${GPU_NAME:-no GPU: chapters run on the simulated GPU}"
     ;;
