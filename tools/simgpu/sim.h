@@ -285,7 +285,7 @@ struct block {
     u32 live_threads;
     u32 cluster_rank;       /* rank in the cluster, 0 without */
     struct block **cluster; /* the cluster's blocks by rank, NULL without */
-    void *async;            /* mbarriers and copies in flight: exec/async.c */
+    struct block_async *async; /* mbarriers: exec/async.c */
 };
 
 struct launch {

@@ -1,4 +1,803 @@
-/* async.c: asynchronous copies and mbarriers. */
-#include "../front/ptx.h"
+/* async.c: asynchronous copies and mbarriers (PTX ISA, "Asynchronous copy", "mbarrier").
+ *
+ * A copy is held to what PTX promises and no more. Its data is read when the instruction issues; its destination is
+ * poison, 0xff bytes, from then until something legally waits for it, and only then does the data land:
+ *
+ *      cp.async            commit_group          wait_group N
+ *         |  source read,      |  closes the        |  groups but the latest N of this thread land; the source must
+ *         |  destination 0xff  |  thread's group    |  still hold what was read, the destination still be 0xff
+ *      ---+--------------------+--------------------+------> this thread
+ *
+ * or, after cp.async.mbarrier.arrive, when somebody waits for the mbarrier's phase and nothing but such arrivals is
+ * missing. So a wait that is missing or one group short reads NaN, every time. */
+#include "async.h"
 
-const struct opcode async_opcodes[] = {{NULL, NULL}};
+#include <stdlib.h>
+#include <string.h>
+
+#include "../front/lower.h"
+#include "memory.h"
+#include "warp.h"
+
+enum { MAX_COUNT = (1 << 20) - 1 }; /* of arrivals, and of bytes outstanding either way */
+
+/* ---- State -------------------------------------------------------------------------------------------------------- */
+
+/* One cp.async of a warp. */
+struct copy {
+    struct copy *next;
+    const struct function *fn; /* where it was issued */
+    const struct inst *in;
+    u64 number;       /* among the copies of the warp */
+    u32 in_flight;    /* lanes whose data has not landed */
+    u32 bytes;        /* 4, 8 or 16 a lane */
+    u32 group[LANES]; /* of each lane */
+    u32 taken[LANES]; /* bytes read from the source; zeros fill the rest */
+    u64 source[LANES];
+    u8 *destination[LANES];
+    u8 data[LANES][16];
+};
+
+struct async_state {
+    struct copy *first, **last; /* in flight, in the order of issue */
+    struct copy *spare;
+    u64 issued;           /* copies so far */
+    u32 committed[LANES]; /* groups that each lane has closed: the number of the one that is open */
+    u32 failed_tests;     /* test_waits in a row that found nothing */
+};
+
+struct mbarrier {
+    u32 offset; /* in the block's shared memory */
+    bool used, live;
+    u64 phase;    /* completed phases */
+    s32 pending;  /* arrivals that this phase still needs */
+    s32 expected; /* arrivals that a phase needs */
+    s32 tx;       /* bytes expected and not yet complete */
+    s32 deferred; /* arrivals by cp.async.mbarrier.arrive that have not happened */
+};
+
+/* cp.async.mbarrier.arrive: lanes that arrive when their copies before number `before` have landed. */
+struct arrival {
+    u32 offset, lanes;
+    struct warp *warp;
+    u64 before;
+};
+
+/* A parked split, and the first mbarrier it waits for. `mixed`: its lanes wait for different ones. */
+struct waiter {
+    struct warp *warp;
+    s32 split;
+    u32 offset, parity;
+    bool mixed;
+};
+
+struct block_async {
+    struct mbarrier *table; /* open addressing, by offset */
+    u32 capacity, used;
+    struct arrival *arrivals;
+    u32 arrival_count, arrival_capacity;
+    struct waiter *waiters;
+    u32 waiter_count, waiter_capacity;
+};
+
+void async_start_block(struct block *b)
+{
+    struct block_async *a = b->async;
+    if (!a) return;
+    if (a->used) memset(a->table, 0, a->capacity * sizeof *a->table);
+    a->used = a->arrival_count = a->waiter_count = 0;
+}
+
+static struct block_async *block_async(struct block *b)
+{
+    if (!b->async && !(b->async = calloc(1, sizeof *b->async))) abort();
+    return b->async;
+}
+
+void async_free_block(struct block *b)
+{
+    if (!b->async) return;
+    free(b->async->table);
+    free(b->async->arrivals);
+    free(b->async->waiters);
+    free(b->async);
+}
+
+/* The copies of threads that have exited are never waited for: nobody sees them land. */
+void async_start_warp(struct warp *w)
+{
+    struct async_state *a = w->async;
+    if (!a) return;
+    if (a->first) {
+        *a->last = a->spare;
+        a->spare = a->first;
+    }
+    *a = (struct async_state){.spare = a->spare, .last = &a->first};
+}
+
+static struct async_state *warp_async(struct warp *w)
+{
+    if (w->async) return w->async;
+    if (!(w->async = calloc(1, sizeof *w->async))) abort();
+    w->async->last = &w->async->first;
+    return w->async;
+}
+
+void async_free_warp(struct warp *w)
+{
+    if (!w->async) return;
+    async_start_warp(w);
+    for (struct copy *c = w->async->spare, *next; c; c = next) {
+        next = c->next;
+        free(c);
+    }
+    free(w->async);
+}
+
+/* ---- cp.async: issue ------------------------------------------------------------------------------------------------- */
+
+struct copy_form {
+    struct inst source; /* the source address, as memory_addresses reads it */
+    operand size;       /* bytes to read, or NO_OPERAND: all */
+    operand ignore;     /* predicate: read nothing, or NO_OPERAND */
+    u32 ignore_flip;
+};
+
+static struct copy *new_copy(struct async_state *a)
+{
+    struct copy *c = a->spare;
+    if (c)
+        a->spare = c->next;
+    else if (!(c = malloc(sizeof *c)))
+        abort();
+    c->next = NULL;
+    c->number = a->issued++;
+    *a->last = c;
+    a->last = &c->next;
+    return c;
+}
+
+/* How many bytes each lane reads: cp-size, src-size or, with a true ignore-src, none. */
+static void source_sizes(struct warp *w, const struct inst *in, u32 mask, u32 taken[LANES])
+{
+    const struct copy_form *form = in->data;
+    for (u32 i = 0; i < LANES; i++) taken[i] = in->bytes;
+    if (form->size != NO_OPERAND) memcpy(taken, lanes_of(w, form->size), LANES * sizeof *taken);
+    u32 ignored = form->ignore != NO_OPERAND ? predicate_of(w, form->ignore) ^ form->ignore_flip : 0;
+    for (u32 i = 0; i < LANES; i++) {
+        if (ignored >> i & 1) taken[i] = 0;
+        if (mask >> i & 1 && taken[i] > in->bytes)
+            fault(w, in, 1u << i, ERR_LAUNCH_FAILURE, "a source size of %u bytes in a copy of %u", taken[i],
+                  in->bytes);
+    }
+}
+
+/* Checks the source addresses of the lanes that read all or a part, and turns them into host addresses. Lanes that read
+ * nothing may have any address. */
+static void resolve_source(struct warp *w, const struct inst *in, u32 mask, const u32 taken[LANES],
+                           u64 source[LANES])
+{
+    u32 whole = 0, part = 0;
+    for (u32 i = 0; i < LANES; i++) {
+        whole |= (u32)(taken[i] == in->bytes) << i;
+        part |= (u32)(taken[i] && taken[i] < in->bytes) << i;
+    }
+    whole &= mask;
+    part &= mask;
+    for (u32 i = 0; i < LANES; i++)
+        if (source[i] >= SHARED_WINDOW && (whole | part) >> i & 1)
+            fault(w, in, 1u << i, ERR_INVALID_ADDRESS_SPACE, "the source 0x%llx is not in global memory",
+                  (unsigned long long)source[i]);
+    if (whole == ALL_LANES) {
+        memory_resolve(w, in, ALL_LANES, source, in->bytes, in->bytes, false);
+        return;
+    }
+    u64 address[LANES];
+    for (u32 left = whole | part; left;) {
+        u32 lanes = whole ? whole : left & -left, lane = first_lane(lanes);
+        for (u32 i = 0; i < LANES; i++) address[i] = lanes >> i & 1 ? source[i] : source[lane];
+        memory_resolve(w, in, lanes, address, taken[lane], in->bytes, false);
+        for (u32 i = 0; i < LANES; i++) source[i] = lanes >> i & 1 ? address[i] : source[i];
+        left &= ~lanes;
+        whole = 0;
+    }
+}
+
+static void exec_copy(struct warp *w, const struct inst *in, u32 mask)
+{
+    const struct copy_form *form = in->data;
+    struct async_state *a = warp_async(w);
+    u64 destination[LANES], source[LANES];
+    u32 taken[LANES];
+    memory_addresses(w, in, mask, destination);
+    memory_addresses(w, &form->source, mask, source);
+    source_sizes(w, in, mask, taken);
+    for (u32 i = 0; i < LANES; i++)
+        destination[i] += SHARED_WINDOW; /* both are generic addresses for memory_resolve */
+    memory_resolve(w, in, mask, destination, in->bytes, in->bytes, true);
+    resolve_source(w, in, mask, taken, source);
+
+    struct copy *c = new_copy(a);
+    c->fn = w->frame->fn;
+    c->in = in;
+    c->in_flight = mask;
+    c->bytes = in->bytes;
+    memcpy(c->group, a->committed, sizeof c->group);
+    memcpy(c->taken, taken, sizeof c->taken);
+    memcpy(c->source, source, sizeof c->source);
+    for (u32 left = mask; left; left &= left - 1) {
+        u32 i = first_lane(left);
+        c->destination[i] = (u8 *)(uintptr_t)destination[i];
+        if (taken[i] == 16) {
+            memcpy(c->data[i], (const void *)(uintptr_t)source[i], 16);
+        } else {
+            memset(c->data[i], 0, 16);
+            memcpy(c->data[i], (const void *)(uintptr_t)source[i], taken[i]);
+        }
+    }
+    for (u32 left = mask; left; left &= left - 1) memset(c->destination[first_lane(left)], 0xff, in->bytes);
+}
+
+/* ---- cp.async: landing ------------------------------------------------------------------------------------------------- */
+
+static _Noreturn void copy_fault(struct warp *w, const struct inst *in, const struct copy *c, u32 lane,
+                                 const char *what)
+{
+    u32 at = (u32)(c->in - c->fn->code);
+    fault(w, in, 1u << lane, ERR_LAUNCH_FAILURE,
+          "%s while the copy was on its way: '%s' at line %u, to shared offset %lld", what, c->fn->text[at],
+          c->fn->lines[at].line, (long long)(c->destination[lane] - w->block->shared));
+}
+
+/* Data may only land where still nothing but poison is, or, when several threads copy the same, just that data. */
+static void check_landing(struct warp *w, const struct inst *in, const struct copy *c, u32 lane)
+{
+    static const u8 poison[16] = {255, 255, 255, 255, 255, 255, 255, 255,
+                                  255, 255, 255, 255, 255, 255, 255, 255};
+    if (memcmp((const void *)(uintptr_t)c->source[lane], c->data[lane], c->taken[lane]) != 0)
+        copy_fault(w, in, c, lane, "the source was changed");
+    if (memcmp(c->destination[lane], poison, c->bytes) != 0 &&
+        memcmp(c->destination[lane], c->data[lane], c->bytes) != 0)
+        copy_fault(w, in, c, lane, "the destination was written");
+}
+
+/* `w` and `in` wait; the copy may be another warp's. */
+static void land(struct warp *w, const struct inst *in, struct copy *c, u32 lanes)
+{
+    for (u32 left = lanes; left; left &= left - 1) {
+        u32 i = first_lane(left);
+        if (c->taken[i] == 16) {
+            u64 now[2], then[2], there[2];
+            memcpy(now, (const void *)(uintptr_t)c->source[i], 16);
+            memcpy(then, c->data[i], 16);
+            memcpy(there, c->destination[i], 16);
+            if ((now[0] ^ then[0]) | (now[1] ^ then[1]) | ~(there[0] & there[1])) check_landing(w, in, c, i);
+            memcpy(c->destination[i], then, 16);
+        } else {
+            check_landing(w, in, c, i);
+            memcpy(c->destination[i], c->data[i], c->bytes);
+        }
+    }
+    c->in_flight &= ~lanes;
+}
+
+/* Lets the copies of `owner` land that have a lane in `lanes`, a number below `before` and, in that lane, a group that is
+ * at least `pending` groups behind the open one. */
+static void land_copies(struct warp *w, const struct inst *in, struct warp *owner, u32 lanes, u64 before,
+                        s32 pending)
+{
+    struct async_state *a = owner->async;
+    if (!a) return;
+    for (struct copy **at = &a->first, *c; (c = *at) && c->number < before;) {
+        u32 due = 0;
+        for (u32 i = 0; i < LANES; i++) due |= (u32)((s32)(a->committed[i] - c->group[i]) > pending) << i;
+        land(w, in, c, due & lanes & c->in_flight);
+        if (c->in_flight) {
+            at = &c->next;
+            continue;
+        }
+        *at = c->next;
+        if (!c->next) a->last = at;
+        c->next = a->spare;
+        a->spare = c;
+    }
+}
+
+static void exec_commit(struct warp *w, const struct inst *in, u32 mask)
+{
+    (void)in;
+    struct async_state *a = warp_async(w);
+    FOR_LANES(mask, { a->committed[i]++; });
+}
+
+/* wait_group: imm groups may still be on their way. */
+static void exec_wait_group(struct warp *w, const struct inst *in, u32 mask)
+{
+    land_copies(w, in, w, mask, UINT64_MAX, (s32)in->imm);
+}
+
+/* wait_all: whether committed or not. */
+static void exec_wait_all(struct warp *w, const struct inst *in, u32 mask)
+{
+    exec_commit(w, in, mask);
+    land_copies(w, in, w, mask, UINT64_MAX, 0);
+}
+
+static bool lower_copy(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    bool cg = false, hint = false;
+    for (u32 k = 1; k < p->mod_count; k++) {
+        const char *m = p->mod[k];
+        if (streq(m, "cg"))
+            cg = true;
+        else if (streq(m, "L2::cache_hint"))
+            hint = true;
+        else if (!streq(m, "ca") && !streq(m, "shared") && !streq(m, "shared::cta") && !streq(m, "global") &&
+                 strncmp(m, "L2::", 4) != 0)
+            return refuse(lo, p, "the modifier .%s is not supported", m);
+    }
+    u32 operands = p->op_count - hint; /* a cache policy, at the end, changes no value */
+    if (operands < 3 || operands > 4 || p->op[2].kind != OPERAND_IMM)
+        return refuse(lo, p, "this form of cp.async");
+    u64 bytes = p->op[2].imm;
+    if (bytes != 16 && (cg || (bytes != 4 && bytes != 8)))
+        return refuse(lo, p, "a copy of %llu bytes", (unsigned long long)bytes);
+    struct copy_form *form = keep(sizeof *form);
+    form->size = form->ignore = NO_OPERAND;
+    if (operands == 4 && p->op[3].kind == OPERAND_REG && p->op[3].reg->type == T_PRED)
+        form->ignore = lower_predicate(lo, &p->op[3], &form->ignore_flip);
+    else if (operands == 4)
+        form->size = lower_source(lo, &p->op[3], T_U32);
+    in->exec = exec_copy;
+    in->space = SPACE_GENERIC;
+    in->bytes = (u8)bytes;
+    in->data = form;
+    return lower_address(lo, &p->op[1], &form->source) && lower_address(lo, &p->op[0], in);
+}
+
+/* ---- mbarrier: the object -------------------------------------------------------------------------------------------- */
+
+/* An mbarrier is a 64-bit object in shared memory whose bits PTX does not define. Its state is kept beside the memory, and
+ * its bytes there are poison while it is live: who loads them gets nothing, who stores to them is found out.
+ *
+ *      init(n)        pending = expected = n, tx = 0, phase 0
+ *      arrive(c)      pending -= c            fewer than c pending: a fault, as on an H200
+ *      arrive_drop(c) expected -= c, then arrive(c)
+ *      expect_tx(b)   tx += b                 complete_tx(b)   tx -= b
+ *      after each     pending == 0 and tx == 0: the next phase begins, with pending = expected
+ *      wait.parity(P) true when (phase & 1) != P: the phase of parity P is over */
+
+/* The word as an H200 has it: 63 phase, 62-43 -pending, 41-21 -tx, 20-1 -expected. */
+static u64 mbarrier_word(const struct mbarrier *m)
+{
+    u64 pending = (u64)-m->pending & 0xfffff, expected = (u64)-m->expected & 0xfffff,
+        tx = (u64)-m->tx & 0x1fffff;
+    return (m->phase & 1) << 63 | pending << 43 | tx << 21 | expected << 1;
+}
+
+static struct mbarrier *slot(struct block_async *a, u32 offset)
+{
+    u32 at = (offset >> 3) * 0x9e3779b1u & (a->capacity - 1);
+    while (a->table[at].used && a->table[at].offset != offset) at = (at + 1) & (a->capacity - 1);
+    return &a->table[at];
+}
+
+static struct mbarrier *add_slot(struct block_async *a, u32 offset)
+{
+    if (2 * a->used >= a->capacity) {
+        struct block_async grown = *a;
+        grown.capacity = a->capacity ? 2 * a->capacity : 32;
+        if (!(grown.table = calloc(grown.capacity, sizeof *grown.table))) abort();
+        for (u32 i = 0; i < a->capacity; i++)
+            if (a->table[i].used) *slot(&grown, a->table[i].offset) = a->table[i];
+        free(a->table);
+        *a = grown;
+    }
+    struct mbarrier *m = slot(a, offset);
+    a->used += !m->used;
+    return m;
+}
+
+/* Offsets of the mbarriers that the lanes name. */
+static void mbarrier_offsets(struct warp *w, const struct inst *in, u32 mask, u32 offset[LANES])
+{
+    u64 address[LANES];
+    memory_addresses(w, in, mask, address);
+    memory_resolve(w, in, mask, address, 8, 8, true);
+    for (u32 i = 0; i < LANES; i++) {
+        u64 at = address[i] - (u64)(uintptr_t)w->block->shared;
+        if (at >= w->block->shared_bytes)
+            fault(w, in, 1u << i & mask, ERR_INVALID_ADDRESS_SPACE,
+                  "an mbarrier lies in shared memory of its own block");
+        offset[i] = (u32)at;
+    }
+}
+
+static struct mbarrier *live_mbarrier(struct warp *w, const struct inst *in, u32 lane, u32 offset)
+{
+    struct block_async *a = block_async(w->block);
+    struct mbarrier *m = a->capacity ? slot(a, offset) : NULL;
+    if (!m || !m->live)
+        fault(w, in, 1u << lane, ERR_LAUNCH_FAILURE, "no mbarrier has been initialised at shared offset %u",
+              offset);
+    u64 bytes;
+    memcpy(&bytes, w->block->shared + offset, 8);
+    if (~bytes)
+        fault(w, in, 1u << lane, ERR_LAUNCH_FAILURE,
+              "the mbarrier at shared offset %u was overwritten by an ordinary store (0x%016llx)", offset,
+              (unsigned long long)bytes);
+    return m;
+}
+
+/* ---- mbarrier: phases -------------------------------------------------------------------------------------------------- */
+
+static bool awaited(const struct block_async *a, u32 offset)
+{
+    for (u32 i = 0; i < a->waiter_count; i++)
+        if (a->waiters[i].mixed || a->waiters[i].offset == offset) return true;
+    return false;
+}
+
+/* Those who wait for this mbarrier try again. */
+static void wake(struct block_async *a, u32 offset)
+{
+    u32 kept = 0;
+    for (u32 i = 0; i < a->waiter_count; i++) {
+        struct waiter *t = &a->waiters[i];
+        if (t->mixed || t->offset == offset)
+            t->warp->splits[t->split].state = SPLIT_READY;
+        else
+            a->waiters[kept++] = *t;
+    }
+    a->waiter_count = kept;
+}
+
+static void phase_check(struct block_async *a, struct mbarrier *m)
+{
+    if (m->pending || m->tx) return;
+    m->phase++;
+    m->pending = m->expected;
+    wake(a, m->offset);
+}
+
+static void arrive(struct warp *w, const struct inst *in, u32 lane, struct mbarrier *m, u32 count)
+{
+    if (count > (u32)m->pending)
+        fault(
+            w, in, 1u << lane, ERR_LAUNCH_FAILURE,
+            "over-arrival: %u arrivals at the mbarrier at shared offset %u, whose phase %llu needs %d more of %d (and %d bytes)",
+            count, m->offset, (unsigned long long)m->phase, m->pending, m->expected, m->tx);
+    m->pending -= (s32)count;
+    phase_check(w->block->async, m);
+}
+
+static void add_tx(struct warp *w, const struct inst *in, u32 lane, struct mbarrier *m, s64 bytes)
+{
+    s64 tx = m->tx + bytes;
+    if (bytes > MAX_COUNT || bytes < -MAX_COUNT || tx > MAX_COUNT || tx < -MAX_COUNT)
+        fault(w, in, 1u << lane, ERR_LAUNCH_FAILURE,
+              "%lld bytes make the tx-count of the mbarrier at shared offset %u %lld: beyond 2^20 - 1",
+              (long long)bytes, m->offset, (long long)tx);
+    m->tx = (s32)tx;
+    phase_check(w->block->async, m);
+}
+
+/* Somebody waits for this mbarrier. When nothing is missing but arrivals that follow copies, the copies land now. */
+static void settle(struct warp *w, const struct inst *in, struct mbarrier *m)
+{
+    struct block_async *a = w->block->async;
+    while (m->deferred && m->deferred >= m->pending && !m->tx) {
+        u32 at = 0;
+        while (a->arrivals[at].offset != m->offset) at++;
+        struct arrival next = a->arrivals[at];
+        memmove(&a->arrivals[at], &a->arrivals[at + 1], (--a->arrival_count - at) * sizeof next);
+        land_copies(w, in, next.warp, next.lanes, next.before, -1);
+        for (u32 left = next.lanes; left; left &= left - 1) {
+            m->deferred--;
+            arrive(w, in, first_lane(left), m, 1);
+        }
+    }
+}
+
+static void settle_if_awaited(struct warp *w, const struct inst *in, struct mbarrier *m)
+{
+    if (m->deferred && awaited(w->block->async, m->offset)) settle(w, in, m);
+}
+
+/* ---- mbarrier: instructions -------------------------------------------------------------------------------------------- */
+
+enum { DROPS = 1, NO_COMPLETE = 2, EXPECTS = 4 }; /* arrive */
+enum { PARITY = 1, BLOCKS = 2 };                  /* wait */
+enum { NO_INCREMENT = 1 };                        /* cp.async.mbarrier.arrive */
+
+static u32 count_of(struct warp *w, const struct inst *in, u32 lane)
+{
+    u32 count = in->b == NO_OPERAND ? 1 : ((u32 *)lanes_of(w, in->b))[lane];
+    if (!count || count > MAX_COUNT)
+        fault(w, in, 1u << lane, ERR_LAUNCH_FAILURE, "a count of %u arrivals: it must be 1 to 2^20 - 1",
+              count);
+    return count;
+}
+
+static void exec_init(struct warp *w, const struct inst *in, u32 mask)
+{
+    u32 offset[LANES];
+    mbarrier_offsets(w, in, mask, offset);
+    for (u32 left = mask; left; left &= left - 1) {
+        u32 i = first_lane(left);
+        struct mbarrier *m = add_slot(block_async(w->block), offset[i]);
+        if (m->live)
+            fault(w, in, 1u << i, ERR_LAUNCH_FAILURE,
+                  "mbarrier.init of a live mbarrier, at shared offset %u: mbarrier.inval must come first",
+                  offset[i]);
+        s32 count = (s32)count_of(w, in, i);
+        *m = (struct mbarrier){
+            .offset = offset[i], .used = true, .live = true, .pending = count, .expected = count};
+        memset(w->block->shared + offset[i], 0xff, 8);
+    }
+}
+
+static void exec_inval(struct warp *w, const struct inst *in, u32 mask)
+{
+    u32 offset[LANES];
+    mbarrier_offsets(w, in, mask, offset);
+    for (u32 left = mask; left; left &= left - 1) {
+        u32 i = first_lane(left);
+        struct mbarrier *m = live_mbarrier(w, in, i, offset[i]);
+        u64 word = mbarrier_word(m); /* as on an H200, the state is found in the memory now */
+        memcpy(w->block->shared + offset[i], &word, 8);
+        m->live = false;
+    }
+}
+
+/* d: the state before, or NO_OPERAND; b: count, or bytes with EXPECTS */
+static void exec_arrive(struct warp *w, const struct inst *in, u32 mask)
+{
+    u32 offset[LANES];
+    u64 state[LANES];
+    mbarrier_offsets(w, in, mask, offset);
+    for (u32 left = mask; left; left &= left - 1) {
+        u32 i = first_lane(left), count = in->flags & EXPECTS ? 1 : count_of(w, in, i);
+        struct mbarrier *m = live_mbarrier(w, in, i, offset[i]);
+        u32 bytes = in->flags & EXPECTS ? ((u32 *)lanes_of(w, in->b))[i] : 0;
+        state[i] = (mbarrier_word(m) & ~0xffffffffull) |
+                   (in->flags & EXPECTS ? bytes : count); /* the low word, as on an H200 */
+        if (in->flags & NO_COMPLETE && (s32)count == m->pending && !m->tx)
+            fault(w, in, 1u << i, ERR_LAUNCH_FAILURE,
+                  "an arrival .noComplete completes the phase of the mbarrier at shared offset %u",
+                  offset[i]);
+        if (in->flags & EXPECTS) add_tx(w, in, i, m, bytes);
+        if (in->flags & DROPS) m->expected -= (s32)count;
+        arrive(w, in, i, m, count);
+        settle_if_awaited(w, in, m);
+    }
+    if (in->d == NO_OPERAND) return;
+    u64 *d = lanes_of(w, in->d);
+    for (u32 i = 0; i < LANES; i++)
+        if (mask >> i & 1) d[i] = state[i];
+}
+
+/* aux: 1 for complete_tx */
+static void exec_tx(struct warp *w, const struct inst *in, u32 mask)
+{
+    u32 offset[LANES];
+    const u32 *bytes = lanes_of(w, in->b);
+    mbarrier_offsets(w, in, mask, offset);
+    for (u32 left = mask; left; left &= left - 1) {
+        u32 i = first_lane(left);
+        struct mbarrier *m = live_mbarrier(w, in, i, offset[i]);
+        add_tx(w, in, i, m, in->aux ? -(s64)bytes[i] : (s64)bytes[i]);
+        settle_if_awaited(w, in, m);
+    }
+}
+
+static void park(struct warp *w, const struct inst *in, u32 offset, u32 parity, bool mixed)
+{
+    struct block_async *a = w->block->async;
+    GROW(a->waiters, a->waiter_count, a->waiter_capacity);
+    a->waiters[a->waiter_count++] = (struct waiter){w, w->current, offset, parity, mixed};
+    warp_park(w, SPLIT_WAIT_OTHER, warp_index_of(w, in)); /* tries again when it is woken */
+}
+
+/* test_wait only looks, and leaves their turn to others when it sees nothing. One that does so endlessly is taken for a
+ * try_wait in the end, so that a wait for what never comes is found out. */
+static void give_way(struct warp *w, const struct inst *in, u32 offset, u32 parity, bool mixed)
+{
+    enum { ENDLESS = 1 << 20 };
+    struct async_state *a = warp_async(w);
+    if (++a->failed_tests >= ENDLESS) {
+        a->failed_tests = 0;
+        park(w, in, offset, parity, mixed);
+        return;
+    }
+    w->executed -= (u64)w->budget; /* what is left of the quantum counts as executed otherwise */
+    w->budget = 0;
+}
+
+/* d: predicate; b: state or parity. try_wait may block for a while; here it does until the phase is over. */
+static void exec_wait(struct warp *w, const struct inst *in, u32 mask)
+{
+    u32 offset[LANES], parity[LANES], done = 0, lane = first_lane(mask), mixed = 0;
+    mbarrier_offsets(w, in, mask, offset);
+    for (u32 left = mask; left; left &= left - 1) {
+        u32 i = first_lane(left);
+        struct mbarrier *m = live_mbarrier(w, in, i, offset[i]);
+        if (in->flags & PARITY)
+            parity[i] = ((u32 *)lanes_of(w, in->b))[i];
+        else
+            parity[i] = (u32)(((u64 *)lanes_of(w, in->b))[i] >> 63);
+        if (parity[i] > 1)
+            fault(w, in, 1u << i, ERR_LAUNCH_FAILURE, "the phase parity is %u: it must be 0 or 1", parity[i]);
+        mixed |= (offset[i] ^ offset[lane]) | (parity[i] ^ parity[lane]);
+        if ((m->phase & 1) == parity[i]) settle(w, in, m);
+        done |= (u32)((m->phase & 1) != parity[i]) << i;
+    }
+    if (!done && in->flags & BLOCKS) {
+        park(w, in, offset[lane], parity[lane], mixed);
+        return;
+    }
+    set_predicate(w, in->d, mask, done);
+    if (!done)
+        give_way(w, in, offset[lane], parity[lane], mixed);
+    else if (w->async)
+        w->async->failed_tests = 0;
+}
+
+static void exec_pending_count(struct warp *w, const struct inst *in, u32 mask)
+{
+    const u64 *state = lanes_of(w, in->a);
+    u32 *d = lanes_of(w, in->d);
+    FOR_LANES(mask, { d[i] = (u32) - (s64)(state[i] >> 43) & 0xfffff; });
+}
+
+/* Lanes that name the same mbarrier arrive together, when their copies so far have landed. */
+static void exec_copy_arrive(struct warp *w, const struct inst *in, u32 mask)
+{
+    u32 offset[LANES];
+    mbarrier_offsets(w, in, mask, offset);
+    for (u32 left = mask; left;) {
+        u32 i = first_lane(left), lanes = 0;
+        struct mbarrier *m = live_mbarrier(w, in, i, offset[i]);
+        struct block_async *a = w->block->async;
+        for (u32 k = 0; k < LANES; k++) lanes |= (u32)(offset[k] == offset[i]) << k;
+        lanes &= left;
+        left &= ~lanes;
+        s32 count = __builtin_popcount(lanes);
+        if (!(in->flags & NO_INCREMENT)) m->pending += count;
+        if (m->pending > MAX_COUNT)
+            fault(w, in, lanes, ERR_LAUNCH_FAILURE,
+                  "the mbarrier at shared offset %u has 2^20 pending arrivals", offset[i]);
+        m->deferred += count;
+        GROW(a->arrivals, a->arrival_count, a->arrival_capacity);
+        a->arrivals[a->arrival_count++] = (struct arrival){offset[i], lanes, w, warp_async(w)->issued};
+        settle_if_awaited(w, in, m);
+    }
+}
+
+void async_describe_wait(const struct warp *w, const struct split *s, char *out, size_t size)
+{
+    const struct block_async *a = w->block->async;
+    snprintf(out, size, "waits");
+    for (u32 i = 0; a && i < a->waiter_count; i++) {
+        const struct waiter *t = &a->waiters[i];
+        if (t->warp != w || &w->splits[t->split] != s) continue;
+        const struct mbarrier *m = slot(w->block->async, t->offset);
+        int n = snprintf(
+            out, size,
+            "waits for the phase of parity %u of the mbarrier at shared offset %u%s, which is in phase %llu: %d of %d arrivals missing",
+            t->parity, t->offset, t->mixed ? " (lanes for others)" : "", (unsigned long long)m->phase,
+            m->pending, m->expected);
+        if (m->tx && n > 0 && (size_t)n < size)
+            snprintf(out + n, size - (size_t)n, ", %d bytes outstanding", m->tx);
+    }
+}
+
+/* ---- Lowering ---------------------------------------------------------------------------------------------------------- */
+
+/* Reads the modifiers after the first `skip`: the state space, memory order, which every access here has anyway, and those
+ * that `flags` gives a meaning. */
+struct flag {
+    const char *name;
+    u16 bit;
+};
+static bool read_modifiers(struct lowering *lo, const struct ptx_inst *p, struct inst *in, u32 skip,
+                           const struct flag *flags)
+{
+    static const char *const plain[] = {"b64", "cta", "cluster", "release", "acquire", "relaxed"};
+    in->space = SPACE_GENERIC;
+    for (u32 k = skip; k < p->mod_count; k++) {
+        const char *m = p->mod[k];
+        bool known = false;
+        if (streq(m, "shared") || streq(m, "shared::cta")) in->space = SPACE_SHARED, known = true;
+        for (u32 q = 0; q < sizeof plain / sizeof *plain; q++) known |= streq(plain[q], m);
+        for (const struct flag *f = flags; f && f->name; f++)
+            if (streq(f->name, m)) in->flags |= f->bit, known = true;
+        if (!known) return refuse(lo, p, "the modifier .%s is not supported", m);
+    }
+    return true;
+}
+
+static bool lower_cp(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    static const struct flag arrive_flags[] = {{"noinc", NO_INCREMENT}, {NULL, 0}};
+    const char *what = p->mod_count > 1 && streq(p->mod[0], "async") ? p->mod[1] : "";
+    if (streq(what, "ca") || streq(what, "cg")) return lower_copy(lo, p, in);
+    if (streq(what, "commit_group") && p->op_count == 0) {
+        in->exec = exec_commit;
+        return true;
+    }
+    if (streq(what, "wait_all") && p->op_count == 0) {
+        in->exec = exec_wait_all;
+        return true;
+    }
+    if (streq(what, "wait_group") && p->op_count == 1 && p->op[0].kind == OPERAND_IMM) {
+        in->exec = exec_wait_group;
+        in->imm = (s64)p->op[0].imm;
+        return true;
+    }
+    if (streq(what, "mbarrier") && p->op_count == 1 && p->mod_count > 2 && streq(p->mod[2], "arrive")) {
+        in->exec = exec_copy_arrive;
+        return read_modifiers(lo, p, in, 3, arrive_flags) && lower_address(lo, &p->op[0], in);
+    }
+    return refuse(lo, p, "this form of cp is not supported");
+}
+
+/* mbarrier.arrive{_drop}{.expect_tx}{.noComplete}.b64 {state}, [addr]{, count} */
+static bool lower_arrive(struct lowering *lo, const struct ptx_inst *p, struct inst *in, bool drops)
+{
+    static const struct flag flags[] = {{"expect_tx", EXPECTS}, {"noComplete", NO_COMPLETE}, {NULL, 0}};
+    if (!read_modifiers(lo, p, in, 1, flags)) return false;
+    bool has_state = p->op_count && p->op[0].kind != OPERAND_ADDRESS;
+    u32 operands = p->op_count - has_state;
+    if (operands < 1 || operands > 2 || (in->flags & EXPECTS && operands != 2))
+        return refuse(lo, p, "this form of mbarrier");
+    in->exec = exec_arrive;
+    if (drops) in->flags |= DROPS;
+    if (has_state) in->d = lower_dest(lo, &p->op[0]);
+    if (operands == 2) in->b = lower_source(lo, &p->op[1 + has_state], T_U32);
+    return lower_address(lo, &p->op[has_state], in);
+}
+
+/* mbarrier.test_wait{.parity}.b64 p, [addr], state;  try_wait likewise, and a time limit, which has no meaning here */
+static bool lower_wait(struct lowering *lo, const struct ptx_inst *p, struct inst *in, bool blocks)
+{
+    static const struct flag flags[] = {{"parity", PARITY}, {NULL, 0}};
+    if (!read_modifiers(lo, p, in, 1, flags)) return false;
+    if (p->op_count < 3 || p->op_count > 3 + (u32)blocks) return refuse(lo, p, "this form of mbarrier");
+    in->exec = exec_wait;
+    if (blocks) in->flags |= BLOCKS;
+    in->d = lower_dest(lo, &p->op[0]);
+    in->b = lower_source(lo, &p->op[2], in->flags & PARITY ? T_U32 : T_B64);
+    return lower_address(lo, &p->op[1], in);
+}
+
+static bool lower_mbarrier(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    const char *what = p->mod_count ? p->mod[0] : "";
+    if (streq(what, "arrive") || streq(what, "arrive_drop"))
+        return lower_arrive(lo, p, in, streq(what, "arrive_drop"));
+    if (streq(what, "test_wait") || streq(what, "try_wait"))
+        return lower_wait(lo, p, in, streq(what, "try_wait"));
+    if (!read_modifiers(lo, p, in, 1, NULL)) return false;
+    if (streq(what, "pending_count") && p->op_count == 2) {
+        in->exec = exec_pending_count;
+        in->d = lower_dest(lo, &p->op[0]);
+        in->a = lower_source(lo, &p->op[1], T_B64);
+        return true;
+    }
+    if (streq(what, "init") && p->op_count == 2) {
+        in->exec = exec_init;
+        in->b = lower_source(lo, &p->op[1], T_U32);
+    } else if ((streq(what, "expect_tx") || streq(what, "complete_tx")) && p->op_count == 2) {
+        in->exec = exec_tx;
+        in->aux = streq(what, "complete_tx");
+        in->b = lower_source(lo, &p->op[1], T_U32);
+    } else if (streq(what, "inval") && p->op_count == 1) {
+        in->exec = exec_inval;
+    } else {
+        return refuse(lo, p, "mbarrier.%s is not supported", what);
+    }
+    return lower_address(lo, &p->op[0], in);
+}
+
+const struct opcode async_opcodes[] = {{"cp", lower_cp}, {"mbarrier", lower_mbarrier}, {NULL, NULL}};

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "async.h"
+
 /* ---- The current split ------------------------------------------------------------------------------------------------- */
 
 static void save(struct warp *w)
@@ -105,6 +107,14 @@ static void release_waiting(struct warp *w)
         if (inner->parent >= 0) w->splits[inner->parent].children++;
         inner->frame->refs++;
     }
+}
+
+bool warp_release(struct warp *w)
+{
+    bool waits = false;
+    for (s32 i = 0; i < w->split_count; i++) waits |= w->splits[i].state == SPLIT_WAIT_OTHER;
+    if (waits) release_waiting(w);
+    return waits && next_ready(w) >= 0;
 }
 
 bool warp_run(struct warp *w, s32 quantum)
@@ -431,6 +441,7 @@ void warp_start(struct warp *w, struct block *b, u32 id)
     w->splits[0] =
         (struct split){.state = SPLIT_READY, .mask = w->live, .reconverge = -1, .parent = -1, .frame = root};
     w->current = 0;
+    async_start_warp(w);
     set_special_registers(w);
 }
 
@@ -443,6 +454,7 @@ void warp_free_frames(struct warp *w)
         free(w->root->args);
         free(w->root);
     }
+    async_free_warp(w);
     free(w->special);
     free(w->local);
 }

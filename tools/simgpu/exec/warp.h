@@ -11,6 +11,10 @@ void warp_free_frames(struct warp *w);
 /* Runs up to `quantum` instructions. False when no split of the warp can go on: all wait, or all lanes have exited. */
 bool warp_run(struct warp *w, s32 quantum);
 
+/* The last resort before a deadlock is reported: lets lanes go on that wait to meet one that waits for an mbarrier, since
+ * they may be the ones to arrive there. False when that makes no split ready. */
+bool warp_release(struct warp *w);
+
 /* Parks the current split at `pc` (an instruction index) until somebody makes it ready again. */
 void warp_park(struct warp *w, enum split_state state, u32 pc);
 

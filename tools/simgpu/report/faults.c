@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../exec/async.h"
 #include "report.h"
 
 const char *readable_name(const char *symbol)
@@ -85,7 +86,9 @@ static void print_waiter(const struct warp *w, const struct split *s)
     } else if (s->state == SPLIT_WAIT_LANES) {
         fprintf(stderr, "waits for lanes 0x%08x to come to this instruction\n  ", s->wait_mask & ~s->mask);
     } else {
-        fprintf(stderr, "waits\n  ");
+        char what[256];
+        async_describe_wait(w, s, what, sizeof what);
+        fprintf(stderr, "%s\n  ", what);
     }
     print_place(fn, in);
 }

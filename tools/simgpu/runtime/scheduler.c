@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../exec/async.h"
 #include "../exec/warp.h"
 #include "../report/report.h"
 
@@ -33,6 +34,7 @@ static void block_start(struct block *b, struct worker *worker, u64 index)
     struct launch *l = worker->launch;
     struct warp *warps = b->warps;
     u8 *shared = b->shared;
+    struct block_async *async = b->async;
     u32 threads = l->block[0] * l->block[1] * l->block[2];
     *b = (struct block){.launch = l,
                         .worker = worker,
@@ -42,7 +44,8 @@ static void block_start(struct block *b, struct worker *worker, u64 index)
                         .warp_count = (threads + LANES - 1) / LANES,
                         .shared_bytes = l->shared_bytes,
                         .warps = warps,
-                        .shared = shared};
+                        .shared = shared,
+                        .async = async};
     b->live_warps = b->warp_count;
     b->ctaid[0] = (u32)(index % l->grid[0]);
     b->ctaid[1] = (u32)(index / l->grid[0] % l->grid[1]);
@@ -53,12 +56,14 @@ static void block_start(struct block *b, struct worker *worker, u64 index)
         if (!b->warps || !b->shared) abort();
     }
     memset(b->shared, 0xff, l->shared_bytes);
+    async_start_block(b);
     for (u32 k = 0; k < b->warp_count; k++) warp_start(&b->warps[k], b, k);
 }
 
 static void block_free(struct block *b)
 {
     for (u32 k = 0; k < b->warp_count; k++) warp_free_frames(&b->warps[k]);
+    async_free_block(b);
     free(b->warps);
     free(b->shared);
     free(b);
@@ -81,7 +86,10 @@ static void block_turn(struct block *b, u64 *random)
     }
     for (u32 k = 0; k < b->warp_count; k++) after += b->warps[k].executed;
     b->worker->executed += after - before;
-    if (after == before && b->live_warps) fault_deadlock(b);
+    if (after != before || !b->live_warps) return;
+    bool released = false;
+    for (u32 k = 0; k < b->warp_count; k++) released |= warp_release(&b->warps[k]);
+    if (!released) fault_deadlock(b);
 }
 
 /* ---- Workers -------------------------------------------------------------------------------------------------------------- */
