@@ -59,6 +59,9 @@ int main()
     EXPECT(refused(cudaErrorInvalidValue, cudaFree(freed)));
     EXPECT(refused(cudaErrorInvalidValue, cudaFree(x + 1)));
     EXPECT(refused(cudaErrorInvalidValue, cudaFree(host)));
+    void *symbol;
+    CUDA(cudaGetSymbolAddress(&symbol, variable));
+    EXPECT(refused(cudaErrorInvalidValue, cudaFree(symbol)));
     EXPECT(refused(cudaErrorInvalidValue, cudaFreeHost(host)));
     void *huge;
     EXPECT(refused(cudaErrorMemoryAllocation, cudaMalloc(&huge, 1ull << 50)));

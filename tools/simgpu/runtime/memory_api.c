@@ -21,15 +21,18 @@ static const char *kind_name(enum cudaMemcpyKind kind)
     return (unsigned)kind < 5 ? names[kind] : "unknown cudaMemcpyKind";
 }
 
-/* "cudaMalloc 3 (4096 bytes at 0x...)" or "__device__ variable x (...)". */
+/* "allocation 3 (4096 bytes at 0x...)": the third cudaMalloc; or "variable x (...)". */
 static void describe(const struct allocation *a, char *text, size_t room)
 {
+    char what[200];
     if (a->name)
-        snprintf(text, room, "variable %s (%llu bytes at 0x%llx)", a->name, (unsigned long long)a->bytes,
-                 (unsigned long long)a->address);
+        snprintf(what, sizeof what, "variable %s", a->name);
+    else if (a->kind == ALLOCATION_DEVICE_MALLOC)
+        snprintf(what, sizeof what, "memory that a kernel allocated");
     else
-        snprintf(text, room, "allocation %u (%llu bytes at 0x%llx)", a->number, (unsigned long long)a->bytes,
-                 (unsigned long long)a->address);
+        snprintf(what, sizeof what, "allocation %u", a->number);
+    snprintf(text, room, "%s (%llu bytes at 0x%llx)", what, (unsigned long long)a->bytes,
+             (unsigned long long)a->address);
 }
 
 /* Whether the device range lies inside one live allocation; if not, says what is there. `verb` is what the call does with it:
@@ -38,7 +41,7 @@ static bool accessible(const char *caller, const char *verb, const void *pointer
 {
     u64 address = (u64)pointer;
     struct allocation a;
-    char where[256];
+    char where[300];
     if (!heap_find(address, &a) && !heap_nearest(address, &a)) {
         fprintf(stderr, "simgpu: %s: %s %llu bytes at %p, but nothing was ever allocated\n", caller, verb,
                 (unsigned long long)bytes, pointer);
@@ -116,17 +119,23 @@ static cudaError_t allocate(const char *caller, void **pointer, u64 bytes)
 
 static cudaError_t release(const char *caller, void *pointer)
 {
-    if (!pointer || heap_free((u64)pointer)) return cudaSuccess;
     struct allocation a;
-    if (!heap_is_device((u64)pointer))
+    u64 address = (u64)pointer;
+    if (!pointer) return cudaSuccess;
+    bool live = heap_find(address, &a) && a.address == address;
+    if (live && a.kind == ALLOCATION_DEVICE && heap_free(address)) return cudaSuccess;
+    if (!heap_is_device(address))
         return fail(cudaErrorInvalidValue, "%s: %p is a host pointer", caller, pointer);
-    char where[256];
-    if (!heap_nearest((u64)pointer, &a)) return record(cudaErrorInvalidValue);
+    if (!heap_nearest(address, &a))
+        return fail(cudaErrorInvalidValue, "%s: nothing was ever allocated", caller);
+    char where[300];
     describe(&a, where, sizeof where);
-    if (a.address == (u64)pointer && a.freed)
-        return fail(cudaErrorInvalidValue, "%s: %p was freed before: it was %s", caller, pointer, where);
-    return fail(cudaErrorInvalidValue, "%s: %p is not the start of an allocation; the nearest is %s", caller,
-                pointer, where);
+    if (a.address != address)
+        return fail(cudaErrorInvalidValue, "%s: %p is not the start of an allocation; the nearest is %s",
+                    caller, pointer, where);
+    return fail(cudaErrorInvalidValue, "%s: %p %s: it %s %s", caller, pointer,
+                a.freed ? "was freed before" : "was not allocated by cudaMalloc", a.freed ? "was" : "is",
+                where);
 }
 
 EXPORT cudaError_t cudaMalloc(void **pointer, size_t bytes)
