@@ -85,20 +85,20 @@ FUNNEL(shf_l_clamp, "shf.l.clamp.b32 %0, %1, %2, %3;", WIDE << (c < 32 ? c : 32)
 FUNNEL(shf_r_wrap, "shf.r.wrap.b32 %0, %1, %2, %3;", WIDE >> (c & 31))
 FUNNEL(shf_r_clamp, "shf.r.clamp.b32 %0, %1, %2, %3;", WIDE >> (c < 32 ? c : 32))
 
-// Bit field extract and insert as PTX states them in pseudo-code: position and length are their low 8 bits.
+// Bit field extract and insert as PTX states them in pseudo-code. Position and length are the low 8 bits of b and c; for a
+// 64-bit field, which an H200 works out with shifts, all 32 bits count.
 static u64 bfe(u64 a, u32 b, u32 c, int bits, bool is_signed)
 {
-    const int pos = b & 0xff, len = c & 0xff, msb = bits - 1;
-    int sign = 0;
-    if (is_signed && len) sign = (int)(a >> (pos + len - 1 < msb ? pos + len - 1 : msb) & 1);
-    u64 d = 0;
-    for (int i = 0; i <= msb; i++) d |= (u64)(i < len && pos + i <= msb ? (int)(a >> (pos + i) & 1) : sign) << i;
+    const u64 pos = bits == 32 ? b & 0xff : b, len = bits == 32 ? c & 0xff : c, msb = (u64)bits - 1;
+    u64 sign = 0, d = 0;
+    if (is_signed && len) sign = a >> (pos + len - 1 < msb ? pos + len - 1 : msb) & 1;
+    for (u64 i = 0; i <= msb; i++) d |= (i < len && pos + i <= msb ? a >> (pos + i) & 1 : sign) << i;
     return d;
 }
 static u64 bfi(u64 a, u64 b, u32 c, u32 length, int bits)
 {
-    const int pos = c & 0xff, len = length & 0xff;
-    for (int i = 0; i < len && pos + i < bits; i++) b = (b & ~(1ull << (pos + i))) | (a >> i & 1) << (pos + i);
+    const u64 pos = bits == 32 ? c & 0xff : c, len = bits == 32 ? length & 0xff : length;
+    for (u64 i = 0; i < len && pos + i < (u64)bits; i++) b = (b & ~(1ull << (pos + i))) | (a >> i & 1) << (pos + i);
     return b;
 }
 OP(bfe_u32, u32, u32, u32, u32, INT32, AMOUNT, AMOUNT, BITS, "bfe.u32 %0, %1, %2, %3;", bfe(a, b, c, 32, false))

@@ -217,6 +217,7 @@ static void check_functions(void)
     u32 *a_gmem, *d;
     CUDA_CHECK(cudaMalloc((void **)&a_gmem, sizeof a));
     CUDA_CHECK(cudaMalloc((void **)&d, sizeof got));
+    CUDA_CHECK(cudaDeviceSetLimit(cudaLimitStackSize, 16384)); // for the recursions
     for (u32 i = 0; i < COUNT; i++) a[i] = i < COUNT / 2 ? i : (u32)random_u64() >> random_u64() % 24;
     CUDA_CHECK(cudaMemcpy(a_gmem, a, sizeof a, cudaMemcpyHostToDevice));
 #define RUN(NAME)                                                                                            \

@@ -207,21 +207,27 @@ FROM_BF16(s64)
 
 // ---- Floating point to floating point ----------------------------------------------------------------------------------
 
-// f64 to f32 goes by the host's own conversion: double to double rounded to odd is the number itself.
+// A NaN from f64 keeps its sign and the upper bits of its payload; any other narrowing gives the canonical NaN.
+static u32 narrow(const struct format *f, u64 a, enum rounding mode, int flags)
+{
+    const double x = real64(a);
+    if (x == x || flags & SAT) return result(f, x, mode, flags);
+    const u32 payload = (u32)(a >> (52 - f->mantissa_bits)) & ((1u << f->mantissa_bits) - 1);
+    return (a >> 63 ? sign_bit(f) : 0) | infinity_bits(f) | 1u << (f->mantissa_bits - 1) | payload;
+}
 #define NARROW(ROUND, MODE)                                                                                  \
-    OP_OF(ROUND##_f32_f64, u32, u64, F64, "cvt." #ROUND ".f32.f64 %0, %1;", encode(f32, real64(a), MODE))    \
+    OP_OF(ROUND##_f32_f64, u32, u64, F64, "cvt." #ROUND ".f32.f64 %0, %1;", narrow(f32, a, MODE, 0))         \
     OP_OF(ROUND##_ftz_f32_f64, u32, u64, F64, "cvt." #ROUND ".ftz.f32.f64 %0, %1;",                          \
-          flush(f32, encode(f32, real64(a), MODE)))                                                          \
+          narrow(f32, a, MODE, FTZ))                                                                         \
     OP_OF(ROUND##_sat_f32_f64, u32, u64, F64, "cvt." #ROUND ".sat.f32.f64 %0, %1;",                          \
-          finish(f32, encode(f32, real64(a), MODE), SAT))                                                    \
-    OP_OF(ROUND##_f16_f64, u16, u64, F64, "cvt." #ROUND ".f16.f64 %0, %1;", encode(f16, real64(a), MODE))    \
+          narrow(f32, a, MODE, SAT))                                                                         \
+    OP_OF(ROUND##_f16_f64, u16, u64, F64, "cvt." #ROUND ".f16.f64 %0, %1;", narrow(f16, a, MODE, 0))         \
     OP_OF(ROUND##_f16_f32, u16, u32, F32, "cvt." #ROUND ".f16.f32 %0, %1;", encode(f16, decode(f32, a), MODE)) \
     OP_OF(ROUND##_ftz_f16_f32, u16, u32, F32, "cvt." #ROUND ".ftz.f16.f32 %0, %1;",                          \
-          encode(f16, decode(f32, flush(f32, a)), MODE))                                                     \
+          encode(f16, decode(f32, a), MODE)) /* a subnormal operand is not flushed */                        \
     OP_OF(ROUND##_sat_f16_f32, u16, u32, F32, "cvt." #ROUND ".sat.f16.f32 %0, %1;",                          \
           finish(f16, encode(f16, decode(f32, a), MODE), SAT))                                               \
-    OP_OF(ROUND##_bf16_f32_of_f64, u16, u64, F64, "cvt." #ROUND ".bf16.f64 %0, %1;",                         \
-          encode(bf16, real64(a), MODE))
+    OP_OF(ROUND##_bf16_f64, u16, u64, F64, "cvt." #ROUND ".bf16.f64 %0, %1;", narrow(bf16, a, MODE, 0))
 NARROW(rn, RN)
 NARROW(rz, RZ)
 NARROW(rm, RM)
@@ -281,11 +287,12 @@ INTEGRAL(rpi, RP)
 PACKED(rn, RN)
 PACKED(rz, RZ)
 
-// tf32 is f32 with 10 mantissa bits; the 13 below are zero.
+// tf32 is f32 with 10 mantissa bits; the 13 below are zero. A NaN is 0x7fffe000, but .rna only cuts its payload.
 static const struct format format_tf32 = {8, 10, 0x3ffff};
 static u32 tf32(u32 a, enum rounding mode, int flags)
 {
-    return is_nan(f32, a) ? f32->nan : finish(f32, encode(&format_tf32, decode(f32, a), mode) << 13, flags);
+    if (is_nan(f32, a) && mode == RNA) return a & ~0x1fffu;
+    return finish(f32, encode(&format_tf32, decode(f32, a), mode) << 13, flags);
 }
 OP_OF(rna_tf32_f32, u32, u32, F32, "cvt.rna.tf32.f32 %0, %1;", tf32(a, RNA, 0))
 OP_OF(rn_tf32_f32, u32, u32, F32, "cvt.rn.tf32.f32 %0, %1;", tf32(a, RN, 0))

@@ -77,7 +77,7 @@ TESTP(finite, MAGNITUDE < INFINITY64)
 TESTP(infinite, MAGNITUDE == INFINITY64)
 TESTP(number, MAGNITUDE <= INFINITY64)
 TESTP(notanumber, MAGNITUDE > INFINITY64)
-TESTP(normal, MAGNITUDE < INFINITY64 && MAGNITUDE >> 52)
+TESTP(normal, MAGNITUDE < INFINITY64 && (!MAGNITUDE || MAGNITUDE >> 52)) // zero counts as normal
 TESTP(subnormal, MAGNITUDE && MAGNITUDE >> 52 == 0)
 
 int main(int argc, char **argv)

@@ -61,16 +61,18 @@ MINMAX(BF16, , "", 0)
 MINMAX(BF16, _nan, ".NaN", NAN_WINS)
 MINMAX(BF16, _xorsign, ".xorsign.abs", XORSIGN_ABS)
 
-H(abs_f16, "abs.f16 %0, %1;", a & 0x7fff)
-H(neg_f16, "neg.f16 %0, %1;", a ^ 0x8000)
-H(neg_ftz_f16, "neg.ftz.f16 %0, %1;", is_nan(f16, a) ? f16->nan : flush(f16, a) ^ 0x8000)
-H(abs_ftz_f16, "abs.ftz.f16 %0, %1;", is_nan(f16, a) ? f16->nan : flush(f16, a) & 0x7fff)
-H2(abs_f16x2, "abs.f16x2 %0, %1;", x & 0x7fff)
-H2(neg_f16x2, "neg.f16x2 %0, %1;", x ^ 0x8000)
-B(abs_bf16, "abs.bf16 %0, %1;", a & 0x7fff)
-B(neg_bf16, "neg.bf16 %0, %1;", a ^ 0x8000)
-B2(abs_bf16x2, "abs.bf16x2 %0, %1;", x & 0x7fff)
-B2(neg_bf16x2, "neg.bf16x2 %0, %1;", x ^ 0x8000)
+// A NaN comes out as the one that arithmetic gives.
+static u32 quiet(const struct format *f, u32 x) { return is_nan(f, x) ? f->nan : x; }
+H(abs_f16, "abs.f16 %0, %1;", quiet(f16, a & 0x7fff))
+H(neg_f16, "neg.f16 %0, %1;", quiet(f16, a ^ 0x8000))
+H(abs_ftz_f16, "abs.ftz.f16 %0, %1;", quiet(f16, flush(f16, a) & 0x7fff))
+H(neg_ftz_f16, "neg.ftz.f16 %0, %1;", quiet(f16, flush(f16, a) ^ 0x8000))
+H2(abs_f16x2, "abs.f16x2 %0, %1;", quiet(f16, x & 0x7fff))
+H2(neg_f16x2, "neg.f16x2 %0, %1;", quiet(f16, x ^ 0x8000))
+B(abs_bf16, "abs.bf16 %0, %1;", quiet(bf16, a & 0x7fff))
+B(neg_bf16, "neg.bf16 %0, %1;", quiet(bf16, a ^ 0x8000))
+B2(abs_bf16x2, "abs.bf16x2 %0, %1;", quiet(bf16, x & 0x7fff))
+B2(neg_bf16x2, "neg.bf16x2 %0, %1;", quiet(bf16, x ^ 0x8000))
 
 int main(int argc, char **argv)
 {

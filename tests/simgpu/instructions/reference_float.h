@@ -88,10 +88,9 @@ static inline double fma_to_odd(double a, double b, double c, enum rounding roun
 
 enum { FTZ = 1, SAT = 2, RELU = 4 };
 
-// What .ftz, .sat and .relu make of a result.
+// What .sat and .relu make of a result.
 static inline u32 finish(const struct format *f, u32 x, int flags)
 {
-    if (flags & FTZ) x = flush(f, x);
     if (flags & SAT) {
         const u32 one = (infinity_bits(f) >> (f->mantissa_bits + 1)) << f->mantissa_bits;
         if (is_nan(f, x) || x & sign_bit(f)) return 0;
@@ -101,10 +100,23 @@ static inline u32 finish(const struct format *f, u32 x, int flags)
     return x;
 }
 
+// The bits of x, exact or rounded to odd, in the format. With .ftz a result is flushed when it is below the smallest normal
+// number once rounded as if exponents had no end: an H200 makes 0 of 0x00800000 * 0x3f7fffff, though that as a subnormal
+// would round to 0x00800000.
+static inline u32 result(const struct format *f, double x, enum rounding rounding, int flags)
+{
+    if (flags & FTZ && x != 0 && isfinite(x)) {
+        const int exponent = ilogb(x);
+        const double rounded = ldexp(decode(f, encode(f, ldexp(x, -exponent), rounding)), exponent);
+        if (fabs(rounded) < ldexp(1, 2 - (1 << (f->exponent_bits - 1)))) x = copysign(0, x);
+    }
+    return finish(f, encode(f, x, rounding), flags);
+}
+
 static inline u32 soft_fma(const struct format *f, u32 a, u32 b, u32 c, enum rounding rounding, int flags)
 {
     if (flags & FTZ) a = flush(f, a), b = flush(f, b), c = flush(f, c);
-    return finish(f, encode(f, fma_to_odd(decode(f, a), decode(f, b), decode(f, c), rounding), rounding), flags);
+    return result(f, fma_to_odd(decode(f, a), decode(f, b), decode(f, c), rounding), rounding, flags);
 }
 static inline u32 soft_add(const struct format *f, u32 a, u32 b, enum rounding rounding, int flags)
 {

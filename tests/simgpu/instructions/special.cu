@@ -96,17 +96,27 @@ APPROXIMATION(tanh_f16, u16, F16, &format_f16, 16, false, -4, 4, ABSOLUTE(ldexp(
               "tanh.approx.f16 %0, %1;", tanh(x))
 APPROXIMATION(tanh_f16x2, u32, F16X2, &format_f16, 16, false, -4, 4, ABSOLUTE(ldexp(1, -10.987)),
               "tanh.approx.f16x2 %0, %1;", tanh(x))
-APPROXIMATION(tanh_bf16, u16, BF16, &format_bf16, 16, false, -4, 4, ABSOLUTE(ldexp(1, -8)),
+APPROXIMATION(tanh_bf16, u16, BF16, &format_bf16, 16, false, -4, 4, ABSOLUTE(ldexp(1.02, -8)),
               "tanh.approx.bf16 %0, %1;", tanh(x))
-APPROXIMATION(tanh_bf16x2, u32, BF16X2, &format_bf16, 16, false, -4, 4, ABSOLUTE(ldexp(1, -8)),
+APPROXIMATION(tanh_bf16x2, u32, BF16X2, &format_bf16, 16, false, -4, 4, ABSOLUTE(ldexp(1.02, -8)),
               "tanh.approx.bf16x2 %0, %1;", tanh(x))
 
-// f64's are seeds for Newton's method: 20 good bits.
-APPROXIMATION(rcp_f64, u64, F64, NULL, 64, true, -4, 4, RELATIVE(ldexp(1, -19.9)), "rcp.approx.ftz.f64 %0, %1;", 1 / x)
+// f64's are seeds for Newton's method: 20 good bits. With .ftz the upper half of the operand is all that is looked at, even
+// of a NaN.
+static double upper_half(double x)
+{
+    u64 bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits &= ~0xffffffffull;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+APPROXIMATION(rcp_ftz_f64, u64, F64, NULL, 64, true, -4, 4, RELATIVE(ldexp(1, -19.9)), "rcp.approx.ftz.f64 %0, %1;",
+              1 / upper_half(x))
+APPROXIMATION(rsqrt_ftz_f64, u64, F64, NULL, 64, true, 0, 8, RELATIVE(ldexp(1, -19.9)),
+              "rsqrt.approx.ftz.f64 %0, %1;", 1 / sqrt(upper_half(x)))
 APPROXIMATION(rsqrt_f64, u64, F64, NULL, 64, false, 0, 8, RELATIVE(ldexp(1, -19.9)), "rsqrt.approx.f64 %0, %1;",
               1 / sqrt(x))
-APPROXIMATION(rsqrt_ftz_f64, u64, F64, NULL, 64, true, 0, 8, RELATIVE(ldexp(1, -19.9)),
-              "rsqrt.approx.ftz.f64 %0, %1;", 1 / sqrt(x))
 
 static double element(const struct approximation *f, u64 bits, int shift)
 {
