@@ -76,7 +76,16 @@ SIM_FOR_$1    := $$(if $$(and $$(call sass_here,$$(firstword $$(ARCH_$1))),$$(fi
 STEPS_$1      := $$(sort $$(wildcard chapters/$1/step*.cu))
 OBJ_$1        := build/obj/chapters/$1/main.o $$(STEPS_$1:%.cu=build/obj/%.o)
 
-build/obj/chapters/$1/%.o: chapters/$1/%.cu chapters/$1/chapter.mk build/config.mk
+# Other flags than last time (another GPU_ARCH) are a reason to compile again; make -n does not take note.
+ifdef CUDA_LIB
+ifeq ($$(findstring n,$$(filter-out --%,$$(firstword -$$(MAKEFLAGS)))),)
+ifneq ($$(strip $$(file <build/obj/chapters/$1/flags)),$$(strip $$(NVCCFLAGS) $$(GENCODE_$1)))
+$$(shell mkdir -p build/obj/chapters/$1; echo '$$(NVCCFLAGS) $$(GENCODE_$1)' >build/obj/chapters/$1/flags)
+endif
+endif
+endif
+
+build/obj/chapters/$1/%.o: chapters/$1/%.cu build/obj/chapters/$1/flags build/config.mk
 	@mkdir -p $$(@D)
 	@echo "nvcc $$<"
 	$$Q$$(NVCC) $$(NVCCFLAGS) $$(GENCODE_$1) $$(DEPENDS) -c -o $$@ $$<

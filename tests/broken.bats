@@ -77,3 +77,31 @@ faults() {
     broken 02_tiled_matmul step1_smem_tile.cu '/Everyone has read the tiles before anyone overwrites them/d'
     wrong 02_tiled_matmul 1 several_tiles
 }
+
+@test "chapter 3: without a barrier, the answer is wrong" {
+    broken 03_tensor_core_matmul step1_mma.cu '/The tiles are complete before anyone reads them/d'
+    wrong 03_tensor_core_matmul 1 deep
+    broken 03_tensor_core_matmul step1_mma.cu '/Everyone has read the tiles before anyone overwrites them/d'
+    wrong 03_tensor_core_matmul 1 deep
+}
+
+@test "chapter 4: a swizzle that the reader and the writer do not share is wrong" {
+    broken 04_swizzled_smem step2_swizzled.cu 's/swizzle\(row \* ROW_BYTES \+ col/(row * ROW_BYTES + col/; s/sizeof\(__nv_bfloat16\), SWIZZLE_BITS\);/sizeof(__nv_bfloat16));/'
+    wrong 04_swizzled_smem 2 one_tile
+}
+
+@test "chapter 5: a wait_group that is off by one is wrong" {
+    broken 05_cp_async_pipeline step1_two_stage.cu 's/cp_async_wait_group<1>/cp_async_wait_group<2>/'
+    wrong 05_cp_async_pipeline 1 deep
+    broken 05_cp_async_pipeline step2_multi_stage.cu 's/cp_async_wait_group<NUM_STAGES - 2>/cp_async_wait_group<NUM_STAGES - 1>/'
+    wrong 05_cp_async_pipeline 2 deep
+}
+
+@test "chapter 5: without a __syncthreads the answer is wrong" {
+    broken 05_cp_async_pipeline step1_two_stage.cu '/so has every other thread.s part of it/d'
+    wrong 05_cp_async_pipeline 1 deep
+    broken 05_cp_async_pipeline step1_two_stage.cu '/Everyone has read this stage before anyone starts to overwrite it/d'
+    wrong 05_cp_async_pipeline 1 deep
+    broken 05_cp_async_pipeline step2_multi_stage.cu '/so has every other thread.s part of it/d'
+    wrong 05_cp_async_pipeline 2 deep
+}
