@@ -9,7 +9,8 @@
 enum { MAX_PARTS = 12, SPELLING_BYTES = 96, SLOTS = 8192 };
 
 /* PTX compilers take modifiers in any order, types excepted: here types come last and the others are sorted. */
-static void spell(char out[SPELLING_BYTES], const char *const *part, u32 count) {
+static void spell(char out[SPELLING_BYTES], const char *const *part, u32 count)
+{
     const char *sorted[MAX_PARTS];
     for (u32 n = 0; n < count; n++) {
         u32 at = n;
@@ -30,7 +31,8 @@ static struct slot {
     const struct rule *rule;
 } slots[SLOTS];
 
-static struct slot *slot_of(const char *spelling) {
+static struct slot *slot_of(const char *spelling)
+{
     u32 hash = 2166136261u; /* FNV-1a */
     for (const char *c = spelling; *c; c++) hash = (hash ^ (u8)*c) * 16777619u;
     struct slot *s = &slots[hash % SLOTS];
@@ -38,7 +40,8 @@ static struct slot *slot_of(const char *spelling) {
     return s;
 }
 
-static void fill_slots(void) {
+static void fill_slots(void)
+{
     const struct rule *const lists[] = {integer_rules, float_rules, convert_rules, compare_rules};
     for (u32 k = 0; k < sizeof lists / sizeof *lists; k++)
         for (const struct rule *r = lists[k]; r->spelling; r++) {
@@ -56,7 +59,8 @@ static void fill_slots(void) {
         }
 }
 
-const struct rule *rule_named(const char *const *part, u32 count, enum rounding *rounding) {
+const struct rule *rule_named(const char *const *part, u32 count, enum rounding *rounding)
+{
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     static const char *const modes[] = {[TO_NEAREST] = "rn", [TO_ZERO] = "rz", [DOWN] = "rm", [UP] = "rp"};
     char spelling[SPELLING_BYTES];
@@ -77,7 +81,8 @@ const struct rule *rule_named(const char *const *part, u32 count, enum rounding 
     return slot_of(spelling)->rule;
 }
 
-EXECUTOR(in_rounding_mode) {
+EXECUTOR(in_rounding_mode)
+{
     static const int host_mode[] = {[TO_ZERO] = FE_TOWARDZERO, [DOWN] = FE_DOWNWARD, [UP] = FE_UPWARD};
     exec_fn exec = (exec_fn)in->data;
     fesetround(host_mode[in->aux]);
@@ -85,35 +90,42 @@ EXECUTOR(in_rounding_mode) {
     fesetround(FE_TONEAREST);
 }
 
-void round_toward(struct inst *in, enum rounding mode) {
+void round_toward(struct inst *in, enum rounding mode)
+{
     if (mode == TO_NEAREST) return;
     in->data = (const void *)in->exec;
     in->aux = mode;
     in->exec = in_rounding_mode;
 }
 
-bool lower_result(struct lowering *lo, const struct ptx_inst *p, const struct ptx_operand *o, enum type t, operand *d) {
+bool lower_result(struct lowering *lo, const struct ptx_inst *p, const struct ptx_operand *o, enum type t,
+                  operand *d)
+{
     if (o->kind != OPERAND_REG) return refuse(lo, p, "the destination is not a register");
     if (type_bytes(o->reg->type) != type_bytes(t))
-        return refuse(lo, p, "the destination %s has %u bytes, the result %u", o->reg->name, type_bytes(o->reg->type),
-                      type_bytes(t));
+        return refuse(lo, p, "the destination %s has %u bytes, the result %u", o->reg->name,
+                      type_bytes(o->reg->type), type_bytes(t));
     *d = lower_dest(lo, o);
     return true;
 }
 
-operand lower_operand(struct lowering *lo, const struct ptx_operand *o, enum type t) {
-    bool wider = o->kind == OPERAND_REG && type_bytes(o->reg->type) <= 4 && type_bytes(o->reg->type) > type_bytes(t);
+operand lower_operand(struct lowering *lo, const struct ptx_operand *o, enum type t)
+{
+    bool wider =
+        o->kind == OPERAND_REG && type_bytes(o->reg->type) <= 4 && type_bytes(o->reg->type) > type_bytes(t);
     return lower_source(lo, o, wider && t != T_PRED ? o->reg->type : t);
 }
 
-bool lower_by_rule(struct lowering *lo, const struct ptx_inst *p, struct inst *in) {
+bool lower_by_rule(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
     const char *part[MAX_PARTS] = {p->opcode};
     enum rounding rounding = TO_NEAREST;
     u32 count = p->mod_count + 1;
     for (u32 n = 1; n < count && n < MAX_PARTS; n++) part[n] = p->mod[n - 1];
     const struct rule *r = rule_named(part, count, &rounding);
     if (!r) return refuse(lo, p, "these modifiers and types together are not supported");
-    if (p->op_count != 1u + r->sources) return refuse(lo, p, "%u operands, not %u", p->op_count, 1 + r->sources);
+    if (p->op_count != 1u + r->sources)
+        return refuse(lo, p, "%u operands, not %u", p->op_count, 1 + r->sources);
     if (!lower_result(lo, p, &p->op[0], r->dest, &in->d)) return false;
     operand source[4] = {NO_OPERAND, NO_OPERAND, NO_OPERAND, NO_OPERAND};
     for (u32 n = 0; n < r->sources; n++) source[n] = lower_operand(lo, &p->op[1 + n], r->type[n]);

@@ -17,7 +17,8 @@ enum combine { COMBINE_NONE, COMBINE_AND, COMBINE_OR, COMBINE_XOR };
 struct truths {
     u32 low, high;
 };
-static struct truths compare(struct warp *w, const struct inst *in) {
+static struct truths compare(struct warp *w, const struct inst *in)
+{
     u64 bits = ((compare_fn)in->data)(lanes_of(w, in->a), lanes_of(w, in->b));
     struct truths t = {(u32)bits, (u32)(bits >> 32)};
     if (!in->flags) t.high = ~t.low; /* the second destination of setp is the comparison's opposite */
@@ -28,22 +29,26 @@ static struct truths compare(struct warp *w, const struct inst *in) {
     return (struct truths){t.low ^ c, t.high ^ c};
 }
 
-EXECUTOR(setp_general) {
+EXECUTOR(setp_general)
+{
     struct truths t = compare(w, in);
     if (in->d != NO_OPERAND) set_predicate(w, in->d, mask, t.low);
     if (in->more[0] != NO_OPERAND) set_predicate(w, in->more[0], mask, t.high);
 }
 /* set: the low word of inst.imm where true, 0 where false; of 16-bit pairs, each half has its own. */
-EXECUTOR(set_general) {
+EXECUTOR(set_general)
+{
     struct truths t = compare(w, in);
     LANES_OF(u32, d, in->d);
-    const u32 value = (u32)in->imm, low = in->flags ? value & 0xffff : value, high = in->flags ? value & 0xffff0000 : 0;
+    const u32 value = (u32)in->imm, low = in->flags ? value & 0xffff : value,
+              high = in->flags ? value & 0xffff0000 : 0;
     EACH_LANE(mask, { d[i] = (t.low >> i & 1 ? low : 0) | (t.high >> i & 1 ? high : 0); });
 }
 
 /* Finds the comparison and lowers the sources a, b and c, which follow the destination. */
 static const struct rule *lower_comparison(struct lowering *lo, const struct ptx_inst *p, struct inst *in,
-                                           enum type source) {
+                                           enum type source)
+{
     static const char *const combine[] = {[COMBINE_AND] = "and", [COMBINE_OR] = "or", [COMBINE_XOR] = "xor"};
     const char *part[8] = {"setp"};
     u32 count = 1;
@@ -51,10 +56,13 @@ static const struct rule *lower_comparison(struct lowering *lo, const struct ptx
         enum combine op = COMBINE_NONE;
         for (u32 k = COMBINE_AND; k <= COMBINE_XOR; k++)
             if (streq(p->mod[n], combine[k])) op = k;
-        if (op) in->aux = (u16)op;
-        else if (type_named(p->mod[n]) == T_NONE || (type_named(p->mod[n]) == source && n + 1 == p->mod_count))
+        if (op)
+            in->aux = (u16)op;
+        else if (type_named(p->mod[n]) == T_NONE ||
+                 (type_named(p->mod[n]) == source && n + 1 == p->mod_count))
             part[count++] = p->mod[n];
-        else if (n + 2 != p->mod_count) refuse(lo, p, "the type .%s is out of place", p->mod[n]);
+        else if (n + 2 != p->mod_count)
+            refuse(lo, p, "the type .%s is out of place", p->mod[n]);
     }
     const struct rule *r = rule_named(part, count, NULL);
     if (!r) {
@@ -75,7 +83,8 @@ static const struct rule *lower_comparison(struct lowering *lo, const struct ptx
     return r;
 }
 
-bool lower_setp(struct lowering *lo, const struct ptx_inst *p, struct inst *in) {
+bool lower_setp(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
     if (mod_type(p, 1) != T_NONE) return refuse(lo, p, "setp has one type");
     const struct rule *r = lower_comparison(lo, p, in, mod_type(p, 0));
     if (!r) return false;
@@ -84,7 +93,8 @@ bool lower_setp(struct lowering *lo, const struct ptx_inst *p, struct inst *in) 
     if (second || in->aux || in->flags) {
         operand *more = lower_more(lo, 1);
         *more = NO_OPERAND;
-        if (second && second->kind != OPERAND_SINK && !lower_result(lo, p, second, T_PRED, more)) return false;
+        if (second && second->kind != OPERAND_SINK && !lower_result(lo, p, second, T_PRED, more))
+            return false;
         in->more = more;
         in->exec = setp_general;
     } else {
@@ -93,7 +103,8 @@ bool lower_setp(struct lowering *lo, const struct ptx_inst *p, struct inst *in) 
     return (second && d->kind == OPERAND_SINK) || lower_result(lo, p, d, T_PRED, &in->d);
 }
 
-bool lower_set(struct lowering *lo, const struct ptx_inst *p, struct inst *in) {
+bool lower_set(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
     enum type result = mod_type(p, 0), source = mod_type(p, 1);
     if (source == T_NONE) return refuse(lo, p, "set has two types");
     if (!lower_comparison(lo, p, in, source)) return false;
@@ -110,7 +121,8 @@ bool lower_set(struct lowering *lo, const struct ptx_inst *p, struct inst *in) {
     case T_BF16X2: value = 0x3f803f80; break;
     default: return refuse(lo, p, "set has no such result type");
     }
-    if ((result == T_F16X2 || result == T_BF16X2) && !in->flags) return refuse(lo, p, "a packed result of one comparison");
+    if ((result == T_F16X2 || result == T_BF16X2) && !in->flags)
+        return refuse(lo, p, "a packed result of one comparison");
     in->imm = (s64)((u64)in->imm | value);
     in->exec = set_general;
     return lower_result(lo, p, &p->op[0], result, &in->d);
