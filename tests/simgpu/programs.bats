@@ -31,6 +31,27 @@ program() {
 
 @test "simgpu: a tiled matmul with cooperative groups, and cuBLAS's SGEMM" { program matmul; }
 
+@test "simgpu: cuBLAS's products in f32, f16, bf16 and f64, in batches, with scalars on the device" { program cublas; }
+
+@test "simgpu: cuBLAS beyond the end of a matrix is an illegal address, with the matrix named" {
+    program cublas beyond
+    # shellcheck disable=SC2154 # Bats sets stderr
+    assert_regex "$stderr" 'cublasSgemmStridedBatched: B \(8 x 8, ld 8, f32\): reads 256 bytes at .*only 224 are left'
+}
+
+@test "simgpu: several host threads use the device at once" { program threads; }
+
+@test "simgpu: programs with per-thread default streams run" {
+    local nvcc name
+    nvcc=$(sed -n 's/^NVCC *:= *//p' build/config.mk)
+    for name in threads streams copies symbols launches; do
+        "$nvcc" -std=c++17 -cudart shared -gencode arch=compute_90a,code=compute_90a --default-stream per-thread \
+            -o "$BATS_TEST_TMPDIR/$name" "tests/simgpu/programs/$name.cu"
+        run -0 --separate-stderr "$SIMGPU" "$BATS_TEST_TMPDIR/$name"
+        assert_equal "${lines[-1]}" right
+    done
+}
+
 @test "simgpu: mathematical functions in f32, f64, f16 and bf16" { program mathematics; }
 
 @test "simgpu: every program gives the same on one thread and with warps in another order" {

@@ -187,7 +187,7 @@ static const char *type_name(data_type t)
            : t == R_64F  ? "f64"
            : t == R_16F  ? "f16"
            : t == R_16BF ? "bf16"
-                         : "another type";
+                         : "type";
 }
 
 static float from_bf16(u16 bits)
