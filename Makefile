@@ -42,8 +42,9 @@ JOBS       := $(shell nproc)
 comma      := ,
 Q          := $(if $(V),,@)
 
-# The simulated GPU: sets SIMGPU, and says how to build and measure it.
--include tools/simgpu/build.mk
+# The simulated GPU (sets SIMGPU and SIMGPU_LIBS), and the CUDA programs of its tests.
+include tools/simgpu/build.mk
+include tests/simgpu/build.mk
 
 export PYTHONPYCACHEPREFIX := build/pycache
 export DEVICE STEP CASE SHAPE SEED PROFILE PYTHON GPU_NAME GPU_ARCH GPU_DRIVER_CUDA

@@ -47,7 +47,7 @@ install_packages() {
     say "installing from apt: ${missing[*]}"
     "${sudo[@]}" apt-get update -qq
     "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y --no-install-recommends "${missing[@]}" | sed -un 's/^Setting up /setup:   /p'
+        apt-get install -y --no-install-recommends -o Dpkg::Use-Pty=0 "${missing[@]}" | sed -un 's/^Setting up /setup:   /p'
 }
 
 install_python() {
