@@ -202,6 +202,8 @@ int main() { which<<<1, 1>>>(); return cudaDeviceSynchronize(); }'
 
 @test "simgpu: what is no CUDA program is refused by what it is" {
     cannot_run "is not a CUDA program" /bin/true
+    gcc -static -x c -o "$BATS_TEST_TMPDIR/static" - <<<'int main(void) { return 0; }'
+    cannot_run "is not a CUDA program" "$BATS_TEST_TMPDIR/static"
     cannot_run "No such file" ./no/such/program
     cannot_run "no such program in PATH" no-such-program
     cannot_run "is a folder" /
@@ -255,6 +257,18 @@ int main(int argc, char **argv)
     cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
     compile rpath "${PTX_ONLY[@]}" -Xlinker "-rpath,$cuda_lib" -Xlinker --disable-new-dtags <<<"$ONE_KERNEL"
     run -0 "$SIMGPU" "$PROGRAM"
+    assert_output "hello
+cudaSuccess, cudaSuccess"
+}
+
+@test "simgpu: a program whose kernels are all in a library of its own runs" {
+    local cuda_lib
+    cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
+    compile libkernels.so "${PTX_ONLY[@]}" -Xcompiler -fPIC -shared <<<"${ONE_KERNEL/main/run}"
+    echo 'int _Z3runv(void); int main(void) { return _Z3runv(); }' >"$BATS_TEST_TMPDIR/caller.c"
+    gcc -o "$BATS_TEST_TMPDIR/caller" "$BATS_TEST_TMPDIR/caller.c" "$PROGRAM" -Wl,--as-needed \
+        -Wl,-rpath-link,"$cuda_lib" -Wl,-rpath,"$BATS_TEST_TMPDIR"
+    run -0 "$SIMGPU" "$BATS_TEST_TMPDIR/caller"
     assert_output "hello
 cudaSuccess, cudaSuccess"
 }

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static const char USAGE[] =
@@ -168,8 +169,9 @@ static char *find_program(const char *name)
 }
 
 struct program {
-    bool needs_cudart, needs_cublas, device_code;
-    char other_cudart[64]; /* a libcudart of another version that it needs */
+    bool dynamic, device_code;       /* has a dynamic linker, has a section of device code */
+    bool needs_cudart, needs_cublas; /* itself, or a library that it needs */
+    char other_cudart[64];           /* a libcudart of another version that it needs */
 };
 
 struct file {
@@ -186,41 +188,57 @@ static const void *part(const struct file *f, uint64_t offset, uint64_t count, u
     return f->bytes + offset;
 }
 
-static const char *string(const char *table, uint64_t table_bytes, uint64_t offset)
-{
-    return offset < table_bytes && memchr(table + offset, 0, table_bytes - offset) ? table + offset : "";
-}
-
-/* Reads the section headers: libraries wanted (DT_NEEDED), and whether there is device code. */
+/* Reads the program's headers. */
 static void inspect(const struct file *f, struct program *p)
 {
     const Elf64_Ehdr *header = part(f, 0, 1, sizeof *header);
+    const Elf64_Phdr *segments = part(f, header->e_phoff, header->e_phnum, sizeof *segments);
+    for (int i = 0; segments && i < header->e_phnum; i++)
+        if (segments[i].p_type == PT_INTERP) p->dynamic = true;
     const Elf64_Shdr *sections = part(f, header->e_shoff, header->e_shnum, sizeof *sections);
     if (!sections || header->e_shstrndx >= header->e_shnum) return;
     const Elf64_Shdr *names = &sections[header->e_shstrndx];
-    const char *name_table = part(f, names->sh_offset, names->sh_size, 1);
-    for (int i = 0; i < header->e_shnum; i++) {
-        const Elf64_Shdr *s = &sections[i];
-        const char *name = name_table ? string(name_table, names->sh_size, s->sh_name) : "";
-        if (strcmp(name, ".nv_fatbin") == 0 || strcmp(name, ".nvFatBinSegment") == 0) p->device_code = true;
-        if (s->sh_type != SHT_DYNAMIC || s->sh_link >= header->e_shnum) continue;
-        const Elf64_Shdr *strings = &sections[s->sh_link];
-        const char *table = part(f, strings->sh_offset, strings->sh_size, 1);
-        uint64_t count = s->sh_size / sizeof(Elf64_Dyn);
-        const Elf64_Dyn *dynamic = part(f, s->sh_offset, count, sizeof *dynamic);
-        for (uint64_t d = 0; table && dynamic && d < count; d++) {
-            if (dynamic[d].d_tag != DT_NEEDED) continue;
-            const char *needed = string(table, strings->sh_size, dynamic[d].d_un.d_val);
-            if (strcmp(needed, "libcudart.so.13") == 0)
-                p->needs_cudart = true;
-            else if (strncmp(needed, "libcudart.so", 12) == 0)
-                snprintf(p->other_cudart, sizeof p->other_cudart, "%s", needed);
-            if (strcmp(needed, "libcublas.so.13") == 0) p->needs_cublas = true;
-        }
-    }
+    const char *table = part(f, names->sh_offset, names->sh_size, 1);
+    static const char fatbin[] = ".nv_fatbin";
+    for (int i = 0; table && i < header->e_shnum; i++)
+        if (sections[i].sh_name + sizeof fatbin <= names->sh_size &&
+            memcmp(table + sections[i].sh_name, fatbin, sizeof fatbin) == 0)
+            p->device_code = true;
 }
 
-/* Ends with a message unless the libraries in `folder` can stand in for the program's. */
+/* Has the dynamic linker list the libraries that the program needs, itself or through others, as ldd does. */
+static void list_libraries(const char *path, struct program *p)
+{
+    int ends[2];
+    if (pipe(ends) != 0) die("%s", strerror(errno));
+    pid_t child = fork();
+    if (child < 0) die("%s", strerror(errno));
+    if (child == 0) {
+        dup2(ends[1], STDOUT_FILENO);
+        dup2(ends[1], STDERR_FILENO); /* its complaints come again when the program is run */
+        close(ends[0]);
+        close(ends[1]);
+        setenv("LD_TRACE_LOADED_OBJECTS", "1", 1);
+        execl(path, path, (char *)NULL);
+        _exit(127);
+    }
+    close(ends[1]);
+    FILE *lines = fdopen(ends[0], "r");
+    if (!lines) die("%s", strerror(errno));
+    char line[PATH_MAX + 256], name[64];
+    while (fgets(line, sizeof line, lines)) {
+        if (sscanf(line, " %63s", name) != 1) continue;
+        if (strcmp(name, "libcudart.so.13") == 0)
+            p->needs_cudart = true;
+        else if (strncmp(name, "libcudart.so", 12) == 0)
+            strcpy(p->other_cudart, name);
+        if (strcmp(name, "libcublas.so.13") == 0) p->needs_cublas = true;
+    }
+    fclose(lines);
+    waitpid(child, NULL, 0);
+}
+
+/* Ends with a message unless simgpu's libraries can stand in for the program's. */
 static struct program check_program(const char *path)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -236,9 +254,10 @@ static struct program check_program(const char *path)
     const Elf64_Ehdr *header = part(&f, 0, 1, sizeof *header);
     if (!header || memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 || header->e_ident[EI_CLASS] != ELFCLASS64)
         die("%s: is not a 64-bit ELF program", path);
-    struct program p = {0};
+    struct program p = {.dynamic = false};
     inspect(&f, &p);
     munmap(mapped, f.size);
+    if (p.dynamic) list_libraries(path, &p);
     if (p.needs_cudart) return p;
     if (p.other_cudart[0])
         die("%s: needs %s; simgpu runs programs built with CUDA 13 (libcudart.so.13)", path, p.other_cudart);
