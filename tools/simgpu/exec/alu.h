@@ -54,6 +54,17 @@ static inline u32 flush_bf16(u32 h)
 {
     return h & 0x7f80 ? h : h & 0x8000;
 }
+/* A result is flushed if it is below the smallest normal number once rounded as if exponents had no end: an H200 makes
+ * 0 of 2^-126 * (1 - 2^-24), although as a subnormal that would round to 2^-126. So f32 results are looked at 2^64
+ * times larger, where f32 has such an exponent; f16 results before they are rounded. */
+static inline float flush_tiny(float result, float larger)
+{
+    return __builtin_fabsf(larger) < 0x1p-62f ? __builtin_copysignf(0, result) : result;
+}
+static inline u32 f16_flushed(float x)
+{
+    return __builtin_fabsf(x) < 0x1p-14f - 0x1p-26f ? bits_of_f32(x) >> 16 & 0x8000 : f16_of_f32(x);
+}
 static inline float saturate(float x)
 {
     float positive = x > 0 ? x : 0;
@@ -82,11 +93,11 @@ OPERAND_TYPE(f32s, lane32, float, T_F32, f32_of_bits(x), bits_of_f32(saturate(x)
 OPERAND_TYPE(f32zs, lane32, float, T_F32, flush_f32(f32_of_bits(x)), bits_of_f32(saturate(flush_f32(x))))
 OPERAND_TYPE(f64, lane64, double, T_F64, f64_of_bits(x), bits_of_f64(x))
 OPERAND_TYPE(f16, lane32, float, T_F16, f32_of_f16(x), f16_of_f32(x))
-OPERAND_TYPE(f16z, lane32, float, T_F16, f32_of_f16(flush_f16(x)), flush_f16(f16_of_f32(x)))
+OPERAND_TYPE(f16z, lane32, float, T_F16, f32_of_f16(flush_f16(x)), f16_flushed(x))
 OPERAND_TYPE(f16s, lane32, float, T_F16, f32_of_f16(x), f16_of_f32(saturate(x)))
-OPERAND_TYPE(f16zs, lane32, float, T_F16, f32_of_f16(flush_f16(x)), flush_f16(f16_of_f32(saturate(x))))
+OPERAND_TYPE(f16zs, lane32, float, T_F16, f32_of_f16(flush_f16(x)), f16_flushed(saturate(x)))
 OPERAND_TYPE(f16r, lane32, float, T_F16, f32_of_f16(x), f16_of_f32(relu(x)))
-OPERAND_TYPE(f16zr, lane32, float, T_F16, f32_of_f16(flush_f16(x)), flush_f16(f16_of_f32(relu(x))))
+OPERAND_TYPE(f16zr, lane32, float, T_F16, f32_of_f16(flush_f16(x)), f16_flushed(relu(x)))
 OPERAND_TYPE(bf16, lane32, float, T_BF16, f32_of_bf16(x), bf16_of_f32(x))
 OPERAND_TYPE(bf16z, lane32, float, T_BF16, f32_of_bf16(flush_bf16(x)), flush_bf16(bf16_of_f32(x)))
 OPERAND_TYPE(bf16d, lane32, double, T_BF16, (double)f32_of_bf16(x), bf16_of_f32(f32_to_odd(x)))

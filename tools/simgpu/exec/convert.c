@@ -88,31 +88,41 @@ static u64 integer_of_integer(const struct conversion *c, u64 raw)
     return raw > top ? top : raw;
 }
 
+/* Narrower than f64, NaN keeps its sign and as much of its payload as there is room for. */
+static u32 narrow_nan(struct format f, double x)
+{
+    u32 sign = (u32)(bits_of_f64(x) >> 63) << (f.width - 1), quiet = 1u << (f.mantissa - 1);
+    return sign | f.infinity | quiet |
+           ((u32)(bits_of_f64(x) >> (52 - f.mantissa)) & ((1u << f.mantissa) - 1));
+}
+
+static u32 narrow(const struct conversion *c, struct format f, double x)
+{
+    if (x != x && c->from == T_F64) return narrow_nan(f, x);
+    return format_encode(f, x, c->integral ? TO_NEAREST : c->mode, c->satfinite);
+}
+
 static u64 float_of_f64(const struct conversion *c, double x)
 {
     if (c->integral) x = round_whole(x, c->mode);
     if (c->sat) x = saturate_f64(x);
     if (c->relu) x = relu_f64(x);
-    enum rounding mode = c->integral ? TO_NEAREST : c->mode;
     switch (c->to) {
-    case T_F16: return format_encode(FORMAT_F16, x, mode, c->satfinite);
-    case T_BF16: return format_encode(FORMAT_BF16, x, mode, c->satfinite);
-    case T_TF32: return x != x ? NAN_F32 : format_encode(FORMAT_TF32, x, mode, c->satfinite) << 13;
-    case T_F32: {
-        u32 bits = format_encode(FORMAT_F32, x, mode, c->satfinite);
-        return c->ftz ? bits_of_f32(flush_f32(f32_of_bits(bits))) : bits;
-    }
+    case T_F16: return narrow(c, FORMAT_F16, x);
+    case T_BF16: return narrow(c, FORMAT_BF16, x);
+    case T_TF32: return narrow(c, FORMAT_TF32, x) << 13;
+    case T_F32: return narrow(c, FORMAT_F32, x);
     default: return bits_of_f64(x);
     }
 }
 
-/* The source's value where it is floating point; flushed if it is f32 and the instruction says so. */
+/* The source's value where it is floating point. .ftz flushes an f32, unless the result is f16. */
 static double f64_of_float(const struct conversion *c, u64 raw)
 {
     switch (c->from) {
     case T_F16: return f32_of_f16((u32)raw);
     case T_BF16: return f32_of_bf16((u32)raw);
-    case T_F32: return c->ftz ? flush_f32(f32_of_bits((u32)raw)) : f32_of_bits((u32)raw);
+    case T_F32: return c->ftz && c->to != T_F16 ? flush_f32(f32_of_bits((u32)raw)) : f32_of_bits((u32)raw);
     default: return f64_of_bits(raw);
     }
 }

@@ -71,10 +71,11 @@ static inline u32 nth_set_bit(u32 x, u32 base, s32 n)
     return ~0u;
 }
 
-/* bfe: `length` bits of x from `position`; beyond its top, zeros or copies of its sign. x is extended to 64 bits. */
+/* bfe: `length` bits of x from `position`; beyond its top, zeros or copies of its sign. x is extended to 64
+ * bits. Of the 32-bit forms' position and length the low bytes count, of the 64-bit ones' everything. */
 static inline u64 extract(u64 x, u32 position, u32 length, u32 width, bool is_signed)
 {
-    position &= 255, length &= 255;
+    if (width == 32) position &= 255, length &= 255;
     if (length == 0) return 0;
     u32 unused = length < 64 ? 64 - length : 0;
     if (is_signed) return (u64)((s64)((u64)((s64)x >> (position < 63 ? position : 63)) << unused) >> unused);
@@ -83,7 +84,7 @@ static inline u64 extract(u64 x, u32 position, u32 length, u32 width, bool is_si
 
 static inline u64 insert(u64 field, u64 x, u32 position, u32 length, u32 width)
 {
-    position &= 255, length &= 255;
+    if (width == 32) position &= 255, length &= 255;
     u64 mask = length < 64 ? (1ull << length) - 1 : ~0ull;
     return position < width ? (x & ~(mask << position)) | (field & mask) << position : x;
 }
