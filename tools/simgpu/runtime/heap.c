@@ -4,6 +4,7 @@
  * therefore sorted by address just by appending to it, and an entry stays where it is for ever: freeing one only
  * marks it. So a reader needs no lock: it takes the table's pointer, then its count, and searches. A table that is
  * full is copied into one twice as large; the old one is kept, since a reader may still be in it. */
+#define _GNU_SOURCE
 #include "heap.h"
 
 #include <pthread.h>
@@ -11,9 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum { ALIGNMENT = 256, RED_ZONE = 512, HOST_PAGE = 4096 };
 #define LARGE           (2ull << 20) /* from here on, freed memory goes back to the system with its page tables */
+#define HUGE            (256ull << 20) /* from here on, pages become memory of their own only when they are written */
+#define POISON_FILE     (32ull << 20)
 #define MAX_RESERVATION (16ull << 40) /* address space, not memory */
 #define MIN_RESERVATION (64ull << 30)
 
@@ -106,6 +110,39 @@ static bool make_accessible(u64 from, u64 to)
     return true;
 }
 
+/* Whole pages of NaN without taking memory for them: private copies of a file of 0xff bytes, mapped again and again. So a
+ * program may allocate more than the host has, as long as it does not write all of it. */
+static bool map_poison(u64 from, u64 to)
+{
+    static int file = -1;
+    if (file < 0) {
+        file = memfd_create("simgpu-poison", MFD_CLOEXEC);
+        if (file < 0 || ftruncate(file, POISON_FILE) != 0) return false;
+        void *bytes = mmap(NULL, POISON_FILE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        if (bytes == MAP_FAILED) return false;
+        memset(bytes, 0xff, POISON_FILE);
+        munmap(bytes, POISON_FILE);
+    }
+    for (u64 at = from; at < to; at += POISON_FILE) {
+        u64 bytes = to - at < POISON_FILE ? to - at : POISON_FILE;
+        if (mmap((void *)at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, file,
+                 0) != (void *)at)
+            return false;
+    }
+    return true;
+}
+
+static void poison(u64 address, u64 bytes)
+{
+    u64 first = round_up(address, HOST_PAGE), end = (address + bytes) / HOST_PAGE * HOST_PAGE;
+    if (bytes < HUGE || !map_poison(first, end)) {
+        memset((void *)address, 0xff, bytes);
+        return;
+    }
+    memset((void *)address, 0xff, first - address);
+    memset((void *)end, 0xff, address + bytes - end);
+}
+
 u64 heap_alloc(u64 bytes, enum allocation_kind kind, const char *name)
 {
     pthread_once(&once, reserve);
@@ -136,8 +173,10 @@ u64 heap_alloc(u64 bytes, enum allocation_kind kind, const char *name)
             goto out;
         }
     }
-    bool variable = kind == ALLOCATION_VARIABLE || kind == ALLOCATION_CONST;
-    memset((void *)address, variable ? 0 : 0xff, bytes);
+    if (kind == ALLOCATION_VARIABLE || kind == ALLOCATION_CONST)
+        memset((void *)address, 0, bytes);
+    else
+        poison(address, bytes);
     e->allocation = (struct allocation){.address = address, .bytes = bytes, .kind = kind, .name = name};
     if (kind == ALLOCATION_DEVICE) e->allocation.number = ++mallocs;
     used_bytes += bytes;
