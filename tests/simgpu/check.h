@@ -23,13 +23,13 @@ typedef int16_t s16;
 typedef int32_t s32;
 typedef int64_t s64;
 
-#define CUDA_CHECK(call)                                                                                     \
-    do {                                                                                                     \
-        cudaError_t status_ = (call);                                                                        \
-        if (status_ != cudaSuccess) {                                                                        \
-            printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorName(status_));                 \
-            exit(3);                                                                                         \
-        }                                                                                                    \
+#define CUDA_CHECK(call)                                                                     \
+    do {                                                                                     \
+        cudaError_t status_ = (call);                                                        \
+        if (status_ != cudaSuccess) {                                                        \
+            printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorName(status_)); \
+            exit(3);                                                                         \
+        }                                                                                    \
     } while (0)
 
 // ---- Counting ------------------------------------------------------------------------------------------------------
@@ -88,9 +88,27 @@ static inline u64 random_u64(void) // splitmix64
     return z ^ (z >> 31);
 }
 
-enum input_kind { INT16, INT32, INT64, AMOUNT, F16, BF16, F32, F64, F16X2, BF16X2, E4M3X2, E5M2X2, POSITIVE_F32, UNUSED };
+enum input_kind {
+    INT16,
+    INT32,
+    INT64,
+    AMOUNT,
+    F16,
+    BF16,
+    F32,
+    F64,
+    F16X2,
+    BF16X2,
+    E4M3X2,
+    E5M2X2,
+    POSITIVE_F32,
+    UNUSED
+};
 
-static inline u64 pick(const u64 *values, size_t count) { return values[random_u64() % count]; }
+static inline u64 pick(const u64 *values, size_t count)
+{
+    return values[random_u64() % count];
+}
 #define PICK(array) pick(array, sizeof(array) / sizeof *(array))
 
 // An integer of `bits`: extremes, small numbers, single bits and all-random ones.
@@ -98,11 +116,11 @@ static inline u64 draw_int(int bits)
 {
     const u64 mask = ~0ull >> (64 - bits), r = random_u64();
     switch (random_u64() % 6) {
-    case 0: return ((r % 2 ? 0 : mask) + (r >> 8) % 3 - 1) & mask;                       // about 0 and -1
-    case 1: return ((1ull << (bits - 1)) + (r >> 8) % 3 - 1) & mask;                     // about the extremes
-    case 2: return 1ull << (r % bits);                                                  // one bit
-    case 3: return (r % 2 ? r >> 8 & 0xff : -(r >> 8 & 0xff)) & mask;                    // small
-    case 4: return (r & mask) >> (random_u64() % bits);                                 // any magnitude
+    case 0: return ((r % 2 ? 0 : mask) + (r >> 8) % 3 - 1) & mask;    // about 0 and -1
+    case 1: return ((1ull << (bits - 1)) + (r >> 8) % 3 - 1) & mask;  // about the extremes
+    case 2: return 1ull << (r % bits);                                // one bit
+    case 3: return (r % 2 ? r >> 8 & 0xff : -(r >> 8 & 0xff)) & mask; // small
+    case 4: return (r & mask) >> (random_u64() % bits);               // any magnitude
     default: return r & mask;
     }
 }
@@ -116,17 +134,27 @@ static inline u64 draw_float(int exponent_bits, int mantissa_bits)
     const u64 one = (exponent >> 1) << mantissa_bits, r = random_u64();
     switch (random_u64() % 8) {
     case 0: {
-        const u64 specials[] = {0, 1, mantissa, mantissa + 1, one, exponent << mantissa_bits,
-                                (exponent << mantissa_bits) - 1, exponent << mantissa_bits | 1,
-                                exponent << mantissa_bits | (mantissa + 1) >> 1, exponent << mantissa_bits | mantissa};
+        const u64 specials[] = {0,
+                                1,
+                                mantissa,
+                                mantissa + 1,
+                                one,
+                                exponent << mantissa_bits,
+                                (exponent << mantissa_bits) - 1,
+                                exponent << mantissa_bits | 1,
+                                exponent << mantissa_bits | (mantissa + 1) >> 1,
+                                exponent << mantissa_bits | mantissa};
         return sign | PICK(specials);
     }
-    case 1: return sign | (r & mantissa);                                               // subnormal
-    case 2: return sign | (one + r % 5 - 2);                                            // about 1
-    case 3: return sign | (((exponent >> 1) - 2 + r % 5) << mantissa_bits) | (random_u64() & mantissa & ~(mantissa >> 3));
-    case 4: return sign | (((exponent >> 1) - mantissa_bits + r % (2 * mantissa_bits)) << mantissa_bits) |
-                   (random_u64() & mantissa);
-    case 5: return sign | ((1 + r % 3) << mantissa_bits) | (random_u64() & mantissa);   // just above subnormal
+    case 1: return sign | (r & mantissa);    // subnormal
+    case 2: return sign | (one + r % 5 - 2); // about 1
+    case 3:
+        return sign | (((exponent >> 1) - 2 + r % 5) << mantissa_bits) |
+               (random_u64() & mantissa & ~(mantissa >> 3));
+    case 4:
+        return sign | (((exponent >> 1) - mantissa_bits + r % (2 * mantissa_bits)) << mantissa_bits) |
+               (random_u64() & mantissa);
+    case 5: return sign | ((1 + r % 3) << mantissa_bits) | (random_u64() & mantissa); // just above subnormal
     default: return sign | (r & (exponent << mantissa_bits | mantissa));
     }
 }
@@ -137,7 +165,7 @@ static inline u64 draw(enum input_kind kind)
     case INT16: return draw_int(16);
     case INT32: return draw_int(32);
     case INT64: return draw_int(64);
-    case AMOUNT: return random_u64() % 4 ? random_u64() % 70 : draw_int(32);            // a shift amount or a position
+    case AMOUNT: return random_u64() % 4 ? random_u64() % 70 : draw_int(32); // a shift amount or a position
     case F16: return draw_float(5, 10);
     case BF16: return draw_float(8, 7);
     case F32: return draw_float(8, 23);
@@ -189,27 +217,27 @@ static inline bool op_add(struct op *op)
 #define REG_u64 "l"
 
 // OP(name, types of d a b c, kinds of inputs a b c, compare, PTX with %0 = d and %1 %2 %3 = a b c, expected d)
-#define OP(NAME, TD, TA, TB, TC, KA, KB, KC, COMPARE, PTX, EXPECT)                                           \
-    __global__ void NAME##_kernel(u64 *d, const u64 *a, const u64 *b, const u64 *c)                         \
-    {                                                                                                        \
-        const int i = blockIdx.x * blockDim.x + threadIdx.x;                                                 \
-        TD r;                                                                                                \
-        asm volatile(PTX : "=" REG_##TD(r) : REG_##TA((TA)a[i]), REG_##TB((TB)b[i]), REG_##TC((TC)c[i]));    \
-        d[i] = r;                                                                                            \
-    }                                                                                                        \
-    static u64 NAME##_expect(u64 a_bits, u64 b_bits, u64 c_bits)                                             \
-    {                                                                                                        \
-        const TA a = (TA)a_bits;                                                                             \
-        const TB b = (TB)b_bits;                                                                             \
-        const TC c = (TC)c_bits;                                                                             \
-        (void)a, (void)b, (void)c;                                                                           \
-        return (TD)(EXPECT);                                                                                 \
-    }                                                                                                        \
-    static void NAME##_launch(u64 *d, const u64 *a, const u64 *b, const u64 *c)                              \
-    {                                                                                                        \
-        NAME##_kernel<<<OP_COUNT / 128, 128>>>(d, a, b, c);                                                  \
-    }                                                                                                        \
-    static struct op NAME##_op = {#NAME, NAME##_launch, NAME##_expect, KA, KB, KC, COMPARE, NULL};           \
+#define OP(NAME, TD, TA, TB, TC, KA, KB, KC, COMPARE, PTX, EXPECT)                                        \
+    __global__ void NAME##_kernel(u64 *d, const u64 *a, const u64 *b, const u64 *c)                       \
+    {                                                                                                     \
+        const int i = blockIdx.x * blockDim.x + threadIdx.x;                                              \
+        TD r;                                                                                             \
+        asm volatile(PTX : "=" REG_##TD(r) : REG_##TA((TA)a[i]), REG_##TB((TB)b[i]), REG_##TC((TC)c[i])); \
+        d[i] = r;                                                                                         \
+    }                                                                                                     \
+    static u64 NAME##_expect(u64 a_bits, u64 b_bits, u64 c_bits)                                          \
+    {                                                                                                     \
+        const TA a = (TA)a_bits;                                                                          \
+        const TB b = (TB)b_bits;                                                                          \
+        const TC c = (TC)c_bits;                                                                          \
+        (void)a, (void)b, (void)c;                                                                        \
+        return (TD)(EXPECT);                                                                              \
+    }                                                                                                     \
+    static void NAME##_launch(u64 *d, const u64 *a, const u64 *b, const u64 *c)                           \
+    {                                                                                                     \
+        NAME##_kernel<<<OP_COUNT / 128, 128>>>(d, a, b, c);                                               \
+    }                                                                                                     \
+    static struct op NAME##_op = {#NAME, NAME##_launch, NAME##_expect, KA, KB, KC, COMPARE, NULL};        \
     static const bool NAME##_added = op_add(&NAME##_op);
 
 static inline bool same(enum compare compare, u64 got, u64 want)
@@ -247,7 +275,8 @@ static inline void run_ops(int argc, char **argv)
             if (!wrong++)
                 printf("%s: a=0x%llx b=0x%llx c=0x%llx: got 0x%llx, expected 0x%llx\n", op->name,
                        (unsigned long long)host[0][i], (unsigned long long)host[1][i],
-                       (unsigned long long)host[2][i], (unsigned long long)host[3][i], (unsigned long long)want);
+                       (unsigned long long)host[2][i], (unsigned long long)host[3][i],
+                       (unsigned long long)want);
         }
         if (wrong) printf("%s: %llu of %d wrong\n", op->name, (unsigned long long)wrong, OP_COUNT);
         checks_done += OP_COUNT;

@@ -18,11 +18,26 @@ struct rule {
     int exponent_bits, mantissa_bits; // of one element; 0: bits
     double ulps, absolute;
 };
-static constexpr struct rule bits() { return {0, 0, 0, 0}; }
-static constexpr struct rule ulp_f32(double ulps, double absolute) { return {8, 23, ulps, absolute}; }
-static constexpr struct rule ulp_f64(double ulps) { return {11, 52, ulps, 0}; }
-static constexpr struct rule ulp_f16(double ulps, double absolute) { return {5, 10, ulps, absolute}; }
-static constexpr struct rule ulp_bf16(double ulps, double absolute) { return {8, 7, ulps, absolute}; }
+static constexpr struct rule bits()
+{
+    return {0, 0, 0, 0};
+}
+static constexpr struct rule ulp_f32(double ulps, double absolute)
+{
+    return {8, 23, ulps, absolute};
+}
+static constexpr struct rule ulp_f64(double ulps)
+{
+    return {11, 52, ulps, 0};
+}
+static constexpr struct rule ulp_f16(double ulps, double absolute)
+{
+    return {5, 10, ulps, absolute};
+}
+static constexpr struct rule ulp_bf16(double ulps, double absolute)
+{
+    return {8, 7, ulps, absolute};
+}
 
 struct variant {
     const char *name;
@@ -153,7 +168,8 @@ static bool run(const struct variant *v, const char *folder, bool record)
         } else if (record) {
             ok = fwrite(&hash, sizeof hash, 1, file) == 1 && fwrite(out, v->out_bytes, 1, file) == 1;
             if (!ok) printf("%s: cannot write %s\n", v->name, path);
-        } else if (fread(&recorded_hash, sizeof hash, 1, file) != 1 || fread(recorded, v->out_bytes, 1, file) != 1) {
+        } else if (fread(&recorded_hash, sizeof hash, 1, file) != 1 ||
+                   fread(recorded, v->out_bytes, 1, file) != 1) {
             printf("%s: %s is truncated\n", v->name, path);
             ok = false;
         } else if (recorded_hash != hash) {
@@ -195,6 +211,7 @@ int main(int argc, char **argv)
         if (argc == 4 && strcmp(argv[3], v->name)) continue;
         *(run(v, argv[2], record) ? &good : &bad) += 1;
     }
-    printf("conformance: %d variants %s, %d %s\n", good, record ? "recorded" : "ok", bad, record ? "failed" : "differ");
+    printf("conformance: %d variants %s, %d %s\n", good, record ? "recorded" : "ok", bad,
+           record ? "failed" : "differ");
     return bad != 0 || good == 0;
 }

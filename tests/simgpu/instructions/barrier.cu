@@ -2,7 +2,7 @@
 // and messages between blocks that only fences and release/acquire make legal.
 #include "../check.h"
 
-// ---- A chain of named barriers -------------------------------------------------------------------------------------------
+// ---- A chain of named barriers ------------------------------------------------------------------------------------
 
 // Warp w hands a token to warp w + 1 by arriving at barrier w + 1, which that warp alone waits at: 64 threads each.
 enum { WARPS = 8 };
@@ -35,7 +35,7 @@ static void check_chain(void)
     }
 }
 
-// ---- A ring of full and empty barriers: one producer warp, three consumers ------------------------------------------------
+// ---- A ring of full and empty barriers: one producer warp, three consumers ----------------------------------------
 
 enum { STAGES = 2, STEPS = 37, CONSUMERS = 3, RING_THREADS = (1 + CONSUMERS) * 32 };
 enum { FULL = 1, EMPTY = FULL + STAGES };
@@ -46,7 +46,8 @@ __global__ void ring_kernel(u32 *d)
     if (warp == 0) {
         for (u32 step = 0; step < STEPS; step++) {
             const u32 stage = step % STAGES;
-            if (step >= STAGES) asm volatile("bar.sync %0, %1;" ::"r"(EMPTY + stage), "r"((u32)RING_THREADS) : "memory");
+            if (step >= STAGES)
+                asm volatile("bar.sync %0, %1;" ::"r"(EMPTY + stage), "r"((u32)RING_THREADS) : "memory");
             ring[stage][lane] = step * 100 + lane;
             asm volatile("bar.arrive %0, %1;" ::"r"(FULL + stage), "r"((u32)RING_THREADS) : "memory");
         }
@@ -57,7 +58,8 @@ __global__ void ring_kernel(u32 *d)
         const u32 stage = step % STAGES;
         asm volatile("bar.sync %0, %1;" ::"r"(FULL + stage), "r"((u32)RING_THREADS) : "memory");
         sum = sum * 7 + ring[stage][(lane + warp) % 32];
-        if (step + STAGES < STEPS) asm volatile("bar.arrive %0, %1;" ::"r"(EMPTY + stage), "r"((u32)RING_THREADS) : "memory");
+        if (step + STAGES < STEPS)
+            asm volatile("bar.arrive %0, %1;" ::"r"(EMPTY + stage), "r"((u32)RING_THREADS) : "memory");
     }
     d[threadIdx.x - 32] = sum;
 }
@@ -76,7 +78,7 @@ static void check_ring(void)
     }
 }
 
-// ---- Reductions ------------------------------------------------------------------------------------------------------------
+// ---- Reductions ---------------------------------------------------------------------------------------------------
 
 __global__ void reduce_kernel(u32 *d, const u32 *a)
 {
@@ -85,15 +87,29 @@ __global__ void reduce_kernel(u32 *d, const u32 *a)
     r[0] = (u32)__syncthreads_count(x & 1);
     r[1] = __syncthreads_and(x > 2) != 0;
     r[2] = __syncthreads_or(x > 60) != 0;
-    asm volatile("{ .reg .pred p; setp.lt.u32 p, %1, 30; barrier.red.popc.u32 %0, 3, p; }" : "=r"(r[3]) : "r"(x) : "memory");
-    asm volatile("{ .reg .pred p; setp.lt.u32 p, %1, 30; bar.red.popc.u32 %0, 4, !p; }" : "=r"(r[4]) : "r"(x) : "memory");
+    asm volatile("{ .reg .pred p; setp.lt.u32 p, %1, 30; barrier.red.popc.u32 %0, 3, p; }"
+                 : "=r"(r[3])
+                 : "r"(x)
+                 : "memory");
+    asm volatile("{ .reg .pred p; setp.lt.u32 p, %1, 30; bar.red.popc.u32 %0, 4, !p; }"
+                 : "=r"(r[4])
+                 : "r"(x)
+                 : "memory");
     asm volatile("{ .reg .pred p, q; setp.lt.u32 p, %1, 63; bar.red.and.pred q, 5, p; selp.u32 %0, 1, 0, q; }"
-                 : "=r"(r[5]) : "r"(x) : "memory");
-    asm volatile("{ .reg .pred p, q; setp.lt.u32 p, %1, 2; barrier.red.or.pred q, 6, p; selp.u32 %0, 1, 0, q; }"
-                 : "=r"(r[6]) : "r"(x) : "memory");
+                 : "=r"(r[5])
+                 : "r"(x)
+                 : "memory");
+    asm volatile(
+        "{ .reg .pred p, q; setp.lt.u32 p, %1, 2; barrier.red.or.pred q, 6, p; selp.u32 %0, 1, 0, q; }"
+        : "=r"(r[6])
+        : "r"(x)
+        : "memory");
     r[7] = 0;
     if (threadIdx.x < 64) // two warps among themselves
-        asm volatile("{ .reg .pred p; setp.gt.u32 p, %1, 31; bar.red.popc.u32 %0, 7, 64, p; }" : "=r"(r[7]) : "r"(x) : "memory");
+        asm volatile("{ .reg .pred p; setp.gt.u32 p, %1, 31; bar.red.popc.u32 %0, 7, 64, p; }"
+                     : "=r"(r[7])
+                     : "r"(x)
+                     : "memory");
     for (int i = 0; i < 8; i++) d[(blockIdx.x * blockDim.x + threadIdx.x) * 8 + i] = r[i];
 }
 static void check_reductions(void)
@@ -122,11 +138,12 @@ static void check_reductions(void)
             if (t < 64) want[7] += x > 31;
         }
         for (u32 t = 0; t < THREADS; t++)
-            for (u32 i = 0; i < 8; i++) check((u64)b << 32 | t << 8 | i, got[b][t][i], i == 7 && t >= 64 ? 0 : want[i]);
+            for (u32 i = 0; i < 8; i++)
+                check((u64)b << 32 | t << 8 | i, got[b][t][i], i == 7 && t >= 64 ? 0 : want[i]);
     }
 }
 
-// ---- Warps that leave, and blocks of odd sizes ----------------------------------------------------------------------------
+// ---- Warps that leave, and blocks of odd sizes --------------------------------------------------------------------
 
 // Warp w returns after w rounds; the barrier goes on with those that are left.
 __global__ void leaving_kernel(u32 *d)
@@ -171,7 +188,8 @@ static void check_shapes(void)
         for (u32 round = 0; round < WARPS; round++) {
             u32 sum = 0;
             for (u32 t = round * 32; t < WARPS * 32; t++) sum += t;
-            for (u32 t = 0; t < WARPS * 32; t++) check(round << 16 | t, got[round][t], t / 32 < round ? 0 : sum);
+            for (u32 t = 0; t < WARPS * 32; t++)
+                check(round << 16 | t, got[round][t], t / 32 < round ? 0 : sum);
         }
     }
     check_begin("__syncthreads in blocks of odd sizes");
@@ -187,7 +205,7 @@ static void check_shapes(void)
     }
 }
 
-// ---- Inside a warp -----------------------------------------------------------------------------------------------------------
+// ---- Inside a warp ------------------------------------------------------------------------------------------------
 
 // The halves of a warp go different ways and meet in __syncwarp again and again: one writes what the other reads. No lane
 // can go on unless the other side of the branch runs while it waits.
@@ -232,7 +250,8 @@ __global__ void spin_kernel(u32 *d)
     flag = 0;
     __syncwarp();
     if (threadIdx.x == 5) {
-        while (!flag) {}
+        while (!flag) {
+        }
         d[5] = flag;
     } else if (threadIdx.x == 9) {
         for (int i = 0; i < 10; i++) __nanosleep(100);
@@ -268,7 +287,7 @@ static void check_warps(void)
     }
 }
 
-// ---- Between blocks -----------------------------------------------------------------------------------------------------------
+// ---- Between blocks -----------------------------------------------------------------------------------------------
 
 // Block b waits for block b - 1, which ran before it: by fence and flag, or by st.release and ld.acquire.
 __global__ void relay_kernel(u32 *data, u32 *flags)
@@ -280,7 +299,10 @@ __global__ void relay_kernel(u32 *data, u32 *flags)
             u32 seen;
             do {
                 if (b % 2)
-                    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(flags + b - 1) : "memory");
+                    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+                                 : "=r"(seen)
+                                 : "l"(flags + b - 1)
+                                 : "memory");
                 else {
                     seen = *(volatile u32 *)(flags + b - 1);
                     asm volatile("fence.acq_rel.gpu;" ::: "memory");

@@ -9,24 +9,23 @@ typedef unsigned __int128 u128;
 
 // ---- Logic and shifts, each width ------------------------------------------------------------------------------------
 
-#define WIDTH(W, S, U)                                                                                       \
-    OP##W(and_b##W, "and.b" #W " %0, %1, %2;", a &b)                                                         \
-    OP##W(or_b##W, "or.b" #W " %0, %1, %2;", a | b)                                                          \
-    OP##W(xor_b##W, "xor.b" #W " %0, %1, %2;", a ^ b)                                                        \
-    OP##W(not_b##W, "not.b" #W " %0, %1;", ~a)                                                               \
-    OP##W(cnot_b##W, "cnot.b" #W " %0, %1;", a == 0)                                                         \
-    OP(shl_b##W, U, U, u32, u32, INT##W, AMOUNT, UNUSED, BITS, "shl.b" #W " %0, %1, %2;", b < W ? a << b : 0) \
-    OP(shr_b##W, U, U, u32, u32, INT##W, AMOUNT, UNUSED, BITS, "shr.b" #W " %0, %1, %2;", b < W ? a >> b : 0) \
-    OP(shr_u##W, U, U, u32, u32, INT##W, AMOUNT, UNUSED, BITS, "shr.u" #W " %0, %1, %2;", b < W ? a >> b : 0) \
-    OP(shr_s##W, U, U, u32, u32, INT##W, AMOUNT, UNUSED, BITS, "shr.s" #W " %0, %1, %2;",                    \
-       (S)a >> (b < W ? b : W - 1))
+#define WIDTH(W, S, U)                                                                                    \
+    OP##W(and_b##W, "and.b" #W " %0, %1, %2;", a &b) OP##W(or_b##W, "or.b" #W " %0, %1, %2;", a | b)      \
+        OP##W(xor_b##W, "xor.b" #W " %0, %1, %2;", a ^ b) OP##W(not_b##W, "not.b" #W " %0, %1;", ~a)      \
+            OP##W(cnot_b##W, "cnot.b" #W " %0, %1;", a == 0)                                              \
+                OP(shl_b##W, U, U, u32, u32, INT##W, AMOUNT, UNUSED, BITS, "shl.b" #W " %0, %1, %2;",     \
+                   b < W ? a << b : 0) OP(shr_b##W, U, U, u32, u32, INT##W, AMOUNT, UNUSED, BITS,         \
+                                          "shr.b" #W " %0, %1, %2;", b < W ? a >> b : 0)                  \
+                    OP(shr_u##W, U, U, u32, u32, INT##W, AMOUNT, UNUSED, BITS, "shr.u" #W " %0, %1, %2;", \
+                       b < W ? a >> b : 0) OP(shr_s##W, U, U, u32, u32, INT##W, AMOUNT, UNUSED, BITS,     \
+                                              "shr.s" #W " %0, %1, %2;", (S)a >> (b < W ? b : W - 1))
 WIDTH(16, s16, u16)
 WIDTH(32, s32, u32)
 WIDTH(64, s64, u64)
 
 // Predicate logic: p = a's bit 0, q = b's bit 0, and the result as 0 or 1.
-#define PREDICATES(BODY)                                                                                     \
-    "{ .reg .pred p, q, r; .reg .b32 x, y; and.b32 x, %1, 1; and.b32 y, %2, 1; setp.ne.u32 p, x, 0; "        \
+#define PREDICATES(BODY)                                                                              \
+    "{ .reg .pred p, q, r; .reg .b32 x, y; and.b32 x, %1, 1; and.b32 y, %2, 1; setp.ne.u32 p, x, 0; " \
     "setp.ne.u32 q, y, 0; " BODY " selp.b32 %0, 1, 0, r; }"
 OP32(and_pred, PREDICATES("and.pred r, p, q;"), a &b & 1)
 OP32(or_pred, PREDICATES("or.pred r, p, q;"), (a | b) & 1)
@@ -49,7 +48,7 @@ static u32 lop3(u32 a, u32 b, u32 c, int table)
 
 #define LOP3(TABLE) \
     asm volatile("lop3.b32 %0, %1, %2, %3, %4;" : "=r"(d[TABLE]) : "r"(a), "r"(b), "r"(c), "n"(TABLE));
-#define LOP3_4(TABLE) LOP3(TABLE) LOP3(TABLE + 1) LOP3(TABLE + 2) LOP3(TABLE + 3)
+#define LOP3_4(TABLE)  LOP3(TABLE) LOP3(TABLE + 1) LOP3(TABLE + 2) LOP3(TABLE + 3)
 #define LOP3_16(TABLE) LOP3_4(TABLE) LOP3_4(TABLE + 4) LOP3_4(TABLE + 8) LOP3_4(TABLE + 12)
 #define LOP3_64(TABLE) LOP3_16(TABLE) LOP3_16(TABLE + 16) LOP3_16(TABLE + 32) LOP3_16(TABLE + 48)
 __global__ void lop3_kernel(u32 *d, u32 a, u32 b, u32 c)
@@ -71,15 +70,19 @@ static void check_lop3(void)
     }
 }
 
-OP32(lop3_or, "{ .reg .pred p, q; .reg .b32 x; setp.gt.s32 q, %2, %3; lop3.or.b32 x|p, %1, %2, %3, 0x1e, q; "
-              "selp.b32 %0, 1, 0, p; }", lop3(a, b, c, 0x1e) != 0 || (s32)b > (s32)c)
-OP32(lop3_and, "{ .reg .pred p, q; .reg .b32 x; setp.gt.s32 q, %2, %3; lop3.and.b32 x|p, %1, %2, %3, 0x80, q; "
-               "selp.b32 %0, x, 7, p; }", lop3(a, b, c, 0x80) != 0 && (s32)b > (s32)c ? lop3(a, b, c, 0x80) : 7)
+OP32(lop3_or,
+     "{ .reg .pred p, q; .reg .b32 x; setp.gt.s32 q, %2, %3; lop3.or.b32 x|p, %1, %2, %3, 0x1e, q; "
+     "selp.b32 %0, 1, 0, p; }",
+     lop3(a, b, c, 0x1e) != 0 || (s32)b > (s32)c)
+OP32(lop3_and,
+     "{ .reg .pred p, q; .reg .b32 x; setp.gt.s32 q, %2, %3; lop3.and.b32 x|p, %1, %2, %3, 0x80, q; "
+     "selp.b32 %0, x, 7, p; }",
+     lop3(a, b, c, 0x80) != 0 && (s32)b > (s32)c ? lop3(a, b, c, 0x80) : 7)
 
 // ---- Funnel shifts, bit fields, counting -----------------------------------------------------------------------------
 
 #define FUNNEL(NAME, PTX, EXPECT) OP(NAME, u32, u32, u32, u32, INT32, INT32, AMOUNT, BITS, PTX, EXPECT)
-#define WIDE ((u64)b << 32 | a)
+#define WIDE                      ((u64)b << 32 | a)
 FUNNEL(shf_l_wrap, "shf.l.wrap.b32 %0, %1, %2, %3;", WIDE << (c & 31) >> 32)
 FUNNEL(shf_l_clamp, "shf.l.clamp.b32 %0, %1, %2, %3;", WIDE << (c < 32 ? c : 32) >> 32)
 FUNNEL(shf_r_wrap, "shf.r.wrap.b32 %0, %1, %2, %3;", WIDE >> (c & 31))
@@ -98,13 +101,18 @@ static u64 bfe(u64 a, u32 b, u32 c, int bits, bool is_signed)
 static u64 bfi(u64 a, u64 b, u32 c, u32 length, int bits)
 {
     const u64 pos = bits == 32 ? c & 0xff : c, len = bits == 32 ? length & 0xff : length;
-    for (u64 i = 0; i < len && pos + i < (u64)bits; i++) b = (b & ~(1ull << (pos + i))) | (a >> i & 1) << (pos + i);
+    for (u64 i = 0; i < len && pos + i < (u64)bits; i++)
+        b = (b & ~(1ull << (pos + i))) | (a >> i & 1) << (pos + i);
     return b;
 }
-OP(bfe_u32, u32, u32, u32, u32, INT32, AMOUNT, AMOUNT, BITS, "bfe.u32 %0, %1, %2, %3;", bfe(a, b, c, 32, false))
-OP(bfe_s32, u32, u32, u32, u32, INT32, AMOUNT, AMOUNT, BITS, "bfe.s32 %0, %1, %2, %3;", bfe(a, b, c, 32, true))
-OP(bfe_u64, u64, u64, u32, u32, INT64, AMOUNT, AMOUNT, BITS, "bfe.u64 %0, %1, %2, %3;", bfe(a, b, c, 64, false))
-OP(bfe_s64, u64, u64, u32, u32, INT64, AMOUNT, AMOUNT, BITS, "bfe.s64 %0, %1, %2, %3;", bfe(a, b, c, 64, true))
+OP(bfe_u32, u32, u32, u32, u32, INT32, AMOUNT, AMOUNT, BITS, "bfe.u32 %0, %1, %2, %3;",
+   bfe(a, b, c, 32, false))
+OP(bfe_s32, u32, u32, u32, u32, INT32, AMOUNT, AMOUNT, BITS, "bfe.s32 %0, %1, %2, %3;",
+   bfe(a, b, c, 32, true))
+OP(bfe_u64, u64, u64, u32, u32, INT64, AMOUNT, AMOUNT, BITS, "bfe.u64 %0, %1, %2, %3;",
+   bfe(a, b, c, 64, false))
+OP(bfe_s64, u64, u64, u32, u32, INT64, AMOUNT, AMOUNT, BITS, "bfe.s64 %0, %1, %2, %3;",
+   bfe(a, b, c, 64, true))
 // The length comes from c's upper half.
 OP(bfi_b32, u32, u32, u32, u32, INT32, INT32, INT32, BITS,
    "{ .reg .b32 n; shr.u32 n, %3, 16; bfi.b32 %0, %1, %2, %3, n; }", bfi(a, b, c, c >> 16, 32))
@@ -135,10 +143,13 @@ static u64 reversed(u64 x, int bits)
     for (int i = 0; i < bits; i++) d |= (x >> i & 1) << (bits - 1 - i);
     return d;
 }
-static u32 shift_amount(u64 x, int bits) { return x ? (u32)bits - 1 - highest_set(x) : 0xffffffff; }
+static u32 shift_amount(u64 x, int bits)
+{
+    return x ? (u32)bits - 1 - highest_set(x) : 0xffffffff;
+}
 // For a negative number the highest 0 is looked for.
-#define BFIND_S32 ((s32)a < 0 ? (u32)~a : a)
-#define BFIND_S64 ((s64)a < 0 ? ~a : a)
+#define BFIND_S32                 ((s32)a < 0 ? (u32)~a : a)
+#define BFIND_S64                 ((s64)a < 0 ? ~a : a)
 #define FROM64(NAME, PTX, EXPECT) OP(NAME, u32, u64, u32, u32, INT64, UNUSED, UNUSED, BITS, PTX, EXPECT)
 OP32(popc_b32, "popc.b32 %0, %1;", count_set(a))
 FROM64(popc_b64, "popc.b64 %0, %1;", count_set(a))
@@ -166,8 +177,10 @@ static u32 fns(u32 mask, u32 base, s32 n)
         if ((mask >> i & 1) && --left == 0) return (u32)i;
     return 0xffffffff;
 }
-OP32(fns_b32, "{ .reg .b32 base, n; and.b32 base, %2, 31; and.b32 n, %3, 15; sub.s32 n, n, 8; "
-              "fns.b32 %0, %1, base, n; }", fns(a, b & 31, (s32)(c & 15) - 8))
+OP32(fns_b32,
+     "{ .reg .b32 base, n; and.b32 base, %2, 31; and.b32 n, %3, 15; sub.s32 n, n, 8; "
+     "fns.b32 %0, %1, base, n; }",
+     fns(a, b & 31, (s32)(c & 15) - 8))
 
 static u32 bmsk(u32 a, u32 b, bool clamp)
 {
@@ -213,13 +226,13 @@ static u32 prmt(u32 a, u32 b, u32 c)
     return d;
 }
 OP32(prmt_b32, "prmt.b32 %0, %1, %2, %3;", prmt(a, b, c))
-#define PRMT(MODE, B0, B1, B2, B3)                                                                           \
-    OP32(prmt_##MODE, "prmt.b32." #MODE " %0, %1, %2, %3;", ({                                               \
-             const int n = (int)(c & 3), from[4] = {(B0) & 7, (B1) & 7, (B2) & 7, (B3) & 7};                 \
-             prmt_bytes(a, b, from);                                                                         \
+#define PRMT(MODE, B0, B1, B2, B3)                                                   \
+    OP32(prmt_##MODE, "prmt.b32." #MODE " %0, %1, %2, %3;", ({                       \
+             const int n = (int)(c & 3), from[4] = {(B0)&7, (B1)&7, (B2)&7, (B3)&7}; \
+             prmt_bytes(a, b, from);                                                 \
          }))
 #define AT_LEAST(k) (n > (k) ? n : (k))
-#define AT_MOST(k) (n < (k) ? n : (k))
+#define AT_MOST(k)  (n < (k) ? n : (k))
 PRMT(f4e, n, n + 1, n + 2, n + 3)
 PRMT(b4e, n, n + 7, n + 6, n + 5)
 PRMT(rc8, n, n, n, n)
@@ -249,14 +262,18 @@ __global__ void carry_kernel(u32 *d, const u32 *x, const u32 *y)
                  : "=r"(d[5]), "=r"(d[6]), "=r"(d[7]), "=r"(d[8]), "=r"(d[9])
                  : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[0]), "r"(y[1]), "r"(y[2]), "r"(y[3]));
 }
-static u128 wide128(const u32 *x) { return (u128)x[3] << 96 | (u128)x[2] << 64 | (u64)x[1] << 32 | x[0]; }
+static u128 wide128(const u32 *x)
+{
+    return (u128)x[3] << 96 | (u128)x[2] << 64 | (u64)x[1] << 32 | x[0];
+}
 
 static void check_carry(void)
 {
     enum { COUNT = 4096 };
     static u32 x[COUNT][4], y[COUNT][4], got[COUNT][10];
     for (int i = 0; i < COUNT; i++)
-        for (int k = 0; k < 4; k++) x[i][k] = (u32)draw(INT32), y[i][k] = random_u64() % 4 ? (u32)draw(INT32) : ~x[i][k];
+        for (int k = 0; k < 4; k++)
+            x[i][k] = (u32)draw(INT32), y[i][k] = random_u64() % 4 ? (u32)draw(INT32) : ~x[i][k];
     u32 *x_gmem, *y_gmem, *d;
     CUDA_CHECK(cudaMalloc((void **)&x_gmem, sizeof x));
     CUDA_CHECK(cudaMalloc((void **)&y_gmem, sizeof y));
@@ -279,13 +296,14 @@ OP64(add_cc_u64, "{ .reg .b64 x; add.cc.u64 x, %1, %2; addc.u64 %0, %3, 0; }", c
 OP64(sub_cc_u64, "{ .reg .b64 x; sub.cc.s64 x, %1, %2; subc.u64 %0, %3, 0; }", c - (u64)(a < b))
 // A 32 x 32 -> 64 bit product, and a 64 x 64 -> 64 bit one in words.
 OP(mad_cc_u32, u64, u32, u32, u32, INT32, INT32, INT32, BITS,
-   "{ .reg .b32 x, y; mad.lo.cc.u32 x, %1, %2, %3; madc.hi.u32 y, %1, %2, 0; mov.b64 %0, {x, y}; }", (u64)a * b + c)
+   "{ .reg .b32 x, y; mad.lo.cc.u32 x, %1, %2, %3; madc.hi.u32 y, %1, %2, 0; mov.b64 %0, {x, y}; }",
+   (u64)a *b + c)
 OP(mad_cc_s32, u64, u32, u32, u32, INT32, INT32, INT32, BITS,
    "{ .reg .b32 x, y, z; shr.s32 z, %3, 31; mad.lo.cc.s32 x, %1, %2, %3; madc.hi.s32 y, %1, %2, z; "
-   "mov.b64 %0, {x, y}; }", (s64)(s32)a * (s32)b + (s32)c)
+   "mov.b64 %0, {x, y}; }",
+   (s64)(s32)a *(s32)b + (s32)c)
 OP(mad_hi_cc_u32, u64, u32, u32, u32, INT32, INT32, INT32, BITS,
-   "{ .reg .b32 x, y; mad.hi.cc.u32 x, %1, %2, %3; madc.lo.cc.u32 y, %1, %2, 0; mov.b64 %0, {x, y}; }",
-   ({
+   "{ .reg .b32 x, y; mad.hi.cc.u32 x, %1, %2, %3; madc.lo.cc.u32 y, %1, %2, 0; mov.b64 %0, {x, y}; }", ({
        const u64 high = ((u64)a * b >> 32) + c;
        (u64)(u32)(a * b + (u32)(high >> 32)) << 32 | (u32)high;
    }))

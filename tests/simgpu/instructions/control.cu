@@ -5,7 +5,7 @@
 
 #define BOTH __host__ __device__
 
-// ---- Branches and loops ----------------------------------------------------------------------------------------------
+// ---- Branches and loops -------------------------------------------------------------------------------------------
 
 BOTH static u32 nested(u32 x)
 {
@@ -105,10 +105,13 @@ BOTH static u32 logic(u32 x)
 {
     const bool a = x & 1, b = x & 2, c = x & 4, d = x & 8;
     return (u32)(a && b || c && !d) | (u32)((a || c) && (b || d)) << 1 | (u32)(a != (b && c)) << 2 |
-           (u32)(a ? b ? c : d : c ? b : a) << 3;
+           (u32)(a   ? b ? c : d
+                 : c ? b
+                     : a)
+               << 3;
 }
 
-// ---- Calls -------------------------------------------------------------------------------------------------------------------
+// ---- Calls --------------------------------------------------------------------------------------------------------
 
 struct pair {
     u32 first;
@@ -175,14 +178,23 @@ BOTH static u32 recursion(u32 x)
 }
 
 typedef u32 (*operation)(u32, u32);
-BOTH static u32 op_add_(u32 a, u32 b) { return a + b; }
-BOTH static u32 op_mul(u32 a, u32 b) { return a * b + 1; }
+BOTH static u32 op_add_(u32 a, u32 b)
+{
+    return a + b;
+}
+BOTH static u32 op_mul(u32 a, u32 b)
+{
+    return a * b + 1;
+}
 BOTH static u32 op_loop(u32 a, u32 b)
 {
     for (u32 i = 0; i < b % 9; i++) a = a * 5 + i;
     return a;
 }
-BOTH static u32 op_recurse(u32 a, u32 b) { return fibonacci(a % 9) + b; }
+BOTH static u32 op_recurse(u32 a, u32 b)
+{
+    return fibonacci(a % 9) + b;
+}
 __device__ operation device_operations[4] = {op_add_, op_mul, op_loop, op_recurse};
 BOTH static u32 pointers(u32 x)
 {
@@ -196,18 +208,25 @@ BOTH static u32 pointers(u32 x)
     return r;
 }
 
-// ---- Running them ----------------------------------------------------------------------------------------------------------
+// ---- Running them -------------------------------------------------------------------------------------------------
 
 enum { COUNT = 4096 };
-#define FUNCTIONS(MAKE)                                                                                      \
-    MAKE(nested) MAKE(loops) MAKE(collatz) MAKE(switches) MAKE(irreducible) MAKE(logic) MAKE(structures)     \
-    MAKE(recursion) MAKE(pointers)
-#define KERNEL(NAME)                                                                                         \
-    __global__ void NAME##_kernel(u32 *d, const u32 *a, int count)                                           \
-    {                                                                                                        \
-        const int i = blockIdx.x * blockDim.x + threadIdx.x;                                                 \
-        if (i >= count) return;                                                                              \
-        d[i] = NAME(a[i]);                                                                                   \
+#define FUNCTIONS(MAKE) \
+    MAKE(nested)        \
+    MAKE(loops)         \
+    MAKE(collatz)       \
+    MAKE(switches)      \
+    MAKE(irreducible)   \
+    MAKE(logic)         \
+    MAKE(structures)    \
+    MAKE(recursion)     \
+    MAKE(pointers)
+#define KERNEL(NAME)                                               \
+    __global__ void NAME##_kernel(u32 *d, const u32 *a, int count) \
+    {                                                              \
+        const int i = blockIdx.x * blockDim.x + threadIdx.x;       \
+        if (i >= count) return;                                    \
+        d[i] = NAME(a[i]);                                         \
     }
 FUNCTIONS(KERNEL)
 
@@ -220,17 +239,18 @@ static void check_functions(void)
     CUDA_CHECK(cudaDeviceSetLimit(cudaLimitStackSize, 16384)); // for the recursions
     for (u32 i = 0; i < COUNT; i++) a[i] = i < COUNT / 2 ? i : (u32)random_u64() >> random_u64() % 24;
     CUDA_CHECK(cudaMemcpy(a_gmem, a, sizeof a, cudaMemcpyHostToDevice));
-#define RUN(NAME)                                                                                            \
-    check_begin(#NAME);                                                                                      \
-    NAME##_kernel<<<(COUNT + 95) / 96, 96>>>(d, a_gmem, COUNT - 5); /* blocks of three warps, the last one ragged */ \
-    if (launched(#NAME)) {                                                                                   \
-        CUDA_CHECK(cudaMemcpy(got, d, sizeof got, cudaMemcpyDeviceToHost));                                  \
-        for (u32 i = 0; i < COUNT - 5; i++) check(a[i], got[i], NAME(a[i]));                                 \
+#define RUN(NAME)                                                                                         \
+    check_begin(#NAME);                                                                                   \
+    NAME##_kernel<<<(COUNT + 95) / 96, 96>>>(d, a_gmem,                                                   \
+                                             COUNT - 5); /* blocks of three warps, the last one ragged */ \
+    if (launched(#NAME)) {                                                                                \
+        CUDA_CHECK(cudaMemcpy(got, d, sizeof got, cudaMemcpyDeviceToHost));                               \
+        for (u32 i = 0; i < COUNT - 5; i++) check(a[i], got[i], NAME(a[i]));                              \
     }
     FUNCTIONS(RUN)
 }
 
-// ---- Predicated instructions, as written ------------------------------------------------------------------------------------
+// ---- Predicated instructions, as written --------------------------------------------------------------------------
 
 OP(predicated, u32, u32, u32, u32, INT32, INT32, INT32, BITS,
    "{ .reg .pred p, q; setp.lt.s32 p, %1, %2; setp.eq.u32 q, %3, 0; mov.u32 %0, 1; @p mov.u32 %0, 2; "
@@ -238,17 +258,22 @@ OP(predicated, u32, u32, u32, u32, INT32, INT32, INT32, BITS,
    ((s32)a < (s32)b ? 2 : 1 + c) * (c == 0 ? 7 : 1))
 OP(predicated_branch, u32, u32, u32, u32, INT32, INT32, INT32, BITS,
    "{ .reg .pred p; setp.gt.u32 p, %1, %2; mov.u32 %0, %3; @p bra skip; add.u32 %0, %0, 5; bra done; "
-   "skip: xor.b32 %0, %0, 255; done: add.u32 %0, %0, 1; }", (a > b ? c ^ 255 : c + 5) + 1)
+   "skip: xor.b32 %0, %0, 255; done: add.u32 %0, %0, 1; }",
+   (a > b ? c ^ 255 : c + 5) + 1)
 OP(jump_table, u32, u32, u32, u32, INT32, INT32, INT32, BITS,
    "{ .reg .b32 i; and.b32 i, %1, 3; table: .branchtargets L0, L1, L2, L3; brx.idx i, table; "
    "L0: mov.u32 %0, 10; bra end; L1: add.u32 %0, %2, 1; bra end; L2: sub.u32 %0, %3, %2; bra end; L3: mov.u32 %0, %3; "
-   "end: }", (a & 3) == 0 ? 10 : (a & 3) == 1 ? b + 1 : (a & 3) == 2 ? c - b : c)
+   "end: }",
+   (a & 3) == 0   ? 10
+   : (a & 3) == 1 ? b + 1
+   : (a & 3) == 2 ? c - b
+                  : c)
 OP(loop_in_asm, u32, u32, u32, u32, INT32, INT32, INT32, BITS,
    "{ .reg .pred p; .reg .b32 i; mov.u32 %0, 0; mov.u32 i, 0; "
    "again: add.u32 %0, %0, %1; add.u32 i, i, 1; and.b32 %0, %0, 65535; setp.lt.u32 p, i, 9; @p bra again; }",
    (9 * (u64)a) & 65535)
 
-// ---- Special registers ---------------------------------------------------------------------------------------------------------
+// ---- Special registers --------------------------------------------------------------------------------------------
 
 enum { SPECIALS = 32 };
 __global__ void special_kernel(u32 *d)
@@ -311,13 +336,15 @@ static void check_special(void)
     CUDA_CHECK(cudaMemcpy(got, d, sizeof got, cudaMemcpyDeviceToHost));
     for (u32 i = 0; i < TOTAL; i++) {
         const u32 t = i % THREADS, b = i / THREADS, lane = t % 32, bit = 1u << lane;
-        const u32 want[24] = {t % 7, t / 7 % 5, t / 35, 7, 5, 3, b % 3, b / 3 % 2, b / 6, 3, 2, 2, lane, bit, bit - 1,
-                              bit | (bit - 1), ~(bit | (bit - 1)), ~(bit - 1), 256, 1, 0, 1, 1, 32};
+        const u32 want[24] = {
+            t % 7, t / 7 % 5, t / 35, 7,    5,   3,       b % 3,           b / 3 % 2,          b / 6,
+            3,     2,         2,      lane, bit, bit - 1, bit | (bit - 1), ~(bit | (bit - 1)), ~(bit - 1),
+            256,   1,         0,      1,    1,   32};
         for (u32 k = 0; k < 24; k++) check((u64)i << 8 | k, got[i][k], want[k]);
     }
 }
 
-// ---- printf -----------------------------------------------------------------------------------------------------------------------
+// ---- printf -------------------------------------------------------------------------------------------------------
 
 // Prints what the test of that name looks for, and returns printf's count of arguments.
 __global__ void printf_kernel(int *d)

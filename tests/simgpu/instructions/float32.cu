@@ -4,17 +4,20 @@
 #define F(NAME, PTX, EXPECT) OP(NAME, u32, u32, u32, u32, F32, F32, F32, BITS, PTX, EXPECT)
 static const struct format *const f32 = &format_f32;
 
-static u32 quiet(u32 x) { return is_nan(f32, x) ? f32->nan : x; }
+static u32 quiet(u32 x)
+{
+    return is_nan(f32, x) ? f32->nan : x;
+}
 
-#define ARITHMETIC(ROUND, MODE, SUFFIX, DOTS, FLAGS)                                                         \
-    F(add_##ROUND##SUFFIX, "add." #ROUND DOTS ".f32 %0, %1, %2;", soft_add(f32, a, b, MODE, FLAGS))          \
-    F(sub_##ROUND##SUFFIX, "sub." #ROUND DOTS ".f32 %0, %1, %2;", soft_sub(f32, a, b, MODE, FLAGS))          \
-    F(mul_##ROUND##SUFFIX, "mul." #ROUND DOTS ".f32 %0, %1, %2;", soft_mul(f32, a, b, MODE, FLAGS))          \
+#define ARITHMETIC(ROUND, MODE, SUFFIX, DOTS, FLAGS)                                                \
+    F(add_##ROUND##SUFFIX, "add." #ROUND DOTS ".f32 %0, %1, %2;", soft_add(f32, a, b, MODE, FLAGS)) \
+    F(sub_##ROUND##SUFFIX, "sub." #ROUND DOTS ".f32 %0, %1, %2;", soft_sub(f32, a, b, MODE, FLAGS)) \
+    F(mul_##ROUND##SUFFIX, "mul." #ROUND DOTS ".f32 %0, %1, %2;", soft_mul(f32, a, b, MODE, FLAGS)) \
     F(fma_##ROUND##SUFFIX, "fma." #ROUND DOTS ".f32 %0, %1, %2, %3;", soft_fma(f32, a, b, c, MODE, FLAGS))
-#define ROUNDING(ROUND, MODE)                                                                                \
-    ARITHMETIC(ROUND, MODE, , "", 0)                                                                         \
-    ARITHMETIC(ROUND, MODE, _ftz, ".ftz", FTZ)                                                               \
-    ARITHMETIC(ROUND, MODE, _sat, ".sat", SAT)                                                               \
+#define ROUNDING(ROUND, MODE)                  \
+    ARITHMETIC(ROUND, MODE, , "", 0)           \
+    ARITHMETIC(ROUND, MODE, _ftz, ".ftz", FTZ) \
+    ARITHMETIC(ROUND, MODE, _sat, ".sat", SAT) \
     ARITHMETIC(ROUND, MODE, _ftz_sat, ".ftz.sat", FTZ | SAT)
 ROUNDING(rn, RN)
 ROUNDING(rz, RZ)
@@ -40,8 +43,14 @@ static double to_odd(double (*operation)(double, double), double x, double y)
     memcpy(&odd, &bits, sizeof bits);
     return odd;
 }
-static double quotient(double x, double y) { return x / y; }
-static double root(double x, double) { return sqrt(x); }
+static double quotient(double x, double y)
+{
+    return x / y;
+}
+static double root(double x, double)
+{
+    return sqrt(x);
+}
 static u32 divide(u32 a, u32 b, enum rounding rounding, int flags)
 {
     if (flags & FTZ) a = flush(f32, a), b = flush(f32, b);
@@ -52,11 +61,11 @@ static u32 square_root(u32 a, enum rounding rounding, int flags)
     if (flags & FTZ) a = flush(f32, a);
     return result(f32, to_odd(root, decode(f32, a), 0), rounding, flags);
 }
-#define DIVISION(ROUND, MODE, SUFFIX, DOTS, FLAGS)                                                           \
-    F(div_##ROUND##SUFFIX, "div." #ROUND DOTS ".f32 %0, %1, %2;", divide(a, b, MODE, FLAGS))                 \
-    F(rcp_##ROUND##SUFFIX, "rcp." #ROUND DOTS ".f32 %0, %1;", divide(0x3f800000, a, MODE, FLAGS))            \
-    F(sqrt_##ROUND##SUFFIX, "sqrt." #ROUND DOTS ".f32 %0, %1;", square_root(a, MODE, FLAGS))                 \
-    OP(sqrt_positive_##ROUND##SUFFIX, u32, u32, u32, u32, POSITIVE_F32, UNUSED, UNUSED, BITS,                \
+#define DIVISION(ROUND, MODE, SUFFIX, DOTS, FLAGS)                                                \
+    F(div_##ROUND##SUFFIX, "div." #ROUND DOTS ".f32 %0, %1, %2;", divide(a, b, MODE, FLAGS))      \
+    F(rcp_##ROUND##SUFFIX, "rcp." #ROUND DOTS ".f32 %0, %1;", divide(0x3f800000, a, MODE, FLAGS)) \
+    F(sqrt_##ROUND##SUFFIX, "sqrt." #ROUND DOTS ".f32 %0, %1;", square_root(a, MODE, FLAGS))      \
+    OP(sqrt_positive_##ROUND##SUFFIX, u32, u32, u32, u32, POSITIVE_F32, UNUSED, UNUSED, BITS,     \
        "sqrt." #ROUND DOTS ".f32 %0, %1;", square_root(a, MODE, FLAGS))
 DIVISION(rn, RN, , "", 0)
 DIVISION(rz, RZ, , "", 0)
@@ -73,8 +82,8 @@ F(abs_ftz, "abs.ftz.f32 %0, %1;", quiet(flush(f32, a) & 0x7fffffff))
 F(neg_ftz, "neg.ftz.f32 %0, %1;", quiet(flush(f32, a) ^ 0x80000000))
 F(copysign, "copysign.f32 %0, %1, %2;", (a & 0x80000000) | (b & 0x7fffffff))
 
-#define MINMAX(SUFFIX, DOTS, FLAGS)                                                                          \
-    F(min##SUFFIX, "min" DOTS ".f32 %0, %1, %2;", soft_minmax(f32, a, b, FLAGS))                             \
+#define MINMAX(SUFFIX, DOTS, FLAGS)                                              \
+    F(min##SUFFIX, "min" DOTS ".f32 %0, %1, %2;", soft_minmax(f32, a, b, FLAGS)) \
     F(max##SUFFIX, "max" DOTS ".f32 %0, %1, %2;", soft_minmax(f32, a, b, MAX | (FLAGS)))
 MINMAX(, "", 0)
 MINMAX(_ftz, ".ftz", FTZ)
@@ -83,7 +92,7 @@ MINMAX(_ftz_nan, ".ftz.NaN", FTZ | NAN_WINS)
 MINMAX(_xorsign, ".xorsign.abs", XORSIGN_ABS)
 MINMAX(_nan_xorsign, ".NaN.xorsign.abs", NAN_WINS | XORSIGN_ABS)
 
-#define TESTP(KIND, EXPECT)                                                                                  \
+#define TESTP(KIND, EXPECT) \
     F(testp_##KIND, "{ .reg .pred p; testp." #KIND ".f32 p, %1; selp.u32 %0, 1, 0, p; }", EXPECT)
 TESTP(finite, magnitude_bits(f32, a) < infinity_bits(f32))
 TESTP(infinite, magnitude_bits(f32, a) == infinity_bits(f32))

@@ -34,16 +34,16 @@ static u64 ieee(enum operation operation, u64 a, u64 b, u64 c, int rounding)
 }
 
 #define F(NAME, PTX, EXPECT) OP(NAME, u64, u64, u64, u64, F64, F64, F64, NAN64, PTX, EXPECT)
-#define ROUNDING(ROUND, MODE)                                                                                \
-    F(add_##ROUND, "add." #ROUND ".f64 %0, %1, %2;", ieee(ADD, a, b, c, MODE))                               \
-    F(sub_##ROUND, "sub." #ROUND ".f64 %0, %1, %2;", ieee(SUB, a, b, c, MODE))                               \
-    F(mul_##ROUND, "mul." #ROUND ".f64 %0, %1, %2;", ieee(MUL, a, b, c, MODE))                               \
-    F(fma_##ROUND, "fma." #ROUND ".f64 %0, %1, %2, %3;", ieee(FMA, a, b, c, MODE))                           \
-    F(mad_##ROUND, "mad." #ROUND ".f64 %0, %1, %2, %3;", ieee(FMA, a, b, c, MODE))                           \
-    F(div_##ROUND, "div." #ROUND ".f64 %0, %1, %2;", ieee(DIV, a, b, c, MODE))                               \
-    F(rcp_##ROUND, "rcp." #ROUND ".f64 %0, %1;", ieee(DIV, bits_of(1), a, c, MODE))                          \
-    F(sqrt_##ROUND, "sqrt." #ROUND ".f64 %0, %1;", ieee(SQRT, a, b, c, MODE))                                \
-    F(sqrt_positive_##ROUND, "{ .reg .b64 x; abs.f64 x, %1; sqrt." #ROUND ".f64 %0, x; }",                   \
+#define ROUNDING(ROUND, MODE)                                                              \
+    F(add_##ROUND, "add." #ROUND ".f64 %0, %1, %2;", ieee(ADD, a, b, c, MODE))             \
+    F(sub_##ROUND, "sub." #ROUND ".f64 %0, %1, %2;", ieee(SUB, a, b, c, MODE))             \
+    F(mul_##ROUND, "mul." #ROUND ".f64 %0, %1, %2;", ieee(MUL, a, b, c, MODE))             \
+    F(fma_##ROUND, "fma." #ROUND ".f64 %0, %1, %2, %3;", ieee(FMA, a, b, c, MODE))         \
+    F(mad_##ROUND, "mad." #ROUND ".f64 %0, %1, %2, %3;", ieee(FMA, a, b, c, MODE))         \
+    F(div_##ROUND, "div." #ROUND ".f64 %0, %1, %2;", ieee(DIV, a, b, c, MODE))             \
+    F(rcp_##ROUND, "rcp." #ROUND ".f64 %0, %1;", ieee(DIV, bits_of(1), a, c, MODE))        \
+    F(sqrt_##ROUND, "sqrt." #ROUND ".f64 %0, %1;", ieee(SQRT, a, b, c, MODE))              \
+    F(sqrt_positive_##ROUND, "{ .reg .b64 x; abs.f64 x, %1; sqrt." #ROUND ".f64 %0, x; }", \
       ieee(SQRT, a & ~0ull >> 1, b, c, MODE))
 ROUNDING(rn, FE_TONEAREST)
 ROUNDING(rz, FE_TOWARDZERO)
@@ -68,17 +68,17 @@ static u64 minmax(u64 a, u64 b, bool max)
 F(min, "min.f64 %0, %1, %2;", minmax(a, b, false))
 F(max, "max.f64 %0, %1, %2;", minmax(a, b, true))
 
-#define TESTP(KIND, EXPECT)                                                                                  \
-    OP(testp_##KIND, u32, u64, u64, u64, F64, UNUSED, UNUSED, BITS,                                          \
+#define TESTP(KIND, EXPECT)                                         \
+    OP(testp_##KIND, u32, u64, u64, u64, F64, UNUSED, UNUSED, BITS, \
        "{ .reg .pred p; testp." #KIND ".f64 p, %1; selp.u32 %0, 1, 0, p; }", EXPECT)
-#define MAGNITUDE (a & ~SIGN)
+#define MAGNITUDE  (a & ~SIGN)
 #define INFINITY64 (0x7ffull << 52)
 TESTP(finite, MAGNITUDE < INFINITY64)
 TESTP(infinite, MAGNITUDE == INFINITY64)
 TESTP(number, MAGNITUDE <= INFINITY64)
 TESTP(notanumber, MAGNITUDE > INFINITY64)
 TESTP(normal, MAGNITUDE < INFINITY64 && (!MAGNITUDE || MAGNITUDE >> 52)) // zero counts as normal
-TESTP(subnormal, MAGNITUDE && MAGNITUDE >> 52 == 0)
+TESTP(subnormal, MAGNITUDE &&MAGNITUDE >> 52 == 0)
 
 int main(int argc, char **argv)
 {

@@ -3,34 +3,34 @@
 
 static const struct format *const f16 = &format_f16, *const bf16 = &format_bf16;
 
-#define H(NAME, PTX, EXPECT) OP(NAME, u16, u16, u16, u16, F16, F16, F16, BITS, PTX, EXPECT)
+#define H(NAME, PTX, EXPECT)  OP(NAME, u16, u16, u16, u16, F16, F16, F16, BITS, PTX, EXPECT)
 #define H2(NAME, PTX, EXPECT) OP(NAME, u32, u32, u32, u32, F16X2, F16X2, F16X2, BITS, PTX, HALVES(EXPECT))
-#define B(NAME, PTX, EXPECT) OP(NAME, u16, u16, u16, u16, BF16, BF16, BF16, BITS, PTX, EXPECT)
+#define B(NAME, PTX, EXPECT)  OP(NAME, u16, u16, u16, u16, BF16, BF16, BF16, BITS, PTX, EXPECT)
 #define B2(NAME, PTX, EXPECT) OP(NAME, u32, u32, u32, u32, BF16X2, BF16X2, BF16X2, BITS, PTX, HALVES(EXPECT))
 
 // One line for the number and one for the pair: OPERATION's PTX, and its value on x, y, z.
-#define BOTH_F16(NAME, PTX, OPERANDS, FUNCTION, ...)                                                         \
-    H(NAME##_f16, PTX ".f16 " OPERANDS ";", FUNCTION##_A(f16, __VA_ARGS__))                                  \
+#define BOTH_F16(NAME, PTX, OPERANDS, FUNCTION, ...)                        \
+    H(NAME##_f16, PTX ".f16 " OPERANDS ";", FUNCTION##_A(f16, __VA_ARGS__)) \
     H2(NAME##_f16x2, PTX ".f16x2 " OPERANDS ";", FUNCTION##_X(f16, __VA_ARGS__))
-#define BOTH_BF16(NAME, PTX, OPERANDS, FUNCTION, ...)                                                        \
-    B(NAME##_bf16, PTX ".bf16 " OPERANDS ";", FUNCTION##_A(bf16, __VA_ARGS__))                               \
+#define BOTH_BF16(NAME, PTX, OPERANDS, FUNCTION, ...)                          \
+    B(NAME##_bf16, PTX ".bf16 " OPERANDS ";", FUNCTION##_A(bf16, __VA_ARGS__)) \
     B2(NAME##_bf16x2, PTX ".bf16x2 " OPERANDS ";", FUNCTION##_X(bf16, __VA_ARGS__))
-#define ADD_A(F, FLAGS) soft_add(F, a, b, RN, FLAGS)
-#define ADD_X(F, FLAGS) soft_add(F, x, y, RN, FLAGS)
-#define SUB_A(F, FLAGS) soft_sub(F, a, b, RN, FLAGS)
-#define SUB_X(F, FLAGS) soft_sub(F, x, y, RN, FLAGS)
-#define MUL_A(F, FLAGS) soft_mul(F, a, b, RN, FLAGS)
-#define MUL_X(F, FLAGS) soft_mul(F, x, y, RN, FLAGS)
-#define FMA_A(F, FLAGS) soft_fma(F, a, b, c, RN, FLAGS)
-#define FMA_X(F, FLAGS) soft_fma(F, x, y, z, RN, FLAGS)
+#define ADD_A(F, FLAGS)    soft_add(F, a, b, RN, FLAGS)
+#define ADD_X(F, FLAGS)    soft_add(F, x, y, RN, FLAGS)
+#define SUB_A(F, FLAGS)    soft_sub(F, a, b, RN, FLAGS)
+#define SUB_X(F, FLAGS)    soft_sub(F, x, y, RN, FLAGS)
+#define MUL_A(F, FLAGS)    soft_mul(F, a, b, RN, FLAGS)
+#define MUL_X(F, FLAGS)    soft_mul(F, x, y, RN, FLAGS)
+#define FMA_A(F, FLAGS)    soft_fma(F, a, b, c, RN, FLAGS)
+#define FMA_X(F, FLAGS)    soft_fma(F, x, y, z, RN, FLAGS)
 #define MINMAX_A(F, FLAGS) soft_minmax(F, a, b, FLAGS)
 #define MINMAX_X(F, FLAGS) soft_minmax(F, x, y, FLAGS)
-#define TWO "%0, %1, %2"
-#define THREE "%0, %1, %2, %3"
+#define TWO                "%0, %1, %2"
+#define THREE              "%0, %1, %2, %3"
 
-#define ADDITIONS(SUFFIX, DOTS, FLAGS)                                                                       \
-    BOTH_F16(add##SUFFIX, "add" DOTS, TWO, ADD, FLAGS)                                                       \
-    BOTH_F16(sub##SUFFIX, "sub" DOTS, TWO, SUB, FLAGS)                                                       \
+#define ADDITIONS(SUFFIX, DOTS, FLAGS)                 \
+    BOTH_F16(add##SUFFIX, "add" DOTS, TWO, ADD, FLAGS) \
+    BOTH_F16(sub##SUFFIX, "sub" DOTS, TWO, SUB, FLAGS) \
     BOTH_F16(mul##SUFFIX, "mul" DOTS, TWO, MUL, FLAGS)
 ADDITIONS(, "", 0)
 ADDITIONS(_rn, ".rn", 0)
@@ -49,9 +49,9 @@ BOTH_BF16(mul_rn, "mul.rn", TWO, MUL, 0)
 BOTH_BF16(fma_rn, "fma.rn", THREE, FMA, 0)
 BOTH_BF16(fma_rn_relu, "fma.rn.relu", THREE, FMA, RELU)
 
-#define MINMAX(TYPE, SUFFIX, DOTS, FLAGS)                                                                    \
-    BOTH_##TYPE(min##SUFFIX, "min" DOTS, TWO, MINMAX, FLAGS)                                                 \
-    BOTH_##TYPE(max##SUFFIX, "max" DOTS, TWO, MINMAX, MAX | (FLAGS))
+#define MINMAX(TYPE, SUFFIX, DOTS, FLAGS)                    \
+    BOTH_##TYPE(min##SUFFIX, "min" DOTS, TWO, MINMAX, FLAGS) \
+        BOTH_##TYPE(max##SUFFIX, "max" DOTS, TWO, MINMAX, MAX | (FLAGS))
 MINMAX(F16, , "", 0)
 MINMAX(F16, _ftz, ".ftz", FTZ)
 MINMAX(F16, _nan, ".NaN", NAN_WINS)
@@ -62,7 +62,10 @@ MINMAX(BF16, _nan, ".NaN", NAN_WINS)
 MINMAX(BF16, _xorsign, ".xorsign.abs", XORSIGN_ABS)
 
 // A NaN comes out as the one that arithmetic gives.
-static u32 quiet(const struct format *f, u32 x) { return is_nan(f, x) ? f->nan : x; }
+static u32 quiet(const struct format *f, u32 x)
+{
+    return is_nan(f, x) ? f->nan : x;
+}
 H(abs_f16, "abs.f16 %0, %1;", quiet(f16, a & 0x7fff))
 H(neg_f16, "neg.f16 %0, %1;", quiet(f16, a ^ 0x8000))
 H(abs_ftz_f16, "abs.ftz.f16 %0, %1;", quiet(f16, flush(f16, a) & 0x7fff))

@@ -4,9 +4,12 @@
 
 enum { BYTES = 4096 }; // of a test buffer
 
-static u8 pattern(size_t i) { return (u8)(i * 131 + (i >> 8) * 17 + 5); }
+static u8 pattern(size_t i)
+{
+    return (u8)(i * 131 + (i >> 8) * 17 + 5);
+}
 
-// ---- Global memory: a copy in units of one ld and one st -------------------------------------------------------------
+// ---- Global memory: a copy in units of one ld and one st ----------------------------------------------------------
 
 struct copy {
     const char *name;
@@ -21,14 +24,18 @@ static bool copy_add(struct copy *c)
     first_copy = c;
     return true;
 }
-#define COPY(NAME, UNIT, REGISTERS, LOAD, STORE)                                                             \
-    __global__ void NAME##_kernel(void *d, const void *s)                                                    \
-    {                                                                                                        \
-        const int i = (blockIdx.x * blockDim.x + threadIdx.x) * UNIT;                                        \
-        asm volatile("{ " REGISTERS " " LOAD " " STORE " }" ::"l"((char *)d + i), "l"((const char *)s + i) : "memory"); \
-    }                                                                                                        \
-    static void NAME##_launch(void *d, const void *s) { NAME##_kernel<<<BYTES / (UNIT * 32), 32>>>(d, s); }  \
-    static struct copy NAME##_copy = {#NAME, UNIT, NAME##_launch, NULL};                                     \
+#define COPY(NAME, UNIT, REGISTERS, LOAD, STORE)                                                           \
+    __global__ void NAME##_kernel(void *d, const void *s)                                                  \
+    {                                                                                                      \
+        const int i = (blockIdx.x * blockDim.x + threadIdx.x) * UNIT;                                      \
+        asm volatile("{ " REGISTERS " " LOAD " " STORE " }" ::"l"((char *)d + i), "l"((const char *)s + i) \
+                     : "memory");                                                                          \
+    }                                                                                                      \
+    static void NAME##_launch(void *d, const void *s)                                                      \
+    {                                                                                                      \
+        NAME##_kernel<<<BYTES / (UNIT * 32), 32>>>(d, s);                                                  \
+    }                                                                                                      \
+    static struct copy NAME##_copy = {#NAME, UNIT, NAME##_launch, NULL};                                   \
     static const bool NAME##_added = copy_add(&NAME##_copy);
 
 COPY(ld_u8, 1, ".reg .b16 x;", "ld.global.u8 x, [%1];", "st.global.u8 [%0], x;")
@@ -40,38 +47,50 @@ COPY(ld_b64, 8, ".reg .b64 x;", "ld.global.b64 x, [%1];", "st.global.b64 [%0], x
 COPY(ld_f64, 8, ".reg .f64 x;", "ld.global.f64 x, [%1];", "st.global.f64 [%0], x;")
 COPY(ld_b128, 16, ".reg .b128 x;", "ld.global.b128 x, [%1];", "st.global.b128 [%0], x;")
 COPY(ld_v2_u8, 2, ".reg .b16 x, y;", "ld.global.v2.u8 {x, y}, [%1];", "st.global.v2.u8 [%0], {x, y};")
-COPY(ld_v4_u8, 4, ".reg .b16 x<4>;", "ld.global.v4.u8 {x0, x1, x2, x3}, [%1];", "st.global.v4.u8 [%0], {x0, x1, x2, x3};")
+COPY(ld_v4_u8, 4, ".reg .b16 x<4>;", "ld.global.v4.u8 {x0, x1, x2, x3}, [%1];",
+     "st.global.v4.u8 [%0], {x0, x1, x2, x3};")
 COPY(ld_v2_b16, 4, ".reg .b16 x, y;", "ld.global.v2.b16 {x, y}, [%1];", "st.global.v2.b16 [%0], {x, y};")
-COPY(ld_v4_b16, 8, ".reg .b16 x<4>;", "ld.global.v4.b16 {x0, x1, x2, x3}, [%1];", "st.global.v4.b16 [%0], {x0, x1, x2, x3};")
+COPY(ld_v4_b16, 8, ".reg .b16 x<4>;", "ld.global.v4.b16 {x0, x1, x2, x3}, [%1];",
+     "st.global.v4.b16 [%0], {x0, x1, x2, x3};")
 COPY(ld_v2_b32, 8, ".reg .b32 x, y;", "ld.global.v2.b32 {x, y}, [%1];", "st.global.v2.b32 [%0], {x, y};")
-COPY(ld_v4_b32, 16, ".reg .b32 x<4>;", "ld.global.v4.b32 {x0, x1, x2, x3}, [%1];", "st.global.v4.b32 [%0], {x0, x1, x2, x3};")
-COPY(ld_v4_f32, 16, ".reg .f32 x<4>;", "ld.global.v4.f32 {x0, x1, x2, x3}, [%1];", "st.global.v4.f32 [%0], {x0, x1, x2, x3};")
+COPY(ld_v4_b32, 16, ".reg .b32 x<4>;", "ld.global.v4.b32 {x0, x1, x2, x3}, [%1];",
+     "st.global.v4.b32 [%0], {x0, x1, x2, x3};")
+COPY(ld_v4_f32, 16, ".reg .f32 x<4>;", "ld.global.v4.f32 {x0, x1, x2, x3}, [%1];",
+     "st.global.v4.f32 [%0], {x0, x1, x2, x3};")
 COPY(ld_v2_b64, 16, ".reg .b64 x, y;", "ld.global.v2.b64 {x, y}, [%1];", "st.global.v2.b64 [%0], {x, y};")
 COPY(ld_v2_f64, 16, ".reg .f64 x, y;", "ld.global.v2.f64 {x, y}, [%1];", "st.global.v2.f64 [%0], {x, y};")
 COPY(ld_generic, 4, ".reg .b32 x;", "ld.b32 x, [%1];", "st.b32 [%0], x;")
-COPY(ld_generic_v4, 16, ".reg .b32 x<4>;", "ld.v4.u32 {x0, x1, x2, x3}, [%1];", "st.v4.u32 [%0], {x0, x1, x2, x3};")
+COPY(ld_generic_v4, 16, ".reg .b32 x<4>;", "ld.v4.u32 {x0, x1, x2, x3}, [%1];",
+     "st.v4.u32 [%0], {x0, x1, x2, x3};")
 COPY(ld_ca, 4, ".reg .b32 x;", "ld.global.ca.b32 x, [%1];", "st.global.wb.b32 [%0], x;")
 COPY(ld_cg, 4, ".reg .b32 x;", "ld.global.cg.b32 x, [%1];", "st.global.cg.b32 [%0], x;")
-COPY(ld_cs, 16, ".reg .b32 x<4>;", "ld.global.cs.v4.b32 {x0, x1, x2, x3}, [%1];", "st.global.cs.v4.b32 [%0], {x0, x1, x2, x3};")
+COPY(ld_cs, 16, ".reg .b32 x<4>;", "ld.global.cs.v4.b32 {x0, x1, x2, x3}, [%1];",
+     "st.global.cs.v4.b32 [%0], {x0, x1, x2, x3};")
 COPY(ld_lu, 4, ".reg .b32 x;", "ld.global.lu.b32 x, [%1];", "st.global.b32 [%0], x;")
 COPY(ld_cv, 4, ".reg .b32 x;", "ld.global.cv.b32 x, [%1];", "st.global.wt.b32 [%0], x;")
-COPY(ld_nc, 16, ".reg .b32 x<4>;", "ld.global.nc.v4.b32 {x0, x1, x2, x3}, [%1];", "st.global.v4.b32 [%0], {x0, x1, x2, x3};")
-COPY(ld_nc_evict, 16, ".reg .b32 x<4>;", "ld.global.nc.L1::no_allocate.L2::128B.v4.b32 {x0, x1, x2, x3}, [%1];",
+COPY(ld_nc, 16, ".reg .b32 x<4>;", "ld.global.nc.v4.b32 {x0, x1, x2, x3}, [%1];",
+     "st.global.v4.b32 [%0], {x0, x1, x2, x3};")
+COPY(ld_nc_evict, 16, ".reg .b32 x<4>;",
+     "ld.global.nc.L1::no_allocate.L2::128B.v4.b32 {x0, x1, x2, x3}, [%1];",
      "st.global.L1::no_allocate.v4.b32 [%0], {x0, x1, x2, x3};")
 COPY(ld_policy, 4, ".reg .b32 x; .reg .b64 p;",
      "createpolicy.fractional.L2::evict_first.b64 p, 1.0; ld.global.L2::cache_hint.b32 x, [%1], p;",
      "st.global.L2::cache_hint.b32 [%0], x, p;")
 COPY(ld_volatile, 4, ".reg .b32 x;", "ld.volatile.global.b32 x, [%1];", "st.volatile.global.b32 [%0], x;")
-COPY(ld_relaxed, 4, ".reg .b32 x;", "ld.relaxed.gpu.global.b32 x, [%1];", "st.relaxed.gpu.global.b32 [%0], x;")
-COPY(ld_acquire, 8, ".reg .b64 x;", "ld.acquire.sys.global.b64 x, [%1];", "st.release.sys.global.b64 [%0], x;")
+COPY(ld_relaxed, 4, ".reg .b32 x;", "ld.relaxed.gpu.global.b32 x, [%1];",
+     "st.relaxed.gpu.global.b32 [%0], x;")
+COPY(ld_acquire, 8, ".reg .b64 x;", "ld.acquire.sys.global.b64 x, [%1];",
+     "st.release.sys.global.b64 [%0], x;")
 COPY(ld_weak, 4, ".reg .b32 x;", "ld.weak.global.b32 x, [%1];", "st.weak.global.b32 [%0], x;")
 COPY(ldu, 4, ".reg .b32 x;", "ldu.global.b32 x, [%1];", "st.global.b32 [%0], x;")
-COPY(prefetch, 4, ".reg .b32 x;", "prefetch.global.L2 [%1]; prefetch.global.L1 [%1]; ld.global.b32 x, [%1];", "st.global.b32 [%0], x;")
+COPY(prefetch, 4, ".reg .b32 x;", "prefetch.global.L2 [%1]; prefetch.global.L1 [%1]; ld.global.b32 x, [%1];",
+     "st.global.b32 [%0], x;")
 COPY(offset, 8, ".reg .b32 x, y;", "ld.global.b32 x, [%1+4]; ld.global.b32 y, [%1+-0];",
      "st.global.b32 [%0+4], x; st.global.b32 [%0], y;")
-COPY(sink, 16, ".reg .b32 x, y;", "ld.global.v4.b32 {x, _, y, _}, [%1];",
-     "st.global.b32 [%0], x; st.global.b32 [%0+8], y; ld.global.v4.b32 {_, x, _, y}, [%1]; st.global.b32 [%0+4], x; "
-     "st.global.b32 [%0+12], y;")
+COPY(
+    sink, 16, ".reg .b32 x, y;", "ld.global.v4.b32 {x, _, y, _}, [%1];",
+    "st.global.b32 [%0], x; st.global.b32 [%0+8], y; ld.global.v4.b32 {_, x, _, y}, [%1]; st.global.b32 [%0+4], x; "
+    "st.global.b32 [%0+12], y;")
 
 static void check_copies(void)
 {
@@ -91,7 +110,7 @@ static void check_copies(void)
     }
 }
 
-// ---- Extension: 8- and 16-bit loads into wider registers ---------------------------------------------------------------
+// ---- Extension: 8- and 16-bit loads into wider registers ----------------------------------------------------------
 
 #define EXTEND(NAME, T, PTX, EXPECT) OP(NAME, T, u64, u64, u64, INT64, UNUSED, UNUSED, BITS, PTX, EXPECT)
 // The operand is put into local memory first.
@@ -106,15 +125,17 @@ EXTEND(ld_local_s32_64, u64, LOCAL("ld.local.s32 %0, [slot+4];"), (s64)(s32)(a >
 EXTEND(ld_local_u32_64, u64, LOCAL("ld.local.u32 %0, [slot+4];"), a >> 32)
 EXTEND(st_local_b8, u64, LOCAL("st.local.b8 [slot+5], %1; ld.local.b64 %0, [slot];"),
        (a & ~(0xffull << 40)) | (a & 0xff) << 40)
-EXTEND(st_local_b16, u64, LOCAL("st.local.b16 [slot+6], %1; ld.local.b64 %0, [slot];"), a << 48 | a << 16 >> 16)
+EXTEND(st_local_b16, u64, LOCAL("st.local.b16 [slot+6], %1; ld.local.b64 %0, [slot];"),
+       a << 48 | a << 16 >> 16)
 EXTEND(ld_local_v2, u64, LOCAL("{ .reg .b32 x, y; ld.local.v2.b32 {x, y}, [slot]; mov.b64 %0, {y, x}; }"),
        a << 32 | a >> 32)
-EXTEND(ld_local_generic, u64,
-       LOCAL("{ .reg .b64 p; mov.b64 p, slot; cvta.local.u64 p, p; ld.b64 %0, [p]; }"), a)
+EXTEND(ld_local_generic, u64, LOCAL("{ .reg .b64 p; mov.b64 p, slot; cvta.local.u64 p, p; ld.b64 %0, [p]; }"),
+       a)
 
-// ---- Shared memory -------------------------------------------------------------------------------------------------------
+// ---- Shared memory ------------------------------------------------------------------------------------------------
 
-struct __align__(16) shared_tile {
+struct __align__(16) shared_tile
+{
     u8 bytes[64];
     u16 halves[64];
     u32 words[64];
@@ -140,7 +161,9 @@ __global__ void shared_kernel(u64 *d)
     u64 via_generic;
     asm volatile("ld.b64 %0, [%1];" : "=l"(via_generic) : "l"(&tile.longs[other]));
     u32 volatile_word;
-    asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(volatile_word) : "r"((u32)__cvta_generic_to_shared(&tile.words[other])));
+    asm volatile("ld.volatile.shared.u32 %0, [%1];"
+                 : "=r"(volatile_word)
+                 : "r"((u32)__cvta_generic_to_shared(&tile.words[other])));
     d += t * 8;
     d[0] = tile.bytes[other];
     d[1] = tile.halves[other];
@@ -161,7 +184,8 @@ __global__ void dynamic_shared_kernel(u32 *d, int count)
     __syncthreads();
     u32 size;
     asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(size));
-    for (int i = t; i < count; i += blockDim.x) d[i] = dynamic[count - 1 - i] + second[i] * fixed[i % 32] + size;
+    for (int i = t; i < count; i += blockDim.x)
+        d[i] = dynamic[count - 1 - i] + second[i] * fixed[i % 32] + size;
 }
 
 static void check_shared(void)
@@ -174,13 +198,15 @@ static void check_shared(void)
         CUDA_CHECK(cudaMemcpy(got, d, sizeof got, cudaMemcpyDeviceToHost));
         for (u32 t = 0; t < 64; t++) {
             const u32 o = (t * 5 + 3) % 64;
-            const u64 want[8] = {(u8)(o * 3), (u16)(o * 1000), o * 0x01010101, o * 0x0123456789ull, o, o + 1, o + 2, o + 3};
+            const u64 want[8] = {(u8)(o * 3), (u16)(o * 1000), o * 0x01010101, o * 0x0123456789ull,
+                                 o,           o + 1,           o + 2,          o + 3};
             for (int i = 0; i < 8; i++) check(t * 8 + i, got[t * 8 + i], want[i]);
         }
     }
     check_begin("dynamic shared memory");
     const int counts[] = {1, 100, 1024, 12000, 25000};
-    CUDA_CHECK(cudaFuncSetAttribute(dynamic_shared_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 * 1024));
+    CUDA_CHECK(
+        cudaFuncSetAttribute(dynamic_shared_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 * 1024));
     for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
         const int count = counts[k];
         static u32 result[25000];
@@ -195,7 +221,7 @@ static void check_shared(void)
     }
 }
 
-// ---- Variables ---------------------------------------------------------------------------------------------------------
+// ---- Variables ----------------------------------------------------------------------------------------------------
 
 struct record {
     char c;
@@ -247,7 +273,8 @@ static void check_variables(void)
         for (int i = 0; i < 9; i++) check((u64)i, got[i], want[i]);
     }
     CUDA_CHECK(cudaMemcpyFromSymbol(got_counters, counters, sizeof got_counters));
-    for (u32 i = 0; i < 64; i++) check(100 + i, got_counters[i], (i < 3 ? i + 1 : 0) + 2 * host_table[255 - i]);
+    for (u32 i = 0; i < 64; i++)
+        check(100 + i, got_counters[i], (i < 3 ? i + 1 : 0) + 2 * host_table[255 - i]);
     double new_scale = 2.5;
     CUDA_CHECK(cudaMemcpyToSymbol(scale, &new_scale, sizeof new_scale));
     variables_kernel<<<1, 128>>>(d);
@@ -256,9 +283,10 @@ static void check_variables(void)
     check(200, got[0], 10);
 }
 
-// ---- Parameters ---------------------------------------------------------------------------------------------------------
+// ---- Parameters ---------------------------------------------------------------------------------------------------
 
-struct __align__(8) big {
+struct __align__(8) big
+{
     u8 bytes[600];
 };
 struct mixed {
@@ -267,8 +295,8 @@ struct mixed {
     short s;
     float f[3];
 };
-__global__ void params_kernel(u64 *d, bool b, char c, short s, int i, long long l, float f, double g, const mixed m,
-                              const big large, int index, uchar3 triple)
+__global__ void params_kernel(u64 *d, bool b, char c, short s, int i, long long l, float f, double g,
+                              const mixed m, const big large, int index, uchar3 triple)
 {
     d += threadIdx.x * 16;
     d[0] = b;
@@ -294,20 +322,23 @@ static void check_params(void)
     mixed m = {-5, -2.5, -7, {1.25f, 2.5f, -3.75f}};
     big large;
     for (size_t i = 0; i < sizeof large.bytes; i++) large.bytes[i] = pattern(i);
-    params_kernel<<<1, 64>>>(d, true, -1, -300, -70000, -5000000000ll, 0.125f, -0.875, m, large, 500, make_uchar3(1, 2, 3));
+    params_kernel<<<1, 64>>>(d, true, -1, -300, -70000, -5000000000ll, 0.125f, -0.875, m, large, 500,
+                             make_uchar3(1, 2, 3));
     check_begin("kernel parameters");
     if (!launched("kernel parameters")) return;
     CUDA_CHECK(cudaMemcpy(got, d, sizeof got, cudaMemcpyDeviceToHost));
     for (u64 t = 0; t < 64; t++) {
-        const u64 want[14] = {1, (u64)-1, (u64)-300, (u64)-70000, (u64)-5000000000ll, 1, (u64)-7, (u64)-5, (u64)-5,
-                              (u64)-7, (u64)(s64)(m.f[t % 3] * 4), pattern(500 + t), 1, 3};
+        const u64 want[14] = {
+            1,       (u64)-1, (u64)-300, (u64)-70000, (u64)-5000000000ll,         1,
+            (u64)-7, (u64)-5, (u64)-5,   (u64)-7,     (u64)(s64)(m.f[t % 3] * 4), pattern(500 + t),
+            1,       3};
         for (u64 i = 0; i < 14; i++) check(t * 100 + i, got[t * 16 + i], want[i]);
     }
 }
 
-// ---- Address spaces --------------------------------------------------------------------------------------------------------
+// ---- Address spaces -----------------------------------------------------------------------------------------------
 
-// For addresses in four spaces: a bit each for isspacep.global, .shared, .const, .local, and what a round trip of cvta gives.
+// For addresses in four spaces: a bit each for isspacep.global, .shared, .const and .local; and round trips of cvta.
 __global__ void spaces_kernel(u64 *d, int *global)
 {
     __shared__ int shared[32];
@@ -315,13 +346,21 @@ __global__ void spaces_kernel(u64 *d, int *global)
     const void *addresses[4] = {global, shared, (const void *)table, (const void *)&local[threadIdx.x % 4]};
     for (int i = 0; i < 4; i++) {
         u32 bits = 0, p;
-        asm volatile("{ .reg .pred q; isspacep.global q, %1; selp.u32 %0, 1, 0, q; }" : "=r"(p) : "l"(addresses[i]));
+        asm volatile("{ .reg .pred q; isspacep.global q, %1; selp.u32 %0, 1, 0, q; }"
+                     : "=r"(p)
+                     : "l"(addresses[i]));
         bits |= p;
-        asm volatile("{ .reg .pred q; isspacep.shared q, %1; selp.u32 %0, 2, 0, q; }" : "=r"(p) : "l"(addresses[i]));
+        asm volatile("{ .reg .pred q; isspacep.shared q, %1; selp.u32 %0, 2, 0, q; }"
+                     : "=r"(p)
+                     : "l"(addresses[i]));
         bits |= p;
-        asm volatile("{ .reg .pred q; isspacep.const q, %1; selp.u32 %0, 4, 0, q; }" : "=r"(p) : "l"(addresses[i]));
+        asm volatile("{ .reg .pred q; isspacep.const q, %1; selp.u32 %0, 4, 0, q; }"
+                     : "=r"(p)
+                     : "l"(addresses[i]));
         bits |= p;
-        asm volatile("{ .reg .pred q; isspacep.local q, %1; selp.u32 %0, 8, 0, q; }" : "=r"(p) : "l"(addresses[i]));
+        asm volatile("{ .reg .pred q; isspacep.local q, %1; selp.u32 %0, 8, 0, q; }"
+                     : "=r"(p)
+                     : "l"(addresses[i]));
         d[threadIdx.x * 8 + i] = bits | p;
     }
     u64 there, back;
@@ -353,7 +392,7 @@ static void check_spaces(void)
     for (u64 i = 0; i < 32 * 8; i++) check(i, got[i], want[i % 8]);
 }
 
-// ---- Local memory ------------------------------------------------------------------------------------------------------------
+// ---- Local memory -------------------------------------------------------------------------------------------------
 
 // An array indexed at run time, differently in each thread: a sort of 64 numbers, and a pointer passed on.
 __device__ __noinline__ void insert(u32 *array, int count, u32 x)

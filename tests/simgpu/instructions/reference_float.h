@@ -13,7 +13,8 @@ struct format {
     int exponent_bits, mantissa_bits;
     u32 nan; // the NaN that arithmetic gives
 };
-static const struct format format_f32 = {8, 23, 0x7fffffff}, format_f16 = {5, 10, 0x7fff}, format_bf16 = {8, 7, 0x7fff};
+static const struct format format_f32 = {8, 23, 0x7fffffff}, format_f16 = {5, 10, 0x7fff},
+                           format_bf16 = {8, 7, 0x7fff};
 
 enum rounding { RN, RZ, RM, RP, RNA }; // nearest even, to zero, down, up, nearest with ties away from zero
 
@@ -21,21 +22,34 @@ static inline u32 infinity_bits(const struct format *f)
 {
     return ((1u << f->exponent_bits) - 1) << f->mantissa_bits;
 }
-static inline u32 sign_bit(const struct format *f) { return 1u << (f->exponent_bits + f->mantissa_bits); }
-static inline u32 magnitude_bits(const struct format *f, u32 x) { return x & (sign_bit(f) - 1); }
-static inline bool is_nan(const struct format *f, u32 x) { return magnitude_bits(f, x) > infinity_bits(f); }
+static inline u32 sign_bit(const struct format *f)
+{
+    return 1u << (f->exponent_bits + f->mantissa_bits);
+}
+static inline u32 magnitude_bits(const struct format *f, u32 x)
+{
+    return x & (sign_bit(f) - 1);
+}
+static inline bool is_nan(const struct format *f, u32 x)
+{
+    return magnitude_bits(f, x) > infinity_bits(f);
+}
 static inline bool is_subnormal(const struct format *f, u32 x)
 {
     return magnitude_bits(f, x) && magnitude_bits(f, x) >> f->mantissa_bits == 0;
 }
-static inline u32 flush(const struct format *f, u32 x) { return is_subnormal(f, x) ? x & sign_bit(f) : x; }
+static inline u32 flush(const struct format *f, u32 x)
+{
+    return is_subnormal(f, x) ? x & sign_bit(f) : x;
+}
 
 static inline double decode(const struct format *f, u32 x)
 {
     const int bias = (1 << (f->exponent_bits - 1)) - 1;
     const int exponent = (int)(magnitude_bits(f, x) >> f->mantissa_bits);
     const double mantissa = x & ((1u << f->mantissa_bits) - 1), hidden = 1u << f->mantissa_bits;
-    double magnitude = ldexp(exponent ? hidden + mantissa : mantissa, (exponent ? exponent : 1) - bias - f->mantissa_bits);
+    double magnitude =
+        ldexp(exponent ? hidden + mantissa : mantissa, (exponent ? exponent : 1) - bias - f->mantissa_bits);
     if (magnitude_bits(f, x) == infinity_bits(f)) magnitude = HUGE_VAL;
     if (is_nan(f, x)) magnitude = nan("");
     return x & sign_bit(f) ? -magnitude : magnitude;
@@ -51,7 +65,8 @@ static inline u32 encode(const struct format *f, double x, enum rounding roundin
     if (isinf(x)) return sign | infinity_bits(f);
     const int least = 2 - (1 << (f->exponent_bits - 1)); // exponent of the smallest normal number
     const int exponent = ilogb(x) < least ? least : ilogb(x);
-    const double scaled = ldexp(fabs(x), f->mantissa_bits - exponent), whole = floor(scaled), rest = scaled - whole;
+    const double scaled = ldexp(fabs(x), f->mantissa_bits - exponent), whole = floor(scaled),
+                 rest = scaled - whole;
     bool up = false;
     switch (rounding) {
     case RN: up = rest > 0.5 || (rest == 0.5 && fmod(whole, 2) != 0); break;
@@ -62,8 +77,8 @@ static inline u32 encode(const struct format *f, double x, enum rounding roundin
     }
     const u64 bits = ((u64)(exponent - least) << f->mantissa_bits) + (u64)whole + up;
     if (bits < infinity_bits(f)) return sign | (u32)bits;
-    const bool to_infinity = rounding == RN || rounding == RNA || (rounding == RM && negative) ||
-                             (rounding == RP && !negative);
+    const bool to_infinity =
+        rounding == RN || rounding == RNA || (rounding == RM && negative) || (rounding == RP && !negative);
     return sign | (infinity_bits(f) - !to_infinity);
 }
 
@@ -143,7 +158,8 @@ static inline u32 soft_minmax(const struct format *f, u32 a, u32 b, int flags)
     u32 d;
     if (is_nan(f, a) || is_nan(f, b))
         return flags & NAN_WINS || (is_nan(f, a) && is_nan(f, b)) ? f->nan
-               : is_nan(f, a) ? (flags & XORSIGN_ABS ? b | sign : b) : (flags & XORSIGN_ABS ? a | sign : a);
+               : is_nan(f, a)                                     ? (flags & XORSIGN_ABS ? b | sign : b)
+                                                                  : (flags & XORSIGN_ABS ? a | sign : a);
     const double x = decode(f, a), y = decode(f, b);
     const bool a_is_less = x != y ? x < y : (a & sign_bit(f)) != 0;
     d = a_is_less == !(flags & MAX) ? a : b;
@@ -151,15 +167,15 @@ static inline u32 soft_minmax(const struct format *f, u32 a, u32 b, int flags)
 }
 
 // Applies EXPRESSION to the low and the high halves x, y, z of a, b, c.
-#define HALVES(EXPRESSION)                                                                                   \
-    ({                                                                                                       \
-        u32 pair_ = 0;                                                                                       \
-        for (int h_ = 0; h_ < 32; h_ += 16) {                                                                \
-            const u32 x = a >> h_ & 0xffff, y = b >> h_ & 0xffff, z = c >> h_ & 0xffff;                      \
-            (void)x, (void)y, (void)z;                                                                       \
-            pair_ |= (u32)(EXPRESSION) << h_;                                                                \
-        }                                                                                                    \
-        pair_;                                                                                               \
+#define HALVES(EXPRESSION)                                                              \
+    ({                                                                                  \
+        u32 pair_ = 0;                                                                  \
+        for (int h_ = 0; h_ < 32; h_ += 16) {                                           \
+            const u32 x = a >> h_ & 0xffff, y = b >> h_ & 0xffff, z = c >> h_ & 0xffff; \
+            (void)x, (void)y, (void)z;                                                  \
+            pair_ |= (u32)(EXPRESSION) << h_;                                           \
+        }                                                                               \
+        pair_;                                                                          \
     })
 
 #endif

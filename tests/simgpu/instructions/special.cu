@@ -13,7 +13,7 @@ struct approximation {
     const struct format *format; // NULL: f64
     int width;                   // bits of one element of the register
     bool ftz;
-    double low, high;            // half of the inputs are uniform here; others come from `draw`
+    double low, high; // half of the inputs are uniform here; others come from `draw`
     struct bound (*bound)(double x, double y);
     double (*exact)(double x, double y);
     struct approximation *next;
@@ -26,40 +26,40 @@ static bool approximation_add(struct approximation *a)
     return true;
 }
 
-#define APPROXIMATION(NAME, T, KIND, FORMAT, WIDTH, IS_FTZ, LOW, HIGH, BOUND, PTX, EXACT)                    \
-    __global__ void NAME##_kernel(u64 *d, const u64 *a, const u64 *b, const u64 *)                           \
-    {                                                                                                        \
-        const int i = blockIdx.x * blockDim.x + threadIdx.x;                                                 \
-        T r;                                                                                                 \
-        asm volatile(PTX : "=" REG_##T(r) : REG_##T((T)a[i]), REG_##T((T)b[i]));                             \
-        d[i] = r;                                                                                            \
-    }                                                                                                        \
-    static void NAME##_launch(u64 *d, const u64 *a, const u64 *b, const u64 *c)                              \
-    {                                                                                                        \
-        NAME##_kernel<<<OP_COUNT / 128, 128>>>(d, a, b, c);                                                  \
-    }                                                                                                        \
-    static double NAME##_exact(double x, double y)                                                           \
-    {                                                                                                        \
-        (void)y;                                                                                             \
-        return EXACT;                                                                                        \
-    }                                                                                                        \
-    static struct bound NAME##_bound(double x, double y)                                                     \
-    {                                                                                                        \
-        (void)x, (void)y;                                                                                    \
-        return BOUND;                                                                                        \
-    }                                                                                                        \
-    static struct approximation NAME##_entry = {#NAME, NAME##_launch, KIND, FORMAT, WIDTH, IS_FTZ, LOW, HIGH, \
-                                                NAME##_bound, NAME##_exact, NULL};                           \
+#define APPROXIMATION(NAME, T, KIND, FORMAT, WIDTH, IS_FTZ, LOW, HIGH, BOUND, PTX, EXACT)                \
+    __global__ void NAME##_kernel(u64 *d, const u64 *a, const u64 *b, const u64 *)                       \
+    {                                                                                                    \
+        const int i = blockIdx.x * blockDim.x + threadIdx.x;                                             \
+        T r;                                                                                             \
+        asm volatile(PTX : "=" REG_##T(r) : REG_##T((T)a[i]), REG_##T((T)b[i]));                         \
+        d[i] = r;                                                                                        \
+    }                                                                                                    \
+    static void NAME##_launch(u64 *d, const u64 *a, const u64 *b, const u64 *c)                          \
+    {                                                                                                    \
+        NAME##_kernel<<<OP_COUNT / 128, 128>>>(d, a, b, c);                                              \
+    }                                                                                                    \
+    static double NAME##_exact(double x, double y)                                                       \
+    {                                                                                                    \
+        (void)y;                                                                                         \
+        return EXACT;                                                                                    \
+    }                                                                                                    \
+    static struct bound NAME##_bound(double x, double y)                                                 \
+    {                                                                                                    \
+        (void)x, (void)y;                                                                                \
+        return BOUND;                                                                                    \
+    }                                                                                                    \
+    static struct approximation NAME##_entry = {                                                         \
+        #NAME, NAME##_launch, KIND, FORMAT, WIDTH, IS_FTZ, LOW, HIGH, NAME##_bound, NAME##_exact, NULL}; \
     static const bool NAME##_added = approximation_add(&NAME##_entry);
 
 #define RELATIVE(x) ((struct bound){x, 0})
 #define ABSOLUTE(x) ((struct bound){0, x})
-#define ULP(n) ((struct bound){(n)*ldexp(1, -23), 0})
+#define ULP(n)      ((struct bound){(n)*ldexp(1, -23), 0})
 // An f32 function, plain and with .ftz.
-#define BOTH(NAME, LOW, HIGH, BOUND, OPERANDS, EXACT)                                                        \
-    APPROXIMATION(NAME##_approx, u32, F32, &format_f32, 32, false, LOW, HIGH, BOUND,                         \
-                  #NAME ".approx.f32 " OPERANDS ";", EXACT)                                                  \
-    APPROXIMATION(NAME##_approx_ftz, u32, F32, &format_f32, 32, true, LOW, HIGH, BOUND,                      \
+#define BOTH(NAME, LOW, HIGH, BOUND, OPERANDS, EXACT)                                   \
+    APPROXIMATION(NAME##_approx, u32, F32, &format_f32, 32, false, LOW, HIGH, BOUND,    \
+                  #NAME ".approx.f32 " OPERANDS ";", EXACT)                             \
+    APPROXIMATION(NAME##_approx_ftz, u32, F32, &format_f32, 32, true, LOW, HIGH, BOUND, \
                   #NAME ".approx.ftz.f32 " OPERANDS ";", EXACT)
 
 BOTH(rcp, -4, 4, ULP(1), "%0, %1", 1 / x)
@@ -67,8 +67,10 @@ BOTH(sqrt, 0, 8, ULP(1), "%0, %1", sqrt(x))
 BOTH(rsqrt, 0, 8, RELATIVE(ldexp(1, -22.9)), "%0, %1", 1 / sqrt(x))
 BOTH(ex2, -150, 130, ULP(2.1), "%0, %1", exp2(x)) // 2^-22 in PTX's table; an H200 reaches 2.055 units
 BOTH(lg2, 0, 4, (x > 0.5 && x < 2 ? ABSOLUTE(ldexp(1, -22)) : RELATIVE(ldexp(1, -22))), "%0, %1", log2(x))
-#define TRIGONOMETRIC                                                                                        \
-    (fabs(x) <= 6.283186 ? ABSOLUTE(ldexp(1, -20.4)) : fabs(x) <= 314.2 ? ABSOLUTE(ldexp(1, -14.7)) : ABSOLUTE(2))
+#define TRIGONOMETRIC                                \
+    (fabs(x) <= 6.283186 ? ABSOLUTE(ldexp(1, -20.4)) \
+     : fabs(x) <= 314.2  ? ABSOLUTE(ldexp(1, -14.7)) \
+                         : ABSOLUTE(2))
 BOTH(sin, -7, 7, TRIGONOMETRIC, "%0, %1", sin(x))
 BOTH(cos, -7, 7, TRIGONOMETRIC, "%0, %1", cos(x))
 APPROXIMATION(tanh_approx, u32, F32, &format_f32, 32, false, -4, 4, RELATIVE(ldexp(1, -11)),
@@ -82,10 +84,11 @@ static double divide_approx(double x, double y)
 }
 BOTH(div, -4, 4, ULP(2), "%0, %1, %2", divide_approx(x, y))
 APPROXIMATION(div_full, u32, F32, &format_f32, 32, false, -4, 4, ULP(2), "div.full.f32 %0, %1, %2;", x / y)
-APPROXIMATION(div_full_ftz, u32, F32, &format_f32, 32, true, -4, 4, ULP(2), "div.full.ftz.f32 %0, %1, %2;", x / y)
+APPROXIMATION(div_full_ftz, u32, F32, &format_f32, 32, true, -4, 4, ULP(2), "div.full.ftz.f32 %0, %1, %2;",
+              x / y)
 
-APPROXIMATION(ex2_f16, u16, F16, &format_f16, 16, false, -25, 16, RELATIVE(ldexp(1, -9.9)), "ex2.approx.f16 %0, %1;",
-              exp2(x))
+APPROXIMATION(ex2_f16, u16, F16, &format_f16, 16, false, -25, 16, RELATIVE(ldexp(1, -9.9)),
+              "ex2.approx.f16 %0, %1;", exp2(x))
 APPROXIMATION(ex2_f16x2, u32, F16X2, &format_f16, 16, false, -25, 16, RELATIVE(ldexp(1, -9.9)),
               "ex2.approx.f16x2 %0, %1;", exp2(x))
 APPROXIMATION(ex2_bf16, u16, BF16, &format_bf16, 16, true, -130, 128, RELATIVE(ldexp(1, -7)),
@@ -111,12 +114,12 @@ static double upper_half(double x)
     memcpy(&x, &bits, sizeof x);
     return x;
 }
-APPROXIMATION(rcp_ftz_f64, u64, F64, NULL, 64, true, -4, 4, RELATIVE(ldexp(1, -19.9)), "rcp.approx.ftz.f64 %0, %1;",
-              1 / upper_half(x))
+APPROXIMATION(rcp_ftz_f64, u64, F64, NULL, 64, true, -4, 4, RELATIVE(ldexp(1, -19.9)),
+              "rcp.approx.ftz.f64 %0, %1;", 1 / upper_half(x))
 APPROXIMATION(rsqrt_ftz_f64, u64, F64, NULL, 64, true, 0, 8, RELATIVE(ldexp(1, -19.9)),
               "rsqrt.approx.ftz.f64 %0, %1;", 1 / sqrt(upper_half(x)))
-APPROXIMATION(rsqrt_f64, u64, F64, NULL, 64, false, 0, 8, RELATIVE(ldexp(1, -19.9)), "rsqrt.approx.f64 %0, %1;",
-              1 / sqrt(x))
+APPROXIMATION(rsqrt_f64, u64, F64, NULL, 64, false, 0, 8, RELATIVE(ldexp(1, -19.9)),
+              "rsqrt.approx.f64 %0, %1;", 1 / sqrt(x))
 
 static double element(const struct approximation *f, u64 bits, int shift)
 {
@@ -190,12 +193,13 @@ static void run(const struct approximation *f)
         for (int i = 0; i < OP_COUNT; i++) {
             const int end = f->kind == F16X2 || f->kind == BF16X2 ? 32 : 1;
             for (int shift = 0; shift < end; shift += 16) {
-                const double x = element(f, a[i], shift), y = element(f, b[i], shift), z = element(f, got[i], shift);
+                const double x = element(f, a[i], shift), y = element(f, b[i], shift),
+                             z = element(f, got[i], shift);
                 checks_done++;
                 if (acceptable(f, x, y, z)) continue;
                 if (!wrong++)
-                    printf("%s: x=%a (0x%llx) y=%a: got %a, exactly %a\n", f->name, x, (unsigned long long)a[i], y, z,
-                           f->exact(x, y));
+                    printf("%s: x=%a (0x%llx) y=%a: got %a, exactly %a\n", f->name, x,
+                           (unsigned long long)a[i], y, z, f->exact(x, y));
             }
         }
     }

@@ -59,7 +59,8 @@ __global__ void shfl_masked_kernel(u32 *d, const u32 *masks)
     if (mask >> lane & 1)
         for (u32 step = 1; step < 32; step *= 2) {
             const u32 other = __shfl_xor_sync(mask, x, (int)step);
-            if (mask >> (lane ^ step) & 1) x = x * 5 + other; // another lane's value is undefined when it is not in mask
+            if (mask >> (lane ^ step) & 1)
+                x = x * 5 + other; // another lane's value is undefined when it is not in mask
         }
     else
         x = x * x;
@@ -132,16 +133,18 @@ __global__ void collective_kernel(u32 *d, const u32 *a, const u64 *wide, const u
     u32 r[RESULTS] = {};
     if (mask >> lane & 1) {
         u32 p;
-#define VOTE(MODE, K, NEGATE)                                                                                \
-    asm volatile("{ .reg .pred p, q; setp.gt.u32 p, %1, 1; vote.sync." #MODE ".pred q, " NEGATE "p, %2; "    \
-                 "selp.u32 %0, 1, 0, q; }"                                                                   \
-                 : "=r"(r[K])                                                                                \
+#define VOTE(MODE, K, NEGATE)                                                                             \
+    asm volatile("{ .reg .pred p, q; setp.gt.u32 p, %1, 1; vote.sync." #MODE ".pred q, " NEGATE "p, %2; " \
+                 "selp.u32 %0, 1, 0, q; }"                                                                \
+                 : "=r"(r[K])                                                                             \
                  : "r"(x), "r"(mask));
         VOTE(all, 0, "")
         VOTE(any, 1, "")
         VOTE(uni, 2, "")
         VOTE(all, 3, "!")
-        asm volatile("{ .reg .pred p; setp.gt.u32 p, %1, 1; vote.sync.ballot.b32 %0, p, %2; }" : "=r"(r[4]) : "r"(x), "r"(mask));
+        asm volatile("{ .reg .pred p; setp.gt.u32 p, %1, 1; vote.sync.ballot.b32 %0, p, %2; }"
+                     : "=r"(r[4])
+                     : "r"(x), "r"(mask));
         asm volatile("match.any.sync.b32 %0, %1, %2;" : "=r"(r[5]) : "r"(x), "r"(mask));
         asm volatile("match.any.sync.b64 %0, %1, %2;" : "=r"(r[6]) : "l"(y), "r"(mask));
         asm volatile("{ .reg .pred p; match.all.sync.b32 %0|p, %2, %3; selp.u32 %1, 1, 0, p; }"
@@ -161,7 +164,9 @@ __global__ void collective_kernel(u32 *d, const u32 *a, const u64 *wide, const u
         REDUX(and.b32, 17)
         REDUX(or.b32, 18)
         REDUX(xor.b32, 19)
-        asm volatile("{ .reg .pred p; elect.sync %0|p, %2; selp.u32 %1, 1, 0, p; }" : "=r"(r[20]), "=r"(p) : "r"(mask));
+        asm volatile("{ .reg .pred p; elect.sync %0|p, %2; selp.u32 %1, 1, 0, p; }"
+                     : "=r"(r[20]), "=r"(p)
+                     : "r"(mask));
         r[21] = p;
         r[22] = __reduce_add_sync(mask, lane);
         r[23] = __popc(__ballot_sync(mask, 1));
@@ -194,16 +199,36 @@ static void check_collectives(void)
     collective_kernel<<<ROUNDS, LANES>>>(d, a_gmem, wide_gmem, masks_gmem);
     if (!launched("vote, match, redux")) return;
     CUDA_CHECK(cudaMemcpy(got, d, sizeof got, cudaMemcpyDeviceToHost));
-    const char *names[RESULTS] = {
-        "vote.all", "vote.any", "vote.uni", "vote.all of !p", "vote.ballot", "match.any.b32", "match.any.b64",
-        "match.all.b32", "match.all.b32's predicate", "match.all.b64", "match.all.b64's predicate", "redux.add.u32",
-        "redux.add.s32", "redux.min.u32", "redux.max.u32", "redux.min.s32", "redux.max.s32", "redux.and", "redux.or",
-        "redux.xor", "elect.sync's lane", "elect.sync", "__reduce_add_sync", "__ballot_sync"};
+    const char *names[RESULTS] = {"vote.all",
+                                  "vote.any",
+                                  "vote.uni",
+                                  "vote.all of !p",
+                                  "vote.ballot",
+                                  "match.any.b32",
+                                  "match.any.b64",
+                                  "match.all.b32",
+                                  "match.all.b32's predicate",
+                                  "match.all.b64",
+                                  "match.all.b64's predicate",
+                                  "redux.add.u32",
+                                  "redux.add.s32",
+                                  "redux.min.u32",
+                                  "redux.max.u32",
+                                  "redux.min.s32",
+                                  "redux.max.s32",
+                                  "redux.and",
+                                  "redux.or",
+                                  "redux.xor",
+                                  "elect.sync's lane",
+                                  "elect.sync",
+                                  "__reduce_add_sync",
+                                  "__ballot_sync"};
     for (int n = 0; n < RESULTS; n++) {
         check_begin(names[n]);
         for (int k = 0; k < ROUNDS; k++) {
             const u32 mask = masks[k];
-            u32 ballot = 0, first = 32, sum = 0, least = ~0u, most = 0, all = ~0u, any = 0, parity = 0, lanes = 0, count = 0;
+            u32 ballot = 0, first = 32, sum = 0, least = ~0u, most = 0, all = ~0u, any = 0, parity = 0,
+                lanes = 0, count = 0;
             s32 least_s = INT32_MAX, most_s = INT32_MIN;
             bool same32 = true, same64 = true;
             for (u32 i = 0; i < LANES; i++) {
@@ -220,11 +245,33 @@ static void check_collectives(void)
             for (u32 i = 0; i < LANES; i++) {
                 u32 match32 = 0, match64 = 0;
                 for (u32 j = 0; j < LANES; j++)
-                    if (mask >> j & 1) match32 |= (u32)(a[k][j] == a[k][i]) << j, match64 |= (u32)(wide[k][j] == wide[k][i]) << j;
-                const u32 want[RESULTS] = {
-                    ballot == mask, ballot != 0, ballot == mask || !ballot, !ballot, ballot, match32, match64,
-                    same32 ? mask : 0, same32, same64 ? mask : 0, same64, sum, sum, least, most, (u32)least_s, (u32)most_s,
-                    all, any, parity, first, i == first, lanes, count};
+                    if (mask >> j & 1)
+                        match32 |= (u32)(a[k][j] == a[k][i]) << j, match64 |= (u32)(wide[k][j] == wide[k][i])
+                                                                              << j;
+                const u32 want[RESULTS] = {ballot == mask,
+                                           ballot != 0,
+                                           ballot == mask || !ballot,
+                                           !ballot,
+                                           ballot,
+                                           match32,
+                                           match64,
+                                           same32 ? mask : 0,
+                                           same32,
+                                           same64 ? mask : 0,
+                                           same64,
+                                           sum,
+                                           sum,
+                                           least,
+                                           most,
+                                           (u32)least_s,
+                                           (u32)most_s,
+                                           all,
+                                           any,
+                                           parity,
+                                           first,
+                                           i == first,
+                                           lanes,
+                                           count};
                 check((u64)mask << 8 | i, got[k][i][n], mask >> i & 1 ? want[n] : 0);
             }
         }
