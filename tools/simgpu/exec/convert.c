@@ -31,6 +31,14 @@ static inline float f32_of_e5m2x2(u32 byte)
 {
     return f32_of_e5m2(byte);
 }
+static inline u32 tf32_away(u32 x)
+{
+    return ((x & 0x7fffffff) < 0x7f800000 ? x + 0x1000 : x) & 0xffffe000;
+}
+static inline u32 finite_tf32(u32 x)
+{
+    return (x & 0x7fffffff) < 0x7f800000 ? x : x - 0x2000;
+}
 static inline u32 clamp_bits(s32 x, s32 low, s32 high, int bits)
 {
     return (u32)(x < low ? low : x > high ? high : x) & ((1u << bits) - 1);

@@ -65,6 +65,7 @@ static inline u32 reverse_u32(u32 x)
 static inline u32 nth_set_bit(u32 x, u32 base, s32 n)
 {
     if (n == 0) return base < 32 && x >> base & 1 ? base : ~0u;
+    if (n == INT32_MIN) return 0; /* ptxas's code negates n */
     u32 left = n < 0 ? 0 - (u32)n : (u32)n;
     for (u32 at = base; at<32; at += n> 0 ? 1 : ~0u)
         if (x >> at & 1 && --left == 0) return at;
