@@ -23,11 +23,12 @@
 static bool whole_warp(struct warp *w, const struct inst *in, u32 mask)
 {
     if (mask == ALL_LANES) return true;
-    if (w->live != ALL_LANES)
+    if (w->live != ALL_LANES || mask != w->active)
         fault(
             w, in, mask, ERR_LAUNCH_FAILURE,
-            "all 32 threads of a warp must execute this instruction together; of this warp only lanes 0x%08x are alive",
-            w->live);
+            "all 32 threads of a warp must execute this instruction together: lanes 0x%08x do, lanes 0x%08x %s",
+            mask, w->live != ALL_LANES ? ~w->live : w->active & ~mask,
+            w->live != ALL_LANES ? "have exited or never were" : "skip it");
     return warp_gather(w, in, mask, ALL_LANES, false) != 0;
 }
 
@@ -212,20 +213,26 @@ static void multiply_float(const struct product *p, const u32 (*a)[TILE], const 
     (options.exact_mma ? dot_exact : dot_fused)(&rule, &rows, &cols, columns, d, d);
 }
 
+static void decode_integers(bool is_signed, const u32 (*words)[TILE], u32 depth, s32 (*out)[TILE])
+{
+    for (u32 k = 0; k < depth; k++)
+        for (u32 i = 0; i < TILE; i++) {
+            u32 byte = words[k / 4][i] >> 8 * (k % 4) & 0xff;
+            out[k][i] = is_signed ? (s8)byte : (s32)byte;
+        }
+}
+
 /* Exact; the last addition wraps around, or with .satfinite stays at the ends of s32's range. */
 static void multiply_integer(const struct product *p, const u32 (*a)[TILE], const u32 (*b)[TILE], u32 columns,
                              u32 (*d)[TILE])
 {
+    s32 rows[MAX_K][TILE], cols[MAX_K][TILE];
+    decode_integers(p->a == T_S8, a, p->k, rows);
+    decode_integers(p->b == T_S8, b, p->k, cols);
     for (u32 n = 0; n < columns; n++) {
         s32 sum[TILE] = {0};
-        for (u32 k = 0; k < p->k; k++) {
-            u32 up = 24 - k % 4 * 8; /* moves the byte to the top, from where a shift down extends its sign */
-            s32 y = p->b == T_S8 ? (s32)(b[k / 4][n] << up) >> 24 : (s32)(b[k / 4][n] << up >> 24);
-            if (p->a == T_S8)
-                for (u32 i = 0; i < TILE; i++) sum[i] += ((s32)(a[k / 4][i] << up) >> 24) * y;
-            else
-                for (u32 i = 0; i < TILE; i++) sum[i] += (s32)(a[k / 4][i] << up >> 24) * y;
-        }
+        for (u32 k = 0; k < p->k; k++)
+            for (u32 i = 0; i < TILE; i++) sum[i] += rows[k][i] * cols[k][n];
         for (u32 i = 0; i < TILE; i++) {
             s64 exact = (s64)sum[i] + (s32)d[n][i];
             s64 inside = exact > INT32_MAX ? INT32_MAX : exact < INT32_MIN ? INT32_MIN : exact;
@@ -260,44 +267,60 @@ static void count_flops(struct warp *w, const struct inst *in, const struct prod
  *
  * k8 of f16 and bf16, k4 of tf32 and k16 of bytes have 4 words: regs 0 and 1 of A, reg 0 of B. f16 C and D hold both
  * columns in one register: reg 0 is row g, reg 1 row g+8. m8n8k16 has the upper half only. */
+static inline void spread(const u32 *lane, u32 *rows, u32 pitch)
+{
+    for (u32 t = 0; t < 4; t++)
+        for (u32 g = 0; g < 8; g++) rows[t * pitch + g] = lane[4 * g + t];
+}
+
+static inline void collect(u32 *lane, const u32 *rows, u32 pitch)
+{
+    for (u32 t = 0; t < 4; t++)
+        for (u32 g = 0; g < 8; g++) lane[4 * g + t] = rows[t * pitch + g];
+}
+
 static void read_fragments(struct warp *w, const struct inst *in, const struct product *p,
                            u32 a[MAX_WORDS][TILE], u32 b[MAX_WORDS][TILE], u32 d[TILE][TILE])
 {
     const operand *A = in->more + p->registers[0], *B = A + p->registers[1], *C = B + p->registers[2];
-    for (u32 r = 0; r < p->registers[1]; r++) {
-        const u32 *lane = lanes_of(w, A[r]);
-        for (u32 l = 0; l < LANES; l++) a[4 * (r / 2) + l % 4][8 * (r % 2) + l / 4] = lane[l];
-    }
-    for (u32 r = 0; r < p->registers[2]; r++) {
-        const u32 *lane = lanes_of(w, B[r]);
-        for (u32 l = 0; l < LANES; l++) b[4 * r + l % 4][l / 4] = lane[l];
-    }
+    for (u32 r = 0; r < p->registers[1]; r++) spread(lanes_of(w, A[r]), &a[4 * (r / 2)][8 * (r % 2)], TILE);
+    for (u32 r = 0; r < p->registers[2]; r++) spread(lanes_of(w, B[r]), b[4 * r], TILE);
     for (u32 r = 0; r < p->registers[3]; r++) {
         const u32 *lane = lanes_of(w, C[r]);
-        for (u32 l = 0; l < LANES; l++)
-            if (p->d == T_F16) {
-                d[2 * (l % 4)][8 * r + l / 4] = lane[l] & 0xffff;
-                d[2 * (l % 4) + 1][8 * r + l / 4] = lane[l] >> 16;
-            } else {
-                d[2 * (l % 4) + r % 2][8 * (r / 2) + l / 4] = lane[l];
-            }
+        if (p->d == T_F16) {
+            u32 low[LANES], high[LANES];
+            for (u32 l = 0; l < LANES; l++) low[l] = lane[l] & 0xffff, high[l] = lane[l] >> 16;
+            spread(low, &d[0][8 * r], 2 * TILE);
+            spread(high, &d[1][8 * r], 2 * TILE);
+        } else {
+            spread(lane, &d[r % 2][8 * (r / 2)], 2 * TILE);
+        }
+    }
+}
+
+static void write_fragment(struct warp *w, const struct inst *in, const struct product *p, u32 d[TILE][TILE])
+{
+    for (u32 r = 0; r < p->registers[0]; r++) {
+        u32 *lane = lanes_of(w, in->more[r]);
+        if (p->d == T_F16) {
+            u32 low[LANES], high[LANES];
+            collect(low, &d[0][8 * r], 2 * TILE);
+            collect(high, &d[1][8 * r], 2 * TILE);
+            for (u32 l = 0; l < LANES; l++) lane[l] = low[l] | high[l] << 16;
+        } else {
+            collect(lane, &d[r % 2][8 * (r / 2)], 2 * TILE);
+        }
     }
 }
 
 static void exec_mma(struct warp *w, const struct inst *in, u32 mask)
 {
     const struct product *p = in->data;
-    u32 a[MAX_WORDS][TILE], b[MAX_WORDS][TILE], d[TILE][TILE];
+    u32 a[MAX_WORDS][TILE] = {0}, b[MAX_WORDS][TILE] = {0}, d[TILE][TILE] = {0};
     if (!whole_warp(w, in, mask)) return;
-    if (p->m == 8) memset(a, 0, sizeof a), memset(d, 0, sizeof d);
     read_fragments(w, in, p, a, b, d);
     multiply(p, a, b, 8, d);
-    for (u32 r = 0; r < p->registers[0]; r++) {
-        u32 *lane = lanes_of(w, in->more[r]);
-        for (u32 l = 0; l < LANES; l++)
-            lane[l] = p->d == T_F16 ? d[2 * (l % 4)][8 * r + l / 4] | d[2 * (l % 4) + 1][8 * r + l / 4] << 16
-                                    : d[2 * (l % 4) + r % 2][8 * (r / 2) + l / 4];
-    }
+    write_fragment(w, in, p, d);
     count_flops(w, in, p);
 }
 
@@ -457,7 +480,7 @@ static void exec_wmma_load(struct warp *w, const struct inst *in, u32 mask)
 }
 
 /* The words of a fragment, in order. */
-static void collect(struct warp *w, const operand *registers, u32 n, u32 words[MAX_MATRIX_BYTES / 4])
+static void gather_words(struct warp *w, const operand *registers, u32 n, u32 words[MAX_MATRIX_BYTES / 4])
 {
     for (u32 r = 0; r < n; r++) {
         const u32 *lane = lanes_of(w, registers[r]);
@@ -471,7 +494,7 @@ static void exec_wmma_store(struct warp *w, const struct inst *in, u32 mask)
     u8 image[MAX_MATRIX_BYTES];
     u32 words[MAX_MATRIX_BYTES / 4];
     if (!whole_warp(w, in, mask)) return;
-    collect(w, in->more, m->registers, words);
+    gather_words(w, in->more, m->registers, words);
     if (m->inner_first)
         memcpy(image, words, sizeof image);
     else
@@ -486,9 +509,9 @@ static void exec_wmma_mma(struct warp *w, const struct inst *in, u32 mask)
     u32 a_words[MAX_MATRIX_BYTES / 4], b_words[MAX_MATRIX_BYTES / 4], c_words[MAX_MATRIX_BYTES / 4],
         depth = words_of(p);
     if (!whole_warp(w, in, mask)) return;
-    collect(w, A, p->registers[1], a_words);
-    collect(w, B, p->registers[2], b_words);
-    collect(w, C, p->registers[3], c_words);
+    gather_words(w, A, p->registers[1], a_words);
+    gather_words(w, B, p->registers[2], b_words);
+    gather_words(w, C, p->registers[3], c_words);
     for (u32 row = 0; row < p->m; row += TILE)
         for (u32 column = 0; column < p->n; column += TILE) {
             u32 rows = p->m - row < TILE ? p->m - row : TILE,
