@@ -12,9 +12,10 @@ WITHOUT_SETUP := help clean doctor
 ifneq ($(filter-out $(WITHOUT_SETUP),$(MAKECMDGOALS)),)
 include build/config.mk
 GPU_NODES := $(strip $(sort $(wildcard /dev/nvidia[0-9]* /dev/dxg)))
-ifneq ($(and $(wildcard .venv/bin/python3),$(filter x$(GPU_NODES),x$(GPU_NODES_SEEN))),)
-else
+ifeq ($(MAKE_RESTARTS),)
+ifneq ($(if $(wildcard .venv/bin/python3),$(GPU_NODES),none),$(GPU_NODES_SEEN))
 build/config.mk: force
+endif
 endif
 endif
 
@@ -181,12 +182,15 @@ conformance-record: build/config.mk
 C_FILES     = $(shell find common chapters tools tests -name '*.[ch]')
 CUDA_FILES  = $(shell find common chapters tools tests -name '*.cu' -o -name '*.cuh')
 SHELL_FILES = .ci/run $(shell find tools tests -name '*.sh' -o -name '*.bash' -o -name '*.bats')
+# What cppcheck 2.10 gets wrong: it takes arrays filled in a loop for uninitialised (gcc -Werror judges that better), and
+# does not parse every GNU C expression.
+CPPCHECK_WRONG = --suppress=uninitvar --suppress=ctuuninitvar --suppress=internalAstError
 .PHONY: lint format
 lint: build
 	@echo "clang-format";  clang-format --dry-run -Werror $(C_FILES) $(CUDA_FILES)
 	@echo "shellcheck";    shellcheck $(SHELL_FILES)
 	@echo "cppcheck";      cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --enable=warning,portability \
-	    --suppress=missingInclude $(filter %.c,$(C_FILES))
+	    $(CPPCHECK_WRONG) $(filter %.c,$(C_FILES))
 
 ## format         apply the formatting
 format: build/config.mk
