@@ -3,7 +3,8 @@
 // Question: with two stages a tile must arrive while one other is multiplied; what if memory takes longer than that?
 //
 // With NUM_STAGES stages, NUM_STAGES - 1 tiles are on their way or waiting while one is multiplied. A round is now: wait
-// for this tile, meet at the barrier, start the copy of the tile NUM_STAGES - 1 ahead, multiply.
+// for this tile, meet at the barrier, multiply, start the copy of the tile NUM_STAGES - 1 ahead. The copy comes last:
+// what a warp wants first after the barrier is its fragments, and ldmatrix would queue behind the copies.
 //
 //      stage    0     1     2                       the stage of tile t + 2 is that of tile t - 1, and everyone who
 //      t = 0   mma  (1)   (2) <- start              has passed the barrier of round t has multiplied tile t - 1:
@@ -154,10 +155,10 @@ __global__ void __launch_bounds__(NUM_THREADS, 2)
     for (int tile = 0; tile < num_tiles; tile++) {
         const int stage = tile % NUM_STAGES;
         cp_async_wait_group<NUM_STAGES - 2>(); // This tile has arrived; those after it may be on their way.
-        __syncthreads(); // And so has every other thread's part of it. Everyone has read the stage filled next.
-        load_stage(tile + NUM_STAGES - 1, (tile + NUM_STAGES - 1) % NUM_STAGES);
+        __syncthreads(); // And so has every other thread's part of it. Everyone has read the stage filled below.
 
         mma_tile(acc, A_addr + stage * BLOCK_M * ROW_BYTES, B_addr + stage * BLOCK_N * ROW_BYTES);
+        load_stage(tile + NUM_STAGES - 1, (tile + NUM_STAGES - 1) % NUM_STAGES);
     }
 
     // Epilogue.
