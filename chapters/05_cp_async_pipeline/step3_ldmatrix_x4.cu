@@ -61,7 +61,7 @@ static __device__ void load_tile(uint32_t dst_addr, const __nv_bfloat16 *src, si
 // first: what it gives for each slice is the same in all rounds, and the stage's offset the same in all lanes.
 static __device__ void load_frags(uint32_t (&A_frag)[WARP_M / MMA_M][4],
                                   uint32_t (&B_frag)[WARP_N / MMA_N][2], uint32_t A_addr, uint32_t B_addr,
-                                  int slice)
+                                  int stage, int slice)
 {
     const uint32_t k_bytes = slice * MMA_K * sizeof(__nv_bfloat16);
 #pragma unroll
