@@ -4,37 +4,41 @@
 
 enum { MATRICES = 4, ROW_BYTES = 16 };
 
-#define LDMATRIX(TRANS, SPACE, ADDRESS, R, P)                                                                \
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4" TRANS SPACE ".b16 {%0, %1, %2, %3}, [%4];"                  \
-                 : "=r"((R)[0]), "=r"((R)[1]), "=r"((R)[2]), "=r"((R)[3])                                    \
-                 : ADDRESS(P)                                                                                \
+#define LDMATRIX(TRANS, SPACE, ADDRESS, R, P)                                               \
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4" TRANS SPACE ".b16 {%0, %1, %2, %3}, [%4];" \
+                 : "=r"((R)[0]), "=r"((R)[1]), "=r"((R)[2]), "=r"((R)[3])                   \
+                 : ADDRESS(P)                                                               \
                  : "memory")
-#define LDMATRIX_X2(TRANS, SPACE, ADDRESS, R, P)                                                             \
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2" TRANS SPACE ".b16 {%0, %1}, [%2];"                          \
-                 : "=r"((R)[0]), "=r"((R)[1])                                                                \
-                 : ADDRESS(P)                                                                                \
+#define LDMATRIX_X2(TRANS, SPACE, ADDRESS, R, P)                                    \
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2" TRANS SPACE ".b16 {%0, %1}, [%2];" \
+                 : "=r"((R)[0]), "=r"((R)[1])                                       \
+                 : ADDRESS(P)                                                       \
                  : "memory")
-#define LDMATRIX_X1(TRANS, SPACE, ADDRESS, R, P)                                                             \
-    asm volatile("ldmatrix.sync.aligned.m8n8.x1" TRANS SPACE ".b16 {%0}, [%1];"                              \
-                 : "=r"((R)[0])                                                                              \
-                 : ADDRESS(P)                                                                                \
+#define LDMATRIX_X1(TRANS, SPACE, ADDRESS, R, P)                                \
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1" TRANS SPACE ".b16 {%0}, [%1];" \
+                 : "=r"((R)[0])                                                 \
+                 : ADDRESS(P)                                                   \
                  : "memory")
-#define STMATRIX(TRANS, SPACE, ADDRESS, R, P)                                                                \
-    asm volatile("stmatrix.sync.aligned.m8n8.x4" TRANS SPACE ".b16 [%4], {%0, %1, %2, %3};" ::"r"((R)[0]),   \
-                 "r"((R)[1]), "r"((R)[2]), "r"((R)[3]), ADDRESS(P)                                           \
+#define STMATRIX(TRANS, SPACE, ADDRESS, R, P)                                                              \
+    asm volatile("stmatrix.sync.aligned.m8n8.x4" TRANS SPACE ".b16 [%4], {%0, %1, %2, %3};" ::"r"((R)[0]), \
+                 "r"((R)[1]), "r"((R)[2]), "r"((R)[3]), ADDRESS(P)                                         \
                  : "memory")
-#define STMATRIX_X2(TRANS, SPACE, ADDRESS, R, P)                                                             \
-    asm volatile("stmatrix.sync.aligned.m8n8.x2" TRANS SPACE ".b16 [%2], {%0, %1};" ::"r"((R)[0]),           \
-                 "r"((R)[1]), ADDRESS(P)                                                                     \
+#define STMATRIX_X2(TRANS, SPACE, ADDRESS, R, P)                                                   \
+    asm volatile("stmatrix.sync.aligned.m8n8.x2" TRANS SPACE ".b16 [%2], {%0, %1};" ::"r"((R)[0]), \
+                 "r"((R)[1]), ADDRESS(P)                                                           \
                  : "memory")
-#define STMATRIX_X1(TRANS, SPACE, ADDRESS, R, P)                                                             \
-    asm volatile("stmatrix.sync.aligned.m8n8.x1" TRANS SPACE ".b16 [%1], {%0};" ::"r"((R)[0]), ADDRESS(P)    \
+#define STMATRIX_X1(TRANS, SPACE, ADDRESS, R, P)                                                          \
+    asm volatile("stmatrix.sync.aligned.m8n8.x1" TRANS SPACE ".b16 [%1], {%0};" ::"r"((R)[0]), ADDRESS(P) \
                  : "memory")
 
 enum form { X1, X2, X4, X1_TRANS, X2_TRANS, X4_TRANS, X4_GENERIC, FORMS };
-static const char *const names[] = {"x1", "x2", "x4", "x1.trans", "x2.trans", "x4.trans", "x4, generic address"};
+static const char *const names[] = {
+    "x1", "x2", "x4", "x1.trans", "x2.trans", "x4.trans", "x4, generic address"};
 
-__host__ __device__ static int matrices_of(int form) { return form % 3 == X1 && form != X4_GENERIC ? 1 : form % 3 == X2 ? 2 : 4; }
+__host__ __device__ static int matrices_of(int form)
+{
+    return form % 3 == X1 && form != X4_GENERIC ? 1 : form % 3 == X2 ? 2 : 4;
+}
 
 // Row r of matrix m starts at pitch * r + 16 * m: as in a tile of four matrices side by side. Lanes that give no row
 // address give a bad one.
@@ -42,7 +46,8 @@ __global__ void load_kernel(u32 *out, const u16 *codes, int pitch)
 {
     __shared__ __align__(128) u8 tile[8 * 256];
     const int lane = threadIdx.x, m = lane / 8, row = lane % 8;
-    for (int i = lane; i < 256; i += 32) *(u16 *)&tile[i % 64 / 8 * pitch + i / 64 * ROW_BYTES + i % 8 * 2] = codes[i];
+    for (int i = lane; i < 256; i += 32)
+        *(u16 *)&tile[i % 64 / 8 * pitch + i / 64 * ROW_BYTES + i % 8 * 2] = codes[i];
     __syncthreads();
     const u8 *p = &tile[row * pitch + m * ROW_BYTES];
     const u32 address = (u32)__cvta_generic_to_shared(p);
@@ -99,8 +104,10 @@ __global__ void move_kernel(u32 *out)
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out[threadIdx.x]) : "r"(in));
 }
 
-
-static u32 code_at(int m, int row, int col) { return m * 64 + row * 8 + col; }
+static u32 code_at(int m, int row, int col)
+{
+    return m * 64 + row * 8 + col;
+}
 
 int main(int argc, char **argv)
 {
@@ -111,7 +118,8 @@ int main(int argc, char **argv)
     CUDA_CHECK(cudaMalloc((void **)&device, 65536));
     CUDA_CHECK(cudaMemcpy(device + 32768, codes, sizeof codes, cudaMemcpyHostToDevice));
     if (argc > 1) { // "conflicts": rows 128 bytes apart, all in the same banks; "free": 16 bytes more
-        load_kernel<<<1, 32>>>((u32 *)device, (const u16 *)(device + 32768), strcmp(argv[1], "free") ? 128 : 144);
+        load_kernel<<<1, 32>>>((u32 *)device, (const u16 *)(device + 32768),
+                               strcmp(argv[1], "free") ? 128 : 144);
         return !launched(argv[1]);
     }
     for (int pitch = 64; pitch <= 80; pitch += 16) {
@@ -148,6 +156,7 @@ int main(int argc, char **argv)
     if (!launched("movmatrix")) return 1;
     CUDA_CHECK(cudaMemcpy(loaded, device, 128, cudaMemcpyDeviceToHost));
     for (int lane = 0; lane < 32; lane++)
-        check(lane, loaded[lane], code_at(0, lane % 4 * 2, lane / 4) | code_at(0, lane % 4 * 2 + 1, lane / 4) << 16);
+        check(lane, loaded[lane],
+              code_at(0, lane % 4 * 2, lane / 4) | code_at(0, lane % 4 * 2 + 1, lane / 4) << 16);
     return check_end("fragments");
 }

@@ -6,8 +6,14 @@
 using namespace nvcuda;
 using precision_tf32 = wmma::precision::tf32;
 
-template <class T> struct memory_of { using type = T; };
-template <> struct memory_of<precision_tf32> { using type = float; };
+template <class T>
+struct memory_of {
+    using type = T;
+};
+template <>
+struct memory_of<precision_tf32> {
+    using type = float;
+};
 
 // D = 2 (A B + C): the factor in the fragment's own elements.
 template <int M, int N, int K, class T, class ACC, class LAYOUT_A, class LAYOUT_B, bool IN_SHARED>
@@ -35,12 +41,31 @@ __global__ void product_kernel(const typename memory_of<T>::type *A, const typen
     wmma::store_matrix_sync(D, c, ldc, layout_C);
 }
 
-static int draw_value(bool is_unsigned) { return (int)(random_u64() % 9) - (is_unsigned ? 0 : 4); }
+static int draw_value(bool is_unsigned)
+{
+    return (int)(random_u64() % 9) - (is_unsigned ? 0 : 4);
+}
 
-template <class T> static T value_of(int v) { return (T)(float)v; }
-template <> s8 value_of<s8>(int v) { return (s8)v; }
-template <> u8 value_of<u8>(int v) { return (u8)v; }
-template <> int value_of<int>(int v) { return v; }
+template <class T>
+static T value_of(int v)
+{
+    return (T)(float)v;
+}
+template <>
+s8 value_of<s8>(int v)
+{
+    return (s8)v;
+}
+template <>
+u8 value_of<u8>(int v)
+{
+    return (u8)v;
+}
+template <>
+int value_of<int>(int v)
+{
+    return v;
+}
 
 template <int M, int N, int K, class T, class ACC, class LAYOUT_A, class LAYOUT_B, bool IN_SHARED>
 static void product(const char *name)
@@ -58,11 +83,13 @@ static void product(const char *name)
         for (int c_rows = 0; c_rows < 2; c_rows++) {
             for (int i = 0; i < M * K; i++) {
                 A[i] = draw_value(std::is_same<T, u8>::value);
-                A_host[A_rows ? i / K * (K + pad) + i % K : i % K * (M + pad) + i / K] = value_of<element>(A[i]);
+                A_host[A_rows ? i / K * (K + pad) + i % K : i % K * (M + pad) + i / K] =
+                    value_of<element>(A[i]);
             }
             for (int i = 0; i < K * N; i++) {
                 B[i] = draw_value(std::is_same<T, u8>::value);
-                B_host[B_rows ? i / N * (N + pad) + i % N : i % N * (K + pad) + i / N] = value_of<element>(B[i]);
+                B_host[B_rows ? i / N * (N + pad) + i % N : i % N * (K + pad) + i / N] =
+                    value_of<element>(B[i]);
             }
             for (int i = 0; i < M * N; i++) {
                 C[i] = draw_value(false);
@@ -87,10 +114,10 @@ static void product(const char *name)
 }
 
 // The four pairs of layouts; one of them with B in shared memory.
-#define LAYOUTS(M, N, K, T, ACC)                                                                             \
-    product<M, N, K, T, ACC, wmma::row_major, wmma::col_major, false>(#M "x" #N "x" #K " " #T " row col");   \
-    product<M, N, K, T, ACC, wmma::row_major, wmma::row_major, true>(#M "x" #N "x" #K " " #T " row row");    \
-    product<M, N, K, T, ACC, wmma::col_major, wmma::col_major, false>(#M "x" #N "x" #K " " #T " col col");   \
+#define LAYOUTS(M, N, K, T, ACC)                                                                           \
+    product<M, N, K, T, ACC, wmma::row_major, wmma::col_major, false>(#M "x" #N "x" #K " " #T " row col"); \
+    product<M, N, K, T, ACC, wmma::row_major, wmma::row_major, true>(#M "x" #N "x" #K " " #T " row row");  \
+    product<M, N, K, T, ACC, wmma::col_major, wmma::col_major, false>(#M "x" #N "x" #K " " #T " col col"); \
     product<M, N, K, T, ACC, wmma::col_major, wmma::row_major, false>(#M "x" #N "x" #K " " #T " col row");
 #define SHAPES(T, ACC) LAYOUTS(16, 16, 16, T, ACC) LAYOUTS(32, 8, 16, T, ACC) LAYOUTS(8, 32, 16, T, ACC)
 

@@ -465,7 +465,7 @@ static void arrive(struct warp *w, const struct inst *in, u32 lane, struct mbarr
     if (count > (u32)m->pending)
         fault(
             w, in, 1u << lane, ERR_LAUNCH_FAILURE,
-            "over-arrival: %u arrivals at the mbarrier at shared offset %u, whose phase %llu needs %d more of %d (and %d bytes)",
+            "over-arrival: %u arrivals at the mbarrier at shared offset %u, where phase %llu lacks only %d of %d (and %d bytes)",
             count, m->offset, (unsigned long long)m->phase, m->pending, m->expected, m->tx);
     m->pending -= (s32)count;
     phase_check(w->block->async, m);
