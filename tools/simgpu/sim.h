@@ -257,7 +257,8 @@ enum special {
     SR_CLUSTER_CTARANK,
     SR_CLUSTER_NCTARANK,
     SR_GRIDID,
-    SR_ZERO,
+    SR_WORKSPACE_HIGH, /* address of struct launch.workspace, where cooperative groups keep their grid barrier */
+    SR_WORKSPACE_LOW,
     NUM_SPECIAL
 };
 
@@ -283,8 +284,8 @@ struct block {
     struct warp *warps;
     u32 live_warps; /* warps with a lane that has not exited */
     u32 live_threads;
-    u32 cluster_rank;       /* rank in the cluster, 0 without */
-    struct block **cluster; /* the cluster's blocks by rank, NULL without */
+    u32 cluster_rank;          /* rank in the cluster, 0 without */
+    struct block **cluster;    /* the cluster's blocks by rank, NULL without */
     struct block_async *async; /* mbarriers: exec/async.c */
 };
 
@@ -297,6 +298,7 @@ struct launch {
     u8 *params;      /* the kernel's parameter buffer */
     u64 grid_id;
     bool cooperative;
+    u64 workspace;       /* cooperative launches: 8 bytes of zeros in global memory, else 0 */
     u32 resident_blocks; /* how many blocks the whole device holds at once */
     int error;           /* set by fault() */
 };
@@ -335,6 +337,7 @@ extern struct options options;
 
 /* The CUDA error codes a fault turns into (driver_types.h). */
 enum {
+    ERR_OUT_OF_MEMORY = 2,
     ERR_ILLEGAL_INSTRUCTION = 715,
     ERR_MISALIGNED = 716,
     ERR_INVALID_ADDRESS_SPACE = 717,

@@ -94,7 +94,9 @@ static void exec_barrier(struct warp *w, const struct inst *in, u32 mask)
 
 static void exec_warp_sync(struct warp *w, const struct inst *in, u32 mask)
 {
-    u32 want = ((u32 *)lanes_of(w, in->a))[first_lane(mask)];
+    const u32 *member = lanes_of(w, in->a);
+    u32 want = 0;
+    for (u32 i = 0; i < LANES; i++) want |= mask >> i & 1 ? member[i] : 0;
     warp_gather(w, in, mask, want, true);
 }
 

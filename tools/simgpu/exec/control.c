@@ -396,6 +396,8 @@ static const struct {
     {"%cluster_nctaid.x", SR_CLUSTER_NCTAID_X},
     {"%cluster_nctaid.y", SR_CLUSTER_NCTAID_Y},
     {"%cluster_nctaid.z", SR_CLUSTER_NCTAID_Z},
+    {"%envreg1", SR_WORKSPACE_HIGH},
+    {"%envreg2", SR_WORKSPACE_LOW},
     {"%cluster_ctarank", SR_CLUSTER_CTARANK},
     {"%cluster_nctarank", SR_CLUSTER_NCTARANK},
 };

@@ -6,15 +6,29 @@
 #include "../front/lower.h"
 #include "warp.h"
 
-/* The lanes that take part: all of the member mask, once they have come here. 0: not yet. */
+/* Each lane names in its member mask the lanes it acts with; a warp may hold several such groups at once, as a labelled
+ * partition makes them. Returns the lanes to execute for: all members of all groups, once they have come here; else 0. */
 static u32 members(struct warp *w, const struct inst *in, u32 mask, operand member_mask)
 {
     if (member_mask == NO_OPERAND) return mask;
-    u32 want = ((u32 *)lanes_of(w, member_mask))[first_lane(mask)];
-    if (!(want & mask))
-        fault(w, in, mask, ERR_LAUNCH_FAILURE,
-              "the member mask 0x%08x names none of the lanes 0x%08x that execute it", want, mask);
+    const u32 *member = lanes_of(w, member_mask);
+    u32 want = 0, missing = 0;
+    for (u32 i = 0; i < LANES; i++) {
+        if (!(mask >> i & 1)) continue;
+        want |= member[i];
+        missing |= (~member[i] >> i & 1) << i;
+    }
+    if (missing)
+        fault(w, in, missing, ERR_LAUNCH_FAILURE,
+              "lane %u executes it, but its own member mask 0x%08x does not name it", first_lane(missing),
+              member[first_lane(missing)]);
     return warp_gather(w, in, mask, want, false);
+}
+
+/* The lanes that lane i acts with. */
+static u32 group_of(struct warp *w, operand member_mask, u32 mask, u32 i)
+{
+    return member_mask == NO_OPERAND ? mask : ((u32 *)lanes_of(w, member_mask))[i] & mask;
 }
 
 /* ---- shfl ---------------------------------------------------------------------------------------------------------------- */
@@ -93,15 +107,19 @@ static void exec_vote(struct warp *w, const struct inst *in, u32 mask)
     mask = members(w, in, mask, in->b);
     if (!mask) return;
     u32 truth = (predicate_of(w, in->a) ^ (in->aux ? ~0u : 0)) & mask;
-    if (in->flags == VOTE_BALLOT) {
-        u32 *d = lanes_of(w, in->d);
-        FOR_LANES(mask, { d[i] = truth; });
-        return;
+    u32 yes = 0, *d = lanes_of(w, in->d);
+    for (u32 i = 0; i < LANES; i++) {
+        u32 group = group_of(w, in->b, mask, i), on = truth & group;
+        switch (in->flags) {
+        case VOTE_BALLOT:
+            if (mask >> i & 1) d[i] = on;
+            break;
+        case VOTE_ALL: yes |= (u32)(on == group) << i; break;
+        case VOTE_ANY: yes |= (u32)(on != 0) << i; break;
+        default: yes |= (u32)(on == group || !on) << i; break;
+        }
     }
-    bool yes = in->flags == VOTE_ALL   ? truth == mask
-               : in->flags == VOTE_ANY ? truth != 0
-                                       : truth == mask || !truth;
-    set_predicate(w, in->d, mask, yes ? ALL_LANES : 0);
+    if (in->flags != VOTE_BALLOT) set_predicate(w, in->d, mask, yes);
 }
 
 static bool lower_vote(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
@@ -148,12 +166,13 @@ static void exec_match(struct warp *w, const struct inst *in, u32 mask)
     for (int i = 0; i < LANES; i++) {
         same[i] = 0;
         for (int j = 0; j < LANES; j++) same[i] |= (u32)(value[i] == value[j]) << j;
-        same[i] &= mask;
-        if (mask >> i & 1 && same[i] != mask) all = 0;
+        u32 group = group_of(w, in->b, mask, (u32)i);
+        same[i] &= group;
+        if (in->flags && same[i] != group) same[i] = 0, all &= ~(1u << i);
     }
     if (in->d != NO_OPERAND) {
         u32 *d = lanes_of(w, in->d);
-        FOR_LANES(mask, { d[i] = in->flags ? (all ? mask : 0) : same[i]; });
+        FOR_LANES(mask, { d[i] = same[i]; });
     }
     if (in->more && in->more[0] != NO_OPERAND) set_predicate(w, in->more[0], mask, all);
 }
@@ -187,20 +206,26 @@ static void exec_redux(struct warp *w, const struct inst *in, u32 mask)
     mask = members(w, in, mask, in->b);
     if (!mask) return;
     const u32 *a = lanes_of(w, in->a);
-    u32 *d = lanes_of(w, in->d), r = a[first_lane(mask)];
-    for (u32 i = first_lane(mask) + 1; i < LANES; i++) {
-        if (!(mask >> i & 1)) continue;
-        bool less = in->aux ? (s32)a[i] < (s32)r : a[i] < r;
-        switch (in->flags) {
-        case REDUX_ADD: r += a[i]; break;
-        case REDUX_MIN: r = less ? a[i] : r; break;
-        case REDUX_MAX: r = less ? r : a[i]; break;
-        case REDUX_AND: r &= a[i]; break;
-        case REDUX_OR: r |= a[i]; break;
-        default: r ^= a[i]; break;
+    u32 result[LANES], *d = lanes_of(w, in->d);
+    for (u32 left = mask, group; left; left &= ~group) {
+        group = group_of(w, in->b, mask, first_lane(left));
+        u32 r = a[first_lane(group)];
+        for (u32 rest = group & (group - 1); rest; rest &= rest - 1) {
+            u32 v = a[first_lane(rest)];
+            bool less = in->aux ? (s32)v < (s32)r : v < r;
+            switch (in->flags) {
+            case REDUX_ADD: r += v; break;
+            case REDUX_MIN: r = less ? v : r; break;
+            case REDUX_MAX: r = less ? r : v; break;
+            case REDUX_AND: r &= v; break;
+            case REDUX_OR: r |= v; break;
+            default: r ^= v; break;
+            }
         }
+        for (u32 i = 0; i < LANES; i++)
+            if (group >> i & 1) result[i] = r;
     }
-    FOR_LANES(mask, { d[i] = r; });
+    FOR_LANES(mask, { d[i] = result[i]; });
 }
 
 static bool lower_redux(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
@@ -226,12 +251,14 @@ static void exec_elect(struct warp *w, const struct inst *in, u32 mask)
 {
     mask = members(w, in, mask, in->b);
     if (!mask) return;
-    u32 leader = first_lane(mask);
-    if (in->d != NO_OPERAND) {
-        u32 *d = lanes_of(w, in->d);
-        FOR_LANES(mask, { d[i] = leader; });
+    u32 leaders = 0;
+    for (u32 i = 0; i < LANES; i++) {
+        if (!(mask >> i & 1)) continue;
+        u32 leader = first_lane(group_of(w, in->b, mask, i));
+        leaders |= 1u << leader;
+        if (in->d != NO_OPERAND) ((u32 *)lanes_of(w, in->d))[i] = leader;
     }
-    set_predicate(w, in->a, mask, 1u << leader);
+    set_predicate(w, in->a, mask, leaders);
 }
 
 static bool lower_elect(struct lowering *lo, const struct ptx_inst *p, struct inst *in)

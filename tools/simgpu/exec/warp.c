@@ -398,6 +398,8 @@ static void set_special_registers(struct warp *w)
     fill(sr[SR_DYNAMIC_SMEM], l->dynamic_bytes);
     fill(sr[SR_TOTAL_SMEM], l->shared_bytes);
     fill(sr[SR_GRIDID], (u32)l->grid_id);
+    fill(sr[SR_WORKSPACE_HIGH], (u32)(l->workspace >> 32));
+    fill(sr[SR_WORKSPACE_LOW], (u32)l->workspace);
     u32 rank_size = 1;
     for (int d = 0; d < 3; d++) {
         u32 c = l->cluster[d] ? l->cluster[d] : 1;

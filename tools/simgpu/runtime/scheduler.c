@@ -10,6 +10,7 @@
 #include "../exec/async.h"
 #include "../exec/warp.h"
 #include "../report/report.h"
+#include "heap.h"
 
 enum {
     QUANTUM = 20000, /* instructions before the next warp has its turn, unless the warp waits earlier */
@@ -203,6 +204,8 @@ int launch_run(struct launch *l)
 {
     static pthread_mutex_t one_at_a_time =
         PTHREAD_MUTEX_INITIALIZER; /* grids run one after the other, as in one stream */
+    if (l->cooperative && (l->workspace = heap_alloc(8, ALLOCATION_VARIABLE, "(grid workspace)")) == 0)
+        return ERR_OUT_OF_MEMORY;
     pthread_mutex_lock(&one_at_a_time);
     struct grid grid = {.launch = l,
                         .blocks = (u64)l->grid[0] * l->grid[1] * l->grid[2],
@@ -237,6 +240,7 @@ int launch_run(struct launch *l)
             readable_name(l->kernel->name), (unsigned long long)executed, ms, started,
             (double)executed / ms * 1e-3);
     }
+    if (l->workspace) heap_free(l->workspace);
     pthread_mutex_unlock(&one_at_a_time);
     return l->error;
 }
