@@ -506,9 +506,9 @@ static void settle_if_awaited(struct warp *w, const struct inst *in, struct mbar
 
 /* ---- mbarrier: instructions -------------------------------------------------------------------------------------------- */
 
-enum { DROPS = 1, NO_COMPLETE = 2, EXPECTS = 4 }; /* arrive */
-enum { PARITY = 1, BLOCKS = 2 };                  /* wait */
-enum { NO_INCREMENT = 1 };                        /* cp.async.mbarrier.arrive */
+enum { DROPS = 1, EXPECTS = 2 }; /* arrive */
+enum { PARITY = 1, BLOCKS = 2 }; /* wait */
+enum { NO_INCREMENT = 1 };       /* cp.async.mbarrier.arrive */
 
 static u32 count_of(struct warp *w, const struct inst *in, u32 lane)
 {
@@ -550,7 +550,8 @@ static void exec_inval(struct warp *w, const struct inst *in, u32 mask)
     }
 }
 
-/* d: the state before, or NO_OPERAND; b: count, or bytes with EXPECTS */
+/* d: the state before, or NO_OPERAND; b: count, or bytes with EXPECTS. An arrival .noComplete that completes the phase all
+ * the same, which PTX leaves undefined, does so on an H200 and here. */
 static void exec_arrive(struct warp *w, const struct inst *in, u32 mask)
 {
     u32 offset[LANES];
@@ -562,10 +563,6 @@ static void exec_arrive(struct warp *w, const struct inst *in, u32 mask)
         u32 bytes = in->flags & EXPECTS ? ((u32 *)lanes_of(w, in->b))[i] : 0;
         state[i] = (mbarrier_word(m) & ~0xffffffffull) |
                    (in->flags & EXPECTS ? bytes : count); /* the low word, as on an H200 */
-        if (in->flags & NO_COMPLETE && (s32)count == m->pending && !m->tx)
-            fault(w, in, 1u << i, ERR_LAUNCH_FAILURE,
-                  "an arrival .noComplete completes the phase of the mbarrier at shared offset %u",
-                  offset[i]);
         if (in->flags & EXPECTS) add_tx(w, in, i, m, bytes);
         if (in->flags & DROPS) m->expected -= (s32)count;
         arrive(w, in, i, m, count);
@@ -745,7 +742,7 @@ static bool lower_cp(struct lowering *lo, const struct ptx_inst *p, struct inst 
 /* mbarrier.arrive{_drop}{.expect_tx}{.noComplete}.b64 {state}, [addr]{, count} */
 static bool lower_arrive(struct lowering *lo, const struct ptx_inst *p, struct inst *in, bool drops)
 {
-    static const struct flag flags[] = {{"expect_tx", EXPECTS}, {"noComplete", NO_COMPLETE}, {NULL, 0}};
+    static const struct flag flags[] = {{"expect_tx", EXPECTS}, {"noComplete", 0}, {NULL, 0}};
     if (!read_modifiers(lo, p, in, 1, flags)) return false;
     bool has_state = p->op_count && p->op[0].kind != OPERAND_ADDRESS;
     u32 operands = p->op_count - has_state;

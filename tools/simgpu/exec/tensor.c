@@ -508,6 +508,8 @@ static void exec_wmma_mma(struct warp *w, const struct inst *in, u32 mask)
     const operand *A = in->more + p->registers[0], *B = A + p->registers[1], *C = B + p->registers[2];
     u32 a_words[MAX_MATRIX_BYTES / 4], b_words[MAX_MATRIX_BYTES / 4], c_words[MAX_MATRIX_BYTES / 4],
         depth = words_of(p);
+    struct product step = *p;
+    if (p->a == T_TF32) step.k = 4; /* ptxas makes m16n8k4 of it, two in a row */
     if (!whole_warp(w, in, mask)) return;
     gather_words(w, A, p->registers[1], a_words);
     gather_words(w, B, p->registers[2], b_words);
@@ -526,7 +528,7 @@ static void exec_wmma_mma(struct warp *w, const struct inst *in, u32 mask)
                     u32 at = (column + n) * p->m + row + i;
                     d[n][i] = p->d == T_F16 ? ((u16 *)c_words)[at] : c_words[at];
                 }
-            multiply(p, a, b, columns, d);
+            for (u32 k = 0; k < depth; k += words_of(&step)) multiply(&step, a + k, b + k, columns, d);
             for (u32 n = 0; n < columns; n++)
                 for (u32 i = 0; i < rows; i++) {
                     u32 at = (column + n) * p->m + row + i;
