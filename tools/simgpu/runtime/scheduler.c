@@ -14,7 +14,8 @@
 
 enum {
     QUANTUM = 20000, /* instructions before the next warp has its turn, unless the warp waits earlier */
-    PATIENCE = 64,   /* turns after which a block that is not done shares its worker with a further block */
+    COOPERATIVE_QUANTUM = 500, /* the same where blocks spin until all of the grid have come to a barrier */
+    PATIENCE = 64, /* turns after which a block that is not done shares its worker with a further block */
 };
 
 struct grid {
@@ -75,7 +76,7 @@ static void block_turn(struct block *b, u64 *random)
 {
     u64 before = 0, after = 0;
     for (u32 k = 0; k < b->warp_count; k++) before += b->warps[k].executed;
-    u32 first = 0, step = 1;
+    u32 first = 0, step = 1, quantum = b->launch->cooperative ? COOPERATIVE_QUANTUM : QUANTUM;
     if (options.seed) {
         *random = *random * 6364136223846793005u + 1442695040888963407u;
         first = (u32)(*random >> 33) % b->warp_count;
@@ -83,7 +84,7 @@ static void block_turn(struct block *b, u64 *random)
     }
     for (u32 n = 0; n < b->warp_count; n++) {
         struct warp *w = &b->warps[(first + n * step) % b->warp_count];
-        if (w->live) warp_run(w, options.seed ? (s32)(1 + (*random >> 40) % QUANTUM) : QUANTUM);
+        if (w->live) warp_run(w, (s32)(options.seed ? 1 + (*random >> 40) % quantum : quantum));
     }
     for (u32 k = 0; k < b->warp_count; k++) after += b->warps[k].executed;
     b->worker->executed += after - before;
@@ -137,6 +138,8 @@ static void run_blocks(struct work *work)
 {
     struct worker *w = &work->worker;
     u32 turns = 0;
+    while (w->launch->cooperative && take_block(work)) {
+    }
     while (!w->launch->error && (w->block_count || take_block(work))) {
         bool done = false;
         for (u32 k = 0; k < w->block_count; k++) {
@@ -151,7 +154,7 @@ static void run_blocks(struct work *work)
         }
         turns = done ? 0 : turns + 1;
         /* Blocks that are not done may be waiting for blocks that have not started. */
-        if (turns >= PATIENCE || (turns && w->launch->cooperative)) {
+        if (turns >= PATIENCE) {
             take_block(work);
             turns = 0;
         }
