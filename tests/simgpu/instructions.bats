@@ -33,6 +33,8 @@ family() {
 
 @test "simgpu: barriers, fences and messages between blocks" { family barrier; }
 
+@test "simgpu: cp.async and mbarrier, apart and in a ring" { family async; }
+
 @test "simgpu: control flow, calls and special registers" { family control; }
 
 @test "simgpu: device printf formats as C does" {

@@ -232,6 +232,45 @@ BHALF(min_nan, "min.NaN", TWO)
 BHALF(max_nan, "max.NaN", TWO)
 BHALF(max_xorsign, "max.xorsign.abs", TWO)
 
+#define TESTP(KIND)                                                              \
+    SCALAR(testp_##KIND##_f32, u16, u32, u32, u32, F32, UNUSED, UNUSED, bits(),  \
+           "{ .reg .pred p; testp." #KIND ".f32 p, %1; selp.u16 %0, 1, 0, p; }") \
+    SCALAR(testp_##KIND##_f64, u16, u64, u64, u64, F64, UNUSED, UNUSED, bits(),  \
+           "{ .reg .pred p; testp." #KIND ".f64 p, %1; selp.u16 %0, 1, 0, p; }")
+TESTP(finite)
+TESTP(infinite)
+TESTP(number)
+TESTP(notanumber)
+TESTP(normal)
+TESTP(subnormal)
+
+// Results about the smallest normal number, where .ftz must decide: x is that number and up to 255 units more, y is 1 less up
+// to 255 units, and for fma z adds a small fraction of a unit.
+#define EDGE_OPERANDS                                                                         \
+    "{ .reg .b32 x, y, z; and.b32 x, %1, 255; add.u32 x, x, 0x00800000; and.b32 y, %2, 255; " \
+    "sub.u32 y, 0x3f800000, y; and.b32 z, %3, 0x80ffffff; add.u32 z, z, 0x00800000; "
+#define EDGES(ROUND)                                                                                  \
+    U32(mul_##ROUND##_ftz_edge_f32, INT32, EDGE_OPERANDS "mul." #ROUND ".ftz.f32 %0, x, y; }")        \
+    U32(fma_##ROUND##_ftz_edge_f32, INT32,                                                            \
+        EDGE_OPERANDS "neg.f32 x, x; fma." #ROUND ".ftz.f32 %0, z, 0f30000001, x; }")                 \
+    U32(div_##ROUND##_ftz_edge_f32, INT32,                                                            \
+        EDGE_OPERANDS "add.u32 y, y, 255; div." #ROUND ".ftz.f32 %0, x, y; }")                        \
+    SCALAR(cvt_##ROUND##_ftz_edge_f32_f64, u32, u64, u64, u64, INT32, INT32, UNUSED, bits(),          \
+           "{ .reg .b64 x; .reg .b32 n, h; cvt.u32.u64 n, %2; and.b32 n, n, 31; mov.b64 {h, _}, %1; " \
+           "cvt.s64.s32 x, h; shl.b64 x, x, n; add.s64 x, x, 0x3810000000000000; cvt." #ROUND         \
+           ".ftz.f32.f64 %0, x; }")
+EDGES(rn)
+EDGES(rz)
+EDGES(rm)
+EDGES(rp)
+// The same for f16.
+U16(mul_ftz_edge_f16, INT16,
+    "{ .reg .b16 x, y; and.b16 x, %1, 31; add.u16 x, x, 0x0400; and.b16 y, %2, 31; sub.u16 y, 0x3c00, y; "
+    "mul.ftz.f16 %0, x, y; }")
+U16(fma_ftz_edge_f16, INT16,
+    "{ .reg .b16 x, y, k; mov.b16 k, 0x1401; and.b16 x, %1, 31; add.u16 x, x, 0x0400; neg.f16 x, x; and.b16 y, %2, 0x83ff; "
+    "add.u16 y, y, 0x0400; fma.rn.ftz.f16 %0, y, k, x; }")
+
 // ---- cvt: NaN, infinity and out of range to each integer type, and the narrow formats -----------------------------
 
 #define CVT(NAME, TD, TA, KIND, PTX) \
@@ -407,6 +446,9 @@ CELL(red_shared_add_f16x2, u32, F16X2, shared, "red.shared.add.noftz.f16x2")
 CELL(red_global_add_bf16x2, u32, BF16X2, global, "red.global.add.noftz.bf16x2")
 CELL(red_shared_add_bf16x2, u32, BF16X2, shared, "red.shared.add.noftz.bf16x2")
 CELL(red_global_add_f64, u64, F64, global, "red.global.add.f64")
+CELL(red_shared_add_f64, u64, F64, shared, "red.shared.add.f64")
+CELL(red_global_add_f16, u16, F16, global, "red.global.add.noftz.f16")
+CELL(red_global_add_bf16, u16, BF16, global, "red.global.add.noftz.bf16")
 CELL(red_global_inc, u32, INT32, global, "red.global.inc.u32")
 CELL(red_global_dec, u32, INT32, global, "red.global.dec.u32")
 SCALAR(

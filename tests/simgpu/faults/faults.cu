@@ -199,16 +199,12 @@ __global__ void source_changed(int *x)
 __global__ void over_arrival(int *x)
 {
     __shared__ uint64_t barrier;
-    uint64_t state = 0;
-    if (threadIdx.x == 0)
-        asm volatile("mbarrier.init.shared.b64 [%0], 2;" ::"r"(shared_address(&barrier)) : "memory");
+    const uint32_t b = shared_address(&barrier);
+    if (threadIdx.x == 0) asm volatile("mbarrier.init.shared.b64 [%0], 2;" ::"r"(b) : "memory");
     __syncthreads();
     if (threadIdx.x == 4)
-        asm volatile("mbarrier.arrive.shared.b64 %0, [%1], 3;"
-                     : "=l"(state)
-                     : "r"(shared_address(&barrier))
-                     : "memory"); // fault: over_arrival
-    x[threadIdx.x] = (int)state;
+        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], 3;" ::"r"(b)); // fault: over_arrival
+    x[threadIdx.x] = 1;
 }
 
 // ---- The program --------------------------------------------------------------------------------------------------
