@@ -107,18 +107,23 @@ OPERAND_TYPE(bf16dr, lane32, double, T_BF16, (double)f32_of_bf16(x), bf16_of_f32
 
 /* FOR_LANES for operands that are the same register or disjoint ones, as a frame's always are: a lane depends on no
  * other lane, so the compiler need not check for overlap (it would take `add r, r, 1` for one). */
-#define EACH_LANE(mask, statement)                                                              \
-    do {                                                                                        \
-        if (__builtin_expect((mask) == ALL_LANES, 1)) {                                         \
-            _Pragma("GCC ivdep") for (int i = 0; i < LANES; i++) statement                      \
-        } else {                                                                                \
-            _Pragma("GCC ivdep") for (int i = 0; i < LANES; i++) if ((mask) >> i & 1) statement \
-        }                                                                                       \
+#ifdef __clang__
+#define NO_OVERLAP /* clang has no such promise that it may also decline */
+#else
+#define NO_OVERLAP _Pragma("GCC ivdep")
+#endif
+#define EACH_LANE(mask, statement)                                                    \
+    do {                                                                              \
+        if (__builtin_expect((mask) == ALL_LANES, 1)) {                               \
+            NO_OVERLAP for (int i = 0; i < LANES; i++) statement                      \
+        } else {                                                                      \
+            NO_OVERLAP for (int i = 0; i < LANES; i++) if ((mask) >> i & 1) statement \
+        }                                                                             \
     } while (0)
 
 #define EXECUTOR(name)       static void name(struct warp *w, const struct inst *in, u32 mask)
 #define LANES_OF(type, p, o) type##_lane *p = lanes_of(w, o)
-#define READ(type, x, p)     const type##_value x = type##_get(p[i])
+#define READ(type, x, p)     const type##_value x __attribute__((unused)) = type##_get(p[i])
 
 #define EXECUTOR_UNARY(name, spelling, D, A, ...) \
     EXECUTOR(name)                                \
@@ -200,25 +205,24 @@ OPERAND_TYPE(bf16dr, lane32, double, T_BF16, (double)f32_of_bf16(x), bf16_of_f32
 
 /* Extended precision: the expression has type `wide` and may use `carry`, the incoming flag; the bit above T's is the
  * outgoing flag, kept if the instruction has .cc. With two operands c is b again. */
-#define EXECUTOR_CARRY(name, spelling, operands, T, wide, ...)     \
-    EXECUTOR(name)                                                 \
-    {                                                              \
-        LANES_OF(T, to, in->d);                                    \
-        const LANES_OF(T, pa, in->a);                              \
-        const LANES_OF(T, pb, in->b);                              \
-        const LANES_OF(T, pc, in->c);                              \
-        u32 flags = predicate_of(w, in->more[0]), out = 0;         \
-        for (int i = 0; i < LANES; i++) {                          \
-            const u32 carry = flags >> i & 1;                      \
-            READ(T, a, pa);                                        \
-            READ(T, b, pb);                                        \
-            READ(T, c, pc);                                        \
-            const wide result = (__VA_ARGS__);                     \
-            (void)carry, (void)c;                                  \
-            out |= (u32)(result >> (8 * sizeof a) & 1) << i;       \
-            if (mask >> i & 1) to[i] = T##_put((T##_value)result); \
-        }                                                          \
-        if (in->flags) set_predicate(w, in->more[0], mask, out);   \
+#define EXECUTOR_CARRY(name, spelling, operands, T, wide, ...)        \
+    EXECUTOR(name)                                                    \
+    {                                                                 \
+        LANES_OF(T, to, in->d);                                       \
+        const LANES_OF(T, pa, in->a);                                 \
+        const LANES_OF(T, pb, in->b);                                 \
+        const LANES_OF(T, pc, in->c);                                 \
+        u32 flags = predicate_of(w, in->more[0]), out = 0;            \
+        for (int i = 0; i < LANES; i++) {                             \
+            const u32 carry __attribute__((unused)) = flags >> i & 1; \
+            READ(T, a, pa);                                           \
+            READ(T, b, pb);                                           \
+            READ(T, c, pc);                                           \
+            const wide result = (__VA_ARGS__);                        \
+            out |= (u32)(result >> (8 * sizeof a) & 1) << i;          \
+            if (mask >> i & 1) to[i] = T##_put((T##_value)result);    \
+        }                                                             \
+        if (in->flags) set_predicate(w, in->more[0], mask, out);      \
     }
 
 /* ---- Comparisons --------------------------------------------------------------------------------------------------- */
@@ -239,11 +243,11 @@ static inline u32 bits_of_truth(const s32 truth[LANES])
 #endif
 }
 
-#define COMPARE_LANES(T, part, ...)                                         \
-    for (int i = 0; i < LANES; i++) {                                       \
-        const T##_value a = T##_get(part(pa[i])), b = T##_get(part(pb[i])); \
-        (void)b;                                                            \
-        truth[i] = -(s32)(__VA_ARGS__);                                     \
+#define COMPARE_LANES(T, part, ...)                                       \
+    for (int i = 0; i < LANES; i++) {                                     \
+        const T##_value a = T##_get(part(pa[i]));                         \
+        const T##_value b __attribute__((unused)) = T##_get(part(pb[i])); \
+        truth[i] = -(s32)(__VA_ARGS__);                                   \
     }
 #define WHOLE(x)      (x)
 #define LOWER_HALF(x) ((x)&0xffff)

@@ -118,6 +118,16 @@ static inline u32 dot_halves(u32 a, u32 b, int a_signed, int b_signed)
            half_of(a, 1, a_signed) * byte_of(b, 1, b_signed);
 }
 
+static inline u32 differences(u32 a, u32 b)
+{
+    u32 result = 0;
+    for (int n = 0; n < 32; n += 8) {
+        u32 x = a >> n & 0xff, y = b >> n & 0xff;
+        result |= (x > y ? x - y : y - x) << n;
+    }
+    return result;
+}
+
 /* prmt: nibble n of `selector` names the byte of {b, a} that becomes byte n; its top bit asks for that byte's sign. */
 static inline u32 selected_byte(u32 a, u32 b, u32 selector, int n)
 {
@@ -436,6 +446,6 @@ const struct opcode integer_opcodes[] = {
     BY_RULE("fns"),       BY_RULE("bfe"),       BY_RULE("bfi"),       BY_RULE("bmsk"),
     BY_RULE("dp4a"),      BY_RULE("dp2a"),      BY_RULE("szext"),     BY_RULE("cnot"),
     BY_RULE("shl"),       BY_RULE("shr"),       BY_RULE("shf"),       BY_RULE("prmt"),
-    BY_RULE("slct"),      {"and", lower_logic}, {"or", lower_logic},  {"xor", lower_logic},
-    {"not", lower_logic}, {"lop3", lower_lop3}, {"selp", lower_selp}, {"mov", lower_mov},
-    {"setp", lower_setp}, {"set", lower_set},   {NULL, NULL}};
+    BY_RULE("slct"),      BY_RULE("vabsdiff4"), {"and", lower_logic}, {"or", lower_logic},
+    {"xor", lower_logic}, {"not", lower_logic}, {"lop3", lower_lop3}, {"selp", lower_selp},
+    {"mov", lower_mov},   {"setp", lower_setp}, {"set", lower_set},   {NULL, NULL}};
