@@ -167,5 +167,5 @@ says() {
 
 @test "faults: more arrivals than an mbarrier expects" {
     broken over_arrival cudaErrorLaunchFailure
-    says "over-arrival: 3 arrivals" "needs 2 more of 2"
+    says "over-arrival: 3 arrivals" "2 of 2"
 }
