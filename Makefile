@@ -92,10 +92,10 @@ build/obj/chapters/$1/%.o: chapters/$1/%.cu build/obj/chapters/$1/flags build/co
 	@echo "nvcc $$<"
 	$$Q$$(NVCC) $$(NVCCFLAGS) $$(GENCODE_$1) $$(DEPENDS) -c -o $$@ $$<
 
-build/chapters/$1: $$(OBJ_$1) $$(COMMON_OBJ)
+build/chapters/$1: $$(OBJ_$1) $$(COMMON_OBJ) chapters/$1/chapter.mk
 	@mkdir -p $$(@D)
 	@echo "link $$@"
-	$$Q$$(CXX) -o $$@ $$^ -L$$(CUDA_LIB) -l:libcudart.so.13 $$(patsubst %,-Wl$$(comma)-rpath$$(comma)%,$$(sort $$(CUDA_LIB) $$(CUBLAS_LIB))) -Wl,--enable-new-dtags $$(LIBS_$1) -ldl -lm
+	$$Q$$(CXX) -o $$@ $$(filter %.o,$$^) -L$$(CUDA_LIB) -l:libcudart.so.13 $$(patsubst %,-Wl$$(comma)-rpath$$(comma)%,$$(sort $$(CUDA_LIB) $$(CUBLAS_LIB))) -Wl,--enable-new-dtags $$(LIBS_$1) -ldl -lm
 
 build/golden/$1/.stamp: reference/$$(firstword $$(GOLDEN_$1)).py reference/golden.py reference/bounds.py chapters/$1/chapter.mk
 	@echo "golden files of chapter $2"

@@ -5,13 +5,16 @@
 # shellcheck disable=SC2154
 load test_helper/common
 
-# rebuilt [FILE]: what make would compile or generate if that file changed now. The file's time is put back.
+# rebuilt [FILE]: what make would compile, link or generate if that file changed now. The file's time is put back.
 rebuilt() {
     local stamp=$BATS_TEST_TMPDIR/stamp
     [[ $# -eq 0 ]] || { touch -r "$1" "$stamp" && touch "$1"; }
-    make -n all 2>&1 | grep -oE 'echo "(gcc |nvcc|golden files of) .*"' | tr -d '"' | sed 's/^echo //; s/  */ /' | sort
+    make -n all 2>&1 | grep -oE 'echo "(gcc |nvcc|link|golden files of) .*"' | tr -d '"' | sed 's/^echo //; s/  */ /' | sort
     [[ $# -eq 0 ]] || touch -r "$stamp" "$1"
 }
+
+# compiled FILE: the same without what is linked.
+compiled() { rebuilt "$1" | grep -v '^link'; }
 
 @test "makefile: after a build nothing is built again" {
     run rebuilt
@@ -29,21 +32,21 @@ rebuilt() {
 }
 
 @test "makefile: a header that few include rebuilds only those" {
-    run rebuilt common/cublas_baseline.h
+    run compiled common/cublas_baseline.h
     assert_equal "$output" "$(printf '%s\n' common/cublas_baseline.c chapters/*/main.c | sed 's/^/gcc /' | sort)"
 }
 
 @test "makefile: a touched device header rebuilds exactly the kernels that include it" {
     local header
     for header in common/*.cuh; do
-        run rebuilt "$header"
+        run compiled "$header"
         assert_equal "$output" "$(grep -lE "#include \".*$(basename "$header")\"" chapters/*/*.cu | sed 's/^/nvcc /' | sort)"
     done
 }
 
 @test "makefile: a touched kernel rebuilds only itself" {
     run rebuilt chapters/02_tiled_matmul/step1_smem_tile.cu
-    assert_output "nvcc chapters/02_tiled_matmul/step1_smem_tile.cu"
+    assert_output "$(printf '%s\n' "link build/chapters/02_tiled_matmul" "nvcc chapters/02_tiled_matmul/step1_smem_tile.cu")"
 }
 
 @test "makefile: a touched reference file regenerates its golden files and compiles nothing" {
@@ -52,16 +55,18 @@ rebuilt() {
     refute_line --regexp '^(gcc|nvcc)'
 }
 
-@test "makefile: a touched chapter.mk rebuilds that chapter's kernels only" {
+@test "makefile: a touched chapter.mk generates and links again, and compiles nothing" {
     run rebuilt chapters/01_naive_matmul/chapter.mk
-    assert_line "nvcc chapters/01_naive_matmul/step1_uncoalesced.cu"
-    assert_line "golden files of chapter 1"
-    refute_line --partial 02_tiled
-    refute_line --regexp '^gcc'
+    assert_output "$(printf '%s\n' "golden files of chapter 1" "link build/chapters/01_naive_matmul")"
+}
+
+@test "makefile: other compiler flags than last time compile that chapter's kernels again" {
+    run rebuilt build/obj/chapters/01_naive_matmul/flags
+    assert_output "$(printf '%s\n' "link build/chapters/01_naive_matmul" "nvcc chapters/01_naive_matmul/step1_uncoalesced.cu" "nvcc chapters/01_naive_matmul/step2_coalesced.cu")"
 }
 
 @test "makefile: a touched file of the simulated GPU rebuilds none of the chapters" {
-    run rebuilt tools/simgpu/main.c
+    run compiled tools/simgpu/main.c
     assert_output "gcc tools/simgpu/main.c"
 }
 
