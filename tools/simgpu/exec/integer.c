@@ -40,6 +40,15 @@ static inline s64 product_s24(s32 a, s32 b)
 {
     return (s64)((s32)((u32)a << 8) >> 8) * ((s32)((u32)b << 8) >> 8);
 }
+/* Quotients in double, which vectorise: between two integers below 2^32 rounding cannot reach the next whole number. */
+static inline u32 quotient_u32(u32 a, u32 b)
+{
+    return (u32)((double)a / (b ? b : 1));
+}
+static inline s32 quotient_s32(s32 a, s32 b)
+{
+    return (s32)(s64)((double)a / (b ? b : 1));
+}
 static inline u32 low_bits(u32 n)
 {
     return n < 32 ? (1u << n) - 1 : ~0u;
