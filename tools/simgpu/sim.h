@@ -268,7 +268,7 @@ struct barrier {
     u32 expected; /* threads, fixed by the first to arrive; 0: idle */
     u32 arrived;
     u32 popc, all, any;       /* bar.red */
-    const struct inst *first; /* who opened this phase, for messages */
+    const char *first_text;    /* the instruction that opened this phase, for messages */
 };
 
 enum { SHARED_BASE = 0x400 }; /* shared addresses start here, as on an H200: the first KiB is the system's */

@@ -77,7 +77,10 @@ static u64 apply(enum atomic_op op, enum type t, bool flushes, u64 old, u64 v, u
         if (!flushes) return f32_bits(as_f32(old) + as_f32(v));
         return flush(f32_bits(as_f32(flush(old)) + as_f32(flush(v))));
     }
-    case T_F64: return f64_bits(as_f64(old) + as_f64(v));
+    case T_F64: /* a NaN passes as it is, the operand's before memory's */
+        if (as_f64(v) != as_f64(v)) return v;
+        if (as_f64(old) != as_f64(old)) return old;
+        return f64_bits(as_f64(old) + as_f64(v));
     case T_F16:
     case T_BF16: return half_op(op, t, old, v);
     case T_F16X2:

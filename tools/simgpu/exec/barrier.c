@@ -66,11 +66,11 @@ static void exec_barrier(struct warp *w, const struct inst *in, u32 mask)
     if (!bar->arrived) {
         bar->all = 1;
         bar->expected = expected;
-        bar->first = in;
+        bar->first_text = w->frame->fn->text[warp_index_of(w, in)];
     } else if (bar->expected != expected) {
         fault(w, in, mask, ERR_LAUNCH_FAILURE,
               "barrier %u is used with %u threads here, but with %u by the warp that came first ('%s')", id,
-              expected, bar->expected, w->frame->fn->text[warp_index_of(w, in)]);
+              expected, bar->expected, bar->first_text);
     }
     if (in->c != NO_OPERAND) {
         u32 truth = (predicate_of(w, in->c) ^ (in->aux ? ~0u : 0)) & mask;

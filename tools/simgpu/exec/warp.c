@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../report/report.h"
 #include "async.h"
 
 /* ---- The current split ------------------------------------------------------------------------------------------------- */
@@ -322,7 +323,7 @@ void warp_call(struct warp *w, const struct inst *in, const struct function *cal
             w, in, w->active, ERR_ILLEGAL_ADDRESS,
             "device stack overflow: the call to %s needs more than the %u bytes a thread has (endless recursion, or raise "
             "cudaDeviceSetLimit(cudaLimitStackSize, …))",
-            callee->name, w->block->launch->local_bytes);
+            readable_name(callee->name), w->block->launch->local_bytes);
     }
     *f = (struct frame){.up = up,
                         .fn = callee,

@@ -31,6 +31,19 @@ static void print_place(const struct function *fn, const struct inst *in)
     fprintf(stderr, ": %s\n", fn->text[in - fn->code]);
 }
 
+/* The calls that led here, innermost first; of a deep recursion only the first and the last few. */
+static void print_callers(const struct frame *frame)
+{
+    u32 depth = 0, at = 0;
+    for (const struct frame *f = frame; f->up; f = f->up) depth++;
+    for (const struct frame *f = frame; f->up; f = f->up, at++) {
+        if (at == 3 && depth > 6) fprintf(stderr, "  (%u more calls)\n", depth - 6);
+        if (at >= 3 && at + 3 < depth && depth > 6) continue;
+        fprintf(stderr, "  called");
+        print_place(f->up->fn, f->call);
+    }
+}
+
 static void print_thread(const struct warp *w, u32 lane)
 {
     const struct launch *l = w->block->launch;
@@ -59,10 +72,7 @@ void fault(struct warp *w, const struct inst *in, u32 lanes, int error, const ch
         fprintf(stderr, "\n");
         va_end(args);
         print_place(w->frame->fn, in);
-        for (const struct frame *f = w->frame; f->up; f = f->up) {
-            fprintf(stderr, "  called");
-            print_place(f->up->fn, f->call);
-        }
+        print_callers(w->frame);
         print_thread(w, lanes ? first_lane(lanes) : 0);
         if (lanes & (lanes - 1))
             fprintf(stderr, ", and %d more lanes of its warp", __builtin_popcount(lanes) - 1);

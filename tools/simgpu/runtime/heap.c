@@ -14,7 +14,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { ALIGNMENT = 256, RED_ZONE = 512, HOST_PAGE = 4096 };
+enum { ALIGNMENT = 256, RED_ZONE = 512, HOST_PAGE = 4096, GUARD = 1 << 20 };
 #define LARGE           (2ull << 20) /* from here on, freed memory goes back to the system with its page tables */
 #define HUGE            (256ull << 20) /* from here on, pages become memory of their own only when they are written */
 #define POISON_FILE     (32ull << 20)
@@ -50,7 +50,8 @@ static void reserve(void)
     for (u64 bytes = MAX_RESERVATION; bytes >= MIN_RESERVATION; bytes /= 4) {
         void *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (at == MAP_FAILED) continue;
-        base = next = committed = (u64)at;
+        base = (u64)at;
+        next = committed = base + GUARD; /* just below the first allocation is still the device, not the host */
         limit = base + bytes;
         return;
     }
