@@ -281,8 +281,8 @@ static void land(struct warp *w, const struct inst *in, struct copy *c, u32 lane
     c->in_flight &= ~lanes;
 }
 
-/* Lets the copies of `owner` land that have a lane in `lanes`, a number below `before` and, in that lane, a group that is
- * at least `pending` groups behind the open one. */
+/* Lets the copies of `owner` land that have a lane in `lanes`, a number below `before`, and a group older than the lane's
+ * latest `pending` that are committed (-1: any group, the open one too). */
 static void land_copies(struct warp *w, const struct inst *in, struct warp *owner, u32 lanes, u64 before,
                         s32 pending)
 {
@@ -684,6 +684,8 @@ void async_describe_wait(const struct warp *w, const struct split *s, char *out,
             "waits for the phase of parity %u of the mbarrier at shared offset %u%s, which is in phase %llu: %d of %d arrivals missing",
             t->parity, t->offset, t->mixed ? " (lanes for others)" : "", (unsigned long long)m->phase,
             m->pending, m->expected);
+        if (m->deferred && n > 0 && (size_t)n < size)
+            n += snprintf(out + n, size - (size_t)n, ", %d of them to follow copies", m->deferred);
         if (m->tx && n > 0 && (size_t)n < size)
             snprintf(out + n, size - (size_t)n, ", %d bytes outstanding", m->tx);
     }
@@ -736,7 +738,7 @@ static bool lower_cp(struct lowering *lo, const struct ptx_inst *p, struct inst 
         in->exec = exec_copy_arrive;
         return read_modifiers(lo, p, in, 3, arrive_flags) && lower_address(lo, &p->op[0], in);
     }
-    return refuse(lo, p, "this form of cp is not supported");
+    return refuse(lo, p, "cp.async%s%s is not supported in this form", *what ? "." : "", what);
 }
 
 /* mbarrier.arrive{_drop}{.expect_tx}{.noComplete}.b64 {state}, [addr]{, count} */

@@ -260,13 +260,13 @@ static void count_flops(struct warp *w, const struct inst *in, const struct prod
 
 /* Fragments of mma.m16n8k*, for elements of any width, in 32-bit words along k. Lane l is in group g = l/4, at t = l%4:
  *
- *      A        k: words t         words 4+t           B        k:           C, D   columns:
- *               of 0..3            of 4..7                    word t  reg 0           2t     2t+1
- *      row g    reg 0              reg 2            column g  word 4+t reg 1  row g   reg 0  reg 1
- *      row g+8  reg 1              reg 3                                      row g+8 reg 2  reg 3
+ *      A         words 0-3   4-7       B         column g       C, D      column 2t   2t+1
+ *      row g     reg 0       reg 2     word t    reg 0          row g     reg 0       reg 1
+ *      row g+8   reg 1       reg 3     word 4+t  reg 1          row g+8   reg 2       reg 3
  *
- * k8 of f16 and bf16, k4 of tf32 and k16 of bytes have 4 words: regs 0 and 1 of A, reg 0 of B. f16 C and D hold both
- * columns in one register: reg 0 is row g, reg 1 row g+8. m8n8k16 has the upper half only. */
+ * A register of A holds word t of the four. k8 of f16 and bf16, k4 of tf32 and k16 of bytes have four words only: regs 0
+ * and 1 of A, reg 0 of B. f16 C and D hold both columns in one register: reg 0 is row g, reg 1 row g+8. m8n8k16 has the
+ * upper half only. */
 static inline void spread(const u32 *lane, u32 *rows, u32 pitch)
 {
     for (u32 t = 0; t < 4; t++)
