@@ -57,11 +57,12 @@ static u64 half_op(enum atomic_op op, enum type t, u64 x, u64 y)
     return (op == OP_MIN) == less ? x & 0xffff : y & 0xffff;
 }
 
-static u64 apply(enum atomic_op op, enum type t, bool flushes, u64 old, u64 v, u64 compare)
+static u64 apply(enum atomic_op op, enum type t, bool in_shared, u64 old, u64 v, u64 compare)
 {
     u32 bits = 8 * type_bytes(t);
     u64 low = bits == 64 ? ~0ull : (1ull << bits) - 1;
     s64 so = (s64)(old << (64 - bits)) >> (64 - bits), sv = (s64)(v << (64 - bits)) >> (64 - bits);
+    const u64 quiet = 1ull << 51;
     switch (op) {
     case OP_CAS: return old == compare ? v : old;
     case OP_EXCH: return v;
@@ -74,11 +75,12 @@ static u64 apply(enum atomic_op op, enum type t, bool flushes, u64 old, u64 v, u
     }
     switch (t) {
     case T_F32: {
-        if (!flushes) return f32_bits(as_f32(old) + as_f32(v));
+        if (in_shared) return f32_bits(as_f32(old) + as_f32(v));
         return flush(f32_bits(as_f32(flush(old)) + as_f32(flush(v))));
     }
-    case T_F64: /* a NaN passes as it is, the operand's before memory's */
-        if (as_f64(v) != as_f64(v)) return v;
+    case T_F64: /* a NaN passes: in global memory as it is, the operand's first; in shared memory quiet, memory's first */
+        if (in_shared && as_f64(old) != as_f64(old)) return old | quiet;
+        if (as_f64(v) != as_f64(v)) return v | (in_shared ? quiet : 0);
         if (as_f64(old) != as_f64(old)) return old;
         return f64_bits(as_f64(old) + as_f64(v));
     case T_F16:
@@ -125,9 +127,11 @@ static void exec_atomic(struct warp *w, const struct inst *in, u32 mask)
     u64 at[LANES];
     enum type t = (enum type)in->aux;
     enum atomic_op op = in->flags;
-    bool flushes = t == T_F32 && in->space != SPACE_SHARED && in->count == 1;
+    u32 in_shared = in->space == SPACE_SHARED ? ALL_LANES : 0; /* its unit rounds and passes NaN otherwise */
     u32 n = in->count, bytes = in->bytes;
     memory_addresses(w, in, mask, at);
+    for (u32 i = 0; i < LANES && in->space == SPACE_GENERIC; i++)
+        in_shared |= (u32)(at[i] - SHARED_WINDOW < WINDOW_BYTES) << i;
     memory_resolve(w, in, mask, at, bytes * n, bytes * n, true);
     for (u32 i = 0; i < LANES; i++) {
         if (!(mask >> i & 1)) continue;
@@ -137,7 +141,7 @@ static void exec_atomic(struct warp *w, const struct inst *in, u32 mask)
                 compare = op == OP_CAS ? read_lane(w, in->more[2 * n], i, bytes) : 0;
             u64 old = 0;
             memcpy(&old, p, bytes);
-            while (!compare_exchange(p, bytes, &old, apply(op, t, flushes, old, v, compare))) {
+            while (!compare_exchange(p, bytes, &old, apply(op, t, in_shared >> i & 1, old, v, compare))) {
             }
             if (in->more[k] != NO_OPERAND)
                 memcpy((u8 *)lanes_of(w, in->more[k]) + i * (bytes == 8 ? 8 : 4), &(u64){old},
