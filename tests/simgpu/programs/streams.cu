@@ -42,7 +42,13 @@ int main()
 
     for (int i = 0; i < n; i++) host[i] = (float)i;
     CUDA(cudaEventRecord(start, stream[0]));
+    cudaMemPool_t pool;
+    uint64_t threshold = UINT64_MAX, used = 0;
+    CUDA(cudaDeviceGetDefaultMemPool(&pool, 0));
+    CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
     CUDA(cudaMallocAsync(&device[0], n * sizeof *host, stream[0]));
+    CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used));
+    EXPECT(used >= n * sizeof *host);
     CUDA(cudaMalloc(&device[1], n * sizeof *host));
     CUDA(cudaMemcpyAsync(device[0], host, n * sizeof *host, cudaMemcpyHostToDevice, stream[0]));
     scale<<<(n + 255) / 256, 256, 0, stream[0]>>>(device[0], n, 2);
