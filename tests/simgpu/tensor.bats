@@ -58,6 +58,8 @@ print(flops['bf16_k16'], flops['tf32_k4'], flops['s8_m8'])" "$BATS_TEST_TMPDIR/c
     run -0 "$SIMGPU" --threads 1 --seed 7 "$PROGRAMS/mbarriers"
 }
 
+@test "simgpu: the CUDA headers' pipelines, barriers and asynchronous copies" { checks library; }
+
 @test "simgpu: reading what was copied before a wait gives poison" {
     broken missing_wait "thread 0 read 0xffffffff"
     broken missing_commit "thread 0 read 0xffffffff"
