@@ -42,7 +42,7 @@ setup() {
 }
 
 @test "docs: nothing committed names a path of the machine it was written on" {
-    run grep -rnE '(^|[^a-z])/(work|farm|root)/' --include='*' README.md Makefile .ci notes chapters common reference tests tools \
+    run grep -rnsE '(^|[^a-z])/(work|farm|root)/' --include='*' README.md Makefile .ci notes chapters common reference tests tools \
         --exclude=docs.bats
     assert_output ""
 }
