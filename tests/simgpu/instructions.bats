@@ -37,6 +37,18 @@ family() {
 
 @test "simgpu: control flow, calls and special registers" { family control; }
 
+# The families whose warps talk to one another, in other orders, on one host thread and on several, and while counting.
+@test "simgpu: any order of warps, any number of host threads and --profile give the same results" {
+    local program options
+    for program in barrier warp async atomic; do
+        for options in "--seed 7 --threads 1" "--seed 8 --threads 4" "--profile"; do
+            # shellcheck disable=SC2086 # words
+            run -0 "$SIMGPU" $options "$ROOT/build/tests/simgpu/instructions/$program"
+            assert_line --regexp "^$program: [0-9]+ checks$"
+        done
+    done
+}
+
 @test "simgpu: device printf formats as C does" {
     run -0 "$SIMGPU" "$ROOT/build/tests/simgpu/instructions/control"
     assert_line "integers -7    42 0xff -5000000000 k%"
