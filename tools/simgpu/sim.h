@@ -267,8 +267,8 @@ enum special {
 struct barrier {
     u32 expected; /* threads, fixed by the first to arrive; 0: idle */
     u32 arrived;
-    u32 popc, all, any;       /* bar.red */
-    const char *first_text;    /* the instruction that opened this phase, for messages */
+    u32 popc, all, any;     /* bar.red */
+    const char *first_text; /* the instruction that opened this phase, for messages */
 };
 
 enum { SHARED_BASE = 0x400 }; /* shared addresses start here, as on an H200: the first KiB is the system's */
@@ -376,15 +376,20 @@ static inline u32 first_lane(u32 mask)
     return (u32)__builtin_ctz(mask);
 }
 
-/* Runs `statement` for each lane i in `mask`; when all are on, without a mask, so that the compiler vectorises it. */
-#define FOR_LANES(mask, statement)                      \
-    do {                                                \
-        if (__builtin_expect((mask) == ALL_LANES, 1)) { \
-            for (int i = 0; i < LANES; i++) statement   \
-        } else {                                        \
-            for (int i = 0; i < LANES; i++)             \
-                if ((mask) >> i & 1) statement          \
-        }                                               \
+/* Runs `statement` for each lane i in `mask`; when all are on, without a mask. No lane reads what another one wrote: that
+ * lets the compiler turn the loop into vector instructions even when source and destination are one register. */
+#ifdef __clang__
+#define LANES_INDEPENDENT /* clang has no such promise that it may also decline */
+#else
+#define LANES_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+#define FOR_LANES(mask, statement)                                                           \
+    do {                                                                                     \
+        if (__builtin_expect((mask) == ALL_LANES, 1)) {                                      \
+            LANES_INDEPENDENT for (int i = 0; i < LANES; i++) statement                      \
+        } else {                                                                             \
+            LANES_INDEPENDENT for (int i = 0; i < LANES; i++) if ((mask) >> i & 1) statement \
+        }                                                                                    \
     } while (0)
 
 /* The bits of `truth[i] != 0`. */

@@ -105,22 +105,6 @@ OPERAND_TYPE(bf16dr, lane32, double, T_BF16, (double)f32_of_bf16(x), bf16_of_f32
 
 /* ---- Executors ----------------------------------------------------------------------------------------------------- */
 
-/* FOR_LANES for operands that are the same register or disjoint ones, as a frame's always are: a lane depends on no
- * other lane, so the compiler need not check for overlap (it would take `add r, r, 1` for one). */
-#ifdef __clang__
-#define NO_OVERLAP /* clang has no such promise that it may also decline */
-#else
-#define NO_OVERLAP _Pragma("GCC ivdep")
-#endif
-#define EACH_LANE(mask, statement)                                                    \
-    do {                                                                              \
-        if (__builtin_expect((mask) == ALL_LANES, 1)) {                               \
-            NO_OVERLAP for (int i = 0; i < LANES; i++) statement                      \
-        } else {                                                                      \
-            NO_OVERLAP for (int i = 0; i < LANES; i++) if ((mask) >> i & 1) statement \
-        }                                                                             \
-    } while (0)
-
 #define EXECUTOR(name)       static void name(struct warp *w, const struct inst *in, u32 mask)
 #define LANES_OF(type, p, o) type##_lane *p = lanes_of(w, o)
 #define READ(type, x, p)     const type##_value x __attribute__((unused)) = type##_get(p[i])
@@ -130,7 +114,7 @@ OPERAND_TYPE(bf16dr, lane32, double, T_BF16, (double)f32_of_bf16(x), bf16_of_f32
     {                                             \
         LANES_OF(D, to, in->d);                   \
         const LANES_OF(A, pa, in->a);             \
-        EACH_LANE(mask, {                         \
+        FOR_LANES(mask, {                         \
             READ(A, a, pa);                       \
             to[i] = D##_put(__VA_ARGS__);         \
         });                                       \
@@ -141,7 +125,7 @@ OPERAND_TYPE(bf16dr, lane32, double, T_BF16, (double)f32_of_bf16(x), bf16_of_f32
         LANES_OF(D, to, in->d);                       \
         const LANES_OF(A, pa, in->a);                 \
         const LANES_OF(B, pb, in->b);                 \
-        EACH_LANE(mask, {                             \
+        FOR_LANES(mask, {                             \
             READ(A, a, pa);                           \
             READ(B, b, pb);                           \
             to[i] = D##_put(__VA_ARGS__);             \
@@ -154,7 +138,7 @@ OPERAND_TYPE(bf16dr, lane32, double, T_BF16, (double)f32_of_bf16(x), bf16_of_f32
         const LANES_OF(A, pa, in->a);                     \
         const LANES_OF(B, pb, in->b);                     \
         const LANES_OF(C, pc, in->c);                     \
-        EACH_LANE(mask, {                                 \
+        FOR_LANES(mask, {                                 \
             READ(A, a, pa);                               \
             READ(B, b, pb);                               \
             READ(C, c, pc);                               \
@@ -169,7 +153,7 @@ OPERAND_TYPE(bf16dr, lane32, double, T_BF16, (double)f32_of_bf16(x), bf16_of_f32
         const LANES_OF(B, pb, in->b);                           \
         const LANES_OF(C, pc, in->c);                           \
         const LANES_OF(E, pd, in->more[0]);                     \
-        EACH_LANE(mask, {                                       \
+        FOR_LANES(mask, {                                       \
             READ(A, a, pa);                                     \
             READ(B, b, pb);                                     \
             READ(C, c, pc);                                     \
@@ -230,19 +214,6 @@ OPERAND_TYPE(bf16dr, lane32, double, T_BF16, (double)f32_of_bf16(x), bf16_of_f32
 /* Which lanes of a and b compare true: in the low word; of 16-bit pairs, the upper halves' in the high word. */
 typedef u64 (*compare_fn)(const void *a, const void *b);
 
-/* The bits of 32 truth values, each 0 or -1. */
-static inline u32 bits_of_truth(const s32 truth[LANES])
-{
-#ifdef __AVX512DQ__
-    return (u32)_mm512_movepi32_mask(_mm512_loadu_si512(truth)) |
-           (u32)_mm512_movepi32_mask(_mm512_loadu_si512(truth + 16)) << 16;
-#else
-    u32 bits = 0;
-    for (int i = 0; i < LANES; i++) bits |= (u32)(truth[i] & 1) << i;
-    return bits;
-#endif
-}
-
 #define COMPARE_LANES(T, part, ...)                                       \
     for (int i = 0; i < LANES; i++) {                                     \
         const T##_value a = T##_get(part(pa[i]));                         \
@@ -260,22 +231,22 @@ static inline u32 bits_of_truth(const s32 truth[LANES])
         const T##_lane *pa = va, *pb = vb;                                                       \
         s32 truth[LANES];                                                                        \
         COMPARE_LANES(T, WHOLE, __VA_ARGS__)                                                     \
-        return bits_of_truth(truth);                                                             \
+        return mask_of_lanes((const u32 *)truth);                                                \
     }                                                                                            \
     EXECUTOR(name)                                                                               \
     {                                                                                            \
         set_predicate(w, in->d, mask, (u32)name##_bits(lanes_of(w, in->a), lanes_of(w, in->b))); \
     }
 #define EXECUTOR_TEST(...) EXECUTOR_COMPARE(__VA_ARGS__) /* of a with itself */
-#define EXECUTOR_PACKED_COMPARE(name, spelling, T, ...)    \
-    static u64 name##_bits(const void *va, const void *vb) \
-    {                                                      \
-        const T##_lane *pa = va, *pb = vb;                 \
-        s32 truth[LANES];                                  \
-        COMPARE_LANES(T, LOWER_HALF, __VA_ARGS__)          \
-        u32 lower = bits_of_truth(truth);                  \
-        COMPARE_LANES(T, UPPER_HALF, __VA_ARGS__)          \
-        return lower | (u64)bits_of_truth(truth) << 32;    \
+#define EXECUTOR_PACKED_COMPARE(name, spelling, T, ...)              \
+    static u64 name##_bits(const void *va, const void *vb)           \
+    {                                                                \
+        const T##_lane *pa = va, *pb = vb;                           \
+        s32 truth[LANES];                                            \
+        COMPARE_LANES(T, LOWER_HALF, __VA_ARGS__)                    \
+        u32 lower = mask_of_lanes((const u32 *)truth);               \
+        COMPARE_LANES(T, UPPER_HALF, __VA_ARGS__)                    \
+        return lower | (u64)mask_of_lanes((const u32 *)truth) << 32; \
     }
 
 /* ---- Rows and lowering ----------------------------------------------------------------------------------------------- */

@@ -42,7 +42,7 @@ EXECUTOR(set_general)
     LANES_OF(u32, d, in->d);
     const u32 value = (u32)in->imm, low = in->flags ? value & 0xffff : value,
               high = in->flags ? value & 0xffff0000 : 0;
-    EACH_LANE(mask, { d[i] = (t.low >> i & 1 ? low : 0) | (t.high >> i & 1 ? high : 0); });
+    FOR_LANES(mask, { d[i] = (t.low >> i & 1 ? low : 0) | (t.high >> i & 1 ? high : 0); });
 }
 
 /* Finds the comparison and lowers the sources a, b and c, which follow the destination. */

@@ -44,7 +44,7 @@ static void exec_shfl(struct warp *w, const struct inst *in, u32 mask)
     s32 from[LANES];
     u32 got[LANES], inside[LANES];
     /* `max_lane` and `min_lane` as PTX ISA, "shfl.sync", names them. */
-#define EACH_LANE(source, condition)                                            \
+#define SOURCES(source, condition)                                              \
     for (s32 i = 0; i < LANES; i++) {                                           \
         s32 bval = b[i] & 31, segment = c[i] >> 8 & 31, min_lane = i & segment; \
         s32 max_lane = min_lane | (c[i] & 31 & ~segment), j = (source);         \
@@ -53,12 +53,12 @@ static void exec_shfl(struct warp *w, const struct inst *in, u32 mask)
         from[i] = inside[i] ? j & 31 : i;                                       \
     }
     switch (in->flags) {
-    case SHFL_UP: EACH_LANE(i - bval, j >= max_lane) break;
-    case SHFL_DOWN: EACH_LANE(i + bval, j <= max_lane) break;
-    case SHFL_BFLY: EACH_LANE(i ^ bval, j <= max_lane) break;
-    default: EACH_LANE(min_lane | (bval & ~segment), j <= max_lane) break;
+    case SHFL_UP: SOURCES(i - bval, j >= max_lane) break;
+    case SHFL_DOWN: SOURCES(i + bval, j <= max_lane) break;
+    case SHFL_BFLY: SOURCES(i ^ bval, j <= max_lane) break;
+    default: SOURCES(min_lane | (bval & ~segment), j <= max_lane) break;
     }
-#undef EACH_LANE
+#undef SOURCES
     for (int i = 0; i < LANES; i++) got[i] = a[from[i]];
     u32 valid = mask_of_lanes(inside);
     if (mask != ALL_LANES) /* from a lane that takes no part: undefined; here 0 */

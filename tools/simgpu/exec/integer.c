@@ -180,7 +180,7 @@ EXECUTOR(lop3)
     const LANES_OF(u32, b, in->b);
     const LANES_OF(u32, c, in->c);
     const u32 table = in->aux;
-    EACH_LANE(mask, { to[i] = look_up(table, a[i], b[i], c[i]); });
+    FOR_LANES(mask, { to[i] = look_up(table, a[i], b[i], c[i]); });
 }
 
 enum combine { COMBINE_NONE, COMBINE_AND, COMBINE_OR };
@@ -275,7 +275,7 @@ static bool lower_logic(struct lowering *lo, const struct ptx_inst *p, struct in
         const LANES_OF(T, a, in->a);                            \
         const LANES_OF(T, b, in->b);                            \
         const u32 c = predicate_of(w, in->c);                   \
-        EACH_LANE(mask, { to[i] = c >> i & 1 ? a[i] : b[i]; }); \
+        FOR_LANES(mask, { to[i] = c >> i & 1 ? a[i] : b[i]; }); \
     }
 SELECT(selp_32, u32)
 SELECT(selp_64, u64)
@@ -306,7 +306,7 @@ EXECUTOR(mov_128)
 {
     b128 *to = lanes_of(w, in->d);
     const b128 *from = lanes_of(w, in->a);
-    EACH_LANE(mask, { to[i] = from[i]; });
+    FOR_LANES(mask, { to[i] = from[i]; });
 }
 
 /* Lane i of a register as a number, and back: `bytes` is 16, 8 or up to 4. */
@@ -330,7 +330,7 @@ static inline void write_lane(struct warp *w, operand o, u32 bytes, int i, u128 
 EXECUTOR(pack)
 {
     u128 one = ((u128)1 << 8 * in->bytes) - 1;
-    EACH_LANE(mask, {
+    FOR_LANES(mask, {
         u128 whole = 0;
         for (u32 n = 0; n < in->count; n++)
             whole |= (read_lane(w, in->more[n], in->bytes, i) & one) << 8 * in->bytes * n;
@@ -340,7 +340,7 @@ EXECUTOR(pack)
 EXECUTOR(unpack)
 {
     u128 one = ((u128)1 << 8 * in->bytes) - 1;
-    EACH_LANE(mask, {
+    FOR_LANES(mask, {
         u128 whole = read_lane(w, in->a, in->aux, i);
         for (u32 n = 0; n < in->count; n++)
             if (in->more[n] != NO_OPERAND)
@@ -353,21 +353,21 @@ EXECUTOR(pack_2x16)
     LANES_OF(u32, to, in->d);
     const LANES_OF(u32, a, in->a);
     const LANES_OF(u32, b, in->b);
-    EACH_LANE(mask, { to[i] = (a[i] & 0xffff) | b[i] << 16; });
+    FOR_LANES(mask, { to[i] = (a[i] & 0xffff) | b[i] << 16; });
 }
 EXECUTOR(pack_2x32)
 {
     LANES_OF(u64, to, in->d);
     const LANES_OF(u32, a, in->a);
     const LANES_OF(u32, b, in->b);
-    EACH_LANE(mask, { to[i] = a[i] | (u64)b[i] << 32; });
+    FOR_LANES(mask, { to[i] = a[i] | (u64)b[i] << 32; });
 }
 EXECUTOR(unpack_2x16)
 {
     LANES_OF(u32, low, in->d);
     LANES_OF(u32, high, in->b);
     const LANES_OF(u32, a, in->a);
-    EACH_LANE(mask, {
+    FOR_LANES(mask, {
         u32 whole = a[i];
         low[i] = whole & 0xffff;
         high[i] = whole >> 16;
@@ -378,7 +378,7 @@ EXECUTOR(unpack_2x32)
     LANES_OF(u32, low, in->d);
     LANES_OF(u32, high, in->b);
     const LANES_OF(u64, a, in->a);
-    EACH_LANE(mask, {
+    FOR_LANES(mask, {
         u64 whole = a[i];
         low[i] = (u32)whole;
         high[i] = (u32)(whole >> 32);
