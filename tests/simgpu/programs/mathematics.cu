@@ -4,11 +4,12 @@
 
 #include "expect.h"
 
-#define FUNCTIONS(X)                                                                                       \
-    X(sin)                                                                                                 \
-    X(cos) X(tan) X(exp) X(exp2) X(expm1) X(log) X(log2) X(log10) X(log1p) X(sqrt) X(cbrt) X(sinh) X(cosh) \
-        X(tanh) X(asin) X(acos) X(atan) X(asinh) X(erf) X(erfc) X(tgamma) X(lgamma) X(floor) X(ceil)       \
-            X(round) X(trunc) X(rint)
+// clang-format off
+#define FUNCTIONS(X)                                                                                         \
+    X(sin) X(cos) X(tan) X(exp) X(exp2) X(expm1) X(log) X(log2) X(log10) X(log1p) X(sqrt) X(cbrt) X(sinh)     \
+    X(cosh) X(tanh) X(asin) X(acos) X(atan) X(asinh) X(erf) X(erfc) X(tgamma) X(lgamma) X(floor) X(ceil)      \
+    X(round) X(trunc) X(rint)
+// clang-format on
 
 #define KERNELS(name)                                             \
     __global__ void name##_f32(float *out, const float *x, int n) \

@@ -183,11 +183,7 @@ static size_t element_bytes(data_type t)
 
 static const char *type_name(data_type t)
 {
-    return t == R_32F    ? "f32"
-           : t == R_64F  ? "f64"
-           : t == R_16F  ? "f16"
-           : t == R_16BF ? "bf16"
-                         : "type";
+    return t == R_32F ? "f32" : t == R_64F ? "f64" : t == R_16F ? "f16" : t == R_16BF ? "bf16" : "type";
 }
 
 static float from_bf16(u16 bits)

@@ -51,7 +51,8 @@ static void reserve(void)
         void *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (at == MAP_FAILED) continue;
         base = (u64)at;
-        next = committed = base + GUARD; /* just below the first allocation is still the device, not the host */
+        next = committed =
+            base + GUARD; /* just below the first allocation is still the device, not the host */
         limit = base + bytes;
         return;
     }
