@@ -1,7 +1,7 @@
 // PTX instructions, one inline function each, named after the instruction.
 //
-// The comments name the section of the PTX ISA manual. An asm statement that touches memory or synchronises is volatile
-// and carries "memory", so that the compiler moves no load or store across it.
+// The comments name the section of the PTX ISA manual. An asm statement that touches memory or synchronises
+// is volatile and carries "memory", so that the compiler moves no load or store across it.
 #pragma once
 #include <stdint.h>
 
@@ -11,7 +11,8 @@ __device__ inline uint32_t smem_addr(const void *ptr)
     return (uint32_t)__cvta_generic_to_shared(ptr);
 }
 
-// Warp-level matrix load, ldmatrix: two 8x8 matrices of 16 bits. Lanes 0-7 give the rows of one, 8-15 of the other.
+// Warp-level matrix load, ldmatrix: two 8x8 matrices of 16 bits. Lanes 0-7 give the rows of one, 8-15 of the
+// other.
 __device__ inline void ldmatrix_x2(uint32_t (&frag)[2], uint32_t addr)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
@@ -20,7 +21,8 @@ __device__ inline void ldmatrix_x2(uint32_t (&frag)[2], uint32_t addr)
                  : "memory");
 }
 
-// Warp-level matrix load, ldmatrix: four 8x8 matrices of 16 bits. Lanes 8i to 8i + 7 give the rows of matrix i.
+// Warp-level matrix load, ldmatrix: four 8x8 matrices of 16 bits. Lanes 8i to 8i + 7 give the rows of matrix
+// i.
 __device__ inline void ldmatrix_x4(uint32_t (&frag)[4], uint32_t addr)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -39,7 +41,8 @@ __device__ inline void mma_m16n8k16_bf16(float (&acc)[4], const uint32_t (&A_fra
         : "r"(A_frag[0]), "r"(A_frag[1]), "r"(A_frag[2]), "r"(A_frag[3]), "r"(B_frag[0]), "r"(B_frag[1]));
 }
 
-// Non-bulk copy, cp.async: starts a copy of 16 bytes past the L1; src_bytes of them are read, the others become zeros.
+// Non-bulk copy, cp.async: starts a copy of 16 bytes past the L1; src_bytes of them are read, the others
+// become zeros.
 __device__ inline void cp_async_cg_16(uint32_t dst_addr, const void *src, uint32_t src_bytes)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst_addr), "l"(src), "r"(src_bytes)
@@ -52,7 +55,8 @@ __device__ inline void cp_async_commit_group()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Non-bulk copy, cp.async.wait_group: waits until at most PENDING of this thread's latest groups are still on their way.
+// Non-bulk copy, cp.async.wait_group: waits until at most PENDING of this thread's latest groups are still on
+// their way.
 template <int PENDING>
 __device__ inline void cp_async_wait_group()
 {

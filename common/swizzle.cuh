@@ -8,9 +8,9 @@
 #define SWIZZLE_FUNCTION static inline
 #endif
 
-// Where the byte at `offset` of a tile is kept, for tiles whose rows have 16 << bits bytes (bits 3: 128, 2: 64, 1: 32)
-// and which start at a multiple of 128 << bits bytes. Lines of 128 bytes, all 32 banks, stay where they are; in
-// line n, chunk c of 16 bytes moves to chunk c ^ (n mod 2^bits).
+// Where the byte at `offset` of a tile is kept, for tiles whose rows have 16 << bits bytes (bits 3: 128, 2:
+// 64, 1: 32) and which start at a multiple of 128 << bits bytes. Lines of 128 bytes, all 32 banks, stay where
+// they are; in line n, chunk c of 16 bytes moves to chunk c ^ (n mod 2^bits).
 //
 //      offset   ... 10 9 8 7 | 6 5 4 | 3 2 1 0
 //               line number  | chunk | byte in it          bits 4 .. 3 + bits ^= bits 7 .. 6 + bits

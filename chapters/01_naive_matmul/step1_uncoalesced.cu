@@ -1,31 +1,34 @@
 // Chapter 1, step 1: one thread computes one output, and walks its two rows alone.
 //
-// Question: what is the least code that multiplies two matrices on a GPU, and what does the memory system see of it?
+// Question: what is the least code that multiplies two matrices on a GPU, and what does the memory system see
+// of it?
 //
-// C[M,N] = A[M,K] * B[N,K]^T + bias[N], all row-major ("NT"): an output is the dot product of a row of A and a row
-// of B, and in both of them consecutive k are consecutive addresses.
+// C[M,N] = A[M,K] * B[N,K]^T + bias[N], all row-major ("NT"): an output is the dot product of a row of A and
+// a row of B, and in both of them consecutive k are consecutive addresses.
 //
 //            k -->                          k -->                       lane: 0 1 2 ... 31
 //      A  [ a a a a a a ]  row        B  [ 0 . . . . . ]  col        C  [     0 1 2 ... 31 ]  row
 //         all 32 lanes read              [ 1 . . . . . ]                one warp owns 32 neighbouring
 //         the same element               [ 2 . . . . . ]  32 rows       outputs of one row
 //
-// At each k the 32 lanes of a warp read one element of A, which is broadcast (1 sector of 32 bytes), and 32 elements
-// of B that lie K floats apart: 32 sectors, 1024 bytes moved for 128 bytes used. The caches hold the rest of each
-// sector for the next seven k, if it is not evicted first; the L1 still has to look up 32 lines for every load.
+// At each k the 32 lanes of a warp read one element of A, which is broadcast (1 sector of 32 bytes), and 32
+// elements of B that lie K floats apart: 32 sectors, 1024 bytes moved for 128 bytes used. The caches hold the
+// rest of each sector for the next seven k, if it is not evicted first; the L1 still has to look up 32 lines
+// for every load.
 //
 // Shared memory: none. Registers: one accumulator a thread.
 #include <cuda_runtime.h>
 
 constexpr int BLOCK_M = 8;  // rows of C a block owns: one a warp
 constexpr int BLOCK_N = 32; // columns of C a block owns: one a lane
+constexpr int NUM_THREADS = BLOCK_M * BLOCK_N;
 static_assert(BLOCK_N == 32, "a warp is one row of outputs");
 
-__global__ void __launch_bounds__(BLOCK_M *BLOCK_N) naive_uncoalesced_kernel(const float *A,    // (M, K)
-                                                                             const float *B,    // (N, K)
-                                                                             const float *bias, // (N) or NULL
-                                                                             float *C,          // (M, N)
-                                                                             int M, int N, int K)
+__global__ void __launch_bounds__(NUM_THREADS) naive_uncoalesced_kernel(const float *A,    // (M, K)
+                                                                        const float *B,    // (N, K)
+                                                                        const float *bias, // (N) or NULL
+                                                                        float *C,          // (M, N)
+                                                                        int M, int N, int K)
 {
     const int row = blockIdx.y * BLOCK_M + threadIdx.y;
     const int col = blockIdx.x * BLOCK_N + threadIdx.x;

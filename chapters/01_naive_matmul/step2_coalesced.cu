@@ -1,25 +1,30 @@
 // Chapter 1, step 2: the same outputs, but the lanes of a warp walk along k together.
 //
-// Question: what must change for every load of a warp to be one contiguous piece of memory? Grows from step 1.
+// Question: what must change for every load of a warp to be one contiguous piece of memory? Grows from step
+// 1.
 //
-// Memory is contiguous along k in both A and B, so the lanes have to lie along k. The textbook cure, swapping row and
-// column, is of no use here: it makes B the broadcast and A the strided one. A warp still owns 32 neighbouring outputs
-// of one row, but now all its lanes work on each of them: lane l adds up the products k = l, l + 32, l + 64, ...
+// Memory is contiguous along k in both A and B, so the lanes have to lie along k. The textbook cure, swapping
+// row and column, is of no use here: it makes B the broadcast and A the strided one. A warp still owns 32
+// neighbouring outputs of one row, but now all its lanes work on each of them: lane l adds up the products k
+// = l, l + 32, l + 64, ...
 //
 //            k -->                          k -->
 //      A  [ 0 1 2 ... 31 | 0 1 ... ]  row     B  [ 0 1 2 ... 31 | 0 1 ... ]  col 0     acc[0]
 //         one load of A serves                   [ 0 1 2 ... 31 | 0 1 ... ]  col 1     acc[1]
 //         32 products                            [ 0 1 2 ... 31 | 0 1 ... ]  col 31    acc[31]
 //
-// Every load is now 128 contiguous bytes: 4 sectors (5 when K does not keep rows aligned), all of them used. For 32 k
-// and 32 outputs that is 4 + 32 * 4 = 132 sectors, where step 1 needed 32 * (1 + 32) = 1056. At the end each lane
-// holds a 32nd of 32 outputs; a butterfly of shuffles adds them, and lane j keeps output j, so C is written as before.
+// Every load is now 128 contiguous bytes: 4 sectors (5 when K does not keep rows aligned), all of them used.
+// For 32 k and 32 outputs that is 4 + 32 * 4 = 132 sectors, where step 1 needed 32 * (1 + 32) = 1056. At the
+// end each lane holds a 32nd of 32 outputs; a butterfly of shuffles adds them, and lane j keeps output j, so
+// C is written as before.
 //
-// New instruction: shfl.sync.bfly (__shfl_xor_sync). Shared memory: none. Registers: 32 accumulators a thread.
+// New instruction: shfl.sync.bfly (__shfl_xor_sync). Shared memory: none. Registers: 32 accumulators a
+// thread.
 #include <cuda_runtime.h>
 
 constexpr int BLOCK_M = 8;  // rows of C a block owns: one a warp
 constexpr int BLOCK_N = 32; // columns of C a block owns: one a lane
+constexpr int NUM_THREADS = BLOCK_M * BLOCK_N;
 static_assert(BLOCK_N == 32, "a warp is one row of outputs");
 
 // The sum of x over the 32 lanes, in every lane.
@@ -29,18 +34,17 @@ static __device__ float warp_sum(float x)
     return x;
 }
 
-__global__ void __launch_bounds__(BLOCK_M *BLOCK_N) naive_coalesced_kernel(const float *A,    // (M, K)
-                                                                           const float *B,    // (N, K)
-                                                                           const float *bias, // (N) or NULL
-                                                                           float *C,          // (M, N)
-                                                                           int M, int N, int K)
+__global__ void __launch_bounds__(NUM_THREADS) naive_coalesced_kernel(const float *A,    // (M, K)
+                                                                      const float *B,    // (N, K)
+                                                                      const float *bias, // (N) or NULL
+                                                                      float *C,          // (M, N)
+                                                                      int M, int N, int K)
 {
     const int row = blockIdx.y * BLOCK_M + threadIdx.y;
     const int col = blockIdx.x * BLOCK_N + threadIdx.x;
     const int lane = threadIdx.x;
-    if (row >=
-        M) // The whole warp leaves or stays: a shuffle below needs all of its lanes, also those with col >= N.
-        return;
+    // The whole warp leaves or stays: the shuffles below need all of its lanes, also those with col >= N.
+    if (row >= M) return;
 
     const float *A_row = A + (size_t)row * K;
     const int warp_col = blockIdx.x * BLOCK_N;
@@ -49,9 +53,8 @@ __global__ void __launch_bounds__(BLOCK_M *BLOCK_N) naive_coalesced_kernel(const
     for (int k = lane; k < K; k += 32) {
         const float a = A_row[k]; // 4 sectors a warp
         for (int j = 0; j < BLOCK_N; j++) {
-            const int j_col =
-                min(warp_col + j, N - 1);           // Past the edge: the last row again, and never stored.
-            acc[j] += a * B[(size_t)j_col * K + k]; // 4 sectors a warp
+            const int j_col = min(warp_col + j, N - 1); // Past the edge: the last row, never stored.
+            acc[j] += a * B[(size_t)j_col * K + k];     // 4 sectors a warp
         }
     }
 

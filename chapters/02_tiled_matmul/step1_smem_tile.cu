@@ -8,14 +8,16 @@
 //              v  1024 threads copy one float each    v           each thread then adds
 //           A_smem (32, 32)                        B_smem (32, 32)    32 products to its output
 //
-// A 32 x 32 block of outputs needs 32 rows of A and 32 rows of B: each element comes once from global memory and is
-// read 32 times from shared memory. Copying, the lanes of a warp lie along k (coalesced, as in chapter 1, step 2);
-// computing, they lie along n (one output a thread, as in chapter 1, step 1). Shared memory is where they change over.
+// A 32 x 32 block of outputs needs 32 rows of A and 32 rows of B: each element comes once from global memory
+// and is read 32 times from shared memory. Copying, the lanes of a warp lie along k (coalesced, as in chapter
+// 1, step 2); computing, they lie along n (one output a thread, as in chapter 1, step 1). Shared memory is
+// where they change over.
 //
-// Computing, the lanes read a column of B_smem. With rows of 32 floats the whole column is in one of the 32 banks and
-// the read takes 32 turns; one unused float a row shifts each row by one bank, and it takes one (chapter 4 has more).
+// Computing, the lanes read a column of B_smem. With rows of 32 floats the whole column is in one of the 32
+// banks and the read takes 32 turns; one unused float a row shifts each row by one bank, and it takes one
+// (chapter 4 has more).
 //
-// Grows from: chapter 1, step 2. New: __shared__, __syncthreads. Shared memory: 8,320 bytes. Registers: about 40.
+// Grows from: chapter 1, step 2. New: __shared__, __syncthreads. Shared memory: 8,320 bytes. Registers: 32.
 #include <cuda_runtime.h>
 
 constexpr int BLOCK_M = 32; // rows of C a block owns
@@ -49,6 +51,8 @@ __global__ void __launch_bounds__(NUM_THREADS) tiled_smem_kernel(const float *A,
         smem.B_smem[y][x] = B_row < N && k_inside ? B[(size_t)B_row * K + k0 + x] : 0.0f;
         __syncthreads(); // The tiles are complete before anyone reads them.
 
+        // All 32 would take more than the 32 registers that let two blocks share a multiprocessor.
+#pragma unroll 16
         for (int k = 0; k < BLOCK_K; k++) acc += smem.A_smem[y][k] * smem.B_smem[x][k];
         __syncthreads(); // Everyone has read the tiles before anyone overwrites them.
     }

@@ -1,10 +1,13 @@
-// Chapter 2, step 2: a thread computes 8 x 8 outputs, and every element read from shared memory is used 8 times.
+// Chapter 2, step 2: a thread computes 8 x 8 outputs, and every element read from shared memory is used 8
+// times.
 //
-// Question: step 1 reads two floats from shared memory for each multiply-add; how do registers take that load off?
+// Question: step 1 reads two floats from shared memory for each multiply-add; how do registers take that load
+// off?
 //
-// A thread reads 8 elements of A and 8 of B into registers and multiplies each with each: 64 multiply-adds for 16
-// reads, where step 1 makes 128. Its 64 outputs are not neighbours: they lie 16 apart, so that the 16 threads along n
-// read 16 neighbouring floats of B_smem (no bank conflict) and write 16 neighbouring floats of C.
+// A thread reads 8 elements of A and 8 of B into registers and multiplies each with each: 64 multiply-adds
+// for 16 reads, where step 1 makes 128. Its 64 outputs are not neighbours: they lie 16 apart, so that the 16
+// threads along n read 16 neighbouring floats of B_smem (no bank conflict) and write 16 neighbouring floats
+// of C.
 //
 //                     B_frag[8]  n = x, x + 16, ..., x + 112
 //      A_frag[8]   +--------------------------------+
@@ -13,10 +16,11 @@
 //      ...         |  ...                           |      and 128 x 128 outputs
 //      y + 112     +--------------------------------+
 //
-// The tiles lie in shared memory as (k, m) and (k, n): what one k needs is one row. The copy transposes; its 4 floats
-// of padding send the 8 (k) x 4 (m) elements that a warp stores to 32 different banks.
+// The tiles lie in shared memory as (k, m) and (k, n): what one k needs is one row. The copy transposes; its
+// 4 floats of padding send the 8 (k) x 4 (m) elements that a warp stores to 32 different banks.
 //
-// Grows from: step 1. Shared memory: 8,448 bytes. Registers: 64 accumulators and 16 fragments of about 110 a thread.
+// Grows from: step 1. Shared memory: 8,448 bytes. Registers: 64 accumulators and 16 fragments of about 110 a
+// thread.
 #include <cuda_runtime.h>
 
 constexpr int BLOCK_M = 128; // rows of C a block owns
@@ -37,8 +41,8 @@ struct SharedStorage {
     float B_smem[BLOCK_K][BLOCK_N + PADDING]; // (k, n)
 };
 
-// Copies rows [row0, row0 + ROWS) and columns [k0, k0 + BLOCK_K) of a (num_rows, K) matrix into tile, transposed.
-// Neighbouring threads read along k. Past every edge the tile gets zeros: they add nothing.
+// Copies rows [row0, row0 + ROWS) and columns [k0, k0 + BLOCK_K) of a (num_rows, K) matrix into tile,
+// transposed. Neighbouring threads read along k. Past every edge the tile gets zeros: they add nothing.
 template <int ROWS>
 static __device__ void load_tile(float (&tile)[BLOCK_K][ROWS + PADDING], const float *matrix, int row0,
                                  int num_rows, int k0, int K, int tid)

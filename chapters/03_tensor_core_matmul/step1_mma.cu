@@ -2,9 +2,10 @@
 //
 // Question: how do the operands of a tensor core get from shared memory into the registers it reads?
 //
-// mma.m16n8k16 multiplies A(16,16) with B(16,8) and adds to C(16,8). A warp holds all three in registers, and the
-// instruction fixes which lane holds what. ldmatrix fills those registers: it reads 8 x 8 pieces of bf16 from shared
-// memory, whose 8 rows are 16 bytes each at any 8 addresses, and leaves in lane l the two elements (l / 4, l % 4 * 2).
+// mma.m16n8k16 multiplies A(16,16) with B(16,8) and adds to C(16,8). A warp holds all three in registers, and
+// the instruction fixes which lane holds what. ldmatrix fills those registers: it reads 8 x 8 pieces of bf16
+// from shared memory, whose 8 rows are 16 bytes each at any 8 addresses, and leaves in lane l the two
+// elements (l / 4, l % 4 * 2).
 //
 //      block 128 x 128            warp 64 x 64                 A(16,16)            B(8,16): row n holds k
 //      +-------+-------+      4 x 8 pieces of 16 x 8       k 0-7   k 8-15          k 0-7   k 8-15
@@ -13,10 +14,11 @@
 //      | warp2 | warp3 |                                 | reg 1 | reg 3 | m 8-15 +-------+-------+
 //      +-------+-------+                                 +-------+-------+
 //
-// B(16,8) is wanted with k contiguous, and in "NT" it is: rows of B are columns of the mma, nothing is transposed.
+// B(16,8) is wanted with k contiguous, and in "NT" it is: rows of B are columns of the mma, nothing is
+// transposed.
 //
-// What is wrong with it: a row of a tile is 128 bytes, all 32 banks. The 8 rows of an 8 x 8 piece start in the same
-// bank, so every ldmatrix takes 8 turns where 1 would do. Chapter 4 cures that.
+// What is wrong with it: a row of a tile is 128 bytes, all 32 banks. The 8 rows of an 8 x 8 piece start in
+// the same bank, so every ldmatrix takes 8 turns where 1 would do. Chapter 4 cures that.
 //
 // Grows from: chapter 2, step 3. New instructions: ldmatrix, mma. Shared memory: 32,768 bytes. Registers: 128
 // accumulators and 32 fragments of at most 255 a thread.
@@ -49,8 +51,9 @@ struct SharedStorage {
     __nv_bfloat16 B_smem[BLOCK_N][BLOCK_K]; // (n, k), 16,384 bytes
 };
 
-// Copies rows [row0, row0 + ROWS) and columns [k0, k0 + BLOCK_K) of a (num_rows, K) matrix into tile, 16 bytes a
-// thread and turn. Past every edge the tile gets zeros: they add nothing. K % 8 == 0: a chunk is inside or outside.
+// Copies rows [row0, row0 + ROWS) and columns [k0, k0 + BLOCK_K) of a (num_rows, K) matrix into tile, 16
+// bytes a thread and turn. Past every edge the tile gets zeros: they add nothing. K % 8 == 0: a chunk is
+// inside or outside.
 template <int ROWS>
 static __device__ void load_tile(__nv_bfloat16 (&tile)[ROWS][BLOCK_K], const __nv_bfloat16 *matrix, int row0,
                                  int num_rows, int k0, int K, int tid)
@@ -66,7 +69,8 @@ static __device__ void load_tile(__nv_bfloat16 (&tile)[ROWS][BLOCK_K], const __n
     }
 }
 
-// Adds the products of one pair of tiles to a warp's accumulators. A_addr and B_addr are this lane's ldmatrix rows.
+// Adds the products of one pair of tiles to a warp's accumulators. A_addr and B_addr are this lane's ldmatrix
+// rows.
 static __device__ void mma_tile(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4], uint32_t A_addr,
                                 uint32_t B_addr)
 {
@@ -83,8 +87,9 @@ static __device__ void mma_tile(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4],
     }
 }
 
-// Writes a warp's accumulators, with the bias, to the rows and columns from (row0, col0) on. A lane holds pairs of
-// neighbouring columns; they are one 4-byte store when N is even, which keeps every pair of every row aligned.
+// Writes a warp's accumulators, with the bias, to the rows and columns from (row0, col0) on. A lane holds
+// pairs of neighbouring columns; they are one 4-byte store when N is even, which keeps every pair of every
+// row aligned.
 static __device__ void store_tile(__nv_bfloat16 *C, const __nv_bfloat16 *bias,
                                   const float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4], int row0, int col0,
                                   int M, int N, int lane)
@@ -129,8 +134,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 2)
     const int block_row = blockIdx.y * BLOCK_M;
     const int block_col = blockIdx.x * BLOCK_N;
 
-    // Lanes 0-15 give rows 0-15 of A's left half, 16-31 of its right half; lanes 0-7 and 8-15 the same of B's 8 rows
-    // (lanes 16-31 repeat them: ldmatrix.x2 does not look).
+    // Lanes 0-15 give rows 0-15 of A's left half, 16-31 of its right half; lanes 0-7 and 8-15 the same of B's
+    // 8 rows (lanes 16-31 repeat them: ldmatrix.x2 does not look).
     const uint32_t A_addr = smem_addr(&smem.A_smem[warp_row + lane % 16][lane / 16 * 8]);
     const uint32_t B_addr = smem_addr(&smem.B_smem[warp_col + lane % 8][lane / 8 % 2 * 8]);
 
@@ -154,7 +159,7 @@ extern "C" cudaError_t tensor_core_mma(const __nv_bfloat16 *A, const __nv_bfloat
                                        cudaStream_t stream)
 {
     if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0) return cudaErrorInvalidValue;
-    if (K % CHUNK != 0 || (uintptr_t)A % 16 != 0 || (uintptr_t)B % 16 != 0 || (uintptr_t)C % 4 != 0)
+    if (K % CHUNK != 0 || ((uintptr_t)A | (uintptr_t)B | (uintptr_t)C) % 16 != 0)
         return cudaErrorInvalidValue;
 
     const dim3 grid((N - 1) / BLOCK_N + 1, (M - 1) / BLOCK_M + 1);

@@ -1,20 +1,22 @@
 // Chapter 4, step 1: padding. 16 unused bytes a row spread the rows of an 8 x 8 piece over the banks.
 //
-// Question: chapter 3's ldmatrix reads 8 rows from the same 4 banks, one after the other; what is the least change that
-// puts them in different banks?
+// Question: chapter 3's ldmatrix reads 8 rows from the same 4 banks, one after the other; what is the least
+// change that puts them in different banks?
 //
-// Shared memory has 32 banks of 4 bytes; a row of 128 bytes starts where the row before it started. Rows of 144 bytes
-// start 4 banks further on each time, and 8 rows of 16 bytes cover the 32 banks exactly once:
+// Shared memory has 32 banks of 4 bytes; a row of 128 bytes starts where the row before it started. Rows of
+// 144 bytes start 4 banks further on each time, and 8 rows of 16 bytes cover the 32 banks exactly once:
 //
 //      row 0   banks  0- 3   4- 7   8-11  ...  28-31 | pad
-//      row 1   banks  4- 7   8-11  12-15  ...   0- 3 | pad         the column read by ldmatrix: 0-3, 4-7, 8-11, ...
+//      row 1   banks  4- 7   8-11  12-15  ...   0- 3 | pad       ldmatrix reads a column: 0-3, 4-7, 8-11, ...
 //      row 2   banks  8-11  12-15  16-19  ...   4- 7 | pad
 //
-// The 16-byte stores were never in conflict: 8 lanes write the 128 bytes of one row. 16 bytes is the least padding that
-// keeps every row where ldmatrix wants it, at a multiple of 16. The price is an eighth more shared memory, and tiles
-// that the copy engines of later chapters, which know nothing of padding, could not write. Step 2 pays neither.
+// The 16-byte stores were never in conflict: 8 lanes write the 128 bytes of one row. 16 bytes is the least
+// padding that keeps every row where ldmatrix wants it, at a multiple of 16. The price is an eighth more
+// shared memory, and tiles that the copy engines of later chapters, which know nothing of padding, could not
+// write. Step 2 pays neither.
 //
-// Grows from: chapter 3, step 1. New instructions: none. Shared memory: 36,864 bytes. Registers: as chapter 3.
+// Grows from: chapter 3, step 1. New instructions: none. Shared memory: 36,864 bytes. Registers: as chapter
+// 3.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
@@ -45,8 +47,9 @@ struct SharedStorage {
     __nv_bfloat16 B_smem[BLOCK_N][BLOCK_K + PADDING]; // (n, k), 18,432 bytes
 };
 
-// Copies rows [row0, row0 + ROWS) and columns [k0, k0 + BLOCK_K) of a (num_rows, K) matrix into tile, 16 bytes a
-// thread and turn. Past every edge the tile gets zeros: they add nothing. K % 8 == 0: a chunk is inside or outside.
+// Copies rows [row0, row0 + ROWS) and columns [k0, k0 + BLOCK_K) of a (num_rows, K) matrix into tile, 16
+// bytes a thread and turn. Past every edge the tile gets zeros: they add nothing. K % 8 == 0: a chunk is
+// inside or outside.
 template <int ROWS>
 static __device__ void load_tile(__nv_bfloat16 (&tile)[ROWS][BLOCK_K + PADDING], const __nv_bfloat16 *matrix,
                                  int row0, int num_rows, int k0, int K, int tid)
@@ -62,7 +65,8 @@ static __device__ void load_tile(__nv_bfloat16 (&tile)[ROWS][BLOCK_K + PADDING],
     }
 }
 
-// Adds the products of one pair of tiles to a warp's accumulators. A_addr and B_addr are this lane's ldmatrix rows.
+// Adds the products of one pair of tiles to a warp's accumulators. A_addr and B_addr are this lane's ldmatrix
+// rows.
 static __device__ void mma_tile(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4], uint32_t A_addr,
                                 uint32_t B_addr)
 {
@@ -79,8 +83,9 @@ static __device__ void mma_tile(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4],
     }
 }
 
-// Writes a warp's accumulators, with the bias, to the rows and columns from (row0, col0) on. A lane holds pairs of
-// neighbouring columns; they are one 4-byte store when N is even, which keeps every pair of every row aligned.
+// Writes a warp's accumulators, with the bias, to the rows and columns from (row0, col0) on. A lane holds
+// pairs of neighbouring columns; they are one 4-byte store when N is even, which keeps every pair of every
+// row aligned.
 static __device__ void store_tile(__nv_bfloat16 *C, const __nv_bfloat16 *bias,
                                   const float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4], int row0, int col0,
                                   int M, int N, int lane)
@@ -124,8 +129,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) smem_padded_kernel(const __nv_
     const int block_row = blockIdx.y * BLOCK_M;
     const int block_col = blockIdx.x * BLOCK_N;
 
-    // Lanes 0-15 give rows 0-15 of A's left half, 16-31 of its right half; lanes 0-7 and 8-15 the same of B's 8 rows
-    // (lanes 16-31 repeat them: ldmatrix.x2 does not look).
+    // Lanes 0-15 give rows 0-15 of A's left half, 16-31 of its right half; lanes 0-7 and 8-15 the same of B's
+    // 8 rows (lanes 16-31 repeat them: ldmatrix.x2 does not look).
     const uint32_t A_addr = smem_addr(&smem.A_smem[warp_row + lane % 16][lane / 16 * 8]);
     const uint32_t B_addr = smem_addr(&smem.B_smem[warp_col + lane % 8][lane / 8 % 2 * 8]);
 
@@ -148,7 +153,7 @@ extern "C" cudaError_t smem_padded(const __nv_bfloat16 *A, const __nv_bfloat16 *
                                    __nv_bfloat16 *C, int M, int N, int K, cudaStream_t stream)
 {
     if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0) return cudaErrorInvalidValue;
-    if (K % CHUNK != 0 || (uintptr_t)A % 16 != 0 || (uintptr_t)B % 16 != 0 || (uintptr_t)C % 4 != 0)
+    if (K % CHUNK != 0 || ((uintptr_t)A | (uintptr_t)B | (uintptr_t)C) % 16 != 0)
         return cudaErrorInvalidValue;
 
     const dim3 grid((N - 1) / BLOCK_N + 1, (M - 1) / BLOCK_M + 1);

@@ -2,9 +2,10 @@
 //
 // Question: can the 8 rows of an 8 x 8 piece lie in different banks without padding?
 //
-// A row is 8 chunks of 16 bytes. Chunk c of row r is kept in place c ^ (r % 8) of that row (common/swizzle.cuh). A
-// column of chunks, which ldmatrix reads, then has one chunk in each of the 8 places; a row, which the copy writes, has
-// them all, in another order. Both take one turn. Within a row the map is a permutation: XOR with r undoes itself.
+// A row is 8 chunks of 16 bytes. Chunk c of row r is kept in place c ^ (r % 8) of that row
+// (common/swizzle.cuh). A column of chunks, which ldmatrix reads, then has one chunk in each of the 8 places;
+// a row, which the copy writes, has them all, in another order. Both take one turn. Within a row the map is a
+// permutation: XOR with r undoes itself.
 //
 //      place    0  1  2  3  4  5  6  7
 //      row 0    0  1  2  3  4  5  6  7
@@ -12,9 +13,10 @@
 //      row 2    2  3  0  1  6  7  4  5
 //      row 3    3  2  1  0  7  6  5  4
 //
-// A lane swizzles its ldmatrix address once. 16 k further on is chunk c ^ 2, 4 or 6 for its even or odd c, so the next
-// addresses are the first one ^ 32, 64, 96: (c ^ step) ^ r == (c ^ r) ^ step. Rows 16 further on have the same r % 8,
-// and are an ordinary addition. Tiles start at a multiple of 1,024 bytes, so the bits that XOR changes are the chunk's.
+// A lane swizzles its ldmatrix address once. 16 k further on is chunk c ^ 2, 4 or 6 for its even or odd c, so
+// the next addresses are the first one ^ 32, 64, 96: (c ^ step) ^ r == (c ^ r) ^ step. Rows 16 further on
+// have the same r % 8, and are an ordinary addition. Tiles start at a multiple of 1,024 bytes, so the bits
+// that XOR changes are the chunk's.
 //
 // Grows from: step 1. New instructions: none. Shared memory: 32,768 bytes. Registers: as chapter 3.
 #include <cuda_bf16.h>
@@ -49,8 +51,9 @@ struct SharedStorage {
     __nv_bfloat16 B_smem[BLOCK_N][BLOCK_K]; // (n, k), 16,384 bytes
 };
 
-// Copies rows [row0, row0 + ROWS) and columns [k0, k0 + BLOCK_K) of a (num_rows, K) matrix into tile, 16 bytes a
-// thread and turn. Past every edge the tile gets zeros: they add nothing. K % 8 == 0: a chunk is inside or outside.
+// Copies rows [row0, row0 + ROWS) and columns [k0, k0 + BLOCK_K) of a (num_rows, K) matrix into tile, 16
+// bytes a thread and turn. Past every edge the tile gets zeros: they add nothing. K % 8 == 0: a chunk is
+// inside or outside.
 template <int ROWS>
 static __device__ void load_tile(__nv_bfloat16 (&tile)[ROWS][BLOCK_K], const __nv_bfloat16 *matrix, int row0,
                                  int num_rows, int k0, int K, int tid)
@@ -68,7 +71,8 @@ static __device__ void load_tile(__nv_bfloat16 (&tile)[ROWS][BLOCK_K], const __n
     }
 }
 
-// Adds the products of one pair of tiles to a warp's accumulators. A_addr and B_addr are this lane's ldmatrix rows.
+// Adds the products of one pair of tiles to a warp's accumulators. A_addr and B_addr are this lane's ldmatrix
+// rows.
 static __device__ void mma_tile(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4], uint32_t A_addr,
                                 uint32_t B_addr)
 {
@@ -85,8 +89,9 @@ static __device__ void mma_tile(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4],
     }
 }
 
-// Writes a warp's accumulators, with the bias, to the rows and columns from (row0, col0) on. A lane holds pairs of
-// neighbouring columns; they are one 4-byte store when N is even, which keeps every pair of every row aligned.
+// Writes a warp's accumulators, with the bias, to the rows and columns from (row0, col0) on. A lane holds
+// pairs of neighbouring columns; they are one 4-byte store when N is even, which keeps every pair of every
+// row aligned.
 static __device__ void store_tile(__nv_bfloat16 *C, const __nv_bfloat16 *bias,
                                   const float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4], int row0, int col0,
                                   int M, int N, int lane)
@@ -131,8 +136,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 2)
     const int block_row = blockIdx.y * BLOCK_M;
     const int block_col = blockIdx.x * BLOCK_N;
 
-    // Lanes 0-15 give rows 0-15 of A's left half, 16-31 of its right half; lanes 0-7 and 8-15 the same of B's 8 rows
-    // (lanes 16-31 repeat them: ldmatrix.x2 does not look).
+    // Lanes 0-15 give rows 0-15 of A's left half, 16-31 of its right half; lanes 0-7 and 8-15 the same of B's
+    // 8 rows (lanes 16-31 repeat them: ldmatrix.x2 does not look).
     const uint32_t A_addr =
         smem_addr(smem.A_smem) + swizzle((warp_row + lane % 16) * ROW_BYTES + lane / 16 * 16, SWIZZLE_BITS);
     const uint32_t B_addr =
@@ -158,7 +163,7 @@ extern "C" cudaError_t smem_swizzled(const __nv_bfloat16 *A, const __nv_bfloat16
                                      cudaStream_t stream)
 {
     if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0) return cudaErrorInvalidValue;
-    if (K % CHUNK != 0 || (uintptr_t)A % 16 != 0 || (uintptr_t)B % 16 != 0 || (uintptr_t)C % 4 != 0)
+    if (K % CHUNK != 0 || ((uintptr_t)A | (uintptr_t)B | (uintptr_t)C) % 16 != 0)
         return cudaErrorInvalidValue;
 
     const dim3 grid((N - 1) / BLOCK_N + 1, (M - 1) / BLOCK_M + 1);

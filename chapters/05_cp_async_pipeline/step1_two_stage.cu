@@ -2,19 +2,21 @@
 //
 // Question: so far everyone waits for a tile, then everyone multiplies it; how do the two overlap?
 //
-// cp.async copies 16 bytes from global to shared memory without passing through registers, and the thread goes on at
-// once. A thread's copies are collected in groups; wait_group says how many of its latest groups may still be on
-// their way. It speaks for this thread alone: the barrier after it is what makes all threads' copies visible to all.
+// cp.async copies 16 bytes from global to shared memory without passing through registers, and the thread
+// goes on at once. A thread's copies are collected in groups; wait_group says how many of its latest groups
+// may still be on their way. It speaks for this thread alone: the barrier after it is what makes all threads'
+// copies visible to all.
 //
 //      tile        0        1        2        3
 //      copy     [ s0 ]   [ s1 ]   [ s0 ]   [ s1 ]                  s0, s1: the two stages
 //      multiply          [ s0 ]   [ s1 ]   [ s0 ]   [ s1 ]
 //
-// Each thread commits a group every round, an empty one at the end too, so that the count to wait for never changes.
+// Each thread commits a group every round, an empty one at the end too, so that the count to wait for never
+// changes.
 //
-// Grows from: chapter 4, step 2. New instructions: cp.async, cp.async.commit_group, cp.async.wait_group. Shared memory:
-// 65,536 bytes, more than 48 KB, hence dynamic and with its attribute set. Registers: as chapter 3, less the 64 that
-// held a tile on its way.
+// Grows from: chapter 4, step 2. New instructions: cp.async, cp.async.commit_group, cp.async.wait_group.
+// Shared memory: 65,536 bytes, more than 48 KB, hence dynamic and with its attribute set. Registers: as
+// chapter 3, less the 64 that held a tile on its way.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
@@ -48,9 +50,9 @@ struct SharedStorage {
     __nv_bfloat16 B_smem[NUM_STAGES][BLOCK_N][BLOCK_K]; // (stage, n, k), 32,768 bytes
 };
 
-// Starts to copy rows [row0, row0 + ROWS) and columns [k0, k0 + BLOCK_K) of a (num_rows, K) matrix to the tile at
-// tile_addr, 16 bytes a thread and turn. Past every edge the tile gets zeros: they add nothing. K % 8 == 0: a chunk is
-// inside or outside.
+// Starts to copy rows [row0, row0 + ROWS) and columns [k0, k0 + BLOCK_K) of a (num_rows, K) matrix to the
+// tile at tile_addr, 16 bytes a thread and turn. Past every edge the tile gets zeros: they add nothing. K % 8
+// == 0: a chunk is inside or outside.
 template <int ROWS>
 static __device__ void load_tile(uint32_t tile_addr, const __nv_bfloat16 *matrix, int row0, int num_rows,
                                  int k0, int K, int tid)
@@ -67,7 +69,8 @@ static __device__ void load_tile(uint32_t tile_addr, const __nv_bfloat16 *matrix
     }
 }
 
-// Adds the products of one pair of tiles to a warp's accumulators. A_addr and B_addr are this lane's ldmatrix rows.
+// Adds the products of one pair of tiles to a warp's accumulators. A_addr and B_addr are this lane's ldmatrix
+// rows.
 static __device__ void mma_tile(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4], uint32_t A_addr,
                                 uint32_t B_addr)
 {
@@ -84,8 +87,9 @@ static __device__ void mma_tile(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4],
     }
 }
 
-// Writes a warp's accumulators, with the bias, to the rows and columns from (row0, col0) on. A lane holds pairs of
-// neighbouring columns; they are one 4-byte store when N is even, which keeps every pair of every row aligned.
+// Writes a warp's accumulators, with the bias, to the rows and columns from (row0, col0) on. A lane holds
+// pairs of neighbouring columns; they are one 4-byte store when N is even, which keeps every pair of every
+// row aligned.
 static __device__ void store_tile(__nv_bfloat16 *C, const __nv_bfloat16 *bias,
                                   const float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4], int row0, int col0,
                                   int M, int N, int lane)
@@ -131,8 +135,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 2)
     const int block_row = blockIdx.y * BLOCK_M;
     const int block_col = blockIdx.x * BLOCK_N;
 
-    // Lanes 0-15 give rows 0-15 of A's left half, 16-31 of its right half; lanes 0-7 and 8-15 the same of B's 8 rows
-    // (lanes 16-31 repeat them: ldmatrix.x2 does not look).
+    // Lanes 0-15 give rows 0-15 of A's left half, 16-31 of its right half; lanes 0-7 and 8-15 the same of B's
+    // 8 rows (lanes 16-31 repeat them: ldmatrix.x2 does not look).
     const uint32_t A_addr = smem_addr(smem.A_smem[0]) +
                             swizzle((warp_row + lane % 16) * ROW_BYTES + lane / 16 * 16, SWIZZLE_BITS);
     const uint32_t B_addr = smem_addr(smem.B_smem[0]) +
@@ -171,7 +175,7 @@ extern "C" cudaError_t pipeline_two_stage(const __nv_bfloat16 *A, const __nv_bfl
                                           cudaStream_t stream)
 {
     if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0) return cudaErrorInvalidValue;
-    if (K % CHUNK != 0 || (uintptr_t)A % 16 != 0 || (uintptr_t)B % 16 != 0 || (uintptr_t)C % 4 != 0)
+    if (K % CHUNK != 0 || ((uintptr_t)A | (uintptr_t)B | (uintptr_t)C) % 16 != 0)
         return cudaErrorInvalidValue;
 
     const dim3 grid((N - 1) / BLOCK_N + 1, (M - 1) / BLOCK_M + 1);

@@ -1,20 +1,23 @@
 // Chapter 5, step 2: a ring of stages. Several tiles are on their way, and one barrier a tile is enough.
 //
-// Question: with two stages a tile must arrive while one other is multiplied; what if memory takes longer than that?
+// Question: with two stages a tile must arrive while one other is multiplied; what if memory takes longer
+// than that?
 //
-// With NUM_STAGES stages, NUM_STAGES - 1 tiles are on their way or waiting while one is multiplied. A round is now: wait
-// for this tile, meet at the barrier, multiply, start the copy of the tile NUM_STAGES - 1 ahead. The copy comes last:
-// what a warp wants first after the barrier is its fragments, and ldmatrix would queue behind the copies.
+// With NUM_STAGES stages, NUM_STAGES - 1 tiles are on their way or waiting while one is multiplied. A round
+// is now: wait for this tile, meet at the barrier, multiply, start the copy of the tile NUM_STAGES - 1 ahead.
+// The copy comes last: what a warp wants first after the barrier is its fragments, and ldmatrix would queue
+// behind the copies.
 //
-//      stage    0     1     2                       the stage of tile t + 2 is that of tile t - 1, and everyone who
-//      t = 0   mma  (1)   (2) <- start              has passed the barrier of round t has multiplied tile t - 1:
-//      t = 1  (3) <- mma  (2)                       the barrier that shows the arrived tile also frees the old one
-//      t = 2  (3)   (4) <- mma
+//      stage    0     1     2        The stage of tile t + 2 is that of tile t - 1, and everyone who has
+//      t = 0   mma   .     2         passed the barrier of round t has multiplied tile t - 1: the barrier that
+//      t = 1    3   mma    .         shows the arrived tile also frees the old one.
+//      t = 2    .    4    mma        (a number: that tile's copy starts; a dot: a tile waits or is on its way)
 //
-// How many bytes have to be on their way? Little's law: latency times rate, the note computes it for this GPU.
+// How many bytes have to be on their way? Little's law: latency times rate, the note computes it for this
+// GPU.
 //
-// Grows from: step 1. New instructions: none. Shared memory: 98,304 bytes, two blocks a multiprocessor. Registers: as
-// step 1.
+// Grows from: step 1. New instructions: none. Shared memory: 98,304 bytes, two blocks a multiprocessor.
+// Registers: as step 1.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
@@ -48,9 +51,9 @@ struct SharedStorage {
     __nv_bfloat16 B_smem[NUM_STAGES][BLOCK_N][BLOCK_K]; // (stage, n, k), 49,152 bytes
 };
 
-// Starts to copy rows [row0, row0 + ROWS) and columns [k0, k0 + BLOCK_K) of a (num_rows, K) matrix to the tile at
-// tile_addr, 16 bytes a thread and turn. Past every edge the tile gets zeros: they add nothing. K % 8 == 0: a chunk is
-// inside or outside.
+// Starts to copy rows [row0, row0 + ROWS) and columns [k0, k0 + BLOCK_K) of a (num_rows, K) matrix to the
+// tile at tile_addr, 16 bytes a thread and turn. Past every edge the tile gets zeros: they add nothing. K % 8
+// == 0: a chunk is inside or outside.
 template <int ROWS>
 static __device__ void load_tile(uint32_t tile_addr, const __nv_bfloat16 *matrix, int row0, int num_rows,
                                  int k0, int K, int tid)
@@ -67,7 +70,8 @@ static __device__ void load_tile(uint32_t tile_addr, const __nv_bfloat16 *matrix
     }
 }
 
-// Adds the products of one pair of tiles to a warp's accumulators. A_addr and B_addr are this lane's ldmatrix rows.
+// Adds the products of one pair of tiles to a warp's accumulators. A_addr and B_addr are this lane's ldmatrix
+// rows.
 static __device__ void mma_tile(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4], uint32_t A_addr,
                                 uint32_t B_addr)
 {
@@ -84,8 +88,9 @@ static __device__ void mma_tile(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4],
     }
 }
 
-// Writes a warp's accumulators, with the bias, to the rows and columns from (row0, col0) on. A lane holds pairs of
-// neighbouring columns; they are one 4-byte store when N is even, which keeps every pair of every row aligned.
+// Writes a warp's accumulators, with the bias, to the rows and columns from (row0, col0) on. A lane holds
+// pairs of neighbouring columns; they are one 4-byte store when N is even, which keeps every pair of every
+// row aligned.
 static __device__ void store_tile(__nv_bfloat16 *C, const __nv_bfloat16 *bias,
                                   const float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4], int row0, int col0,
                                   int M, int N, int lane)
@@ -131,8 +136,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 2)
     const int block_row = blockIdx.y * BLOCK_M;
     const int block_col = blockIdx.x * BLOCK_N;
 
-    // Lanes 0-15 give rows 0-15 of A's left half, 16-31 of its right half; lanes 0-7 and 8-15 the same of B's 8 rows
-    // (lanes 16-31 repeat them: ldmatrix.x2 does not look).
+    // Lanes 0-15 give rows 0-15 of A's left half, 16-31 of its right half; lanes 0-7 and 8-15 the same of B's
+    // 8 rows (lanes 16-31 repeat them: ldmatrix.x2 does not look).
     const uint32_t A_addr = smem_addr(smem.A_smem[0]) +
                             swizzle((warp_row + lane % 16) * ROW_BYTES + lane / 16 * 16, SWIZZLE_BITS);
     const uint32_t B_addr = smem_addr(smem.B_smem[0]) +
@@ -155,7 +160,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2)
     for (int tile = 0; tile < num_tiles; tile++) {
         const int stage = tile % NUM_STAGES;
         cp_async_wait_group<NUM_STAGES - 2>(); // This tile has arrived; those after it may be on their way.
-        __syncthreads(); // And so has every other thread's part of it. Everyone has read the stage filled below.
+        __syncthreads(); // So has every other thread's part. Everyone has read the stage filled below.
 
         mma_tile(acc, A_addr + stage * BLOCK_M * ROW_BYTES, B_addr + stage * BLOCK_N * ROW_BYTES);
         load_stage(tile + NUM_STAGES - 1, (tile + NUM_STAGES - 1) % NUM_STAGES);
@@ -170,7 +175,7 @@ extern "C" cudaError_t pipeline_multi_stage(const __nv_bfloat16 *A, const __nv_b
                                             cudaStream_t stream)
 {
     if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0) return cudaErrorInvalidValue;
-    if (K % CHUNK != 0 || (uintptr_t)A % 16 != 0 || (uintptr_t)B % 16 != 0 || (uintptr_t)C % 4 != 0)
+    if (K % CHUNK != 0 || ((uintptr_t)A | (uintptr_t)B | (uintptr_t)C) % 16 != 0)
         return cudaErrorInvalidValue;
 
     const dim3 grid((N - 1) / BLOCK_N + 1, (M - 1) / BLOCK_M + 1);

@@ -1,8 +1,25 @@
-// Chapter 5, step 3: fewer instructions between two mma, and the fragments of the next slice always on their way.
+// Chapter 5, step 3: the fragments of the next slice are always on their way, and fewer instructions lie
+// between two mma.
 //
 // Question: the tiles arrive in time; what keeps the tensor cores waiting now?
 //
-// Grows from step 2.
+// 1. A warp waits for its fragments at every slice of 16 k. So it loads those of the next slice while it
+//    multiplies this one, into a second set of registers, and goes on across the stage boundary: wait and
+//    barrier come before the last slice of a tile, whose fragments are in registers already.
+//
+//      slice    0           1           2           3           0 of the next tile
+//      load     frag 1      frag 2      frag 3      wait, frag 0'   frag 1'
+//      mma      frag 0      frag 1      frag 2      frag 3          frag 0'
+//
+// 2. A scheduler issues one instruction a cycle, and what is not an mma delays the next one. ldmatrix.x4
+// brings two B
+//    fragments; pointers advance instead of being computed; a block without edges does not look for them.
+// 3. Each byte from the L2 is used more often in a block of 256 x 128 (8 warps, still 64 x 64 a warp), and
+// blocks that
+//    run together share rows. 4. C goes through shared memory and leaves in rows of 128 bytes.
+//
+// Grows from: step 2. New instructions: none (ldmatrix.x4 now for B too). Shared memory: 165,888 bytes.
+// Registers: 128 accumulators and 64 fragments of about 240 a thread, one block a multiprocessor.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
@@ -34,18 +51,14 @@ static_assert(WARP_M % MMA_M == 0 && WARP_N % MMA_N == 0 && BLOCK_K % MMA_K == 0
 static_assert(BLOCK_M % COPY_ROWS == 0 && BLOCK_N % COPY_ROWS == 0, "every thread copies alike");
 
 struct SharedStorage {
-    union {
-        struct {
-            __nv_bfloat16 A_smem[NUM_STAGES][BLOCK_M][BLOCK_K]; // (stage, m, k), 98,304 bytes
-            __nv_bfloat16 B_smem[NUM_STAGES][BLOCK_N][BLOCK_K]; // (stage, n, k), 49,152 bytes
-        };
-        __nv_bfloat16 C_smem[NUM_THREADS / 32][MMA_M]
-                            [WARP_N + CHUNK]; // (warp, m, n), used when the stages are not
-    };
+    __nv_bfloat16 A_smem[NUM_STAGES][BLOCK_M][BLOCK_K];            // (stage, m, k), 98,304 bytes
+    __nv_bfloat16 B_smem[NUM_STAGES][BLOCK_N][BLOCK_K];            // (stage, n, k), 49,152 bytes
+    __nv_bfloat16 C_smem[NUM_THREADS / 32][MMA_M][WARP_N + CHUNK]; // (warp, m, n), 18,432 bytes
 };
 
-// Starts this thread's copies of a tile, 16 bytes each, every COPY_ROWS rows: to dst_addr on, from src on. Past every
-// edge the tile gets zeros: they add nothing. INSIDE: the block has no row past the edge, and nobody has to look.
+// Starts this thread's copies of a tile, 16 bytes each, every COPY_ROWS rows: to dst_addr on, from src on.
+// Past every edge the tile gets zeros: they add nothing. INSIDE: the block has no row past the edge, and
+// nobody has to look.
 template <bool INSIDE, int ROWS>
 static __device__ void load_tile(uint32_t dst_addr, const __nv_bfloat16 *src, size_t src_step, int rows_left,
                                  bool k_inside)
@@ -57,8 +70,9 @@ static __device__ void load_tile(uint32_t dst_addr, const __nv_bfloat16 *src, si
     }
 }
 
-// Reads the fragments of one k slice of a stage. A_addr and B_addr are this lane's ldmatrix rows in stage 0. XOR comes
-// first: what it gives for each slice is the same in all rounds, and the stage's offset the same in all lanes.
+// Reads the fragments of one k slice of a stage. A_addr and B_addr are this lane's ldmatrix rows in stage 0.
+// XOR comes first: what it gives for each slice is the same in all rounds, and the stage's offset the same in
+// all lanes.
 static __device__ void load_frags(uint32_t (&A_frag)[WARP_M / MMA_M][4],
                                   uint32_t (&B_frag)[WARP_N / MMA_N][2], uint32_t A_addr, uint32_t B_addr,
                                   int stage, int slice)
@@ -78,7 +92,7 @@ static __device__ void load_frags(uint32_t (&A_frag)[WARP_M / MMA_M][4],
     }
 }
 
-// Multiplies one k slice.
+// Multiplies one k slice, down and up the columns in turn: neighbouring mma share a fragment.
 static __device__ void mma_slice(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4],
                                  const uint32_t (&A_frag)[WARP_M / MMA_M][4],
                                  const uint32_t (&B_frag)[WARP_N / MMA_N][2])
@@ -86,10 +100,14 @@ static __device__ void mma_slice(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4]
 #pragma unroll
     for (int j = 0; j < WARP_N / MMA_N; j++)
 #pragma unroll
-        for (int i = 0; i < WARP_M / MMA_M; i++) mma_m16n8k16_bf16(acc[i][j], A_frag[i], B_frag[j]);
+        for (int n = 0; n < WARP_M / MMA_M; n++) {
+            const int i = j % 2 == 0 ? n : WARP_M / MMA_M - 1 - n;
+            mma_m16n8k16_bf16(acc[i][j], A_frag[i], B_frag[j]);
+        }
 }
 
-// The product of the block's rows of A and rows of B, in the accumulators of its warps. INSIDE: no row is past the edge.
+// The product of the block's rows of A and rows of B, in the accumulators of its warps. INSIDE: no row is
+// past the edge.
 template <bool INSIDE>
 static __device__ void mainloop(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4], SharedStorage &smem,
                                 const __nv_bfloat16 *A, const __nv_bfloat16 *B, int block_row, int block_col,
@@ -100,8 +118,8 @@ static __device__ void mainloop(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4],
     const int warp_row = warp / WARPS_N * WARP_M;
     const int warp_col = warp % WARPS_N * WARP_N;
 
-    // Lanes 0-15 give rows 0-15 of A's left half, 16-31 of its right half. B: lanes 0-7 and 8-15 give the halves of one
-    // fragment's 8 rows, lanes 16-31 those of the next.
+    // Lanes 0-15 give rows 0-15 of A's left half, 16-31 of its right half. B: lanes 0-7 and 8-15 give the
+    // halves of one fragment's 8 rows, lanes 16-31 those of the next.
     const uint32_t A_addr = smem_addr(smem.A_smem[0]) +
                             swizzle((warp_row + lane % 16) * ROW_BYTES + lane / 16 * 16, SWIZZLE_BITS);
     const uint32_t B_addr =
@@ -150,7 +168,7 @@ static __device__ void mainloop(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4],
             const bool last = slice == SLICES - 1;
             if (last) {
                 cp_async_wait_group<NUM_STAGES - 2>(); // The next tile has arrived,
-                __syncthreads(); // and every thread's part of it. Everyone has read this tile's last fragments.
+                __syncthreads(); // every thread's part. Everyone has read this tile's last fragments.
             }
             load_frags(A_frag[(slice + 1) % 2], B_frag[(slice + 1) % 2], A_addr, B_addr,
                        last ? next_stage : stage, (slice + 1) % SLICES);
@@ -165,8 +183,9 @@ static __device__ void mainloop(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4],
     }
 }
 
-// Writes a warp's accumulators, with the bias, to the rows and columns from (row0, col0) on: 16 rows at a time go
-// through shared memory, where lanes exchange pairs for rows of 16 bytes. N % 8 == 0 keeps those aligned in C.
+// Writes a warp's accumulators, with the bias, to the rows and columns from (row0, col0) on: 16 rows at a
+// time go through shared memory, where lanes exchange pairs for rows of 16 bytes. N % 8 == 0 keeps those
+// aligned in C.
 static __device__ void store_tile(__nv_bfloat16 *C, const __nv_bfloat16 *bias,
                                   const float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4],
                                   __nv_bfloat16 (&C_smem)[MMA_M][WARP_N + CHUNK], int row0, int col0, int M,
@@ -224,13 +243,12 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     const int lane = tid % 32;
     const int warp = tid / 32;
 
-    // Blocks that run together should share rows of A and B in the L2: they walk down GROUP_M tiles, then one right.
-    const int tiles_m = (M - 1) / BLOCK_M + 1, tiles_n = (N - 1) / BLOCK_N + 1;
-    const int group = blockIdx.x / (GROUP_M * tiles_n);
-    const int group_height = min(GROUP_M, tiles_m - group * GROUP_M);
-    const int in_group = blockIdx.x % (GROUP_M * tiles_n);
-    const int block_row = (group * GROUP_M + in_group % group_height) * BLOCK_M;
-    const int block_col = in_group / group_height * BLOCK_N;
+    // Blocks start in the order x, y, z. Those that run together should share rows of A and B in the L2: they
+    // walk down GROUP_M tiles (x), then one to the right (y), and so on to the edge before the next GROUP_M
+    // (z).
+    const int block_row = (blockIdx.z * GROUP_M + blockIdx.x) * BLOCK_M;
+    const int block_col = blockIdx.y * BLOCK_N;
+    if (block_row >= M) return;
 
     float acc[WARP_M / MMA_M][WARP_N / MMA_N][4] = {};
     if (block_row + BLOCK_M <= M && block_col + BLOCK_N <= N)
@@ -238,8 +256,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     else
         mainloop<false>(acc, smem, A, B, block_row, block_col, M, N, K, tid);
 
-    // Epilogue. The stages are free once everyone has read the last of them.
-    __syncthreads();
+    // Epilogue. Each warp has its own C_smem, and need not wait for the others.
     store_tile(C, bias, acc, smem.C_smem[warp], block_row + warp / WARPS_N * WARP_M,
                block_col + warp % WARPS_N * WARP_N, M, N, lane);
 }
@@ -249,15 +266,14 @@ extern "C" cudaError_t pipeline_ldmatrix_x4(const __nv_bfloat16 *A, const __nv_b
                                             cudaStream_t stream)
 {
     if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0) return cudaErrorInvalidValue;
-    if (K % CHUNK != 0 || (uintptr_t)A % 16 != 0 || (uintptr_t)B % 16 != 0 || (uintptr_t)C % 4 != 0)
+    if (K % CHUNK != 0 || ((uintptr_t)A | (uintptr_t)B | (uintptr_t)C) % 16 != 0)
         return cudaErrorInvalidValue;
 
-    const int64_t num_blocks = (int64_t)((M - 1) / BLOCK_M + 1) * ((N - 1) / BLOCK_N + 1);
-    if (num_blocks > INT32_MAX) return cudaErrorInvalidValue;
+    const int tiles_m = (M - 1) / BLOCK_M + 1;
+    const dim3 grid(GROUP_M, (N - 1) / BLOCK_N + 1, (tiles_m - 1) / GROUP_M + 1);
     const cudaError_t error = cudaFuncSetAttribute(
         pipeline_ldmatrix_x4_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(SharedStorage));
     if (error != cudaSuccess) return error;
-    pipeline_ldmatrix_x4_kernel<<<(int)num_blocks, NUM_THREADS, sizeof(SharedStorage), stream>>>(A, B, bias,
-                                                                                                 C, M, N, K);
+    pipeline_ldmatrix_x4_kernel<<<grid, NUM_THREADS, sizeof(SharedStorage), stream>>>(A, B, bias, C, M, N, K);
     return cudaGetLastError();
 }
