@@ -271,7 +271,10 @@ struct barrier {
     const char *first_text; /* the instruction that opened this phase, for messages */
 };
 
-enum { SHARED_BASE = 0x400 }; /* shared addresses start here, as on an H200: the first KiB is the system's */
+enum {
+    SHARED_BASE = 0x400,
+    GROUPS_SCRATCH = 288
+}; /* shared addresses start here, as on an H200: the first KiB is the system's */
 
 struct block {
     struct launch *launch;
@@ -280,6 +283,8 @@ struct block {
     u32 threads, warp_count;
     u8 *shared; /* shared memory; shared address a is shared[a - SHARED_BASE] */
     u32 shared_bytes;
+    _Alignas(16) u8
+        reserved[GROUPS_SCRATCH]; /* %reserved_smem_offset_1: at shared address 0, for cooperative groups */
     struct barrier barriers[NUM_BARRIERS];
     struct warp *warps;
     u32 live_warps; /* warps with a lane that has not exited */

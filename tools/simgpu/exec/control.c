@@ -434,6 +434,7 @@ operand lower_special(struct lowering *lo, const char *name, u32 bytes)
             in->d = d;
             return d;
         }
+    if (streq(name, "%reserved_smem_offset_1")) return lower_const(lo, 0, bytes);
     if (streq(name, "%is_explicit_cluster")) {
         operand o = lower_temp(lo, 4);
         struct inst *in = lower_emit(lo);

@@ -121,6 +121,7 @@ u8 *shared_pointer(struct warp *w, u64 a, u32 bytes)
             return NULL;
         b = b->cluster[rank];
     }
+    if ((u64)at + bytes <= GROUPS_SCRATCH) return b->reserved + at;
     return at >= SHARED_BASE && (u64)at + bytes <= (u64)SHARED_BASE + b->shared_bytes
                ? b->shared + (at - SHARED_BASE)
                : NULL;
