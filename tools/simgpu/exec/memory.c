@@ -273,7 +273,14 @@ static inline bool load_32_fast(struct warp *w, const struct inst *in, u32 *d)
         u32 word[LANES];
         const u32 *shared = (const u32 *)w->block->shared;
         if (!shared_words(w, in, word)) return false;
-        for (int i = 0; i < LANES; i++) d[i] = shared[word[i]];
+        u32 differ = 0;
+        for (int i = 0; i < LANES; i++) differ |= word[i] ^ word[0];
+        if (differ) {
+            for (int i = 0; i < LANES; i++) d[i] = shared[word[i]];
+        } else {
+            u32 v = shared[word[0]];
+            for (int i = 0; i < LANES; i++) d[i] = v;
+        }
         return true;
     }
     if (in->space != SPACE_GLOBAL) return false;
