@@ -53,8 +53,7 @@ union SharedStorage {
         __nv_bfloat16 A_smem[NUM_STAGES][BLOCK_M][BLOCK_K]; // (stage, m, k), 16,384 bytes a stage
         __nv_bfloat16 B_smem[NUM_STAGES][BLOCK_N][BLOCK_K]; // (stage, n, k), 32,768 bytes a stage
     };
-    __nv_bfloat16 C_smem[NUM_THREADS / 32][WARP_M]
-                        [WARP_N + CHUNK]; // (warp, m, n), 73,728 bytes: the epilogue's
+    __nv_bfloat16 C_smem[NUM_THREADS / 32][WARP_M][WARP_N + CHUNK]; // (warp, m, n), in the epilogue
 };
 
 // Starts this thread's copies of a tile, 16 bytes each, every COPY_ROWS rows: to dst_addr on, from src on.
