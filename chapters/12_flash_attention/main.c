@@ -7,7 +7,8 @@ enum { BATCH, Q_LEN, K_LEN, HEADS, KV_HEADS, HEAD_DIM, CAUSAL };
 
 // The launchers in the .cu files.
 typedef cudaError_t launcher(const struct attention *attention, cudaStream_t stream);
-launcher attention_basic;
+launcher attention_basic, attention_swizzled, attention_two_stage, attention_ldmatrix_x4,
+    attention_large_tile, attention_less_softmax;
 
 static cudaError_t launch(const struct step *step, const struct run *run, cudaStream_t stream)
 {
@@ -54,6 +55,11 @@ static const struct chapter chapter = {
     .steps =
         {
             {"basic", launch, (void (*)(void))attention_basic},
+            {"swizzled", launch, (void (*)(void))attention_swizzled},
+            {"two_stage", launch, (void (*)(void))attention_two_stage},
+            {"ldmatrix_x4", launch, (void (*)(void))attention_ldmatrix_x4},
+            {"large_tile", launch, (void (*)(void))attention_large_tile},
+            {"less_softmax", launch, (void (*)(void))attention_less_softmax},
         },
     .check_shape = check_shape,
     .flops = "4*b*h*q*k*d/(1+causal)",

@@ -52,14 +52,16 @@ template <int ROWS, int D, typename T>
 static __device__ void load_tile(uint32_t tile_addr, const T *src, int row_stride, int rows_left, int tid)
 {
     constexpr int CHUNKS_PER_ROW = D / CHUNK;
-    constexpr int COPY_ROWS = NUM_THREADS / CHUNKS_PER_ROW;
-    static_assert(ROWS % COPY_ROWS == 0, "every thread copies alike");
+    constexpr int COPY_ROWS = NUM_THREADS / CHUNKS_PER_ROW; // rows the block copies at a time
+    static_assert(ROWS % COPY_ROWS == 0 && COPY_ROWS % 8 == 0, "every thread copies alike");
+    const int row = tid / CHUNKS_PER_ROW;
+    const int col = tid % CHUNKS_PER_ROW * CHUNK;
+    src += (size_t)row * row_stride + col;
+    tile_addr += smem_offset<D>(row, col);
 #pragma unroll
     for (int i = 0; i < ROWS / COPY_ROWS; i++) {
-        const int row = tid / CHUNKS_PER_ROW + i * COPY_ROWS;
-        const int col = tid % CHUNKS_PER_ROW * CHUNK;
-        cp_async_cg_16(tile_addr + smem_offset<D>(row, col), src + (size_t)row * row_stride + col,
-                       row < rows_left ? 16 : 0);
+        cp_async_cg_16(tile_addr + i * COPY_ROWS * D * 2, src, row + i * COPY_ROWS < rows_left ? 16 : 0);
+        src += (size_t)COPY_ROWS * row_stride;
     }
 }
 
