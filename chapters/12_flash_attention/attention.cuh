@@ -36,7 +36,8 @@ static __device__ uint32_t pack(float low, float high)
 static inline bool attention_valid(const struct attention &a)
 {
     const uintptr_t bits = (uintptr_t)a.Q | (uintptr_t)a.K | (uintptr_t)a.V | (uintptr_t)a.O;
-    return a.Q && a.K && a.V && a.O && a.LSE && bits % 16 == 0 && a.q_len > 0 && a.k_len > 0 && a.batch > 0 &&
-           a.heads > 0 && a.kv_heads > 0 && a.heads % a.kv_heads == 0 && a.batch <= 65535 &&
-           a.heads <= 65535 && (a.head_dim == 64 || a.head_dim == 128);
+    return a.Q && a.K && a.V && a.O && a.LSE && bits % 16 == 0 && a.q_len > 0 && a.k_len > 0 &&
+           a.q_len <= 1 << 30 && a.k_len <= 1 << 30 && a.batch > 0 && a.heads > 0 && a.kv_heads > 0 &&
+           a.heads % a.kv_heads == 0 && a.batch <= 65535 && a.heads <= 65535 &&
+           (a.head_dim == 64 || a.head_dim == 128);
 }

@@ -36,6 +36,8 @@ static const char *check_shape(const int64_t *dim)
     if (dim[HEADS] % dim[KV_HEADS])
         return "h must be a multiple of g: every key/value head serves as many query heads";
     if (dim[BATCH] > 65535 || dim[HEADS] > 65535) return "b and h must be at most 65535, the limit of a grid";
+    if (dim[Q_LEN] > 1 << 30 || dim[K_LEN] > 1 << 30)
+        return "q and k must be at most 2^30: their sum is an int";
     return NULL;
 }
 

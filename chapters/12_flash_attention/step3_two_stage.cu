@@ -248,8 +248,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) attention_two_stage_kernel(con
         const uint32_t next_bytes = (tile + 1) % NUM_STAGES * TILE_BYTES;
         // The next stage held K of tile - 1; everyone had read it before V's barrier of that tile.
         load(K_smem + next_bytes, K, tile + 1);
-        cp_async_wait_group<
-            2>();        // This thread's part of K has arrived; V and the next K may be on their way.
+        // This thread's part of K has arrived; V and the next K may be on their way.
+        cp_async_wait_group<2>();
         __syncthreads(); // Every thread's part of K has arrived. Everyone has read V of tile - 1.
 
         float S[WARP_Q / MMA_M][BLOCK_KV / MMA_N][4] = {};
@@ -258,8 +258,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) attention_two_stage_kernel(con
         load(V_smem + next_bytes, V, tile + 1);
         mask_tile(S, first_row, tile * BLOCK_KV + lane % 4 * 2, a);
         softmax_tile<D>(S, m, l, O, scale);
-        cp_async_wait_group<
-            2>();        // This thread's part of V has arrived; the next K and V may be on their way.
+        // This thread's part of V has arrived; the next K and V may be on their way.
+        cp_async_wait_group<2>();
         __syncthreads(); // Every thread's part of V has arrived. Everyone has read K of this tile.
 
         multiply_PV<T, D>(O, S, V_addr + stage_bytes);

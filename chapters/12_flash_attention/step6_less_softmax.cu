@@ -30,8 +30,7 @@ constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
 constexpr int CHUNK = 8; // elements in 16 bytes, what one copy moves
 constexpr float RESCALE_LOG2 = 8;
-constexpr int L2_BYTES =
-    16 << 20; // what K and V of a group of heads may take: a part of the L2 of an A100 or H200
+constexpr int L2_BYTES = 16 << 20; // what K and V of a group of heads may take of the L2, 40 to 50 MB
 static_assert(WARP_Q % MMA_M == 0 && BLOCK_KV % MMA_K == 0, "whole mma in every direction");
 
 template <typename T, int D>
