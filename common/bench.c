@@ -192,7 +192,8 @@ static bool check_contender(const struct chapter *chapter, const struct step *st
             reference[t] = got;
             continue;
         }
-        ok = ok && same_output(chapter->tensors[t].name, &got, &reference[t], chapter->bench_difference, error);
+        ok = ok &&
+             same_output(chapter->tensors[t].name, &got, &reference[t], chapter->bench_difference, error);
         npy_free(&got);
     }
     return ok;

@@ -243,8 +243,7 @@ void case_free(struct golden *golden)
 static size_t tensor_bytes(const struct chapter *chapter, const struct run *run, int t)
 {
     struct error error;
-    int64_t shape[NPY_MAX_RANK],
-        bytes = (int64_t)dtype_bytes(chapter_tensor_dtype(chapter, t, run->f16));
+    int64_t shape[NPY_MAX_RANK], bytes = (int64_t)dtype_bytes(chapter_tensor_dtype(chapter, t, run->f16));
     int rank = chapter_tensor_shape(chapter, t, run->dim, shape, &error);
     if (rank < 0) die_input("%s: %s", chapter->name, error.text);
     for (int i = 0; i < rank; i++)

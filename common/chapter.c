@@ -324,7 +324,8 @@ static int read_bench_shapes(const struct chapter *chapter, const char *shape, i
     }
     for (; count < CHAPTER_MAX_BENCH && (shape ? count < 1 : chapter->bench[count] != NULL); count++) {
         const char *text = shape ? shape : chapter->bench[count];
-        if (!shape_read(text, chapter->dims, smallest, dim[count], &error)) die_input("--shape %s", error.text);
+        if (!shape_read(text, chapter->dims, smallest, dim[count], &error))
+            die_input("--shape %s", error.text);
         const char *needed = chapter->check_shape ? chapter->check_shape(dim[count]) : NULL;
         if (needed) die_input("--shape '%s': %s", text, needed);
     }
