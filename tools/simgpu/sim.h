@@ -177,7 +177,7 @@ struct split {
     u32 wait_mask; /* SPLIT_WAIT_LANES: the lanes it must be joined by */
     u32 barrier;   /* SPLIT_WAIT_BARRIER: which */
 };
-enum { MAX_SPLITS = 64, HEAP_BOUNDS = 8 };
+enum { MAX_SPLITS = 64, HEAP_BOUNDS = 64 };
 
 /* What --profile counts for an instruction; report/counters.c sums over workers and source lines. */
 struct counter {

@@ -286,12 +286,13 @@ static inline bool load_32_fast(struct warp *w, const struct inst *in, u32 *d)
     if (in->space != SPACE_GLOBAL) return false;
     const u64 *a = lanes_of(w, in->a);
     u64 first = a[0] + (u64)in->imm;
+    u64 step = a[1] - a[0];
     if (first & 3) return false;
-    if (in_bounds(w, in, first, 4 * LANES) && apart(a, 4)) {
+    if (step == 4 && in_bounds(w, in, first, 4 * LANES) && apart(a, 4)) {
         memcpy(d, (const void *)(uintptr_t)first, 4 * LANES);
         return true;
     }
-    if (in_bounds(w, in, first, 4) && apart(a, 0)) {
+    if (step == 0 && in_bounds(w, in, first, 4) && apart(a, 0)) {
         u32 v = *(const u32 *)(uintptr_t)first;
         for (int i = 0; i < LANES; i++) d[i] = v;
         return true;
