@@ -16,12 +16,13 @@ BEGIN, END = "<!-- results: written by make report -->\n", "<!-- end of results 
 
 
 def load_results():
-    """GPU name -> its records, in the order of the file; each file holds one GPU's."""
+    """GPU name -> its records, in the order of the file; each file holds one GPU's, simulator.json none."""
     results = {}
     for path in sorted(glob.glob(os.path.join(ROOT, "results", "*.json"))):
         with open(path, encoding="utf-8") as file:
             for record in json.load(file):
-                results.setdefault(record["gpu"], []).append(record)
+                if "gpu" in record:
+                    results.setdefault(record["gpu"], []).append(record)
     return results
 
 
