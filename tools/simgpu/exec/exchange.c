@@ -27,7 +27,7 @@ static u32 members(struct warp *w, const struct inst *in, u32 mask, operand memb
         fault(w, in, missing, ERR_LAUNCH_FAILURE,
               "lane %u executes it, but its own member mask 0x%08x does not name it", first_lane(missing),
               member[first_lane(missing)]);
-    return warp_gather(w, in, mask, want, false);
+    return warp_gather(w, in, mask, want, EXCHANGE);
 }
 
 /* The lanes that lane i acts with. */
