@@ -14,6 +14,6 @@ build/tests/simgpu/%: tests/simgpu/%.cu build/config.mk
 
 .PHONY: simgpu-tests
 simgpu-tests:
-	@$(MAKE) --no-print-directory -j$(JOBS) $(SIMGPU_TEST_BIN)
+	@$(MAKE) --no-print-directory -s -j$(JOBS) $(SIMGPU_TEST_BIN)
 
 test: simgpu-tests

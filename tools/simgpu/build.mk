@@ -46,7 +46,6 @@ build/simgpu/bench: $(SIMGPU_DIR)/bench.cu build/config.mk
 	@echo "nvcc $<"
 	$Q$(NVCC) -O3 -lineinfo -cudart shared -gencode arch=compute_90a,code=compute_90a -o $@ $<
 
-# On one host thread, three times: the fastest is what the simulator can do, the rest is what else the computer does.
 .PHONY: bench-sim
 bench-sim: simgpu build/simgpu/bench
-	@for run in 1 2 3; do $(SIMGPU) --threads 1 --verbose build/simgpu/bench || exit 1; done
+	@COOKBOOK_COMMIT=$$(git rev-parse --short HEAD 2>/dev/null) $(PYTHON) tools/bench_sim.py
