@@ -1,6 +1,8 @@
 #!/usr/bin/env bats
 # Chapter 12: attention is right on the simulated GPU, its counters show what each step claims, and a broken one fails.
 
+# Bats sets status and output, in each test anew.
+# shellcheck disable=SC2030,SC2031,SC2154
 load test_helper/common
 
 CHAPTER=12_flash_attention
@@ -35,6 +37,15 @@ setup() { export PYTHONPATH=$ROOT/reference; }
     assert_line --partial "d, the head dimension, must be 64 or 128"
     run -2 make --no-print-directory chapter-12 SHAPE=b=1,q=9,k=9,h=3,g=2,d=64
     assert_line --partial "h must be a multiple of g"
+}
+
+@test "chapter 12: a benchmark shape says causal=0 or 1, and no other size may be 0" {
+    run -2 "$SIMGPU" "$(chapter $CHAPTER)" --bench --shape b=1,q=64,k=64,h=1,g=1,d=64,causal=0
+    assert_output --partial "has no speed to measure"
+    run -2 "$SIMGPU" "$(chapter $CHAPTER)" --bench --shape b=1,q=0,k=64,h=1,g=1,d=64,causal=0
+    assert_output --partial "q is 0, expected 1 to 2147483647"
+    run -2 "$SIMGPU" "$(chapter $CHAPTER)" --bench --shape b=1,q=64,k=64,h=1,g=1,d=64
+    assert_output --partial "causal is missing"
 }
 
 @test "chapter 12: a case of f16 may not hold a tensor of bf16" {
@@ -239,7 +250,7 @@ fails() {
 }
 
 @test "chapter 12: a mask aligned at the top left, or a skipped rescale that is needed, fails" {
-    broken step6_less_softmax.cu 's/row - a\.q_len \+ 1 \+ a\.k_len/row + 1/'
+    broken step6_less_softmax.cu 's/row \+ 1 \+ a\.k_len - a\.q_len/row + 1/'
     fails 6 few_queries_causal
     broken step6_less_softmax.cu 's/^( *)O\[i\]\[j\]\[half \* 2\] \*= rescale;/\1;/'
     fails 6 outliers
