@@ -17,7 +17,7 @@
 // The accumulators of S have the layout of an A operand half as wide: two of them, rounded, are one of P.
 //
 // Grows from: chapter 5 (cp.async, here waited for at once) without its swizzle. New instructions: ldmatrix.trans,
-// for V, whose rows run along k. Shared memory: 2 x 64 x D x 2 bytes. Registers: O D/2, Q D/4, S 32 of about 168.
+// for V, whose rows run along k. Shared memory: 2 x 64 x D x 2 bytes. Registers: O D/2, Q D/4, S 32 of 200 at D = 128.
 #include <cfloat>
 
 #include "attention.cuh"

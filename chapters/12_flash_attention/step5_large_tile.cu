@@ -1,7 +1,8 @@
 // Chapter 12, step 5: one buffer for V, and larger tiles. Each byte from shared memory feeds twice as many mma.
 //
-// Question: a warp with 16 queries brings 4 KB of K or V from shared memory for 16 mma: shared memory, 128 bytes a
-// cycle, is then as busy as the tensor cores. Where is room for warps with 32 queries?
+// Question: a warp with 16 queries brings 4 KB of K or V from shared memory for 16 mma. For the 4 warps that multiply at
+// a time, that is 128 cycles of shared memory (128 bytes each) beside 96 of the tensor cores (6 an mma: chapter 5).
+// Where is room for warps with 32 queries?
 //
 // 1. V of the next tile is not needed before the next softmax: one buffer is enough, and its copy starts when
 //    everyone has read the tile before. K keeps its two.
