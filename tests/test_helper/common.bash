@@ -8,7 +8,7 @@ PYTHON=$ROOT/.venv/bin/python3
 export SIMGPU=$ROOT/build/simgpu/simgpu
 export PYTHONPYCACHEPREFIX=$ROOT/build/pycache
 # make must not take the outer make's flags, nor run.sh the caller's choices.
-unset MAKEFLAGS MAKELEVEL DEVICE STEP CASE SHAPE SEED PROFILE
+unset MAKEFLAGS MAKELEVEL DEVICE OP STEP CASE SHAPE SEED PROFILE
 
 cd "$ROOT" || exit 1
 
