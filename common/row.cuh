@@ -38,6 +38,22 @@ __device__ inline Row<T> make_row(T *data, int cols)
     return row;
 }
 
+// The same place in another matrix of the same shape, which begins at a multiple of 16 bytes too.
+template <typename T, typename U>
+__device__ inline Row<T> same_row(const Row<U> &row, T *matrix, size_t offset)
+{
+    return {matrix + offset, row.cols, row.skip, row.count, row.full_begin, row.full_end};
+}
+
+// The first `cols` columns of a row.
+template <typename T>
+__device__ inline Row<T> first_cols(const Row<T> &row, int cols)
+{
+    const unsigned end = (unsigned)row.skip + (unsigned)cols;
+    return {
+        row.data, cols, row.skip, (int)((end + PACK<T> - 1) / PACK<T>), row.full_begin, (int)(end / PACK<T>)};
+}
+
 // The most packs that a row of a (rows, cols) matrix can have; the matrix begins at a multiple of 16 bytes.
 template <typename T>
 constexpr int max_packs(int cols)
@@ -87,6 +103,25 @@ __device__ inline uint4 make_pack(const float (&values)[8], __nv_bfloat16)
 {
     return make_uint4(bf16_pair(values[0], values[1]), bf16_pair(values[2], values[3]),
                       bf16_pair(values[4], values[5]), bf16_pair(values[6], values[7]));
+}
+
+// The largest element of a pack; of bf16 two at a time, without unpacking.
+__device__ inline float pack_max(uint4 pack, float)
+{
+    return fmaxf(fmaxf(__uint_as_float(pack.x), __uint_as_float(pack.y)),
+                 fmaxf(__uint_as_float(pack.z), __uint_as_float(pack.w)));
+}
+
+__device__ inline __nv_bfloat162 as_pair(uint32_t word)
+{
+    return *reinterpret_cast<__nv_bfloat162 *>(&word);
+}
+
+__device__ inline float pack_max(uint4 pack, __nv_bfloat16)
+{
+    const __nv_bfloat162 pair =
+        __hmax2(__hmax2(as_pair(pack.x), as_pair(pack.y)), __hmax2(as_pair(pack.z), as_pair(pack.w)));
+    return fmaxf(__low2float(pair), __high2float(pair));
 }
 
 __device__ inline float to_float(float value)
@@ -159,18 +194,43 @@ __device__ inline void store_pack(const Row<T> &row, int p, uint4 pack)
         store_edge(row, p, pack);
 }
 
-// Packs begin + lane, begin + lane + lanes, ... below `end` of the row into registers, read once (ld.cs: first to be
-// evicted). All full packs are asked for before anything waits; then come the first and the last of the row.
+// The packs of a row that a thread keeps: `first`, first + 32, ..., PACKS of them, as far as they are below `end`. A
+// warp's packs are neighbours, and their addresses differ by constants, which take no registers.
+//
+//      warp 0: packs 0 to 32 * PACKS - 1, 32 at a time      warp 1: the next 32 * PACKS      ...
+template <int PACKS>
+__device__ inline int first_pack(int begin, int thread)
+{
+    return begin + thread / 32 * (32 * PACKS) + thread % 32;
+}
+
+// Which of the thread's packs p is; PACKS when it is another's.
+template <int PACKS>
+__device__ inline int pack_index(int first, int end, int p)
+{
+    const int ahead = p - first;
+    return p < end && ahead >= 0 && ahead < 32 * PACKS && ahead % 32 == 0 ? ahead / 32 : PACKS;
+}
+
+// Makes the compiler forget what it has computed from the pack, and begin nothing with it before what was asked to be
+// forgotten before. It would otherwise unpack the packs of a thread all at once, and keep the elements for their next
+// use: twice the registers of the packs. Unpacking again costs half an instruction an element.
+__device__ inline void keep_packed(uint4 &pack)
+{
+    asm volatile("" : "+r"(pack.x), "+r"(pack.y), "+r"(pack.z), "+r"(pack.w));
+}
+
+// A thread's packs into registers, read once (ld.cs: first to be evicted). All full ones are asked for before anything
+// waits; then come the first and the last of the row.
 template <int PACKS, typename T>
-__device__ inline void load_packs(uint4 (&frag)[PACKS], const Row<T> &row, int begin, int end, int lane,
-                                  int lanes, float outside)
+__device__ inline void load_packs(uint4 (&frag)[PACKS], const Row<T> &row, int first, int end, float outside)
 {
     float nothing[PACK<T>];
 #pragma unroll
     for (int k = 0; k < PACK<T>; k++) nothing[k] = outside;
 #pragma unroll
     for (int i = 0; i < PACKS; i++) {
-        const int p = begin + lane + i * lanes;
+        const int p = first + 32 * i;
         frag[i] = make_pack(nothing, T());
         if (p < end && is_full(row, p)) frag[i] = __ldcs(pack_address(row, p));
     }
@@ -178,33 +238,35 @@ __device__ inline void load_packs(uint4 (&frag)[PACKS], const Row<T> &row, int b
 #pragma unroll 1
     for (int edge = 0; edge < 2; edge++) {
         const int p = edge ? row.count - 1 : 0;
-        if (p < begin || p >= end || is_full(row, p) || (p - begin) % lanes != lane) continue;
+        const int index = pack_index<PACKS>(first, end, p);
+        if (index == PACKS || is_full(row, p)) continue;
         const uint4 pack = load_edge(row, p, outside);
 #pragma unroll
         for (int i = 0; i < PACKS; i++)
-            if (begin + lane + i * lanes == p) frag[i] = pack;
+            if (i == index) frag[i] = pack;
     }
 }
 
-// The same packs from registers to the row, not to stay in the caches (st.cs).
-template <int PACKS, typename T>
-__device__ inline void store_packs(const Row<T> &row, int begin, int end, int lane, int lanes,
-                                   const uint4 (&frag)[PACKS])
+// What `value` makes of each of the same packs to the row, not to stay in the caches (st.cs).
+template <int PACKS, typename T, typename Value>
+__device__ inline void store_packs(const Row<T> &row, int first, int end, const uint4 (&frag)[PACKS],
+                                   Value value)
 {
 #pragma unroll
     for (int i = 0; i < PACKS; i++) {
-        const int p = begin + lane + i * lanes;
-        if (p < end && is_full(row, p)) __stcs(pack_address(row, p), frag[i]);
+        const int p = first + 32 * i;
+        if (p < end && is_full(row, p)) __stcs(pack_address(row, p), value(frag[i]));
     }
     if (row.full_begin == 0 && row.full_end == row.count) return;
 #pragma unroll 1
     for (int edge = 0; edge < 2; edge++) {
         const int p = edge ? row.count - 1 : 0;
-        if (p < begin || p >= end || is_full(row, p) || (p - begin) % lanes != lane) continue;
+        const int index = pack_index<PACKS>(first, end, p);
+        if (index == PACKS || is_full(row, p)) continue;
         uint4 pack = frag[0];
 #pragma unroll
         for (int i = 1; i < PACKS; i++)
-            if (begin + lane + i * lanes == p) pack = frag[i];
-        store_edge(row, p, pack);
+            if (i == index) pack = frag[i];
+        store_edge(row, p, value(pack));
     }
 }

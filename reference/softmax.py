@@ -167,8 +167,8 @@ class Square:
         return {"plain": dict(dims, scale=0.125)}
 
     def check_shape(self, dims, dtype):
-        if dims["t"] > 32760:
-            return "t must be at most 32760"
+        if dims["t"] > 16384:
+            return "t must be at most 16384"
         return "batch * t must be below 2^31" if dims["batch"] * dims["t"] >= 1 << 31 else None
 
     def cases(self, dtype):

@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(NUM_THREADS) softmax_online_kernel(const T *x,
                                                                      int cols)
 {
     const Row<const T> x_row = make_row(x + (size_t)blockIdx.x * cols, cols);
-    const Row<T> y_row = make_row(y + (size_t)blockIdx.x * cols, cols);
+    const Row<T> y_row = same_row(x_row, y, (size_t)blockIdx.x * cols);
 
     State state = identity();
     for (int p = threadIdx.x; p < x_row.count; p += NUM_THREADS) {

@@ -73,18 +73,15 @@ static __device__ State row_merge(State state)
 
 // The state of the elements in frag; -infinity stands for those that are no element.
 template <typename T, int PACKS>
-static __device__ State state_of(const uint4 (&frag)[PACKS])
+static __device__ State state_of(uint4 (&frag)[PACKS])
 {
     State state = identity();
     float values[PACK<T>];
 #pragma unroll
-    for (int i = 0; i < PACKS; i++) {
-        unpack(values, frag[i], T());
-#pragma unroll
-        for (int k = 0; k < PACK<T>; k++) state.max = fmaxf(state.max, values[k]);
-    }
+    for (int i = 0; i < PACKS; i++) state.max = fmaxf(state.max, pack_max(frag[i], T()));
 #pragma unroll
     for (int i = 0; i < PACKS; i++) {
+        keep_packed(frag[i]);
         unpack(values, frag[i], T());
 #pragma unroll
         for (int k = 0; k < PACK<T>; k++) state.sum += exp_below(values[k], state.max);
@@ -97,6 +94,7 @@ template <typename T>
 static __device__ uint4 normalize(uint4 pack, State state, float norm)
 {
     float values[PACK<T>];
+    keep_packed(pack);
     unpack(values, pack, T());
 #pragma unroll
     for (int k = 0; k < PACK<T>; k++) values[k] = exp_below(values[k], state.max) * norm;
@@ -104,31 +102,32 @@ static __device__ uint4 normalize(uint4 pack, State state, float norm)
 }
 
 template <typename T, int PACKS>
-__global__ void __launch_bounds__(MAX_THREADS) softmax_registers_kernel(const T *x, // (rows, cols)
-                                                                        T *y,       // (rows, cols)
-                                                                        int rows, int cols)
+__global__ void __launch_bounds__(PACKS < MAX_PACKS ? 32 * WARP_ROWS : MAX_THREADS)
+    softmax_registers_kernel(const T *x, // (rows, cols)
+                             T *y,       // (rows, cols)
+                             int rows, int cols)
 {
     const int lane = threadIdx.x; // of blockDim.x that share the row
     const int lanes = blockDim.x;
     const int row = blockIdx.x * blockDim.y + threadIdx.y;
     if (row >= rows) return; // a whole warp, in blocks without barriers
     const Row<const T> x_row = make_row(x + (size_t)row * cols, cols);
-    const Row<T> y_row = make_row(y + (size_t)row * cols, cols);
+    const Row<T> y_row = same_row(x_row, y, (size_t)row * cols);
+    const int first = first_pack<PACKS>(0, lane);
     const int rest = PACKS * lanes; // the first pack that is not in registers
 
     uint4 frag[PACKS];
-    load_packs(frag, x_row, 0, min(rest, x_row.count), lane, lanes, -INFINITY);
+    load_packs(frag, x_row, first, min(rest, x_row.count), -INFINITY);
     State state = state_of<T>(frag);
     for (int p = rest + lane; p < x_row.count; p += lanes) {
-        const uint4 pack[1] = {load_pack(x_row, p, -INFINITY)};
+        uint4 pack[1] = {load_pack(x_row, p, -INFINITY)};
         state = merge(state, state_of<T>(pack));
     }
     state = row_merge(state);
 
     const float norm = state.sum > 0.0f ? 1.0f / state.sum : 0.0f;
-#pragma unroll
-    for (int i = 0; i < PACKS; i++) frag[i] = normalize<T>(frag[i], state, norm);
-    store_packs(y_row, 0, min(rest, y_row.count), lane, lanes, frag);
+    store_packs(y_row, first, min(rest, y_row.count), frag,
+                [=](uint4 pack) { return normalize<T>(pack, state, norm); });
     for (int p = rest + lane; p < x_row.count; p += lanes)
         store_pack(y_row, p, normalize<T>(load_pack(x_row, p, -INFINITY), state, norm));
 }

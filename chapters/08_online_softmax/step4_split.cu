@@ -107,18 +107,15 @@ static __device__ State group_merge(State state, SharedStorage &smem, int split,
 
 // The state of the elements in frag; -infinity stands for those that are no element.
 template <typename T, int PACKS>
-static __device__ State state_of(const uint4 (&frag)[PACKS])
+static __device__ State state_of(uint4 (&frag)[PACKS])
 {
     State state = identity();
     float values[PACK<T>];
 #pragma unroll
-    for (int i = 0; i < PACKS; i++) {
-        unpack(values, frag[i], T());
-#pragma unroll
-        for (int k = 0; k < PACK<T>; k++) state.max = fmaxf(state.max, values[k]);
-    }
+    for (int i = 0; i < PACKS; i++) state.max = fmaxf(state.max, pack_max(frag[i], T()));
 #pragma unroll
     for (int i = 0; i < PACKS; i++) {
+        keep_packed(frag[i]);
         unpack(values, frag[i], T());
 #pragma unroll
         for (int k = 0; k < PACK<T>; k++) state.sum += exp_below(values[k], state.max);
@@ -131,6 +128,7 @@ template <typename T>
 static __device__ uint4 normalize(uint4 pack, State state, float norm)
 {
     float values[PACK<T>];
+    keep_packed(pack);
     unpack(values, pack, T());
 #pragma unroll
     for (int k = 0; k < PACK<T>; k++) values[k] = exp_below(values[k], state.max) * norm;
@@ -146,22 +144,22 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
     __shared__ SharedStorage smem;
     const int groups = gridDim.x / split;
     const int part = blockIdx.x % split;
-    int round = 0;
-    for (int row = blockIdx.x / split; row < rows; row += groups, round++) {
+    for (int round = 0;; round++) {
+        const unsigned row = blockIdx.x / split + (unsigned)round * groups;
+        if (row >= (unsigned)rows) break;
         const Row<const T> x_row = make_row(x + (size_t)row * cols, cols);
-        const Row<T> y_row = make_row(y + (size_t)row * cols, cols);
+        const Row<T> y_row = same_row(x_row, y, (size_t)row * cols);
         const int share = (x_row.count - 1) / split + 1;
         const int begin = part * share;
         const int end = min(begin + share, x_row.count);
+        const int first = first_pack<PACKS>(begin, threadIdx.x);
 
         uint4 frag[PACKS];
-        load_packs(frag, x_row, begin, end, threadIdx.x, blockDim.x, -INFINITY);
+        load_packs(frag, x_row, first, end, -INFINITY);
         const State state = group_merge(state_of<T>(frag), smem, split, round);
 
         const float norm = state.sum > 0.0f ? 1.0f / state.sum : 0.0f;
-#pragma unroll
-        for (int i = 0; i < PACKS; i++) frag[i] = normalize<T>(frag[i], state, norm);
-        store_packs(y_row, begin, end, threadIdx.x, blockDim.x, frag);
+        store_packs(y_row, first, end, frag, [=](uint4 pack) { return normalize<T>(pack, state, norm); });
     }
 }
 
@@ -194,8 +192,10 @@ static cudaError_t launch(const void *x, void *y, int rows, int cols, cudaStream
         return cudaErrorInvalidValue;
     int split = (max_packs<T>(cols) - 1) / BLOCK_PACKS + 1;
     if (split > MAX_SPLIT) return cudaErrorInvalidValue;
+    const int share = (max_packs<T>(cols) - 1) / split + 1; // of a block
+    const int warps = (share - 1) / (32 * PACKS) + 1;
     void *arguments[] = {&x, &y, &rows, &cols, &split};
-    return launch_groups(softmax_split_kernel<T>, arguments, rows, split, NUM_THREADS, stream);
+    return launch_groups(softmax_split_kernel<T>, arguments, rows, split, warps * 32, stream);
 }
 
 extern "C" cudaError_t softmax_split_f32(const void *x, void *y, int rows, int cols, cudaStream_t stream)

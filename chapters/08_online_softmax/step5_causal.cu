@@ -20,7 +20,7 @@
 #include <stdint.h>
 
 constexpr int MAX_PACKS = 8;         // a thread keeps
-constexpr int MAX_THREADS = 1024;    // that share a row
+constexpr int MAX_THREADS = 512;     // that share a row
 constexpr int WARP_ROWS = 4;         // rows of a block when a warp holds a row
 constexpr int MAX_WARP_PACKS = 4;    // of a thread, when a warp holds a row
 constexpr float LOG2E = 1.44269504f; // exp(x) = 2^(x * LOG2E)
@@ -73,18 +73,15 @@ static __device__ State row_merge(State state, float factor)
 
 // The state of the elements in frag; -infinity stands for those that are no element.
 template <typename T, int PACKS>
-static __device__ State state_of(const uint4 (&frag)[PACKS], float factor)
+static __device__ State state_of(uint4 (&frag)[PACKS], float factor)
 {
     State state = identity();
     float values[PACK<T>];
 #pragma unroll
-    for (int i = 0; i < PACKS; i++) {
-        unpack(values, frag[i], T());
-#pragma unroll
-        for (int k = 0; k < PACK<T>; k++) state.max = fmaxf(state.max, values[k]);
-    }
+    for (int i = 0; i < PACKS; i++) state.max = fmaxf(state.max, pack_max(frag[i], T()));
 #pragma unroll
     for (int i = 0; i < PACKS; i++) {
+        keep_packed(frag[i]);
         unpack(values, frag[i], T());
 #pragma unroll
         for (int k = 0; k < PACK<T>; k++) state.sum += exp_below(values[k], state.max, factor);
@@ -97,6 +94,7 @@ template <typename T>
 static __device__ uint4 normalize(uint4 pack, State state, float factor, float norm)
 {
     float values[PACK<T>];
+    keep_packed(pack);
     unpack(values, pack, T());
 #pragma unroll
     for (int k = 0; k < PACK<T>; k++) values[k] = exp_below(values[k], state.max, factor) * norm;
@@ -104,27 +102,26 @@ static __device__ uint4 normalize(uint4 pack, State state, float factor, float n
 }
 
 template <typename T, int PACKS>
-__global__ void __launch_bounds__(MAX_THREADS) softmax_causal_kernel(const T *x, // (batch, t, t)
-                                                                     T *y,       // (batch, t, t)
-                                                                     float scale, int rows, int t)
+__global__ void __launch_bounds__(PACKS < MAX_PACKS ? 32 * WARP_ROWS : MAX_THREADS)
+    softmax_causal_kernel(const T *x, // (batch, t, t)
+                          T *y,       // (batch, t, t)
+                          float scale, int rows, int t)
 {
-    const int lane = threadIdx.x; // of blockDim.x that share the row
-    const int lanes = blockDim.x;
+    const int first = first_pack<PACKS>(0, threadIdx.x);
     const int row = rows - 1 - (int)(blockIdx.x * blockDim.y + threadIdx.y);
     if (row < 0) return; // a whole warp, in blocks without barriers
-    const Row<const T> x_row = make_row(x + (size_t)row * t, row % t + 1);
-    const Row<T> y_row = make_row(y + (size_t)row * t, t);
+    const Row<const T> whole = make_row(x + (size_t)row * t, t);
+    const Row<const T> x_row = first_cols(whole, row % t + 1);
     const float factor = scale * LOG2E;
 
     uint4 frag[PACKS];
-    load_packs(frag, x_row, 0, x_row.count, lane, lanes,
-               -INFINITY); // the future is -infinity, and gives zeros
+    load_packs(frag, x_row, first, x_row.count, -INFINITY); // the future is -infinity, and gives zeros
     const State state = row_merge(state_of<T>(frag, factor), factor);
 
+    const Row<T> y_row = same_row(whole, y, (size_t)row * t);
     const float norm = state.sum > 0.0f ? 1.0f / state.sum : 0.0f;
-#pragma unroll
-    for (int i = 0; i < PACKS; i++) frag[i] = normalize<T>(frag[i], state, factor, norm);
-    store_packs(y_row, 0, y_row.count, lane, lanes, frag);
+    store_packs(y_row, first, y_row.count, frag,
+                [=](uint4 pack) { return normalize<T>(pack, state, factor, norm); });
 }
 
 template <typename T>

@@ -79,6 +79,8 @@ template <typename T>
 static __device__ uint4 gradient(uint4 y_pack, uint4 dy_pack, float dot, float scale)
 {
     float y[PACK<T>], dy[PACK<T>];
+    keep_packed(y_pack);
+    keep_packed(dy_pack);
     unpack(y, y_pack, T());
     unpack(dy, dy_pack, T());
 #pragma unroll
@@ -94,29 +96,31 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
                             float scale, int rows, int cols, int split)
 {
     __shared__ SharedStorage smem;
-    const int lane = threadIdx.x;
-    const int lanes = blockDim.x;
     const int groups = gridDim.x / split;
     const int part = blockIdx.x % split;
-    int round = 0;
-    for (int i = blockIdx.x / split; i < rows; i += groups, round++) {
-        const int row = CAUSAL ? rows - 1 - i : i;
+    for (int round = 0;; round++) {
+        const unsigned i = blockIdx.x / split + (unsigned)round * groups;
+        if (i >= (unsigned)rows) break;
+        const int row = CAUSAL ? rows - 1 - (int)i : (int)i;
         const int valid = CAUSAL ? row % cols + 1 : cols;
-        const Row<const T> y_row = make_row(y + (size_t)row * cols, valid);
-        const Row<const T> dy_row = make_row(dy + (size_t)row * cols, valid);
         const Row<T> dx_row = make_row(dx + (size_t)row * cols, cols);
+        const Row<const T> y_row = first_cols(same_row(dx_row, y, (size_t)row * cols), valid);
+        const Row<const T> dy_row = same_row(y_row, dy, (size_t)row * cols);
         const int share = (dx_row.count - 1) / split + 1;
         const int begin = part * share;
         const int end = min(begin + share, dx_row.count);
+        const int first = first_pack<PACKS>(begin, threadIdx.x);
         const int valid_end = min(end, y_row.count);
 
         uint4 y_frag[PACKS], dy_frag[PACKS];
-        load_packs(y_frag, y_row, begin, valid_end, lane, lanes, 0.0f);
-        load_packs(dy_frag, dy_row, begin, valid_end, lane, lanes, 0.0f);
+        load_packs(y_frag, y_row, first, valid_end, 0.0f);
+        load_packs(dy_frag, dy_row, first, valid_end, 0.0f);
         float dot = 0.0f;
 #pragma unroll
         for (int j = 0; j < PACKS; j++) {
             float y_values[PACK<T>], dy_values[PACK<T>];
+            keep_packed(y_frag[j]);
+            keep_packed(dy_frag[j]);
             unpack(y_values, y_frag[j], T());
             unpack(dy_values, dy_frag[j], T());
 #pragma unroll
@@ -126,7 +130,7 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
 
 #pragma unroll
         for (int j = 0; j < PACKS; j++) y_frag[j] = gradient<T>(y_frag[j], dy_frag[j], dot, scale);
-        store_packs(dx_row, begin, end, lane, lanes, y_frag);
+        store_packs(dx_row, first, end, y_frag, [](uint4 pack) { return pack; });
     }
 }
 
@@ -164,10 +168,10 @@ static cudaError_t launch(const void *y, const void *dy, void *dx, float scale, 
     const int packs = max_packs<T>(cols);
     int split = (packs - 1) / BLOCK_PACKS + 1;
     if (split > MAX_SPLIT) return cudaErrorInvalidValue;
-    const int warps = (packs - 1) / (32 * PACKS) + 1;
+    const int share = (packs - 1) / split + 1; // of a block
+    const int warps = (share - 1) / (32 * PACKS) + 1;
     void *arguments[] = {&y, &dy, &dx, &scale, &rows, &cols, &split};
-    return launch_groups(softmax_backward_kernel<T, CAUSAL>, arguments, rows, split,
-                         warps < NUM_WARPS ? warps * 32 : NUM_THREADS, stream);
+    return launch_groups(softmax_backward_kernel<T, CAUSAL>, arguments, rows, split, warps * 32, stream);
 }
 
 extern "C" cudaError_t softmax_backward_f32(const void *y, const void *dy, void *dx, int rows, int cols,

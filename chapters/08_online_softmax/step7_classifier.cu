@@ -105,23 +105,39 @@ static __device__ State group_merge(State state, SharedStorage &smem, int split,
 
 // The state of the elements in frag; -infinity stands for those that are no element.
 template <typename T, int PACKS>
-static __device__ State state_of(const uint4 (&frag)[PACKS])
+static __device__ State state_of(uint4 (&frag)[PACKS])
 {
     State state = identity();
     float values[PACK<T>];
 #pragma unroll
-    for (int i = 0; i < PACKS; i++) {
-        unpack(values, frag[i], T());
-#pragma unroll
-        for (int k = 0; k < PACK<T>; k++) state.max = fmaxf(state.max, values[k]);
-    }
+    for (int i = 0; i < PACKS; i++) state.max = fmaxf(state.max, pack_max(frag[i], T()));
 #pragma unroll
     for (int i = 0; i < PACKS; i++) {
+        keep_packed(frag[i]);
         unpack(values, frag[i], T());
 #pragma unroll
         for (int k = 0; k < PACK<T>; k++) state.sum += exp_below(values[k], state.max);
     }
     return state;
+}
+
+// The gradient of logits that are not the target: softmax * dloss, with scale = dloss / sum.
+template <typename T>
+static __device__ uint4 scaled_softmax(uint4 pack, State state, float scale)
+{
+    float values[PACK<T>];
+    keep_packed(pack);
+    unpack(values, pack, T());
+#pragma unroll
+    for (int k = 0; k < PACK<T>; k++) values[k] = exp_below(values[k], state.max) * scale;
+    return make_pack(values, T());
+}
+
+// Whether this thread keeps the pack with column `col`.
+template <int PACKS, typename T>
+static __device__ bool has_pack(const Row<T> &row, int first, int end, int col)
+{
+    return pack_index<PACKS>(first, end, (row.skip + col) / PACK<T>) < PACKS;
 }
 
 template <typename T>
@@ -133,42 +149,32 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
                       int rows, int v, int vp, int split)
 {
     __shared__ SharedStorage smem;
-    const int lane = threadIdx.x;
-    const int lanes = blockDim.x;
     const int groups = gridDim.x / split;
     const int part = blockIdx.x % split;
-    int round = 0;
-    for (int i = blockIdx.x / split; i < rows; i += groups, round++) {
+    for (int round = 0;; round++) {
+        const int i = blockIdx.x / split + round * groups;
+        if (i >= rows) break;
         T *row = logits + (size_t)i * vp;
-        const Row<T> in = make_row(row, v);
         const Row<T> out = make_row(row, vp);
+        const Row<T> in = first_cols(out, v);
         const int share = (out.count - 1) / split + 1;
         const int begin = part * share;
         const int end = min(begin + share, out.count);
+        const int first = first_pack<PACKS>(begin, threadIdx.x);
 
         uint4 frag[PACKS];
-        load_packs(frag, in, begin, min(end, in.count), lane, lanes, -INFINITY);
+        load_packs(frag, in, first, min(end, in.count), -INFINITY);
         // One thread of the group holds the target's pack; it writes the loss, and the target's gradient.
-        const int right = target[i];
-        const int right_pack = (right + in.skip) / PACK<T> - begin;
-        const bool has_right = right_pack >= 0 && right_pack < end - begin && right_pack % lanes == lane;
-        const float right_logit = has_right ? to_float(row[right]) : 0.0f;
+        const float right_logit =
+            has_pack<PACKS>(out, first, end, target[i]) ? to_float(row[target[i]]) : 0.0f;
         const State state = group_merge(state_of<T>(frag), smem, split, round);
 
         const float factor = dloss ? dloss[i] : 1.0f / (float)rows;
-        const float norm = 1.0f / state.sum;
-#pragma unroll
-        for (int j = 0; j < PACKS; j++) {
-            float values[PACK<T>];
-            unpack(values, frag[j], T());
-#pragma unroll
-            for (int k = 0; k < PACK<T>; k++) values[k] = exp_below(values[k], state.max) * norm * factor;
-            frag[j] = make_pack(values, T());
-        }
-        store_packs(out, begin, end, lane, lanes, frag);
-        if (has_right) {
+        const float scale = factor / state.sum;
+        store_packs(out, first, end, frag, [=](uint4 pack) { return scaled_softmax<T>(pack, state, scale); });
+        if (has_pack<PACKS>(out, first, end, target[i])) {
             loss[i] = logf(state.sum) + (state.max - right_logit);
-            from_float(&row[right], (exp_below(right_logit, state.max) * norm - 1.0f) * factor);
+            from_float(&row[target[i]], exp_below(right_logit, state.max) * scale - factor);
         }
     }
 }
@@ -200,15 +206,16 @@ template <typename T>
 static cudaError_t launch(void *logits, float *loss, const int *target, const float *dloss, int rows, int v,
                           int vp, cudaStream_t stream)
 {
-    if (!logits || !loss || !target || rows <= 0 || v <= 0 || vp < v || (uintptr_t)logits % 16)
+    if (!logits || !loss || !target || rows <= 0 || rows > INT32_MAX / 2 || v <= 0 || vp < v ||
+        (uintptr_t)logits % 16)
         return cudaErrorInvalidValue;
     const int packs = max_packs<T>(vp);
     int split = (packs - 1) / BLOCK_PACKS + 1;
     if (split > MAX_SPLIT) return cudaErrorInvalidValue;
-    const int warps = (packs - 1) / (32 * PACKS) + 1;
+    const int share = (packs - 1) / split + 1; // of a block
+    const int warps = (share - 1) / (32 * PACKS) + 1;
     void *arguments[] = {&logits, &loss, &target, &dloss, &rows, &v, &vp, &split};
-    return launch_groups(classifier_kernel<T>, arguments, rows, split,
-                         warps < NUM_WARPS ? warps * 32 : NUM_THREADS, stream);
+    return launch_groups(classifier_kernel<T>, arguments, rows, split, warps * 32, stream);
 }
 
 extern "C" cudaError_t classifier_f32(void *logits, float *loss, const int *target, const float *dloss,
