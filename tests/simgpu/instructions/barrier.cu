@@ -159,6 +159,17 @@ __global__ void leaving_kernel(u32 *d)
         d[round * blockDim.x + threadIdx.x] = sum[round];
     }
 }
+// Threads beyond the data return at once, in the midst of a warp, as the bounds check at the top of many kernels has it.
+__global__ void bounded_kernel(u32 *d, u32 count)
+{
+    __shared__ u32 sum;
+    if (threadIdx.x == 0) sum = 0;
+    __syncthreads();
+    if (threadIdx.x >= count) return;
+    atomicAdd(&sum, threadIdx.x + 1);
+    __syncthreads();
+    d[threadIdx.x] = sum;
+}
 // Half-empty last warp: a tree sum over a block of any size.
 __global__ void tree_kernel(u32 *d, const u32 *a)
 {
@@ -191,6 +202,13 @@ static void check_shapes(void)
             for (u32 t = 0; t < WARPS * 32; t++)
                 check(round << 16 | t, got[round][t], t / 32 < round ? 0 : sum);
         }
+    }
+    check_begin("__syncthreads after lanes have left");
+    for (u32 count : {1u, 20u, 32u, 77u, 255u}) {
+        bounded_kernel<<<1, 256>>>(d, count);
+        if (!launched(check_name)) return;
+        CUDA_CHECK(cudaMemcpy(sums, d, count * 4, cudaMemcpyDeviceToHost));
+        for (u32 i = 0; i < count; i++) check((u64)count << 32 | i, sums[i], count * (count + 1) / 2);
     }
     check_begin("__syncthreads in blocks of odd sizes");
     const u32 sizes[] = {1, 2, 31, 33, 63, 100, 257, 1000, 1024};

@@ -57,7 +57,7 @@ static void exec_barrier(struct warp *w, const struct inst *in, u32 mask)
             fault(w, in, mask, ERR_LAUNCH_FAILURE,
                   "divergent barrier: lanes 0x%08x of the warp reach barrier %u, lanes 0x%08x skip it", mask,
                   id, w->active & ~mask);
-        mask = warp_gather(w, in, mask, ALL_LANES, false);
+        mask = warp_gather(w, in, mask, ALL_LANES, TOGETHER);
         if (!mask) return;
     } else {
         w->gathered = 0;
@@ -97,7 +97,7 @@ static void exec_warp_sync(struct warp *w, const struct inst *in, u32 mask)
     const u32 *member = lanes_of(w, in->a);
     u32 want = 0;
     for (u32 i = 0; i < LANES; i++) want |= mask >> i & 1 ? member[i] : 0;
-    warp_gather(w, in, mask, want, true);
+    warp_gather(w, in, mask, want, ANYWHERE);
 }
 
 /* bar{.cta}.sync a{, b};  bar.arrive a, b;  bar.red.popc.u32 d, a{, b}, p;  barrier: the same, `aligned` only if it says so. */
