@@ -194,7 +194,9 @@ class Causal(Square):
         return {"x": (dims["batch"], dims["t"], dims["t"])}
 
     def inputs(self, rng, case):
+        """What is above the diagonal is not the kernel's to read: NaN."""
         x = spoil(rng, rng.standard_normal(self.shapes(case)["x"]) / case["scale"], case.get("special"))
+        x = np.where(lower_triangle(case["t"]), x, np.nan)
         return {"x": x, "scale": np.float32(case["scale"])}
 
     def outputs(self, arrays, dtype):
