@@ -10,10 +10,10 @@
 //      x row 1   [ block split | ...                       ]   group 1
 //
 // Blocks that wait for each other must all be running: the launch is cooperative, as large as the GPU holds at
-// once (4 blocks of 256 threads an SM, so that one loads while another waits), and the groups walk the rows.
-// Rows that one such block can hold are step 3's.
+// once (6 blocks of 128 threads an SM, so that some load while others wait), and the groups walk the rows.
+// Rows that 256 threads can hold are step 3's.
 //
-// New instructions: red.release, ld.acquire. Registers: at most 64. Shared memory: 72 bytes.
+// New instructions: red.release, ld.acquire. Registers: at most 80. Shared memory: 40 bytes.
 #include "../../common/ptx.cuh"
 #include "../../common/row.cuh"
 
@@ -22,20 +22,22 @@
 #include <stdint.h>
 
 constexpr int PACKS = 8;         // a thread keeps
-constexpr int NUM_THREADS = 256; // a block
+constexpr int NUM_THREADS = 128; // a block at most
 constexpr int NUM_WARPS = NUM_THREADS / 32;
-constexpr int BLOCK_PACKS = PACKS * NUM_THREADS; // a block holds: 32 KB
-constexpr int BLOCKS_PER_SM = 4;
-constexpr int MAX_SPLIT = 32; // blocks of a row: a warp merges their states, a lane each
+constexpr int STEP3_PACKS = 2048;                // of a row that step 3 holds in 256 threads
+constexpr int BLOCK_PACKS = PACKS * NUM_THREADS; // a block holds: 16 KB
+constexpr int BLOCKS_PER_SM = 6;
+constexpr int MAX_SPLIT = 64; // blocks of a row
 constexpr int MAX_BLOCKS = 2048;
 constexpr float LOG2E = 1.44269504f; // exp(x) = 2^(x * LOG2E)
-static_assert(BLOCKS_PER_SM * NUM_THREADS * 64 <= 65536, "64 registers a thread");
+static_assert(BLOCKS_PER_SM * NUM_THREADS * 80 <= 65536, "80 registers a thread");
 
 extern "C" cudaError_t softmax_registers_f32(const void *, void *, int, int, cudaStream_t);
 extern "C" cudaError_t softmax_registers_bf16(const void *, void *, int, int, cudaStream_t);
 
 // What is known of a part of a row.
-struct State {
+struct __align__(8) State
+{
     float max; // of its elements
     float sum; // of exp(element - max)
 };
@@ -96,9 +98,12 @@ static __device__ State group_merge(State state, SharedStorage &smem, int split,
             while (ld_acquire_gpu(&arrived[group]) < (unsigned)(round + 1) * split) continue;
         }
         __syncwarp(); // What lane 0 acquired is now every lane's to read.
-        const float2 *part = (const float2 *)&parts[group * split + lane];
-        const float2 pair = lane < split ? __ldcg(part) : make_float2(-INFINITY, 0.0f); // past the L1
-        state = warp_merge({pair.x, pair.y});
+        state = identity();
+        for (int i = lane; i < split; i += 32) {
+            const float2 part = __ldcg((const float2 *)&parts[group * split + i]); // past the L1
+            state = merge(state, {part.x, part.y});
+        }
+        state = warp_merge(state);
         if (lane == 0) smem.row_state = state;
     }
     __syncthreads(); // row_state is there, and warp_state has been read.
@@ -145,8 +150,8 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
     const int groups = gridDim.x / split;
     const int part = blockIdx.x % split;
     for (int round = 0;; round++) {
-        const unsigned row = blockIdx.x / split + (unsigned)round * groups;
-        if (row >= (unsigned)rows) break;
+        const int row = blockIdx.x / split + round * groups;
+        if (row >= rows) break;
         const Row<const T> x_row = make_row(x + (size_t)row * cols, cols);
         const Row<T> y_row = same_row(x_row, y, (size_t)row * cols);
         const int share = (x_row.count - 1) / split + 1;
@@ -188,7 +193,7 @@ template <typename T>
 static cudaError_t launch(const void *x, void *y, int rows, int cols, cudaStream_t stream)
 {
     // The packs of x and y must lie alike.
-    if (!x || !y || rows <= 0 || cols <= 0 || (uintptr_t)x % 16 || (uintptr_t)y % 16)
+    if (!x || !y || rows <= 0 || rows > INT32_MAX / 2 || cols <= 0 || (uintptr_t)x % 16 || (uintptr_t)y % 16)
         return cudaErrorInvalidValue;
     int split = (max_packs<T>(cols) - 1) / BLOCK_PACKS + 1;
     if (split > MAX_SPLIT) return cudaErrorInvalidValue;
@@ -200,14 +205,14 @@ static cudaError_t launch(const void *x, void *y, int rows, int cols, cudaStream
 
 extern "C" cudaError_t softmax_split_f32(const void *x, void *y, int rows, int cols, cudaStream_t stream)
 {
-    if (cols > 0 && max_packs<float>(cols) <= BLOCK_PACKS)
+    if (cols > 0 && max_packs<float>(cols) <= STEP3_PACKS)
         return softmax_registers_f32(x, y, rows, cols, stream);
     return launch<float>(x, y, rows, cols, stream);
 }
 
 extern "C" cudaError_t softmax_split_bf16(const void *x, void *y, int rows, int cols, cudaStream_t stream)
 {
-    if (cols > 0 && max_packs<__nv_bfloat16>(cols) <= BLOCK_PACKS)
+    if (cols > 0 && max_packs<__nv_bfloat16>(cols) <= STEP3_PACKS)
         return softmax_registers_bf16(x, y, rows, cols, stream);
     return launch<__nv_bfloat16>(x, y, rows, cols, stream);
 }
