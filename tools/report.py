@@ -50,6 +50,23 @@ def results_table(results):
     return "\n".join(lines) + "\n"
 
 
+def chapter_table(results, chapter):
+    """Markdown: one chapter's steps on every GPU, for its note."""
+    lines = []
+    for gpu, records in results.items():
+        mine = sorted((r for r in records if r["chapter"] == chapter), key=lambda record: record["case"])
+        if not mine:
+            continue
+        lines += [f"{gpu}, commit {mine[0]['commit']}, `make bench-{int(chapter[:2])}`:\n",
+                  f"| step | shape | {mine[0]['metric']} | of {mine[0]['baseline'] or 'the baseline'} | of {mine[0]['limit']['name']} |",
+                  "| --- | --- | ---: | ---: | ---: |"]
+        for r in mine:
+            ratio = "" if r["ratio"] is None else f"{r['ratio']:.3f}"
+            lines.append(f"| {r['step']} | {r['case'].replace(',', ', ')} | {r['value']:.1f} | {ratio} | {percent(r['fraction_of_limit'])} |")
+        lines.append("")
+    return "\n".join(lines) + "\n" if lines else "Not measured yet.\n"
+
+
 def simulator_table():
     """Markdown: what `make bench-sim` measured."""
     with open(os.path.join(ROOT, "results", "simulator.json"), encoding="utf-8") as file:
@@ -109,7 +126,10 @@ def main():
     parser.add_argument("--check", action="store_true", help="change nothing")
     check = parser.parse_args().check
     results = load_results()
-    for path, table in (("README.md", results_table(results)), ("notes/simulated_gpu.md", simulator_table())):
+    tables = {"README.md": results_table(results), "notes/simulated_gpu.md": simulator_table()}
+    for path in sorted(glob.glob(os.path.join(ROOT, "notes", "[0-9]*.md"))):
+        tables[os.path.relpath(path, ROOT)] = chapter_table(results, os.path.basename(path)[:-3])
+    for path, table in tables.items():
         old, new = rewritten(path, table)
         if check and old != new:
             sys.exit(f"{path}: the table is not what results/ says; run make report")

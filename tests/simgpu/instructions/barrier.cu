@@ -143,6 +143,37 @@ static void check_reductions(void)
     }
 }
 
+// A reducing barrier in a function that the lanes of a warp call from two places: legal without .aligned.
+__device__ __noinline__ static u32 count_all(bool what)
+{
+    u32 count;
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; barrier.red.popc.u32 %0, 9, p; }"
+                 : "=r"(count)
+                 : "r"((u32)what)
+                 : "memory");
+    return count;
+}
+__global__ void two_calls_kernel(u32 *d)
+{
+    const u32 t = threadIdx.x;
+    if (t % 3)
+        d[t] = count_all(t % 5 == 1) + 1000;
+    else
+        d[t] = count_all(t % 7 == 3) + 2000;
+}
+static void check_two_calls(void)
+{
+    enum { THREADS = 96 };
+    u32 *d, got[THREADS], count = 0;
+    CUDA_CHECK(cudaMalloc((void **)&d, sizeof got));
+    two_calls_kernel<<<1, THREADS>>>(d);
+    check_begin("barrier.red in a function, from two calls");
+    if (!launched(check_name)) return;
+    CUDA_CHECK(cudaMemcpy(got, d, sizeof got, cudaMemcpyDeviceToHost));
+    for (u32 t = 0; t < THREADS; t++) count += t % 3 ? t % 5 == 1 : t % 7 == 3;
+    for (u32 t = 0; t < THREADS; t++) check(t, got[t], count + (t % 3 ? 1000 : 2000));
+}
+
 // ---- Warps that leave, and blocks of odd sizes --------------------------------------------------------------------
 
 // Warp w returns after w rounds; the barrier goes on with those that are left.
@@ -399,6 +430,7 @@ int main(void)
     check_chain();
     check_ring();
     check_reductions();
+    check_two_calls();
     check_shapes();
     check_warps();
     check_blocks();

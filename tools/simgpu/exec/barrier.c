@@ -73,7 +73,15 @@ static void exec_barrier(struct warp *w, const struct inst *in, u32 mask)
               expected, bar->expected, bar->first_text);
     }
     if (in->c != NO_OPERAND) {
-        u32 truth = (predicate_of(w, in->c) ^ (in->aux ? ~0u : 0)) & mask;
+        u32 truth = predicate_of(w, in->c) & w->active;
+        for (u64 left = w->gathered; left;
+             left &= left - 1) { /* through another call: registers of their own */
+            const struct split *s = &w->splits[__builtin_ctzll(left)];
+            bool own = in->c >> BANK_SHIFT == BANK_REGS;
+            truth |=
+                s->mask & (own ? *(u32 *)(s->frame->regs + (in->c & BANK_OFFSET)) : predicate_of(w, in->c));
+        }
+        truth = (truth ^ (in->aux ? ~0u : 0)) & mask;
         bar->popc += (u32)__builtin_popcount(truth);
         bar->all &= truth == mask;
         bar->any |= truth != 0;
