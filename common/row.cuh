@@ -61,6 +61,12 @@ constexpr int max_packs(int cols)
     return cols % PACK<T> == 0 ? cols / PACK<T> : (int)(((unsigned)cols + 2 * PACK<T> - 2) / PACK<T>);
 }
 
+// How many of a row's packs each of `split` blocks takes: whole lines of 128 bytes, so that no two read the same sector.
+__host__ __device__ constexpr int packs_each(int packs, int split)
+{
+    return ((packs - 1) / split / 8 + 1) * 8;
+}
+
 // The column of a pack's first element; negative in a pack 0 that a neighbour begins.
 template <typename T>
 __device__ inline int pack_col(const Row<T> &row, int p)

@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
         if (row >= rows) break;
         const Row<const T> x_row = make_row(x + (size_t)row * cols, cols);
         const Row<T> y_row = same_row(x_row, y, (size_t)row * cols);
-        const int share = (x_row.count - 1) / split + 1;
+        const int share = packs_each(x_row.count, split);
         const int begin = part * share;
         const int end = min(begin + share, x_row.count);
         const int first = first_pack<PACKS>(begin, threadIdx.x);
@@ -197,7 +197,7 @@ static cudaError_t launch(const void *x, void *y, int rows, int cols, cudaStream
         return cudaErrorInvalidValue;
     int split = (max_packs<T>(cols) - 1) / BLOCK_PACKS + 1;
     if (split > MAX_SPLIT) return cudaErrorInvalidValue;
-    const int share = (max_packs<T>(cols) - 1) / split + 1; // of a block
+    const int share = packs_each(max_packs<T>(cols), split);
     const int warps = (share - 1) / (32 * PACKS) + 1;
     void *arguments[] = {&x, &y, &rows, &cols, &split};
     return launch_groups(softmax_split_kernel<T>, arguments, rows, split, warps * 32, stream);

@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
         const Row<T> dx_row = make_row(dx + (size_t)row * cols, cols);
         const Row<const T> y_row = first_cols(same_row(dx_row, y, (size_t)row * cols), valid);
         const Row<const T> dy_row = same_row(y_row, dy, (size_t)row * cols);
-        const int share = (dx_row.count - 1) / split + 1;
+        const int share = packs_each(dx_row.count, split);
         const int begin = part * share;
         const int end = min(begin + share, dx_row.count);
         const int first = first_pack<PACKS>(begin, threadIdx.x);
@@ -168,7 +168,7 @@ static cudaError_t launch(const void *y, const void *dy, void *dx, float scale, 
     const int packs = max_packs<T>(cols);
     int split = (packs - 1) / BLOCK_PACKS + 1;
     if (split > MAX_SPLIT) return cudaErrorInvalidValue;
-    const int share = (packs - 1) / split + 1; // of a block
+    const int share = packs_each(packs, split);
     const int warps = (share - 1) / (32 * PACKS) + 1;
     void *arguments[] = {&y, &dy, &dx, &scale, &rows, &cols, &split};
     return launch_groups(softmax_backward_kernel<T, CAUSAL>, arguments, rows, split, warps * 32, stream);

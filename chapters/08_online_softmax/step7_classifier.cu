@@ -9,7 +9,7 @@
 // where the logits were. The vocabulary v is padded to vp columns, for the sake of the matrix multiplication that
 // made the logits: the padding is not read, whatever is there, and its gradient is zero.
 //
-//      row of vp = 50304 bf16, 7 blocks   [ 7192 | 7192 | 7192 | 7192 | 7192 | 7192 | 7105 logits, 47 padding ]
+//      row of vp = 50304 bf16, 7 blocks   [ 7232 | 7232 | 7232 | 7232 | 7232 | 7232 | 6865 logits, 47 padding ]
 //
 // dloss is the gradient of each token's loss; without it, 1 / rows, that of the mean. A row needs a logit that is
 // not -infinity. Registers: at most 72. Shared memory: 40 bytes.
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
         T *row = logits + (size_t)i * vp;
         const Row<T> out = make_row(row, vp);
         const Row<T> in = first_cols(out, v);
-        const int share = (out.count - 1) / split + 1;
+        const int share = packs_each(out.count, split);
         const int begin = part * share;
         const int end = min(begin + share, out.count);
         const int first = first_pack<PACKS>(begin, threadIdx.x);
@@ -216,7 +216,7 @@ static cudaError_t launch(void *logits, float *loss, const int *target, const fl
     const int packs = max_packs<T>(vp);
     int split = (packs - 1) / BLOCK_PACKS + 1;
     if (split > MAX_SPLIT) return cudaErrorInvalidValue;
-    const int share = (packs - 1) / split + 1; // of a block
+    const int share = packs_each(packs, split);
     const int warps = (share - 1) / (32 * PACKS) + 1;
     void *arguments[] = {&logits, &loss, &target, &dloss, &rows, &v, &vp, &split};
     return launch_groups(classifier_kernel<T>, arguments, rows, split, warps * 32, stream);
