@@ -13,7 +13,7 @@
 // A row of nothing but -infinity has no softmax (0 / 0). Here it becomes zeros, which is what attention wants
 // of a query that may look at nothing.
 //
-// Registers: about 30. Shared memory: 32 bytes.
+// Registers: at most 32. Shared memory: 64 bytes.
 #include "../../common/ptx.cuh"
 #include "../../common/row.cuh"
 

@@ -13,7 +13,7 @@
 //      thread t: packs t, t + 256, ...   ->  lanes merge by shuffles  ->  warps merge in shared memory
 //
 // New: packs of 16 bytes, wherever a row begins (common/row.cuh).
-// Registers: about 40. Shared memory: 64 bytes.
+// Registers: at most 32. Shared memory: 64 bytes.
 #include "../../common/ptx.cuh"
 #include "../../common/row.cuh"
 
