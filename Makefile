@@ -48,7 +48,7 @@ include tools/simgpu/build.mk
 include tests/simgpu/build.mk
 
 export PYTHONPYCACHEPREFIX := build/pycache
-export DEVICE STEP CASE SHAPE SEED PROFILE PYTHON GPU_NAME GPU_ARCH GPU_DRIVER_CUDA
+export DEVICE OP STEP CASE SHAPE SEED PROFILE PYTHON GPU_NAME GPU_ARCH GPU_DRIVER_CUDA
 
 # PTX for every architecture of a chapter, and machine code besides where this machine's GPU can run it: a GPU of
 # the same or a newer architecture, but for an exact one (90a) only that.
@@ -118,7 +118,7 @@ chapter-$2:
 bench-$2: need-gpu build-$2
 	@mkdir -p results
 	COOKBOOK_COMMIT=$$$$(git rev-parse --short HEAD 2>/dev/null) build/chapters/$1 --bench \
-	    $$(if $$(SHAPE),--shape $$(SHAPE)) $$(if $$(STEP),--step $$(STEP)) --json results/$$(GPU_FILE).json
+	    $$(if $$(SHAPE),--shape $$(SHAPE)) $$(if $$(OP),--op $$(OP)) $$(if $$(STEP),--step $$(STEP)) --json results/$$(GPU_FILE).json
 
 diff-$2:
 	@tools/diff.sh $$(lastword $$(sort $$(wildcard chapters/$$(GROWS_FROM_$1)/step*.cu))) $$(STEPS_$1)
@@ -131,6 +131,7 @@ $(foreach c,$(CHAPTERS),$(eval $(call chapter_rules,$c,$(call number,$c))))
 
 ## chapter-N      check chapter N's steps against NumPy, on the GPU or the simulated GPU
 ##                  STEP=K|NAME CASE=NAME: only that one; SHAPE=m=333,n=77,k=129 SEED=5: a shape of your own
+##                  OP=NAME: only that operation of a chapter that has several
 ##                  DEVICE=auto|gpu|sim: where; PROFILE=0: without the simulated GPU's counters
 chapter-% diff-%:
 	@echo "make $@: no such chapter; there are $(NUMBERS)" >&2; exit 2

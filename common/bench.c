@@ -81,8 +81,9 @@ static int64_t evaluate(const struct chapter *chapter, const char *expression, c
     return value;
 }
 
-// Fills every input of the run with standard normal numbers (Box-Muller on a 48-bit generator, fixed seed). A pool
-// of a few million is repeated over larger tensors, with a period that no power of two divides.
+// Fills every input of the run with standard normal numbers (Box-Muller on a 48-bit generator, fixed seed), integers
+// with what `below` of their tensor says. A pool of a few million is repeated over larger tensors, with a period that
+// no power of two divides.
 static void fill_inputs(const struct chapter *chapter, const struct run *run)
 {
     enum { POOL = 4194301 };
@@ -95,14 +96,28 @@ static void fill_inputs(const struct chapter *chapter, const struct run *run)
         if (!run->data[t] || role == OUT) continue;
         struct npy array = run_download(chapter, run, t);
         int64_t unique = array.count < POOL ? array.count : POOL;
+        const char *below = chapter->tensors[t].below;
+        int64_t limit = below ? evaluate(chapter, below, run->dim) : 0;
         size_t bytes = dtype_bytes(array.dtype), total = (size_t)array.count * bytes;
-        for (int64_t i = 0; i < unique; i++) dtype_set(array.dtype, array.data, i, pool[(i + offset) % POOL]);
+        for (int64_t i = 0; i < unique; i++)
+            dtype_set(array.dtype, array.data, i,
+                      below ? floor((double)limit * erand48(seed)) : pool[(i + offset) % POOL]);
         for (size_t done = (size_t)unique * bytes; done < total; done += (size_t)unique * bytes)
             memcpy((char *)array.data + done, array.data,
                    total - done < (size_t)unique * bytes ? total - done : (size_t)unique * bytes);
         CUDA_CHECK(cudaMemcpy(run->data[t], array.data, total, cudaMemcpyHostToDevice));
         npy_free(&array);
         offset += 1000003;
+    }
+}
+
+// A parameter is the dimension of its name, else 1.
+static void set_parameters(const struct chapter *chapter, struct run *run)
+{
+    for (int t = 0; t < chapter_tensors(chapter); t++) {
+        const char *name = chapter->tensors[t].name;
+        int d = shape_find(chapter->dims, name, strlen(name));
+        if (chapter->tensors[t].role == PARAM) run->param[t] = d >= 0 ? (double)run->dim[d] : 1;
     }
 }
 
@@ -114,11 +129,7 @@ static int make_sets(const struct chapter *chapter, const int64_t *dim, struct r
     CUDA_CHECK(cudaMemGetInfo(&before, &total_bytes));
     for (int i = 0; i < MAX_SETS; i++) {
         memcpy(sets[i].dim, dim, sizeof sets[i].dim);
-        for (int t = 0; t < chapter_tensors(chapter); t++) {
-            const char *name = chapter->tensors[t].name;
-            int d = shape_find(chapter->dims, name, strlen(name));
-            if (chapter->tensors[t].role == PARAM && d >= 0) sets[i].param[t] = (double)dim[d];
-        }
+        set_parameters(chapter, &sets[i]);
     }
     run_allocate(chapter, &sets[0], without_optionals, 0);
     fill_inputs(chapter, &sets[0]);
@@ -171,12 +182,18 @@ static bool same_output(const char *name, const struct npy *got, const struct np
     return true;
 }
 
-// Runs the step once on set 0, from poisoned outputs; its outputs must be those of reference[], or become it.
+// Runs the step once on set 0, from poisoned outputs and from what initial[] has for tensors that it changes; its
+// outputs must be those of reference[], or become it.
 static bool check_contender(const struct chapter *chapter, const struct step *step, const struct run *run,
-                            cudaStream_t stream, struct npy *reference, struct error *error)
+                            cudaStream_t stream, const struct npy *initial, struct npy *reference,
+                            struct error *error)
 {
     bool ok = true;
     for (int t = 0; t < chapter_tensors(chapter); t++) {
+        if (initial[t].data)
+            CUDA_CHECK(cudaMemcpyAsync(run->data[t], initial[t].data,
+                                       (size_t)initial[t].count * dtype_bytes(initial[t].dtype),
+                                       cudaMemcpyHostToDevice, stream));
         if (chapter->tensors[t].role != OUT) continue;
         int64_t shape[NPY_MAX_RANK], bytes = (int64_t)dtype_bytes(chapter->tensors[t].dtype);
         int rank = chapter_tensor_shape(chapter, t, run->dim, shape, error);
@@ -186,7 +203,7 @@ static bool check_contender(const struct chapter *chapter, const struct step *st
     CUDA_CHECK(step->launch(step, run, stream));
     CUDA_CHECK(cudaStreamSynchronize(stream));
     for (int t = 0; t < chapter_tensors(chapter); t++) {
-        if (chapter->tensors[t].role != OUT) continue;
+        if (chapter->tensors[t].role != OUT && chapter->tensors[t].role != INOUT) continue;
         struct npy got = run_download(chapter, run, t);
         if (!reference[t].data) {
             reference[t] = got;
@@ -352,15 +369,18 @@ int bench_run(const struct chapter *chapter, const struct device *device, const 
 {
     static struct contender contenders[CONTENDERS];
     static struct run sets[MAX_SETS];
-    struct npy reference[CHAPTER_MAX_TENSORS] = {0};
+    struct npy initial[CHAPTER_MAX_TENSORS] = {0}, reference[CHAPTER_MAX_TENSORS] = {0};
     struct error error;
     int count = 0, wrong = 0, set_count = make_sets(chapter, dim, sets);
     cudaStream_t stream;
     CUDA_CHECK(cudaStreamCreate(&stream));
+    for (int t = 0; t < chapter_tensors(chapter); t++)
+        if (chapter->tensors[t].role == INOUT) initial[t] = run_download(chapter, &sets[0], t);
     for (int s = 0; s <= chapter_steps(chapter); s++) {
         const struct step *step = s ? &chapter->steps[s - 1] : &chapter->baseline;
         if (!step->name || (s > 0 && !selected[s])) continue;
-        if (check_contender(chapter, step, &sets[0], stream, reference, &error)) {
+        if (step->only_moves ||
+            check_contender(chapter, step, &sets[0], stream, initial, reference, &error)) {
             contenders[count++] = (struct contender){.step = step};
             continue;
         }
@@ -371,7 +391,10 @@ int bench_run(const struct chapter *chapter, const struct device *device, const 
         int rounds = time_contenders(contenders, count, sets, set_count, stream);
         report(chapter, device, contenders, count, rounds, dim, command, results);
     }
-    for (int t = 0; t < CHAPTER_MAX_TENSORS; t++) npy_free(&reference[t]);
+    for (int t = 0; t < CHAPTER_MAX_TENSORS; t++) {
+        npy_free(&initial[t]);
+        npy_free(&reference[t]);
+    }
     for (int i = 0; i < set_count; i++) run_free(&sets[i]);
     CUDA_CHECK(cudaStreamDestroy(stream));
     return wrong;

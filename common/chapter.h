@@ -1,5 +1,6 @@
 // A chapter's main.c declares its tensors, steps and limits as data and calls chapter_main, which is the command
-// line, the check against golden files and the benchmark of every chapter.
+// line, the check against golden files and the benchmark of every chapter. A chapter of several operations (forward,
+// backward, ...) declares each of them so and calls chapter_main_operations.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,6 +24,7 @@ struct tensor {
     enum dtype dtype;
     enum role role;
     const char *shape; // an expression for each dimension: "m,k", "b,(k+127)/128"; "" for rank 0
+    const char *below; // integers: --bench draws them from 0 to this expression - 1; NULL: normal numbers
 };
 
 // What one launch works on; indices are those of the chapter's tensors[] and dims[].
@@ -40,6 +42,7 @@ struct step {
     // that it has no counterpart of this case, which is then shown as skipped.
     cudaError_t (*launch)(const struct step *step, const struct run *run, cudaStream_t stream);
     void (*kernel)(void); // the .cu file's launcher, cast back to its own type by `launch`
+    bool only_moves;      // a baseline that moves the bytes and computes nothing: never compared
 };
 
 // What bounds the chapter on an ideal machine; bench.c has the value for each GPU.
@@ -47,6 +50,7 @@ enum limit { LIMIT_NONE, LIMIT_FP32, LIMIT_BF16_TENSOR, LIMIT_FP8_TENSOR, LIMIT_
 
 struct chapter {
     const char *name;                           // its folder: "01_naive_matmul"
+    const char *operation;                      // "backward_f32", of a chapter of several; else NULL
     const char *title;                          // what it computes, in one line
     const char *dims[SHAPE_MAX_DIMS];           // ended by NULL
     struct tensor tensors[CHAPTER_MAX_TENSORS]; // ended by one without a name
@@ -66,6 +70,10 @@ struct chapter {
 
 // The whole program; returns its exit status (enum exit_status).
 int chapter_main(const struct chapter *chapter, int argc, char **argv);
+
+// The same for a chapter of `count` operations, each with its own tensors, steps, cases and shapes. The cases of an
+// operation are in the folder of its name; --op takes one operation, and then --golden may be that folder itself.
+int chapter_main_operations(const struct chapter *operations, int count, int argc, char **argv);
 
 // Number of tensors and of steps.
 int chapter_tensors(const struct chapter *chapter);

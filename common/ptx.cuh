@@ -91,10 +91,26 @@ __device__ inline void cp_async_wait_group()
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// Floating point, ex2: 2^x to about 2 units in the last place, subnormal results as 0.
+// Floating point instructions, ex2.approx.ftz.f32: 2^x with a relative error of at most 2^-22; results below 2^-126
+// become zero. ex2(-infinity) is 0.
 __device__ inline float ex2_approx_ftz(float x)
 {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
+}
+
+// Memory consistency model, red.release.gpu: adds to *counter after everything this thread wrote before, for any
+// thread of the GPU that acquires the sum.
+__device__ inline void red_release_gpu_add(unsigned *counter, unsigned value)
+{
+    asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+}
+
+// Memory consistency model, ld.acquire.gpu: *counter, before everything this thread reads after.
+__device__ inline unsigned ld_acquire_gpu(const unsigned *counter)
+{
+    unsigned value;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+    return value;
 }

@@ -11,8 +11,9 @@ import numpy as np
 import bounds
 
 DIMS = ("b", "q", "k", "h", "g", "d")
-INPUTS = ("Q", "K", "V")
-PARAMS = ("causal",)
+INPUTS = ("Q", "K", "V", "causal")
+OWN_TYPE = ("causal",)
+TENSORS = INPUTS[:3]
 OPTIONAL = ()
 
 NUMBER_TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
@@ -73,7 +74,7 @@ def inputs(rng, case):
     Outliers: a few queries and keys 30 times larger, so that scores reach into the thousands and rows have one key
     that takes all, and a value 100 times larger.
     """
-    arrays = {name: rng.standard_normal(shapes(case)[name]) for name in INPUTS}
+    arrays = {name: rng.standard_normal(shapes(case)[name]) for name in TENSORS}
     if case.get("outliers"):
         for name, count, factor in (("Q", 5, 30), ("K", 5, 30), ("V", 3, 100)):
             rows = arrays[name].reshape(-1, case["d"])
@@ -83,7 +84,7 @@ def inputs(rng, case):
 
 def by_head(arrays):
     """Q, K and V in float64 as (b, h, rows, d), each key/value head repeated for the query heads that share it."""
-    Q, K, V = (arrays[name].astype(np.float64).swapaxes(1, 2) for name in INPUTS)
+    Q, K, V = (arrays[name].astype(np.float64).swapaxes(1, 2) for name in TENSORS)
     shared = Q.shape[1] // K.shape[1]
     return Q, K.repeat(shared, axis=1), V.repeat(shared, axis=1)
 

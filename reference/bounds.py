@@ -60,10 +60,10 @@ def rounded_output(value, error, dtype):
 
     The rounding moves x̂ by at most half the spacing of dtype around it (Higham, section 2.1), and that spacing is
     largest at |x| + error. Sharper than u |x|, by up to a factor of two: a result one unit in the last place off is
-    caught wherever `error` is small beside that unit.
+    caught wherever `error` is small beside that unit. An exact zero must stay zero.
 
     value, error: any shape, the same. Returns that shape.
     """
     largest = np.abs(value) + error
     _, exponent = np.frexp(largest)
-    return error + np.ldexp(UNIT_ROUNDOFF[dtype], exponent - 1)
+    return np.where(largest > 0, error + np.ldexp(UNIT_ROUNDOFF[dtype], exponent - 1), 0.0)

@@ -4,6 +4,9 @@
     golden.py OPERATION --dtype f32 --out DIR                               the chapter's own cases
     golden.py OPERATION --dtype f32 --out DIR --shape m=333,n=77,k=129      cases of one shape
     golden.py OPERATION --dtype f32 --inputs DIR                            outputs and tolerances for your own inputs
+
+A module may define several operations in OPERATIONS, name -> (operation, dtype): then --op chooses one instead of --dtype,
+and without it the cases of each are written into a folder of its name.
 """
 
 import argparse
@@ -56,26 +59,22 @@ def write_outputs(folder, results):
         np.save(os.path.join(folder, f"{name}.tol.npy"), tolerance)
 
 
-def params(operation):
-    """The operation's parameters: numbers in files of their own type, not tensors of the chapter's."""
-    return getattr(operation, "PARAMS", ())
-
-
 def write_case(operation, dtype, folder, case, seed):
     """Makes one case in `folder`, which appears complete or not at all. A case may have a dtype of its own."""
     dtype = case.get("dtype", dtype)
-    number_type, stored_type, suffix = STORED[dtype]
+    number_type, stored_type, number_suffix = STORED[dtype]
     rng = np.random.default_rng([seed, zlib.crc32(os.path.basename(folder).encode())])
     partial = folder + ".partial"
     shutil.rmtree(partial, ignore_errors=True)
     os.makedirs(partial)
+    # float64 stands for the operation's type; anything else (indices, parameters) is stored as it is.
     arrays = operation.inputs(rng, case)
     for name, array in arrays.items():
-        if name in params(operation):
-            np.save(os.path.join(partial, name + ".npy"), array)
-        else:
-            arrays[name] = array.astype(number_type)
-            np.save(os.path.join(partial, name + suffix), arrays[name].view(stored_type))
+        suffix = ".npy"
+        if array.dtype == np.float64:
+            array = arrays[name] = array.astype(number_type)
+            array, suffix = array.view(stored_type), number_suffix
+        np.save(os.path.join(partial, name + suffix), array)
     write_outputs(partial, operation.outputs(arrays, dtype))
     shutil.rmtree(folder, ignore_errors=True)
     os.rename(partial, folder)
@@ -85,56 +84,72 @@ def read_inputs(operation, dtype, folder):
     """The user's own inputs; the chapter's program checks their shapes against each other."""
     number_type, stored_type, suffix = STORED[dtype]
     arrays = {}
-    for name in (*operation.INPUTS, *params(operation)):
-        path = os.path.join(folder, name + (".npy" if name in params(operation) else suffix))
+    for name in operation.INPUTS:
+        own_type = name in getattr(operation, "OWN_TYPE", ())
+        path = os.path.join(folder, name + (".npy" if own_type else suffix))
         if name in operation.OPTIONAL and not os.path.exists(path):
             continue
         try:
             array = np.load(path, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise BadInput(f"{path}: {error}") from error
-        if name in params(operation):
-            arrays[name] = array
-            continue
-        if array.dtype != stored_type:
+        if not own_type and array.dtype != stored_type:
             raise BadInput(f"{path}: dtype {array.dtype}, expected {np.dtype(stored_type)}")
-        arrays[name] = array.view(number_type)
+        arrays[name] = array if own_type else array.view(number_type)
     return arrays
+
+
+def write_cases(operation, dtype, folder, cases, options):
+    for name, case in cases.items():
+        for array, shape in operation.shapes(case).items():
+            if np.prod(shape, dtype=object) * 8 > LARGEST_ARRAY:
+                raise BadInput(f"SHAPE '{options.shape}': {array} {shape} is too large, expected at most {LARGEST_ARRAY // 8} elements")
+        write_case(operation, dtype, os.path.join(folder, name), case, int(options.seed))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("operation", help="a module of reference/: matmul, attention")
-    parser.add_argument("--dtype", required=True, choices=STORED)
+    parser.add_argument("operation", help="a module of reference/: matmul, softmax, attention")
+    parser.add_argument("--dtype", choices=STORED)
+    parser.add_argument("--op", help="one of the module's operations")
     parser.add_argument("--out", help="folder to write the cases into")
     parser.add_argument("--inputs", help="folder of one case that has inputs only")
     parser.add_argument("--shape", help="sizes, such as m=333,n=77,k=129")
     parser.add_argument("--seed", default="1", help="whole number (1)")
     options = parser.parse_args()
-    operation = importlib.import_module(options.operation)
+    module = importlib.import_module(options.operation)
     if not (options.seed.isascii() and options.seed.isdigit()):
         raise BadInput(f"SEED '{options.seed}': expected a whole number of at least 0")
+    several = getattr(module, "OPERATIONS", None)
+    if several is None:
+        if not options.dtype:
+            raise BadInput("golden.py: --dtype is missing")
+        operation, dtype = module, options.dtype
+    elif options.op:
+        if options.op not in several:
+            raise BadInput(f"OP '{options.op}': expected one of {', '.join(several)}")
+        operation, dtype = several[options.op]
+    elif options.shape or options.inputs:
+        raise BadInput(f"OP is missing: expected one of {', '.join(several)}")
     if options.inputs:
         try:
-            write_outputs(options.inputs, operation.outputs(read_inputs(operation, options.dtype, options.inputs), options.dtype))
+            write_outputs(options.inputs, operation.outputs(read_inputs(operation, dtype, options.inputs), dtype))
         except ValueError as error:
             raise BadInput(f"{options.inputs}: {error}") from error
         return
     if not options.out:
         raise BadInput("golden.py: --out or --inputs is missing")
-    if options.shape:
+    if several is not None and not options.op:
+        for name, (operation, dtype) in several.items():
+            write_cases(operation, dtype, os.path.join(options.out, name), operation.cases(dtype), options)
+    elif options.shape:
         dims = parse_shape(options.shape, operation.DIMS)
-        needed = operation.check_shape(dims, options.dtype)
+        needed = operation.check_shape(dims, dtype)
         if needed:
             raise BadInput(f"SHAPE '{options.shape}': {needed}")
-        cases = operation.of_shape(dims)
+        write_cases(operation, dtype, options.out, operation.of_shape(dims), options)
     else:
-        cases = operation.cases(options.dtype)
-    for name, case in cases.items():
-        for array, shape in operation.shapes(case).items():
-            if np.prod(shape, dtype=object) * 8 > LARGEST_ARRAY:
-                raise BadInput(f"SHAPE '{options.shape}': {array} {shape} is too large, expected at most {LARGEST_ARRAY // 8} elements")
-        write_case(operation, options.dtype, os.path.join(options.out, name), case, int(options.seed))
+        write_cases(operation, dtype, options.out, operation.cases(dtype), options)
 
 
 if __name__ == "__main__":

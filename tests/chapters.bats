@@ -4,6 +4,7 @@
 # Bats sets stderr.
 # shellcheck disable=SC2154
 load test_helper/common
+load test_helper/counters
 
 # all_right CHAPTER: every step is right on every case.
 all_right() {
@@ -90,16 +91,6 @@ np.save(d + "/C.npy", C)' "$CASE_DIR" "$1"
 @test "a golden element two bf16 units off is found" {
     damaged 05_cp_async_pipeline 1 'C[77, 5] += 2 * np.ldexp(1.0, np.frexp(C[77, 5])[1] - 8)'
     assert_line --regexp '^      C\[row 77, col 5\]: got .*; 1 of 18209 elements are wrong$'
-}
-
-# counters FILE CHAPTER STEP CASE: runs it and leaves simgpu's counters in FILE.
-counters() { run -0 "$SIMGPU" --json "$1" "$(chapter "$2")" --golden "build/golden/$2" --step "$3" --case "$4"; }
-
-# total FILE FIELD [PATTERN]: the sum of a counter over the source lines whose text matches.
-total() {
-    python 'import json, re
-f, field, pattern = sys.argv[1:]
-print(sum(line[field] for k in json.load(open(f)) for line in k["lines"] if re.search(pattern, line["text"])))' "$1" "$2" "${3:-}"
 }
 
 @test "chapter 1: the global sectors of step 2 are at most a quarter of step 1's" {

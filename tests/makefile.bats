@@ -33,7 +33,7 @@ compiled() { rebuilt "$1" | grep -v '^link'; }
 
 @test "makefile: a header that few include rebuilds only those" {
     run compiled common/cublas_baseline.h
-    assert_equal "$output" "$(printf '%s\n' common/cublas_baseline.c chapters/*/main.c | sed 's/^/gcc /' | sort)"
+    assert_equal "$output" "$(grep -l cublas_baseline.h common/*.c chapters/*/main.c | sed 's/^/gcc /' | sort)"
 }
 
 @test "makefile: a touched device header rebuilds exactly the kernels that include it" {
@@ -134,7 +134,7 @@ where() {
 
 @test "makefile: a chapter that is not there is named beside those that are" {
     run -2 make chapter-99
-    assert_line "make chapter-99: no such chapter; there are $(seq -s " " "$(find chapters -mindepth 1 -maxdepth 1 | wc -l)")"
+    assert_line "make chapter-99: no such chapter; there are $(printf '%s\n' chapters/* | sed 's/[^0-9]*0*\([0-9]*\).*/\1/' | paste -sd" ")"
 }
 
 @test "makefile: SEED without SHAPE is refused" {

@@ -3,7 +3,7 @@
 #
 #   tools/run.sh CHAPTER ARCH OPERATION [GOLDEN FLAGS]     (make chapter-N calls it; run make to build first)
 #
-# Environment: DEVICE=auto|gpu|sim, STEP, CASE, SHAPE, SEED, PROFILE=0|1, and from build/config.mk PYTHON, GPU_NAME,
+# Environment: DEVICE=auto|gpu|sim, OP, STEP, CASE, SHAPE, SEED, PROFILE=0|1, and from build/config.mk PYTHON, GPU_NAME,
 # GPU_ARCH and GPU_DRIVER_CUDA.
 set -euo pipefail
 
@@ -37,16 +37,16 @@ esac
 # A shape of the user's own is generated once; its golden files stay until the reference changes.
 golden=build/golden/$chapter
 if [[ -n "${SHAPE:-}" ]]; then
-    golden=build/golden/shapes/$chapter/$SHAPE,seed=${SEED:-1}
+    golden=build/golden/shapes/$chapter/${OP:+$OP/}$SHAPE,seed=${SEED:-1}
     if [[ ! -e "$golden" || -n "$(find reference -name '*.py' -newer "$golden")" ]]; then
-        "$PYTHON" reference/golden.py "${golden_arguments[@]}" --out "$golden" --shape "$SHAPE" --seed "${SEED:-1}"
+        "$PYTHON" reference/golden.py "${golden_arguments[@]}" ${OP:+--op "$OP"} --out "$golden" --shape "$SHAPE" --seed "${SEED:-1}"
         touch "$golden"
     fi
 elif [[ -n "${SEED:-}" ]]; then
     refuse "SEED=$SEED: only with SHAPE; the chapter's own cases have a fixed seed"
 fi
 
-program=("build/chapters/$chapter" --golden "$golden" ${STEP:+--step "$STEP"} ${CASE:+--case "$CASE"})
+program=("build/chapters/$chapter" --golden "$golden" ${OP:+--op "$OP"} ${STEP:+--step "$STEP"} ${CASE:+--case "$CASE"})
 if [[ "$device" == gpu ]]; then
     echo "on $GPU_NAME (sm_$GPU_ARCH)"
     exec "${program[@]}" --bench

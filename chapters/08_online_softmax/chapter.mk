@@ -1,0 +1,2 @@
+ARCH       := 80
+GOLDEN     := softmax

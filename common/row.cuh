@@ -1,0 +1,278 @@
+// A row of a matrix as 16-byte packs, wherever the row begins.
+//
+// Loads and stores of 16 bytes want addresses that are multiples of 16, and rows of an odd length begin
+// anywhere. So a row is covered by the aligned packs that hold a part of it. The first and the last may
+// belong partly to the neighbouring rows; these two are moved element by element.
+//
+//      a row of 11 bf16 that begins 3 elements into a pack:  skip = 3, count = 2, full packs [1, 1)
+//
+//      |n n n r r r r r|r r r r r r n n|        n: a neighbour's
+//       pack 0          pack 1
+#pragma once
+#include <cuda_bf16.h>
+#include <stdint.h>
+
+constexpr int PACK_BYTES = 16;
+template <typename T>
+constexpr int PACK = PACK_BYTES / (int)sizeof(T); // elements
+
+template <typename T>
+struct Row {
+    T *data;
+    int cols;
+    int skip;                 // elements of pack 0 before the row
+    int count;                // packs
+    int full_begin, full_end; // packs [full_begin, full_end) hold the row and nothing else
+};
+
+template <typename T>
+__device__ inline Row<T> make_row(T *data, int cols)
+{
+    Row<T> row;
+    row.data = data;
+    row.cols = cols;
+    row.skip = (int)((uintptr_t)data % PACK_BYTES / sizeof(T));
+    row.count = (int)(((unsigned)row.skip + (unsigned)cols + PACK<T> - 1) / PACK<T>);
+    row.full_begin = row.skip > 0;
+    row.full_end = (int)(((unsigned)row.skip + (unsigned)cols) / PACK<T>);
+    return row;
+}
+
+// The same place in another matrix of the same shape, which begins at a multiple of 16 bytes too.
+template <typename T, typename U>
+__device__ inline Row<T> same_row(const Row<U> &row, T *matrix, size_t offset)
+{
+    return {matrix + offset, row.cols, row.skip, row.count, row.full_begin, row.full_end};
+}
+
+// The first `cols` columns of a row.
+template <typename T>
+__device__ inline Row<T> first_cols(const Row<T> &row, int cols)
+{
+    const unsigned end = (unsigned)row.skip + (unsigned)cols;
+    return {
+        row.data, cols, row.skip, (int)((end + PACK<T> - 1) / PACK<T>), row.full_begin, (int)(end / PACK<T>)};
+}
+
+// The most packs that a row of a (rows, cols) matrix can have; the matrix begins at a multiple of 16 bytes.
+template <typename T>
+constexpr int max_packs(int cols)
+{
+    return cols % PACK<T> == 0 ? cols / PACK<T> : (int)(((unsigned)cols + 2 * PACK<T> - 2) / PACK<T>);
+}
+
+// How many of a row's packs each of `split` blocks takes: whole lines of 128 bytes, so that no two read the same sector.
+__host__ __device__ constexpr int packs_each(int packs, int split)
+{
+    return ((packs - 1) / split / 8 + 1) * 8;
+}
+
+// The column of a pack's first element; negative in a pack 0 that a neighbour begins.
+template <typename T>
+__device__ inline int pack_col(const Row<T> &row, int p)
+{
+    return p * PACK<T> - row.skip;
+}
+
+__device__ inline void unpack(float (&values)[4], uint4 pack, float)
+{
+    values[0] = __uint_as_float(pack.x);
+    values[1] = __uint_as_float(pack.y);
+    values[2] = __uint_as_float(pack.z);
+    values[3] = __uint_as_float(pack.w);
+}
+
+// A bf16 is the upper half of a float.
+__device__ inline void unpack(float (&values)[8], uint4 pack, __nv_bfloat16)
+{
+    const uint32_t words[4] = {pack.x, pack.y, pack.z, pack.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        values[2 * i] = __uint_as_float(words[i] << 16);
+        values[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+    }
+}
+
+__device__ inline uint4 make_pack(const float (&values)[4], float)
+{
+    return make_uint4(__float_as_uint(values[0]), __float_as_uint(values[1]), __float_as_uint(values[2]),
+                      __float_as_uint(values[3]));
+}
+
+__device__ inline uint32_t bf16_pair(float low, float high)
+{
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t *>(&pair);
+}
+
+__device__ inline uint4 make_pack(const float (&values)[8], __nv_bfloat16)
+{
+    return make_uint4(bf16_pair(values[0], values[1]), bf16_pair(values[2], values[3]),
+                      bf16_pair(values[4], values[5]), bf16_pair(values[6], values[7]));
+}
+
+// The largest element of a pack; of bf16 two at a time, without unpacking.
+__device__ inline float pack_max(uint4 pack, float)
+{
+    return fmaxf(fmaxf(__uint_as_float(pack.x), __uint_as_float(pack.y)),
+                 fmaxf(__uint_as_float(pack.z), __uint_as_float(pack.w)));
+}
+
+__device__ inline __nv_bfloat162 as_pair(uint32_t word)
+{
+    return *reinterpret_cast<__nv_bfloat162 *>(&word);
+}
+
+__device__ inline float pack_max(uint4 pack, __nv_bfloat16)
+{
+    const __nv_bfloat162 pair =
+        __hmax2(__hmax2(as_pair(pack.x), as_pair(pack.y)), __hmax2(as_pair(pack.z), as_pair(pack.w)));
+    return fmaxf(__low2float(pair), __high2float(pair));
+}
+
+__device__ inline float to_float(float value)
+{
+    return value;
+}
+__device__ inline float to_float(__nv_bfloat16 value)
+{
+    return __bfloat162float(value);
+}
+__device__ inline void from_float(float *dst, float value)
+{
+    *dst = value;
+}
+__device__ inline void from_float(__nv_bfloat16 *dst, float value)
+{
+    *dst = __float2bfloat16_rn(value);
+}
+
+template <typename T>
+__device__ inline bool is_full(const Row<T> &row, int p)
+{
+    return p >= row.full_begin && p < row.full_end;
+}
+
+// The pack's elements one by one; `outside` stands for those that are not the row's.
+template <typename T>
+__device__ inline uint4 load_edge(const Row<T> &row, int p, float outside)
+{
+    float values[PACK<T>];
+#pragma unroll
+    for (int k = 0; k < PACK<T>; k++) {
+        const int col = pack_col(row, p) + k;
+        values[k] = col >= 0 && col < row.cols ? to_float(row.data[col]) : outside;
+    }
+    return make_pack(values, T());
+}
+
+template <typename T>
+__device__ inline void store_edge(const Row<T> &row, int p, uint4 pack)
+{
+    float values[PACK<T>];
+    unpack(values, pack, T());
+#pragma unroll
+    for (int k = 0; k < PACK<T>; k++) {
+        const int col = pack_col(row, p) + k;
+        if (col >= 0 && col < row.cols) from_float(&row.data[col], values[k]);
+    }
+}
+
+template <typename T>
+__device__ inline uint4 *pack_address(const Row<T> &row, int p)
+{
+    return (uint4 *)(row.data - row.skip) + p; // only written to when T is not const
+}
+
+// One pack of the row, which stays in the caches for a second reader.
+template <typename T>
+__device__ inline uint4 load_pack(const Row<T> &row, int p, float outside)
+{
+    return is_full(row, p) ? *pack_address(row, p) : load_edge(row, p, outside);
+}
+
+template <typename T>
+__device__ inline void store_pack(const Row<T> &row, int p, uint4 pack)
+{
+    if (is_full(row, p))
+        __stcs(pack_address(row, p), pack);
+    else
+        store_edge(row, p, pack);
+}
+
+// The packs of a row that a thread keeps: `first`, first + 32, ..., PACKS of them, as far as they are below `end`. A
+// warp's packs are neighbours, and their addresses differ by constants, which take no registers.
+//
+//      warp 0: packs 0 to 32 * PACKS - 1, 32 at a time      warp 1: the next 32 * PACKS      ...
+template <int PACKS>
+__device__ inline int first_pack(int begin, int thread)
+{
+    return begin + thread / 32 * (32 * PACKS) + thread % 32;
+}
+
+// Which of the thread's packs p is; PACKS when it is another's.
+template <int PACKS>
+__device__ inline int pack_index(int first, int end, int p)
+{
+    const int ahead = p - first;
+    return p < end && ahead >= 0 && ahead < 32 * PACKS && ahead % 32 == 0 ? ahead / 32 : PACKS;
+}
+
+// Makes the compiler forget what it has computed from the pack, and begin nothing with it before what was asked to be
+// forgotten before. It would otherwise unpack the packs of a thread all at once, and keep the elements for their next
+// use: twice the registers of the packs. Unpacking again costs half an instruction an element.
+__device__ inline void keep_packed(uint4 &pack)
+{
+    asm volatile("" : "+r"(pack.x), "+r"(pack.y), "+r"(pack.z), "+r"(pack.w));
+}
+
+// A thread's packs into registers, read once (ld.cs: first to be evicted). All full ones are asked for before anything
+// waits; then come the first and the last of the row.
+template <int PACKS, typename T>
+__device__ inline void load_packs(uint4 (&frag)[PACKS], const Row<T> &row, int first, int end, float outside)
+{
+    float nothing[PACK<T>];
+#pragma unroll
+    for (int k = 0; k < PACK<T>; k++) nothing[k] = outside;
+#pragma unroll
+    for (int i = 0; i < PACKS; i++) {
+        const int p = first + 32 * i;
+        frag[i] = make_pack(nothing, T());
+        if (p < end && is_full(row, p)) frag[i] = __ldcs(pack_address(row, p));
+    }
+    if (row.full_begin == 0 && row.full_end == row.count) return;
+#pragma unroll 1
+    for (int edge = 0; edge < 2; edge++) {
+        const int p = edge ? row.count - 1 : 0;
+        const int index = pack_index<PACKS>(first, end, p);
+        if (index == PACKS || is_full(row, p)) continue;
+        const uint4 pack = load_edge(row, p, outside);
+#pragma unroll
+        for (int i = 0; i < PACKS; i++)
+            if (i == index) frag[i] = pack;
+    }
+}
+
+// What `value` makes of each of the same packs to the row, not to stay in the caches (st.cs).
+template <int PACKS, typename T, typename Value>
+__device__ inline void store_packs(const Row<T> &row, int first, int end, const uint4 (&frag)[PACKS],
+                                   Value value)
+{
+#pragma unroll
+    for (int i = 0; i < PACKS; i++) {
+        const int p = first + 32 * i;
+        if (p < end && is_full(row, p)) __stcs(pack_address(row, p), value(frag[i]));
+    }
+    if (row.full_begin == 0 && row.full_end == row.count) return;
+#pragma unroll 1
+    for (int edge = 0; edge < 2; edge++) {
+        const int p = edge ? row.count - 1 : 0;
+        const int index = pack_index<PACKS>(first, end, p);
+        if (index == PACKS || is_full(row, p)) continue;
+        uint4 pack = frag[0];
+#pragma unroll
+        for (int i = 1; i < PACKS; i++)
+            if (i == index) pack = frag[i];
+        store_edge(row, p, value(pack));
+    }
+}

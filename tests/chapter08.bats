@@ -1,0 +1,162 @@
+#!/usr/bin/env bats
+# Chapter 8: softmax, its backward and the classifier are right, read their rows as often as they say, and fail when
+# they are broken.
+
+# Bats sets stderr.
+# shellcheck disable=SC2154
+load test_helper/common
+load test_helper/broken
+load test_helper/counters
+
+CHAPTER=08_online_softmax
+
+@test "chapter 8: every step is right on every case of every operation" {
+    local cases forward
+    cases=$(find "build/golden/$CHAPTER" -mindepth 2 -maxdepth 2 -type d | wc -l)
+    forward=$(find "build/golden/$CHAPTER"/forward_* -mindepth 1 -maxdepth 1 -type d | wc -l)
+    run -0 "$SIMGPU" "$(chapter $CHAPTER)" --golden "build/golden/$CHAPTER"
+    assert_line "$CHAPTER: all $((cases + 3 * forward)) runs right"
+    refute_output --partial WRONG
+}
+
+@test "chapter 8: the warps' order does not matter" {
+    local seed name
+    for name in ragged two_blocks many_blocks minus_infinity; do
+        for seed in 1 2; do
+            run -0 "$SIMGPU" --seed $seed "$(chapter $CHAPTER)" --case $name
+        done
+    done
+}
+
+@test "chapter 8: a longer line of rows than groups of blocks is right, whatever their order" {
+    local file seed
+    for file in step4_split.cu:forward_f32:split step6_backward.cu:backward_bf16:backward step7_classifier.cu:classifier_f32:classifier; do
+        IFS=: read -r file op step <<<"$file"
+        broken $CHAPTER "$file" 's/const int groups = rows < resident .*;/const int groups = 1;/'
+        for seed in 0 1 2; do
+            run -0 "$SIMGPU" --seed $seed "$BROKEN" --op "$op" --step "$step"
+        done
+    done
+}
+
+@test "chapter 8: the longest ragged rows are right" {
+    local op
+    for op in forward_f32 backward_f32 backward_bf16; do
+        run -0 make chapter-8 DEVICE=sim PROFILE=0 OP=$op SHAPE=rows=2,cols=131071
+        assert_line --regexp "^$CHAPTER: all [0-9]+ runs right$"
+    done
+    run -0 make chapter-8 DEVICE=sim PROFILE=0 OP=classifier_f32 SHAPE=rows=2,v=128001,vp=131071
+    assert_line "$CHAPTER: all 2 runs right"
+}
+
+@test "chapter 8: three passes read a row three times, two passes twice, registers once" {
+    local json=$BATS_TEST_TMPDIR/counters.json op=forward_f32 once
+    counters "$json" $CHAPTER registers aligned --op $op
+    assert_equal "$(total "$json" global_sectors)" "$(total "$json" global_sectors_ideal)"
+    once=$(($(total "$json" global_sectors) / 2)) # of the row: read, and written
+    assert_equal "$once" $((5 * 128 * 4 / 32))
+    counters "$json" $CHAPTER online aligned --op $op
+    assert_equal "$(total "$json" global_sectors)" $((3 * once))
+    counters "$json" $CHAPTER three_pass aligned --op $op
+    assert_equal "$(total "$json" global_sectors)" $((4 * once))
+}
+
+@test "chapter 8: several blocks of a row, the backward and the classifier read it once" {
+    local json=$BATS_TEST_TMPDIR/counters.json row=$((131072 * 4 / 32))
+    counters "$json" $CHAPTER split longest --op forward_f32
+    assert_equal "$(total "$json" global_sectors 'load_packs')" $row
+    assert_equal "$(total "$json" global_sectors 'store_packs')" $row
+    counters "$json" $CHAPTER backward longest --op backward_f32
+    assert_equal "$(total "$json" global_sectors 'load_packs')" $((2 * row))
+    counters "$json" $CHAPTER classifier gpt2 --op classifier_bf16
+    [[ $(total "$json" global_sectors 'load_packs') -le $((50304 * 2 / 32 + 1)) ]]
+}
+
+@test "chapter 8: causal rows are not read above the diagonal" {
+    local json=$BATS_TEST_TMPDIR/counters.json
+    counters "$json" $CHAPTER causal aligned --op causal_f32
+    # 3 matrices of 64 rows of 8 sectors. Row i has i + 1 columns; up to 3 at its end are read one by one.
+    [[ $(total "$json" global_sectors 'load_packs') -le $((3 * 64 * 8 * 3 / 4)) ]]
+    assert_equal "$(total "$json" global_sectors 'store_packs')" $((3 * 64 * 8))
+}
+
+@test "chapter 8: states that merge without rescaling are wrong" {
+    broken $CHAPTER step2_online.cu 's/a\.sum \* exp_below\(a\.max, max\) \+ b\.sum \* exp_below\(b\.max, max\)/a.sum + b.sum/'
+    wrong $CHAPTER online ragged --op forward_f32
+}
+
+@test "chapter 8: without the guard, a row of nothing but -infinity is NaN" {
+    broken $CHAPTER step3_registers.cu 's/\(max == -INFINITY \? 0\.0f : max\)/max/'
+    wrong $CHAPTER registers minus_infinity --op forward_f32
+    assert_line --regexp 'got -?nan, expected '
+}
+
+@test "chapter 8: without a barrier the answer is wrong" {
+    broken $CHAPTER step1_three_pass.cu '/__syncthreads.*Every warp.s value is there/d'
+    wrong $CHAPTER three_pass ragged --op forward_f32
+    broken $CHAPTER step3_registers.cu '/__syncthreads.*Every warp.s state is there/d'
+    wrong $CHAPTER registers block --op forward_f32
+}
+
+@test "chapter 8: blocks that do not wait for each other are wrong" {
+    broken $CHAPTER step4_split.cu '/while \(ld_acquire_gpu/d'
+    wrong $CHAPTER split many_blocks --op forward_f32
+}
+
+@test "chapter 8: a pack that reaches past the end of the matrix is a fault" {
+    broken $CHAPTER step3_registers.cu 's/load_packs\(frag, x_row, first, min\(rest, x_row\.count\)/load_packs(frag, first_cols(x_row, cols + 8), first, min(rest, x_row.count)/'
+    run -3 "$SIMGPU" "$BROKEN" --op forward_f32 --step registers --case one_row
+    assert_output --partial "step3_registers.cu"
+}
+
+@test "chapter 8: a classifier that reads the padding is wrong" {
+    broken $CHAPTER step7_classifier.cu 's/first_cols\(out, v\)/first_cols(out, vp)/'
+    wrong $CHAPTER classifier small --op classifier_f32
+    assert_line --regexp 'got -?nan, expected '
+}
+
+@test "chapter 8: golden probabilities two bf16 units off are found" {
+    one_case $CHAPTER/forward_bf16 ragged
+    python 'd = sys.argv[1]; y = np.load(d + "/y.npy"); y[8, 1020] += 2 * np.ldexp(1.0, np.frexp(y[8, 1020])[1] - 8); np.save(d + "/y.npy", y)' "$CASE_DIR"
+    run -1 "$SIMGPU" "$(chapter $CHAPTER)" --op forward_bf16 --golden "$CASE_DIR" --step split
+    assert_line --regexp '^      y\[row 8, col 1020\]: got .*; 1 of 9189 elements are wrong$'
+}
+
+@test "chapter 8: the bound holds for fp32 in NumPy, and catches a row without its largest element" {
+    export PYTHONPATH=$ROOT/reference
+    run -0 python 'import softmax
+rng = np.random.default_rng(8)
+for n in 3, 300, 20000:
+    x = rng.standard_normal((20, n)).astype(np.float32) * np.float32(5)
+    y, tolerance = softmax.OPERATIONS["forward_f32"][0].outputs({"x": x}, "f32")["y"]
+    e = np.exp(x - x.max(-1, keepdims=True))
+    got = e * (1 / e.sum(-1, keepdims=True))
+    assert np.all(np.abs(got - y) <= tolerance)
+    without = np.where(e == 1, 0, e)
+    wrong = e / without.sum(-1, keepdims=True)
+    assert np.mean(np.abs(wrong - y) > tolerance) > 0.99, n'
+}
+
+@test "chapter 8: an operation, step, shape or folder that is not there is named" {
+    local program
+    program=$(chapter $CHAPTER)
+    run -2 --separate-stderr "$program" --op sideways
+    assert_equal "$stderr" "--op sideways: no such operation; $CHAPTER has $(printf '%s, ' {forward,causal,backward,causal_backward,classifier}_f32 {forward,causal,backward,causal_backward,classifier}_bf16 | sed 's/, $//')"
+    run -2 --separate-stderr "$program" --op causal_f32 --step sideways
+    assert_equal "$stderr" "--step sideways: no such step; $CHAPTER has 0 device copy, 1 causal"
+    run -2 --separate-stderr "$program" --golden build/golden/01_naive_matmul
+    assert_equal "$stderr" "--golden build/golden/01_naive_matmul: no folder named after an operation; --op says whose cases these are"
+    run -2 --separate-stderr "$program" --bench --shape rows=1,cols=1
+    assert_equal "$stderr" "--shape: needs --op, one of the operations that --list prints"
+    run -2 --separate-stderr "$program" --bench --op forward_f32 --shape rows=1,cols=131073
+    assert_equal "$stderr" "--shape 'rows=1,cols=131073': cols must be at most 131072"
+    run -2 make --no-print-directory chapter-8 SHAPE=rows=1,cols=1
+    assert_line --partial "OP is missing: expected one of forward_f32, "
+    run -2 make --no-print-directory chapter-8 OP=classifier_bf16 SHAPE=rows=1,v=9,vp=8
+    assert_line --partial "SHAPE 'rows=1,v=9,vp=8': vp must be at least v"
+}
+
+@test "chapter 8: the device copy is only a baseline" {
+    run -2 --separate-stderr "$SIMGPU" "$(chapter $CHAPTER)" --op forward_f32 --step 0
+    assert_equal "$stderr" "--step device copy: it moves bytes and computes nothing, expected a step"
+}

@@ -1,0 +1,38 @@
+# A chapter's own step with one edit, made when the test runs so that it cannot drift. Load after common.
+# shellcheck disable=SC2154 # common sets ROOT and SIMGPU
+
+# broken CHAPTER FILE.cu SED...: builds the chapter's program with one step edited; sets BROKEN.
+broken() {
+    local chapter=$1 file=$2 dir=$BATS_TEST_TMPDIR/tree arch nvcc cuda_lib objects
+    shift 2
+    arch=$(sed -n 's/^ARCH *:= *//p' "chapters/$chapter/chapter.mk")
+    nvcc=$(sed -n 's/^NVCC *:= *//p' build/config.mk)
+    cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
+    mkdir -p "$dir/chapters/$chapter"
+    ln -sfn "$ROOT/common" "$dir/common"
+    sed -E "$@" "chapters/$chapter/$file" >"$dir/chapters/$chapter/$file"
+    run ! cmp -s "chapters/$chapter/$file" "$dir/chapters/$chapter/$file"
+    "$nvcc" -std=c++17 -O3 -lineinfo -gencode "arch=compute_$arch,code=compute_$arch" -c \
+        -o "$BATS_TEST_TMPDIR/edited.o" "$dir/chapters/$chapter/$file"
+    mapfile -t objects < <(find "build/obj/chapters/$chapter" build/obj/common -name '*.o' ! -name "${file%.cu}.o")
+    BROKEN=$BATS_TEST_TMPDIR/broken
+    g++ -o "$BROKEN" "$BATS_TEST_TMPDIR/edited.o" "${objects[@]}" -L"$cuda_lib" -l:libcudart.so.13 -ldl -lm
+}
+
+# wrong CHAPTER STEP CASE [FLAG...]: the step gives a wrong answer, whatever the order of the warps.
+wrong() {
+    local seed
+    for seed in 0 1 2 3; do
+        run -1 "$SIMGPU" --seed $seed "$BROKEN" --golden "build/golden/$1" --step "$2" --case "$3" "${@:4}"
+        assert_line --regexp "^$1: WRONG in 1 of 1 runs$"
+    done
+}
+
+# faults CHAPTER STEP CASE [FLAG...]: the launch is stopped by a report that names the source file.
+faults() {
+    local seed
+    for seed in 0 1 2 3; do
+        run -3 "$SIMGPU" --seed $seed "$BROKEN" --golden "build/golden/$1" --step "$2" --case "$3" "${@:4}"
+        assert_line --regexp "at .*/chapters/$1/step$2_[a-z0-9_]+\.cu:[0-9]+"
+    done
+}
