@@ -13,4 +13,7 @@ void async_free_warp(struct warp *w);
 /* What a split in SPLIT_WAIT_OTHER waits for: "the mbarrier at ...". */
 void async_describe_wait(const struct warp *w, const struct split *s, char *out, size_t size);
 
+/* The live mbarrier at this offset of a block's shared memory; faults for `lane` of `w` when there is none. */
+struct mbarrier *async_mbarrier(struct warp *w, const struct inst *in, u32 lane, struct block *b, u32 offset);
+
 #endif

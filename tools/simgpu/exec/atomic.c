@@ -127,7 +127,9 @@ static void exec_atomic(struct warp *w, const struct inst *in, u32 mask)
     u64 at[LANES];
     enum type t = (enum type)in->aux;
     enum atomic_op op = in->flags;
-    u32 in_shared = in->space == SPACE_SHARED ? ALL_LANES : 0; /* its unit rounds and passes NaN otherwise */
+    u32 in_shared = in->space == SPACE_SHARED || in->space == SPACE_CLUSTER
+                        ? ALL_LANES
+                        : 0; /* its unit rounds and passes NaN otherwise */
     u32 n = in->count, bytes = in->bytes;
     memory_addresses(w, in, mask, at);
     for (u32 i = 0; i < LANES && in->space == SPACE_GENERIC; i++)
@@ -187,8 +189,8 @@ static bool lower_atomic(struct lowering *lo, const struct ptx_inst *p, struct i
             t = type_named(m), known = true;
         else if (streq(m, "global"))
             in->space = SPACE_GLOBAL, known = true;
-        else if (strncmp(m, "shared", 6) == 0)
-            in->space = SPACE_SHARED, known = true;
+        else if (shared_space(m) != SPACE_GENERIC)
+            in->space = shared_space(m), known = true;
         else if (streq(m, "v2"))
             in->count = 2, known = true;
         else if (streq(m, "v4"))

@@ -92,6 +92,80 @@ static void exec_barrier(struct warp *w, const struct inst *in, u32 mask)
     barrier_check(b, id);
 }
 
+/* ---- barrier.cluster ------------------------------------------------------------------------------------------------ */
+
+void cluster_check(struct cluster *c)
+{
+    if (!c->arrived || c->arrived < c->live_threads) return;
+    c->arrived = 0;
+    c->phase++;
+    for (u32 r = 0; r < c->size; r++) {
+        struct block *b = c->block[r];
+        b->visitors = 0;
+        for (u32 k = 0; k < b->warp_count; k++)
+            for (s32 i = 0; i < b->warps[k].split_count; i++)
+                if (b->warps[k].splits[i].state == SPLIT_WAIT_CLUSTER)
+                    b->warps[k].splits[i].state = SPLIT_READY;
+    }
+}
+
+void cluster_leave(struct warp *w, u32 lanes)
+{
+    struct cluster *c = w->block->cluster;
+    for (u32 left = lanes & w->cluster_arrived; left; left &= left - 1)
+        c->arrived -= w->cluster_phase[first_lane(left)] == c->phase;
+    w->cluster_arrived &= ~lanes;
+}
+
+/* Each thread arrives once a phase, and waits before it arrives again. */
+static void exec_cluster_arrive(struct warp *w, const struct inst *in, u32 mask)
+{
+    struct cluster *c = w->block->cluster;
+    if (in->count && mask != w->live) {
+        mask = warp_gather(w, in, mask, ALL_LANES, false);
+        if (!mask) return;
+    }
+    if (mask & w->cluster_arrived)
+        fault(w, in, mask & w->cluster_arrived, ERR_LAUNCH_FAILURE,
+              "a second barrier.cluster.arrive without a barrier.cluster.wait between");
+    w->cluster_arrived |= mask;
+    for (u32 left = mask; left; left &= left - 1) w->cluster_phase[first_lane(left)] = c->phase;
+    c->arrived += (u32)__builtin_popcount(mask);
+    cluster_check(c);
+}
+
+static void exec_cluster_wait(struct warp *w, const struct inst *in, u32 mask)
+{
+    struct cluster *c = w->block->cluster;
+    if (mask & ~w->cluster_arrived)
+        fault(w, in, mask & ~w->cluster_arrived, ERR_LAUNCH_FAILURE,
+              "barrier.cluster.wait without a barrier.cluster.arrive before");
+    if (w->cluster_phase[first_lane(mask)] == c->phase) {
+        warp_park(w, SPLIT_WAIT_CLUSTER, warp_index_of(w, in)); /* tries again when the phase is over */
+        return;
+    }
+    w->cluster_arrived &= ~mask;
+}
+
+/* barrier.cluster.arrive{.release, .relaxed}{.aligned};  barrier.cluster.wait{.acquire}{.aligned} */
+static bool lower_cluster(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    for (u32 k = 1; k < p->mod_count; k++) {
+        const char *m = p->mod[k];
+        if (streq(m, "arrive"))
+            in->exec = exec_cluster_arrive;
+        else if (streq(m, "wait"))
+            in->exec = exec_cluster_wait;
+        else if (streq(m, "aligned"))
+            in->count = 1;
+        else if (!streq(m, "release") && !streq(m, "relaxed") && !streq(m, "acquire"))
+            return refuse(lo, p, "the modifier .%s is not supported", m);
+    }
+    return in->exec && !p->op_count ? true : refuse(lo, p, "this form of barrier.cluster");
+}
+
+/* ---- Lowering ---------------------------------------------------------------------------------------------------------- */
+
 static void exec_warp_sync(struct warp *w, const struct inst *in, u32 mask)
 {
     const u32 *member = lanes_of(w, in->a);
@@ -103,6 +177,7 @@ static void exec_warp_sync(struct warp *w, const struct inst *in, u32 mask)
 /* bar{.cta}.sync a{, b};  bar.arrive a, b;  bar.red.popc.u32 d, a{, b}, p;  barrier: the same, `aligned` only if it says so. */
 static bool lower_bar(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
+    if (p->mod_count && streq(p->mod[0], "cluster")) return lower_cluster(lo, p, in);
     s32 action = -1;
     bool aligned = streq(p->opcode, "bar"), reduces = false;
     for (u32 k = 0; k < p->mod_count; k++) {
@@ -154,8 +229,8 @@ static void exec_fence(struct warp *w, const struct inst *in, u32 mask)
 
 static bool lower_fence(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
-    static const char *const known[] = {"sc",      "acq_rel", "acquire", "release", "cta",
-                                        "cluster", "gpu",     "sys",     "gl",      "level"};
+    static const char *const known[] = {"sc",  "acq_rel", "acquire", "release", "cta",          "cluster",
+                                        "gpu", "sys",     "gl",      "level",   "mbarrier_init"};
     for (u32 k = 0; k < p->mod_count; k++) {
         bool ok = false;
         for (u32 q = 0; q < sizeof known / sizeof *known; q++) ok |= streq(known[q], p->mod[k]);

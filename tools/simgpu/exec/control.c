@@ -328,7 +328,7 @@ static void exec_widen(struct warp *w, const struct inst *in, u32 mask)
 
 static void exec_is_cluster(struct warp *w, const struct inst *in, u32 mask)
 {
-    set_predicate(w, in->d, mask, w->block->cluster ? ALL_LANES : 0);
+    set_predicate(w, in->d, mask, w->block->launch->clustered ? ALL_LANES : 0);
 }
 
 enum { CLOCK_CYCLES, CLOCK_CYCLES_HIGH, CLOCK_NANOSECONDS, CLOCK_NANOSECONDS_HIGH };

@@ -22,7 +22,7 @@ static void enter_frame(struct warp *w, struct frame *f)
 {
     w->frame = f;
     w->bank[BANK_REGS] = f->regs;
-    w->bank[BANK_CONSTS] = f->fn->module->consts;
+    w->bank[BANK_CONSTS] = f->fn->module->rank_consts[w->block->cluster_rank];
     w->counters = f->fn->counters ? f->fn->counters[w->block->worker->index] : NULL;
 }
 
@@ -259,10 +259,19 @@ void warp_exit(struct warp *w, u32 lanes)
     w->live &= ~lanes;
     w->active &= ~lanes;
     b->live_threads -= (u32)__builtin_popcount(lanes);
+    b->cluster->live_threads -= (u32)__builtin_popcount(lanes);
+    cluster_leave(w, lanes);
+    if (!b->live_threads && b->visitors)
+        fault(
+            w, w->pc - 1, lanes, ERR_LAUNCH_FAILURE,
+            "the block leaves, but block %u of its cluster has read its shared memory and no barrier.cluster (or arrival at an "
+            "mbarrier of this block) says that it is done",
+            first_lane(b->visitors));
     if (!w->live) b->live_warps--;
     if (!w->active) dissolve(w);
     for (u32 id = 0; id < NUM_BARRIERS; id++)
         if (b->barriers[id].arrived) barrier_check(b, id);
+    cluster_check(b->cluster);
     /* Lanes that wait for the ones that just left need wait no longer. */
     for (s32 i = 0; i < w->split_count; i++)
         if (w->splits[i].state == SPLIT_WAIT_LANES) w->splits[i].state = SPLIT_READY;
@@ -426,6 +435,7 @@ void warp_start(struct warp *w, struct block *b, u32 id)
     u32 first = id * LANES, left = b->threads - first;
     w->block = b;
     w->id = id;
+    w->cluster_arrived = 0;
     if (!root) {
         root = w->root = calloc(1, sizeof *root);
         w->special = frame_memory(NUM_SPECIAL * 4 * LANES);

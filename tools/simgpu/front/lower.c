@@ -134,13 +134,22 @@ operand lower_const(struct lowering *lo, u64 value, u32 bytes)
     return BANK_CONSTS << BANK_SHIFT | e->offset;
 }
 
-/* The address of dynamic shared memory depends on the kernel: a constant of its own that each launch sets. */
-static operand dynamic_shared_const(struct lowering *lo, s64 addend, bool is64)
+/* The address of a shared variable depends on the block's rank in its cluster, and that of dynamic shared memory on the
+ * kernel: a constant of its own that each launch sets. */
+static operand shared_const(struct lowering *lo, u64 address, bool is64, bool is_dynamic)
 {
     struct module *m = lo->p->module;
-    operand o = lower_const(lo, 0x5eedull << 48 | m->dynamic_ref_count, is64 ? 8 : 4);
-    m->dynamic_refs = realloc(m->dynamic_refs, (m->dynamic_ref_count + 1) * sizeof *m->dynamic_refs);
-    m->dynamic_refs[m->dynamic_ref_count++] = (struct dynamic_ref){o & BANK_OFFSET, addend, is64};
+    const struct shared_ref ref = {.address = (s64)address, .is64 = is64, .is_dynamic = is_dynamic};
+    for (u32 i = 0; i < m->shared_ref_count; i++) {
+        const struct shared_ref *r = &m->shared_refs[i];
+        if (r->address == ref.address && r->is64 == is64 && r->is_dynamic == is_dynamic)
+            return BANK_CONSTS << BANK_SHIFT | r->offset;
+    }
+    operand o = lower_const(lo, 0x5eedull << 48 | m->shared_ref_count, is64 ? 8 : 4);
+    m->shared_refs = realloc(m->shared_refs, (m->shared_ref_count + 1) * sizeof *m->shared_refs);
+    if (!m->shared_refs) exit(3);
+    m->shared_refs[m->shared_ref_count] = ref;
+    m->shared_refs[m->shared_ref_count++].offset = o & BANK_OFFSET;
     return o;
 }
 
@@ -149,8 +158,9 @@ static operand symbol_value(struct lowering *lo, struct symbol *s, s64 offset, u
 {
     switch (s->kind) {
     case SYM_FUNCTION: return lower_const(lo, (u64)(uintptr_t)s->fn, bytes);
-    case SYM_DYNAMIC_SHARED: return dynamic_shared_const(lo, offset, bytes == 8);
-    case SYM_SHARED: return lower_const(lo, s->address + lower_shared_base(lo, s) + (u64)offset, bytes);
+    case SYM_DYNAMIC_SHARED: return shared_const(lo, (u64)offset, bytes == 8, true);
+    case SYM_SHARED:
+        return shared_const(lo, s->address + lower_shared_base(lo, s) + (u64)offset, bytes == 8, false);
     case SYM_LOCAL: return lower_runtime_value(lo, RUNTIME_LOCAL, s->address + (u64)offset, bytes);
     case SYM_PARAM: return lower_runtime_value(lo, RUNTIME_PARAM, s->address + (u64)offset, bytes);
     case SYM_ARG:
