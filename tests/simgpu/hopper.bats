@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# What Hopper added: clusters. The programs check themselves against plain C on the host; the `broken_` ones hold kernels
+# What Hopper added: clusters, bulk and tensor copies, wgmma. The programs check themselves against plain C on the host; the `broken_` ones hold kernels
 # that break a rule, and each must be caught, every time and with a message that says which rule.
 load ../test_helper/common
 
@@ -27,6 +27,11 @@ broken() {
 @test "simgpu: clusters: ranks, barrier.cluster, distributed shared memory, remote mbarriers, occupancy" {
     checks clusters
     shuffled clusters
+}
+
+@test "simgpu: bulk and tensor copies of every rank, swizzle and box; stores, reductions, multicast; tensor maps" {
+    checks tma
+    run -0 "$SIMGPU" --seed 5 "$PROGRAMS/tma"
 }
 
 @test "simgpu: shared memory of a block that has not started or has left is out of reach" {

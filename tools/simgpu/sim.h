@@ -110,10 +110,11 @@ struct function {
     struct param *params,
         *results; /* formal ones: offsets in the parameter buffer, or in the .param variables */
     u32 param_count, result_count;
-    u32 max_threads; /* .maxntid / .reqntid product, or 1024 */
-    u32 cluster[3];  /* .reqnctapercluster, or 0 */
-    bool calls;      /* calls functions: needs stack */
-    bool refused;    /* lowering met something unsupported; `why` says what and where */
+    u32 max_threads;  /* .maxntid / .reqntid product, or 1024 */
+    u32 cluster[3];   /* .reqnctapercluster, or 0 */
+    bool calls;       /* calls functions: needs stack */
+    bool async_reads; /* has instructions that read shared memory through the async proxy */
+    bool refused;     /* lowering met something unsupported; `why` says what and where */
     char *why;
     struct counter **counters; /* with --profile: for each worker, one for each instruction */
 };
@@ -303,6 +304,8 @@ struct block {
     struct cluster *cluster;
     u32 visitors;              /* ranks that have read this block's shared memory since they last met it */
     struct block_async *async; /* mbarriers: exec/async.c */
+    u32 *stamps, clock, last_sync, covered, init_fence,
+        fenced[MAX_WARPS]; /* who wrote shared memory when: exec/proxy.h */
 };
 
 /* Blocks that run together, on one worker, and see each other's shared memory. Without clusters each block is one. */

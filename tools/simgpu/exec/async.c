@@ -11,12 +11,14 @@
  * or, after cp.async.mbarrier.arrive, when somebody waits for the mbarrier's phase and nothing but such arrivals is
  * missing. So a wait that is missing or one group short reads NaN, every time. */
 #include "async.h"
+#include "bulk.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "../front/lower.h"
 #include "memory.h"
+#include "proxy.h"
 #include "warp.h"
 
 enum { MAX_COUNT = (1 << 20) - 1 }; /* of arrivals, and of bytes outstanding either way */
@@ -36,25 +38,6 @@ struct copy {
     u64 source[LANES];
     u8 *destination[LANES];
     u8 data[LANES][16];
-};
-
-struct async_state {
-    struct copy *first, **last; /* in flight, in the order of issue */
-    struct copy *spare;
-    u64 issued;           /* copies so far */
-    u32 committed[LANES]; /* groups that each lane has closed: the number of the one that is open */
-    u32 failed_tests;     /* test_waits in a row that found nothing */
-};
-
-struct mbarrier {
-    struct block *block;
-    u32 offset; /* in the block's shared memory */
-    bool used, live;
-    u64 phase;    /* completed phases */
-    s32 pending;  /* arrivals that this phase still needs */
-    s32 expected; /* arrivals that a phase needs */
-    s32 tx;       /* bytes expected and not yet complete */
-    s32 deferred; /* arrivals by cp.async.mbarrier.arrive that have not happened */
 };
 
 /* cp.async.mbarrier.arrive: lanes that arrive when their copies before number `before` have landed. */
@@ -85,6 +68,7 @@ void async_start_block(struct block *b)
 {
     struct block_async *a = b->async;
     if (!a) return;
+    for (u32 i = 0; i < a->capacity && a->used; i++) bulk_free(a->table[i].loads);
     if (a->used) memset(a->table, 0, a->capacity * sizeof *a->table);
     a->used = a->arrival_count = a->waiter_count = 0;
 }
@@ -98,6 +82,7 @@ static struct block_async *block_async(struct block *b)
 void async_free_block(struct block *b)
 {
     if (!b->async) return;
+    async_start_block(b);
     free(b->async->table);
     free(b->async->arrivals);
     free(b->async->waiters);
@@ -109,6 +94,7 @@ void async_start_warp(struct warp *w)
 {
     struct async_state *a = w->async;
     if (!a) return;
+    bulk_free(a->stores);
     if (a->first) {
         *a->last = a->spare;
         a->spare = a->first;
@@ -116,7 +102,7 @@ void async_start_warp(struct warp *w)
     *a = (struct async_state){.spare = a->spare, .last = &a->first};
 }
 
-static struct async_state *warp_async(struct warp *w)
+struct async_state *warp_async(struct warp *w)
 {
     if (w->async) return w->async;
     if (!(w->async = calloc(1, sizeof *w->async))) abort();
@@ -263,7 +249,7 @@ static void check_landing(struct warp *w, const struct inst *in, const struct co
 }
 
 /* `w` and `in` wait; the copy may be another warp's. */
-static void land(struct warp *w, const struct inst *in, struct copy *c, u32 lanes)
+static void land(struct warp *w, const struct inst *in, const struct warp *owner, struct copy *c, u32 lanes)
 {
     for (u32 left = lanes; left; left &= left - 1) {
         u32 i = first_lane(left);
@@ -279,6 +265,10 @@ static void land(struct warp *w, const struct inst *in, struct copy *c, u32 lane
             memcpy(c->destination[i], c->data[i], c->bytes);
         }
     }
+    for (u32 left = lanes; left && w->block->stamps; left &= left - 1) {
+        u32 i = first_lane(left);
+        proxy_wrote(w->block, (u32)(c->destination[i] - w->block->shared), c->bytes, owner->id);
+    }
     c->in_flight &= ~lanes;
 }
 
@@ -292,7 +282,7 @@ static void land_copies(struct warp *w, const struct inst *in, struct warp *owne
     for (struct copy **at = &a->first, *c; (c = *at) && c->number < before;) {
         u32 due = 0;
         for (u32 i = 0; i < LANES; i++) due |= (u32)((s32)(a->committed[i] - c->group[i]) > pending) << i;
-        land(w, in, c, due & lanes & c->in_flight);
+        land(w, in, owner, c, due & lanes & c->in_flight);
         if (c->in_flight) {
             at = &c->next;
             continue;
@@ -449,6 +439,25 @@ struct mbarrier *async_mbarrier(struct warp *w, const struct inst *in, u32 lane,
         fault(w, in, 1u << lane, ERR_LAUNCH_FAILURE,
               "the mbarrier at shared offset %u was overwritten by an ordinary store (0x%016llx)", offset,
               (unsigned long long)bytes);
+    if (b != w->block ? b->cluster->phase == m->init_phase
+                      : w->id != m->init_warp && b->last_sync <= m->init_time)
+        fault(
+            w, in, 1u << lane, ERR_LAUNCH_FAILURE,
+            "the mbarrier at shared offset %u is used before its mbarrier.init is visible here: no %s since",
+            offset, b != w->block ? "barrier.cluster" : "barrier");
+    return m;
+}
+
+struct mbarrier *async_mbarrier_of_copy(struct warp *w, const struct inst *in, u32 lane, struct block *b,
+                                        u32 offset)
+{
+    struct mbarrier *m = async_mbarrier(w, in, lane, b, offset);
+    if (b->init_fence <= m->init_time)
+        fault(
+            w, in, 1u << lane, ERR_LAUNCH_FAILURE,
+            "the mbarrier at shared offset %u is used by a copy before its mbarrier.init is visible to the async proxy: no "
+            "fence.mbarrier_init or fence.proxy.async since",
+            offset);
     return m;
 }
 
@@ -477,9 +486,10 @@ static void wake(struct block_async *a, u32 offset)
 
 static void phase_check(struct mbarrier *m)
 {
-    if (m->pending || m->tx) return;
+    if (m->pending || m->tx || m->on_way) return;
     m->phase++;
     m->pending = m->expected;
+    proxy_synced(m->block);
     wake(m->block->async, m->offset);
 }
 
@@ -506,10 +516,20 @@ static void add_tx(struct warp *w, const struct inst *in, u32 lane, struct mbarr
     phase_check(m);
 }
 
-/* Somebody waits for this mbarrier. When nothing is missing but arrivals that follow copies, the copies land now. */
+/* Somebody waits for this mbarrier. When nothing is missing but arrivals that follow copies, and bulk copies that bring all
+ * the bytes expected, the copies land now. */
 static void settle(struct warp *w, const struct inst *in, struct mbarrier *m)
 {
     struct block_async *a = m->block->async;
+    if (m->pending > m->deferred || m->tx != m->on_way) return;
+    while (m->loads) {
+        struct bulk *load = m->loads;
+        m->loads = load->next;
+        m->tx -= (s32)load->bytes;
+        m->on_way -= (s32)load->bytes;
+        bulk_land(w, in, load);
+    }
+    phase_check(m);
     while (m->deferred && m->deferred >= m->pending && !m->tx) {
         u32 at = 0;
         while (a->arrivals[at].offset != m->offset) at++;
@@ -525,7 +545,16 @@ static void settle(struct warp *w, const struct inst *in, struct mbarrier *m)
 
 static void settle_if_awaited(struct warp *w, const struct inst *in, struct mbarrier *m)
 {
-    if (m->deferred && awaited(m->block->async, m->offset)) settle(w, in, m);
+    if ((m->deferred || m->loads) && awaited(m->block->async, m->offset)) settle(w, in, m);
+}
+
+void async_attach(struct warp *w, const struct inst *in, struct mbarrier *m, struct bulk *load)
+{
+    struct bulk **last = &m->loads;
+    while (*last) last = &(*last)->next;
+    *last = load;
+    m->on_way += (s32)load->bytes;
+    settle_if_awaited(w, in, m);
 }
 
 /* ---- mbarrier: instructions -------------------------------------------------------------------------------------------- */
@@ -557,7 +586,10 @@ static void exec_init(struct warp *w, const struct inst *in, u32 mask)
                                .used = true,
                                .live = true,
                                .pending = count,
-                               .expected = count};
+                               .expected = count,
+                               .init_warp = w->id,
+                               .init_time = w->block->clock++,
+                               .init_phase = w->block->cluster->phase};
         memset(w->block->shared + offset, 0xff, 8);
     }
 }
@@ -571,6 +603,9 @@ static void exec_inval(struct warp *w, const struct inst *in, u32 mask)
         struct mbarrier *m = async_mbarrier(w, in, i, at.block[i], at.offset[i]);
         u64 word = mbarrier_word(m); /* as on an H200, the state is found in the memory now */
         memcpy(w->block->shared + at.offset[i], &word, 8);
+        if (m->loads)
+            fault(w, in, 1u << i, ERR_LAUNCH_FAILURE,
+                  "mbarrier.inval while %d bytes are on their way to complete at it", m->on_way);
         m->live = false;
     }
 }
@@ -698,6 +733,14 @@ static void exec_copy_arrive(struct warp *w, const struct inst *in, u32 mask)
     }
 }
 
+const struct bulk *async_open_load(const struct block *b)
+{
+    const struct block_async *a = b->async;
+    for (u32 i = 0; a && i < a->capacity; i++)
+        if (a->table[i].loads) return a->table[i].loads;
+    return NULL;
+}
+
 void async_describe_wait(const struct warp *w, const struct split *s, char *out, size_t size)
 {
     const struct block_async *a = w->block->async;
@@ -713,7 +756,10 @@ void async_describe_wait(const struct warp *w, const struct split *s, char *out,
             m->pending, m->expected);
         if (m->deferred && n > 0 && (size_t)n < size)
             n += snprintf(out + n, size - (size_t)n, ", %d of them to follow copies", m->deferred);
-        if (m->tx && n > 0 && (size_t)n < size)
+        if (m->on_way && m->on_way != m->tx && n > 0 && (size_t)n < size)
+            snprintf(out + n, size - (size_t)n, ", %d bytes expected, but the copies on their way bring %d",
+                     m->tx, m->on_way);
+        else if (m->tx && n > 0 && (size_t)n < size)
             snprintf(out + n, size - (size_t)n, ", %d bytes outstanding", m->tx);
     }
 }
@@ -748,6 +794,7 @@ static bool lower_cp(struct lowering *lo, const struct ptx_inst *p, struct inst 
     static const struct flag arrive_flags[] = {{"noinc", NO_INCREMENT}, {NULL, 0}};
     const char *what = p->mod_count > 1 && streq(p->mod[0], "async") ? p->mod[1] : "";
     if (streq(what, "ca") || streq(what, "cg")) return lower_copy(lo, p, in);
+    if (streq(what, "bulk") || (p->mod_count && streq(p->mod[0], "reduce"))) return lower_bulk(lo, p, in);
     if (streq(what, "commit_group") && p->op_count == 0) {
         in->exec = exec_commit;
         return true;

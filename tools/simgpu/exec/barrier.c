@@ -1,5 +1,8 @@
 /* barrier.c: bar, barrier, fences (PTX ISA, "Parallel Synchronization and Communication Instructions"). */
+#include <string.h>
+
 #include "../front/lower.h"
+#include "proxy.h"
 #include "warp.h"
 
 enum barrier_action { BAR_SYNC, BAR_ARRIVE, BAR_POPC, BAR_AND, BAR_OR };
@@ -38,6 +41,7 @@ void barrier_check(struct block *b, u32 id)
             }
         }
     *bar = (struct barrier){0};
+    proxy_synced(b);
 }
 
 /* a: barrier number; b: thread count or NO_OPERAND; c: predicate of a reduction (aux: flip); flags: action; count: aligned. */
@@ -102,6 +106,7 @@ void cluster_check(struct cluster *c)
     for (u32 r = 0; r < c->size; r++) {
         struct block *b = c->block[r];
         b->visitors = 0;
+        proxy_synced(b);
         for (u32 k = 0; k < b->warp_count; k++)
             for (s32 i = 0; i < b->warps[k].split_count; i++)
                 if (b->warps[k].splits[i].state == SPLIT_WAIT_CLUSTER)
@@ -227,10 +232,47 @@ static void exec_fence(struct warp *w, const struct inst *in, u32 mask)
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
+/* fence.proxy.async: flags on when it is for shared memory. */
+static void exec_proxy_fence(struct warp *w, const struct inst *in, u32 mask)
+{
+    (void)mask;
+    if (in->flags) {
+        proxy_fence(w);
+        w->block->init_fence = w->block->clock;
+    }
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+/* fence.mbarrier_init.release.cluster: after it, others and the async proxy may use the mbarriers initialised before. */
+static void exec_init_fence(struct warp *w, const struct inst *in, u32 mask)
+{
+    (void)in, (void)mask;
+    w->block->init_fence = ++w->block->clock;
+}
+
+/* fence.proxy.alias;  fence.proxy.async{.global, .shared::cta, .shared::cluster};  fence.proxy.tensormap::generic... */
+static bool lower_proxy_fence(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    const char *kind = p->mod_count > 1 ? p->mod[1] : "", *space = p->mod_count > 2 ? p->mod[2] : "";
+    if (streq(kind, "alias") || strncmp(kind, "tensormap", 9) == 0) {
+        in->exec = exec_proxy_fence;
+        return true;
+    }
+    if (strncmp(kind, "async", 5) != 0) return refuse(lo, p, "the modifier .%s is not supported", kind);
+    in->exec = exec_proxy_fence;
+    in->flags = !streq(space, "global");
+    return true;
+}
+
 static bool lower_fence(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
-    static const char *const known[] = {"sc",  "acq_rel", "acquire", "release", "cta",          "cluster",
-                                        "gpu", "sys",     "gl",      "level",   "mbarrier_init"};
+    if (p->mod_count && streq(p->mod[0], "proxy")) return lower_proxy_fence(lo, p, in);
+    if (p->mod_count && streq(p->mod[0], "mbarrier_init")) {
+        in->exec = exec_init_fence;
+        return true;
+    }
+    static const char *const known[] = {"sc",      "acq_rel", "acquire", "release", "cta",
+                                        "cluster", "gpu",     "sys",     "gl",      "level"};
     for (u32 k = 0; k < p->mod_count; k++) {
         bool ok = false;
         for (u32 q = 0; q < sizeof known / sizeof *known; q++) ok |= streq(known[q], p->mod[k]);

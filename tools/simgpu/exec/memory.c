@@ -5,6 +5,7 @@
 
 #include "../front/lower.h"
 #include "../runtime/heap.h"
+#include "proxy.h"
 #include "warp.h"
 
 /* ---- Addresses --------------------------------------------------------------------------------------------------------- */
@@ -151,6 +152,7 @@ u8 *shared_pointer(struct warp *w, const struct inst *in, u32 lane, u64 a, u32 b
             is_write ? "write" : "read", bytes, (long long)at - SHARED_BASE, b->shared_bytes,
             b->shared_bytes - b->launch->dynamic_bytes, b->launch->dynamic_bytes);
     if (b != w->block && !is_write) b->visitors |= 1u << w->block->cluster_rank;
+    if (b->stamps && is_write) proxy_wrote(b, at - SHARED_BASE, bytes, b == w->block ? w->id : WRITER_REMOTE);
     return b->shared + (at - SHARED_BASE);
 }
 
@@ -184,6 +186,12 @@ static u64 resolve_generic_lane(struct warp *w, const struct inst *in, u32 lane,
     return a;
 }
 
+u8 *global_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address, u32 bytes, bool is_write)
+{
+    if (!in_bounds(w, in, address, bytes)) check_global_lane(w, in, lane, address, bytes, 1, is_write);
+    return (u8 *)(uintptr_t)address;
+}
+
 u8 *host_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address, u32 bytes, bool is_write)
 {
     return (u8 *)(uintptr_t)resolve_generic_lane(w, in, lane, address, bytes, 1, is_write);
@@ -199,6 +207,9 @@ static void resolve_shared(struct warp *w, const struct inst *in, u32 mask, u64 
     if (w->counters) count_shared(w, in, mask, address, bytes);
     for (int i = 0; i < LANES; i++) bad |= (u64)(address[i] - own > span) | (address[i] & (align - 1));
     if (!bad) {
+        if (b->stamps && is_write)
+            for (u32 left = mask; left; left &= left - 1)
+                proxy_wrote(w->block, (u32)(address[first_lane(left)] - own), bytes, w->id);
         for (int i = 0; i < LANES; i++) address[i] += host - own;
         return;
     }
@@ -371,6 +382,10 @@ static inline bool store_32_fast(struct warp *w, const struct inst *in, const u3
     if (in->space == SPACE_SHARED) {
         u32 word[LANES], *shared = (u32 *)w->block->shared;
         if (!shared_words(w, in, word)) return false;
+        if (w->block->stamps) {
+            u32 *stamps = w->block->stamps, stamp = w->block->clock << WRITER_BITS | w->id;
+            for (int i = 0; i < LANES; i++) stamps[word[i] / 4] = stamp;
+        }
         for (int i = 0; i < LANES; i++) shared[word[i]] = v[i];
         return true;
     }
@@ -628,9 +643,9 @@ static void exec_isspacep(struct warp *w, const struct inst *in, u32 mask)
     const u64 *a = lanes_of(w, in->a);
     u32 yes = 0;
     for (u32 i = 0; i < LANES; i++) {
-        bool own = in->space == SPACE_CLUSTER || (a[i] & 0xffffffff) >> 24 == w->block->cluster_rank;
-        enum space shared = own ? in->space : SPACE_GENERIC;
-        enum space s = a[i] - SHARED_WINDOW < WINDOW_BYTES  ? shared
+        bool shared = a[i] - SHARED_WINDOW < WINDOW_BYTES,
+             own = shared && (u32)a[i] >> 24 == w->block->cluster_rank;
+        enum space s = shared                               ? SPACE_CLUSTER
                        : a[i] - LOCAL_WINDOW < WINDOW_BYTES ? SPACE_LOCAL
                                                             : SPACE_GLOBAL;
         u64 params = (u64)(uintptr_t)w->block->launch->params;
@@ -639,7 +654,7 @@ static void exec_isspacep(struct warp *w, const struct inst *in, u32 mask)
             s = SPACE_PARAM;
         else if (s == SPACE_GLOBAL && heap_find(a[i], &found) && found.kind == ALLOCATION_CONST)
             s = SPACE_CONST;
-        yes |= (u32)(s == in->space) << i;
+        yes |= (u32)(s == in->space || (own && in->space == SPACE_SHARED)) << i;
     }
     set_predicate(w, in->d, mask, yes);
 }

@@ -20,6 +20,9 @@ void memory_resolve(struct warp *w, const struct inst *in, u32 mask, u64 address
 /* One lane's generic address, likewise. */
 u8 *host_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address, u32 bytes, bool is_write);
 
+/* One lane's address of global memory, likewise; any alignment. */
+u8 *global_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address, u32 bytes, bool is_write);
+
 /* The block of the cluster in whose shared memory address `a` lies, by its rank bits, and the memory behind it; faults when
  * `in` may not reach it. */
 struct block *shared_owner(struct warp *w, const struct inst *in, u32 lane, u64 a);

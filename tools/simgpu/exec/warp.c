@@ -6,6 +6,7 @@
 
 #include "../report/report.h"
 #include "async.h"
+#include "bulk.h"
 
 /* ---- The current split ------------------------------------------------------------------------------------------------- */
 
@@ -261,6 +262,7 @@ void warp_exit(struct warp *w, u32 lanes)
     b->live_threads -= (u32)__builtin_popcount(lanes);
     b->cluster->live_threads -= (u32)__builtin_popcount(lanes);
     cluster_leave(w, lanes);
+    bulk_leave(w, lanes);
     if (!b->live_threads && b->visitors)
         fault(
             w, w->pc - 1, lanes, ERR_LAUNCH_FAILURE,

@@ -165,7 +165,10 @@ static cudaError_t run(const char *caller, struct kernel *k, const struct config
 {
     static _Atomic u64 grids;
     const struct function *f = k->function;
-    u8 *params = calloc(1, f->param_bytes ? f->param_bytes : 1);
+    /* A tensor map among the parameters must lie on 64 bytes. */
+    u32 bytes = round_up(f->param_bytes + 1, 64);
+    u8 *params = aligned_alloc(64, bytes);
+    if (params) memset(params, 0, bytes);
     if (!params) return fail(cudaErrorMemoryAllocation, "%s: out of host memory", caller);
     for (u32 i = 0; i < f->param_count; i++)
         memcpy(params + f->params[i].offset, args[i], f->params[i].bytes);
