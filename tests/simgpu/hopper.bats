@@ -34,6 +34,12 @@ broken() {
     run -0 "$SIMGPU" --seed 5 "$PROGRAMS/tma"
 }
 
+@test "simgpu: wgmma multiplies every type, major, swizzle and base offset, bit for bit" { checks wgmma; }
+
+@test "simgpu: --exact-mma: wgmma's exact sums stay" {
+    run -0 "$SIMGPU" --exact-mma "$PROGRAMS/wgmma" exact
+}
+
 @test "simgpu: shared memory of a block that has not started or has left is out of reach" {
     broken broken_clusters peer_not_started "before any barrier.cluster: it may not have started"
     broken broken_clusters peer_has_left "block 1 of the cluster, (1,0,0), has exited"

@@ -110,9 +110,11 @@ struct function {
     struct param *params,
         *results; /* formal ones: offsets in the parameter buffer, or in the .param variables */
     u32 param_count, result_count;
-    u32 max_threads;  /* .maxntid / .reqntid product, or 1024 */
-    u32 cluster[3];   /* .reqnctapercluster, or 0 */
-    bool calls;       /* calls functions: needs stack */
+    u32 max_threads; /* .maxntid / .reqntid product, or 1024 */
+    u32 cluster[3];  /* .reqnctapercluster, or 0 */
+    bool calls;      /* calls functions: needs stack */
+    const struct touched *
+        *touched;     /* registers of each instruction, when the function has wgmma: exec/wgmma.h */
     bool async_reads; /* has instructions that read shared memory through the async proxy */
     bool refused;     /* lowering met something unsupported; `why` says what and where */
     char *why;
@@ -228,6 +230,8 @@ struct warp {
     s32 unused_budget;         /* what was left of the budget when the warp stopped early */
     u64 gathered;              /* splits that the last warp_gather moved on together with the current one */
     struct async_state *async; /* cp.async groups and the like: exec/async.c */
+    struct wgmma_state *wgmma; /* exec/wgmma.c */
+    u32 wgmma_in_flight;       /* products that have not been waited for */
     s32 split_count;           /* splits beyond this index were never used */
     struct split splits[MAX_SPLITS];
 };

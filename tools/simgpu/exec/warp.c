@@ -7,6 +7,7 @@
 #include "../report/report.h"
 #include "async.h"
 #include "bulk.h"
+#include "wgmma.h"
 
 /* ---- The current split ------------------------------------------------------------------------------------------------- */
 
@@ -92,6 +93,26 @@ static void run_counting(struct warp *w)
     }
 }
 
+/* While wgmma products are in flight, every instruction is held against their registers. */
+static void run_watching(struct warp *w)
+{
+    while (w->budget > 0) {
+        w->budget--;
+        const struct inst *in = w->pc++;
+        u32 mask = w->active;
+        if (in->guard != NO_OPERAND)
+            mask &= *(u32 *)(w->bank[BANK_REGS] + (in->guard & BANK_OFFSET)) ^ in->guard_flip;
+        if (w->counters) {
+            struct counter *c = &w->counters[warp_index_of(w, in)];
+            c->warps++;
+            c->lanes += (u32)__builtin_popcount(mask);
+        }
+        if (!mask) continue;
+        wgmma_watch(w, in);
+        in->exec(w, in, mask);
+    }
+}
+
 /* A leaf that used up its quantum may be spinning on what a lane does that already waits to meet it: a lock's holder,
  * say. Lanes that wait are then let go on alone, so that every lane makes progress. */
 static void release_waiting(struct warp *w)
@@ -128,7 +149,9 @@ bool warp_run(struct warp *w, s32 quantum)
         enter(w, i);
         s32 before = w->budget;
         w->unused_budget = -1;
-        if (w->counters)
+        if (wgmma_watching(w))
+            run_watching(w);
+        else if (w->counters)
             run_counting(w);
         else
             run(w);
@@ -270,6 +293,7 @@ void warp_exit(struct warp *w, u32 lanes)
             "mbarrier of this block) says that it is done",
             first_lane(b->visitors));
     if (!w->live) b->live_warps--;
+    if (!w->live) wgmma_leave(w);
     if (!w->active) dissolve(w);
     for (u32 id = 0; id < NUM_BARRIERS; id++)
         if (b->barriers[id].arrived) barrier_check(b, id);
@@ -457,6 +481,7 @@ void warp_start(struct warp *w, struct block *b, u32 id)
         (struct split){.state = SPLIT_READY, .mask = w->live, .reconverge = -1, .parent = -1, .frame = root};
     w->current = 0;
     async_start_warp(w);
+    wgmma_start_warp(w);
     set_special_registers(w);
 }
 
@@ -470,6 +495,7 @@ void warp_free_frames(struct warp *w)
         free(w->root);
     }
     async_free_warp(w);
+    wgmma_free_warp(w);
     free(w->special);
     free(w->local);
 }

@@ -8,8 +8,8 @@
 #include "lower.h"
 
 static const struct opcode *const families[] = {
-    integer_opcodes, float_opcodes, convert_opcodes, memory_opcodes, atomic_opcodes,
-    control_opcodes, warp_opcodes,  barrier_opcodes, tensor_opcodes, async_opcodes};
+    integer_opcodes, float_opcodes,   convert_opcodes, memory_opcodes, atomic_opcodes, control_opcodes,
+    warp_opcodes,    barrier_opcodes, tensor_opcodes,  async_opcodes,  wgmma_opcodes};
 
 /* ---- Modifiers ------------------------------------------------------------------------------------------------------ */
 
@@ -312,7 +312,10 @@ void lower_function(struct parser *p, struct parsed_function *f)
     fn->shared_align = f->shared_align > p->shared_align ? f->shared_align : p->shared_align;
     for (u32 i = 0; i < f->reg_count; i++) f->regs[i]->offset = UNPLACED;
     struct flow g = build_flow(f);
+    warpgroup_prepare(f, &g);
     u32 live = place_registers(f, &g, &lo.reg_bytes);
+    const struct touched **touched = NULL;
+    u32 touched_capacity = 0;
     u32 *place = keep((f->count + 2) * sizeof *place); /* PTX index -> index of the instruction (its join) */
     u8 *joins = keep(f->count + 2);
     for (u32 i = 0; i < f->count; i++) {
@@ -346,11 +349,26 @@ void lower_function(struct parser *p, struct parsed_function *f)
             u32 first = fn->code_count;
             lower_instruction(&lo, at);
             if (is_opcode(at, "call") && at->guard) fn->code[fn->code_count - 1].guard = NO_OPERAND;
+            if (f->async_reg_count) {
+                const struct touched *t = warpgroup_touched(at);
+                while (touched_capacity < fn->code_count) {
+                    u32 n = touched_capacity;
+                    GROW(touched, n, touched_capacity);
+                    memset(touched + n, 0, (touched_capacity - n) * sizeof *touched);
+                }
+                touched[fn->code_count - 1] = t;
+            }
             for (u32 k = first; k < fn->code_count; k++)
                 if (fn->code[k].target >= 0) fn->code[k].reconverge = meeting_point(f, &g, i);
         }
     }
     place[f->count + 1] = fn->code_count;
+    if (f->async_reg_count) { /* what follows the last instruction touches nothing */
+        fn->touched = keep(fn->code_count * sizeof *fn->touched);
+        u32 n = touched_capacity < fn->code_count ? touched_capacity : fn->code_count;
+        memcpy(fn->touched, touched, n * sizeof *fn->touched);
+        free(touched);
+    }
     for (u32 k = 0; k < fn->code_count; k++) {
         struct inst *in = &fn->code[k];
         if (in->target >= 0 && in->target <= (s32)f->count) in->target = (s32)place[in->target];
