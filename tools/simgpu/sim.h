@@ -178,6 +178,7 @@ enum split_state {
     SPLIT_WAIT_LANES,
     SPLIT_WAIT_BARRIER,
     SPLIT_WAIT_CLUSTER,
+    SPLIT_WAIT_REGISTERS,
     SPLIT_WAIT_OTHER
 };
 struct split {
@@ -231,6 +232,7 @@ struct warp {
     u64 gathered;              /* splits that the last warp_gather moved on together with the current one */
     struct async_state *async; /* cp.async groups and the like: exec/async.c */
     struct wgmma_state *wgmma; /* exec/wgmma.c */
+    u32 registers;             /* a thread, once setmaxnreg has asked; 0: as launched */
     u32 wgmma_in_flight;       /* products that have not been waited for */
     s32 split_count;           /* splits beyond this index were never used */
     struct split splits[MAX_SPLITS];
@@ -306,9 +308,10 @@ struct block {
     u32 live_threads;
     u32 cluster_rank;
     struct cluster *cluster;
+    u32 register_pool;         /* registers that setmaxnreg.dec has freed */
     u32 visitors;              /* ranks that have read this block's shared memory since they last met it */
     struct block_async *async; /* mbarriers: exec/async.c */
-    u32 *stamps, clock, last_sync, covered, init_fence,
+    u32 *stamps, clock, last_sync, covered, init_fence, last_barrier,
         fenced[MAX_WARPS]; /* who wrote shared memory when: exec/proxy.h */
 };
 

@@ -440,7 +440,7 @@ struct mbarrier *async_mbarrier(struct warp *w, const struct inst *in, u32 lane,
               "the mbarrier at shared offset %u was overwritten by an ordinary store (0x%016llx)", offset,
               (unsigned long long)bytes);
     if (b != w->block ? b->cluster->phase == m->init_phase
-                      : w->id != m->init_warp && b->last_sync <= m->init_time)
+                      : w->id != m->init_warp && b->last_barrier <= m->init_time)
         fault(
             w, in, 1u << lane, ERR_LAUNCH_FAILURE,
             "the mbarrier at shared offset %u is used before its mbarrier.init is visible here: no %s since",

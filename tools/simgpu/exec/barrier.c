@@ -42,6 +42,7 @@ void barrier_check(struct block *b, u32 id)
         }
     *bar = (struct barrier){0};
     proxy_synced(b);
+    b->last_barrier = b->clock;
 }
 
 /* a: barrier number; b: thread count or NO_OPERAND; c: predicate of a reduction (aux: flip); flags: action; count: aligned. */
@@ -107,6 +108,7 @@ void cluster_check(struct cluster *c)
         struct block *b = c->block[r];
         b->visitors = 0;
         proxy_synced(b);
+        b->last_barrier = b->clock;
         for (u32 k = 0; k < b->warp_count; k++)
             for (s32 i = 0; i < b->warps[k].split_count; i++)
                 if (b->warps[k].splits[i].state == SPLIT_WAIT_CLUSTER)

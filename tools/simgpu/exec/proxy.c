@@ -36,14 +36,12 @@ void proxy_reads(struct warp *w, const struct inst *in, u32 lanes, const struct 
         if (!when || writer == WRITER_ASYNC || when < b->covered ||
             (writer < MAX_WARPS && when < b->fenced[writer]))
             continue;
+        char who[24] = "another block";
+        if (writer < MAX_WARPS) snprintf(who, sizeof who, "warp %u", writer);
         fault(
             w, in, lanes, ERR_LAUNCH_FAILURE,
-            "fence.proxy.async is missing: %s wrote shared offset %u with an ordinary store, and this instruction reads it through "
-            "the async proxy",
-            writer < MAX_WARPS
-                ? (char[]){'w', 'a', 'r', 'p', ' ', (char)(writer > 9 ? '0' + writer / 10 : '0'),
-                           (char)('0' + writer % 10), 0}
-                : "another block",
-            16 * k);
+            "fence.proxy.async is missing: %s wrote shared offset %u with an ordinary store, and this instruction reads it "
+            "through the async proxy",
+            who, 16 * k);
     }
 }

@@ -462,6 +462,7 @@ void warp_start(struct warp *w, struct block *b, u32 id)
     w->block = b;
     w->id = id;
     w->cluster_arrived = 0;
+    w->registers = 0;
     if (!root) {
         root = w->root = calloc(1, sizeof *root);
         w->special = frame_memory(NUM_SPECIAL * 4 * LANES);

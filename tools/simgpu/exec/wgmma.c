@@ -329,8 +329,8 @@ static void compare_with_group(struct warp *w, const struct inst *in)
         if (!peer->live && count < s->count)
             fault(
                 w, in, w->active, ERR_LAUNCH_FAILURE,
-                "warp %u of this warpgroup has exited after %llu wgmma instructions, and this is the %lluth: all four warps execute "
-                "each",
+                "warp %u of this warpgroup has exited after %llu wgmma instructions, and this one executes its number %llu: "
+                "all four execute each",
                 k, (unsigned long long)count, (unsigned long long)s->count);
     }
 }

@@ -95,6 +95,11 @@ static void print_waiter(const struct warp *w, const struct split *s)
                 bar->arrived, bar->expected ? bar->expected : b->live_threads);
     } else if (s->state == SPLIT_WAIT_LANES) {
         fprintf(stderr, "waits for lanes 0x%08x to come to this instruction\n  ", s->wait_mask & ~s->mask);
+    } else if (s->state == SPLIT_WAIT_REGISTERS) {
+        fprintf(
+            stderr,
+            "waits for %lld registers a thread, where it has %u; the block's pool has %u for a warp's threads\n  ",
+            (long long)in->imm, w->registers, b->register_pool / LANES);
     } else if (s->state == SPLIT_WAIT_CLUSTER) {
         fprintf(stderr, "waits at barrier.cluster, where %u of the cluster's %u threads have arrived\n  ",
                 b->cluster->arrived, b->cluster->live_threads);
