@@ -36,6 +36,12 @@ broken() {
 
 @test "simgpu: wgmma multiplies every type, major, swizzle and base offset, bit for bit" { checks wgmma; }
 
+@test "simgpu: a specialised, multicast, pipelined matmul is right and breaks no rule, in any order of its warps" {
+    checks matmul
+    shuffled matmul
+    run -0 "$SIMGPU" "$PROGRAMS/matmul" 64 128 16
+}
+
 @test "simgpu: --exact-mma: wgmma's exact sums stay" {
     run -0 "$SIMGPU" --exact-mma "$PROGRAMS/wgmma" exact
 }

@@ -179,6 +179,7 @@ enum split_state {
     SPLIT_WAIT_BARRIER,
     SPLIT_WAIT_CLUSTER,
     SPLIT_WAIT_REGISTERS,
+    SPLIT_WAIT_GROUP,
     SPLIT_WAIT_OTHER
 };
 struct split {

@@ -8,6 +8,9 @@
  *                       fault (wgmma_watch); only a further wgmma may have them
  *      shared memory    A and B must not be written until then; stamps tell (exec/proxy.h)
  *
+ * A product is complete for the warpgroup as a whole: a warp's wait ends when all four have issued what it waits for. So one
+ * thread of the four warps may tell the producer that a stage is free.
+ *
  * An operand in shared memory is named by a descriptor: where it starts, and how far apart its 8 x 16-byte core matrices
  * are (LBO, SBO). Where byte `kb` of row r lies (measured on an H200, all four modes, W the swizzle's width):
  *
@@ -40,6 +43,7 @@ struct form {
 struct product {
     const struct form *form;
     const struct inst *in;
+    u64 number; /* among the warp's products; the same for all four warps */
     u32 group, issued;
     u64 a, b; /* descriptors */
 };
@@ -48,7 +52,7 @@ struct wgmma_state {
     const struct frame *frame;  /* whose registers these are */
     u32 slots, committed, done; /* groups closed, groups waited for */
     u32 *result, *input;        /* by slot: the last group that writes the register, that reads it as A */
-    u64 count;                  /* products so far */
+    u64 count, checked;         /* products so far; those whose operands one of the four warps has checked */
     struct product *flight;
     u32 capacity;
 };
@@ -373,7 +377,7 @@ static void exec_mma(struct warp *w, const struct inst *in, u32 mask)
     if (f->unfenced) fault(w, in, mask, ERR_LAUNCH_FAILURE, "wgmma.fence is missing: %s", f->unfenced);
     s->count++;
     compare_with_group(w, in);
-    struct product p = {.form = f, .in = in, .group = s->committed + 1};
+    struct product p = {.form = f, .in = in, .number = s->count, .group = s->committed + 1};
     if (in->a != NO_OPERAND) p.a = *(u64 *)lanes_of(w, in->a);
     p.b = *(u64 *)lanes_of(w, in->b);
     for (u32 r = 0; f->a_in_registers && r < 4; r++) {
@@ -393,6 +397,11 @@ static void exec_mma(struct warp *w, const struct inst *in, u32 mask)
         if (!(s->flight = realloc(s->flight, s->capacity * sizeof *s->flight))) abort();
     }
     s->flight[w->wgmma_in_flight++] = p;
+    for (u32 k = w->id & ~3u; k <= (w->id | 3); k++) {
+        struct warp *peer = &w->block->warps[k];
+        for (s32 i = 0; i < peer->split_count; i++)
+            if (peer->splits[i].state == SPLIT_WAIT_GROUP) peer->splits[i].state = SPLIT_READY;
+    }
 }
 
 static void exec_fence(struct warp *w, const struct inst *in, u32 mask)
@@ -405,28 +414,53 @@ static void exec_commit(struct warp *w, const struct inst *in, u32 mask)
     if (warpgroup(w, in, mask)) state_of(w)->committed++;
 }
 
+/* Nobody may have written p's operands since the first of the four warps issued it. */
+static void check_operands(struct warp *w, const struct inst *in, const struct product *p)
+{
+    struct matrix A = matrix_of(p->a, p->form->a_transposed), B = matrix_of(p->b, p->form->b_transposed);
+    u32 since = p->issued;
+    for (u32 k = w->id & ~3u; k <= (w->id | 3); k++) {
+        struct warp *peer = &w->block->warps[k];
+        for (u32 i = 0; i < peer->wgmma_in_flight; i++) {
+            const struct product *q = &peer->wgmma->flight[i];
+            if (q->number == p->number && q->issued < since) since = q->issued;
+        }
+        peer->wgmma->checked = p->number;
+    }
+    bool a = !p->form->a_in_registers && changed(w->block, &A, 0, 64, since);
+    if (a || changed(w->block, &B, 0, p->form->n, since))
+        fault(
+            w, in, w->active, ERR_LAUNCH_FAILURE,
+            "shared memory of operand %s was written before the wgmma at line %u that reads it was waited for",
+            a ? "A" : "B", w->frame->fn->lines[p->in - w->frame->fn->code].line);
+}
+
 /* imm: groups that may stay in flight */
 static void exec_wait(struct warp *w, const struct inst *in, u32 mask)
 {
     if (!warpgroup(w, in, mask)) return;
     struct wgmma_state *s = state_of(w);
-    u32 kept = 0, before = w->wgmma_in_flight;
-    if ((u64)in->imm <= s->committed && s->committed - (u32)in->imm > s->done)
-        s->done = s->committed - (u32)in->imm;
+    u32 kept = 0, before = w->wgmma_in_flight, done = s->done;
+    u64 last = 0;
+    if ((u64)in->imm <= s->committed && s->committed - (u32)in->imm > done)
+        done = s->committed - (u32)in->imm;
+    for (u32 i = 0; i < before; i++)
+        if (s->flight[i].group <= done) last = s->flight[i].number;
+    for (u32 k = w->id & ~3u; k <= (w->id | 3); k++) {
+        const struct warp *peer = &w->block->warps[k];
+        if (last && (!peer->wgmma || peer->wgmma->count < last)) {
+            warp_park(w, SPLIT_WAIT_GROUP,
+                      warp_index_of(w, in)); /* tries again when a warp of the four has issued one */
+            return;
+        }
+    }
+    s->done = done;
     for (u32 i = 0; i < before; i++) {
         struct product p = s->flight[i];
-        if (p.group > s->done) {
+        if (p.group > done)
             s->flight[kept++] = p;
-            continue;
-        }
-        struct matrix A = matrix_of(p.a, p.form->a_transposed), B = matrix_of(p.b, p.form->b_transposed);
-        bool a = !p.form->a_in_registers && changed(w->block, &A, 16 * (w->id % 4), 16, p.issued), b = false;
-        for (u32 n = 8 * (w->id % 4); n < p.form->n; n += 32) b |= changed(w->block, &B, n, 8, p.issued);
-        if (a || b)
-            fault(
-                w, in, mask, ERR_LAUNCH_FAILURE,
-                "shared memory of operand %s was written before the wgmma at line %u that reads it was waited for",
-                a ? "A" : "B", w->frame->fn->lines[p.in - w->frame->fn->code].line);
+        else if (p.number > s->checked)
+            check_operands(w, in, &p);
     }
     w->wgmma_in_flight = kept;
     if (before && !kept) change_loop(w);

@@ -100,6 +100,9 @@ static void print_waiter(const struct warp *w, const struct split *s)
             stderr,
             "waits for %lld registers a thread, where it has %u; the block's pool has %u for a warp's threads\n  ",
             (long long)in->imm, w->registers, b->register_pool / LANES);
+    } else if (s->state == SPLIT_WAIT_GROUP) {
+        fprintf(stderr,
+                "waits for the other warps of its warpgroup to execute the same wgmma instructions\n  ");
     } else if (s->state == SPLIT_WAIT_CLUSTER) {
         fprintf(stderr, "waits at barrier.cluster, where %u of the cluster's %u threads have arrived\n  ",
                 b->cluster->arrived, b->cluster->live_threads);
