@@ -150,11 +150,9 @@ void bulk_land(struct warp *w, const struct inst *in, struct bulk *c)
     u8 *now = malloc(c->bytes + 1), *shared = c->block->shared;
     if (!now) abort();
     gather(w, in, c, now);
-    if (!c->from_shared && memcmp(now, c->data, c->bytes) != 0) {
-        free(now);
-        copy_fault(w, in, c, "the source was changed");
-    }
+    bool same = c->from_shared || memcmp(now, c->data, c->bytes) == 0;
     free(now);
+    if (!same) copy_fault(w, in, c, "the source was changed");
     FOR_PIECES(c, row, k)
     {
         u32 at = piece(c, row, k), n = run_of(c, k);

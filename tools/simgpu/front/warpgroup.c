@@ -45,7 +45,7 @@ static void look(struct reg *r, void *context)
     if (!walk->found && get(walk->dirty, r->id)) walk->found = r->name;
 }
 
-static void step(const struct ptx_inst *p, struct walk *walk, u32 words, u32 no_fence)
+static void step(const struct ptx_inst *p, struct walk *walk, u32 words)
 {
     if (is_opcode(p, "wgmma") && has_mod(p, "fence"))
         memset(walk->dirty, 0, words * sizeof *walk->dirty);
@@ -58,15 +58,14 @@ static void step(const struct ptx_inst *p, struct walk *walk, u32 words, u32 no_
         visit_uses(p, mark, walk);
         visit_definitions(p, mark, walk);
     }
-    (void)no_fence;
 }
 
 static void find_gaps(struct parsed_function *f, const struct flow *g)
 {
     u32 no_fence = f->reg_count, words = no_fence / 64 + 1;
-    u64 *in = calloc((size_t)(g->count + 1) * words, sizeof *in), *now = in + (size_t)g->count * words;
+    u64 *in = calloc((size_t)g->count * words, sizeof *in), *now = calloc(words, sizeof *now);
     u8 *seen = calloc(g->count, 1);
-    if (!in || !seen) abort();
+    if (!in || !now || !seen) abort();
     put(in, no_fence, true);
     seen[0] = 1;
     struct walk walk = {.dirty = now};
@@ -91,7 +90,7 @@ static void find_gaps(struct parsed_function *f, const struct flow *g)
                         p->unfenced = why;
                     }
                 }
-                step(p, &walk, words, no_fence);
+                step(p, &walk, words);
             }
             for (u32 e = 0; e < g->next_count[b]; e++) {
                 u32 to = g->next[b][e];
@@ -106,6 +105,7 @@ static void find_gaps(struct parsed_function *f, const struct flow *g)
         }
     }
     free(in);
+    free(now);
     free(seen);
 }
 
