@@ -132,6 +132,9 @@ $(foreach c,$(CHAPTERS),$(eval $(call chapter_rules,$c,$(call number,$c))))
 ## chapter-N      check chapter N's steps against NumPy, on the GPU or the simulated GPU
 ##                  STEP=K|NAME CASE=NAME: only that one; SHAPE=m=333,n=77,k=129 SEED=5: a shape of your own
 ##                  DEVICE=auto|gpu|sim: where; PROFILE=0: without the simulated GPU's counters
+chapter-% diff-%:
+	@echo "make $@: no such chapter; there are $(NUMBERS)" >&2; exit 2
+
 ## chapters       every chapter in turn
 .PHONY: chapters
 chapters:
@@ -162,7 +165,9 @@ need-gpu:
 bench: need-gpu
 	@for n in $(NUMBERS); do $(MAKE) --no-print-directory bench-$$n || exit 1; done
 
-## simgpu         build the simulated GPU; bench-sim: measure it, in instructions a second
+## simgpu         build the simulated GPU
+
+## bench-sim      how many warp instructions a second the simulated GPU executes on one thread
 
 ## report         write the tables of README.md and the plots of notes/figures from results/
 .PHONY: report
@@ -183,8 +188,8 @@ C_FILES     = $(shell find common chapters tools tests -name '*.[ch]')
 CUDA_FILES  = $(shell find common chapters tools tests -name '*.cu' -o -name '*.cuh')
 SHELL_FILES = .ci/run $(shell find tools tests -name '*.sh' -o -name '*.bash' -o -name '*.bats')
 # What cppcheck 2.10 gets wrong: it takes arrays filled in a loop for uninitialised (gcc -Werror judges that better), and
-# does not parse every GNU C expression.
-CPPCHECK_WRONG = --suppress=uninitvar --suppress=ctuuninitvar --suppress=internalAstError
+# does not parse every GNU C expression or know C11's _Noreturn.
+CPPCHECK_WRONG = -D_Noreturn='__attribute__((noreturn))' --suppress=uninitvar --suppress=ctuuninitvar --suppress=internalAstError
 .PHONY: lint format
 lint: build
 	@echo "clang-format";  clang-format --dry-run -Werror $(C_FILES) $(CUDA_FILES)

@@ -112,7 +112,14 @@ static int make_sets(const struct chapter *chapter, const int64_t *dim, struct r
     const bool without_optionals[CHAPTER_MAX_TENSORS] = {false};
     size_t free_bytes, total_bytes, before;
     CUDA_CHECK(cudaMemGetInfo(&before, &total_bytes));
-    for (int i = 0; i < MAX_SETS; i++) memcpy(sets[i].dim, dim, sizeof sets[i].dim);
+    for (int i = 0; i < MAX_SETS; i++) {
+        memcpy(sets[i].dim, dim, sizeof sets[i].dim);
+        for (int t = 0; t < chapter_tensors(chapter); t++) {
+            const char *name = chapter->tensors[t].name;
+            int d = shape_find(chapter->dims, name, strlen(name));
+            if (chapter->tensors[t].role == PARAM && d >= 0) sets[i].param[t] = (double)dim[d];
+        }
+    }
     run_allocate(chapter, &sets[0], without_optionals, 0);
     fill_inputs(chapter, &sets[0]);
     CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
@@ -136,20 +143,25 @@ static int make_sets(const struct chapter *chapter, const int64_t *dim, struct r
 
 // Two right kernels differ by what fp32 sums in different orders differ by (at most 1e-4 of the output's RMS for
 // standard normal inputs) and by one rounding to the output's type (one epsilon of the value). A tile or an index
-// gone wrong is off by about the RMS itself. Returns false with the first difference in *error.
+// gone wrong is off by about the RMS itself. A chapter with a bench_difference of its own has it apply to the RMS of
+// each row (last dimension). Returns false with the first difference in *error.
 static bool same_output(const char *name, const struct npy *got, const struct npy *baseline,
-                        struct error *error)
+                        double difference, struct error *error)
 {
-    double squares = 0;
-    for (int64_t i = 0; i < baseline->count; i++) {
-        double value = dtype_get(baseline->dtype, baseline->data, i);
-        squares += value * value;
-    }
-    double rms = sqrt(squares / (double)baseline->count);
+    int64_t row = difference ? baseline->shape[baseline->rank - 1] : baseline->count;
+    double rms = 0;
     for (int64_t i = 0; i < got->count; i++) {
+        if (i % row == 0) {
+            double squares = 0;
+            for (int64_t j = i; j < i + row; j++) {
+                double value = dtype_get(baseline->dtype, baseline->data, j);
+                squares += value * value;
+            }
+            rms = sqrt(squares / (double)row);
+        }
         double value = dtype_get(got->dtype, got->data, i),
                expected = dtype_get(baseline->dtype, baseline->data, i);
-        double allowed = 1e-4 * rms + dtype_epsilon(got->dtype) * fabs(expected);
+        double allowed = (difference ? difference : 1e-4) * rms + dtype_epsilon(got->dtype) * fabs(expected);
         char element[200];
         if (!(fabs(value - expected) <= allowed))
             return error_set(error, "%s: got %.9g, baseline %.9g, allowed difference %.3g",
@@ -180,7 +192,8 @@ static bool check_contender(const struct chapter *chapter, const struct step *st
             reference[t] = got;
             continue;
         }
-        ok = ok && same_output(chapter->tensors[t].name, &got, &reference[t], error);
+        ok = ok &&
+             same_output(chapter->tensors[t].name, &got, &reference[t], chapter->bench_difference, error);
         npy_free(&got);
     }
     return ok;

@@ -52,10 +52,10 @@ int case_list(const char *dir, char ***names, struct error *error)
     return cases;
 }
 
-// Whether a tensor has a file whose name goes on with `ending` after the tensor's.
-static bool has_file(const struct tensor *tensor, const char *ending)
+// Whether a tensor of this type has a file whose name goes on with `ending` after the tensor's.
+static bool has_file(const struct tensor *tensor, enum dtype dtype, const char *ending)
 {
-    const char *suffix = dtype_suffix(tensor->dtype);
+    const char *suffix = dtype_suffix(dtype);
     if (tensor->role != OUT && strcmp(ending, suffix) == 0) return true;
     if (tensor->role != OUT && tensor->role != INOUT) return false;
     if (tensor->role == INOUT && strncmp(ending, ".after", 6) != 0) return false;
@@ -64,7 +64,7 @@ static bool has_file(const struct tensor *tensor, const char *ending)
 }
 
 // Refuses a file that no tensor of the chapter explains: most likely a name typed wrongly.
-static bool check_names(const struct chapter *chapter, const char *dir, struct error *error)
+static bool check_names(const struct chapter *chapter, const char *dir, bool f16, struct error *error)
 {
     DIR *folder = opendir(dir);
     if (!folder) return error_set(error, "%s: cannot read: %s", dir, strerror(errno));
@@ -72,9 +72,11 @@ static bool check_names(const struct chapter *chapter, const char *dir, struct e
     bool ok = true;
     while (ok && (entry = readdir(folder))) {
         bool known = !ends_with(entry->d_name, ".npy");
-        for (const struct tensor *t = chapter->tensors; t->name && !known; t++) {
-            size_t length = strlen(t->name);
-            known = strncmp(entry->d_name, t->name, length) == 0 && has_file(t, entry->d_name + length);
+        for (int t = 0; t < chapter_tensors(chapter) && !known; t++) {
+            const struct tensor *tensor = &chapter->tensors[t];
+            size_t length = strlen(tensor->name);
+            known = strncmp(entry->d_name, tensor->name, length) == 0 &&
+                    has_file(tensor, chapter_tensor_dtype(chapter, t, f16), entry->d_name + length);
         }
         if (!known)
             ok = error_set(error, "%s/%s: no tensor of %s has this file; --help lists them", dir,
@@ -94,8 +96,9 @@ static bool load_tensor(const struct chapter *chapter, const char *dir, int t, s
                         struct error *error)
 {
     const struct tensor *tensor = &chapter->tensors[t];
-    const char *suffix = dtype_suffix(tensor->dtype);
-    unsigned own = 1u << tensor->dtype;
+    enum dtype dtype = chapter_tensor_dtype(chapter, t, golden->f16);
+    const char *suffix = dtype_suffix(dtype);
+    unsigned own = 1u << dtype;
     char path[PATH_MAX], base[64];
     if (tensor->role != OUT) {
         join(path, sizeof path, dir, tensor->name, suffix);
@@ -106,7 +109,7 @@ static bool load_tensor(const struct chapter *chapter, const char *dir, int t, s
 
     snprintf(base, sizeof base, "%s%s", tensor->name, tensor->role == INOUT ? ".after" : "");
     join(path, sizeof path, dir, base, ".npy");
-    unsigned accepted = float_types(tensor->dtype) | (strcmp(suffix, ".npy") == 0 ? own : 0);
+    unsigned accepted = float_types(dtype) | (strcmp(suffix, ".npy") == 0 ? own : 0);
     if (!exists(path) && strcmp(suffix, ".npy") != 0) {
         join(path, sizeof path, dir, base, suffix);
         accepted = own;
@@ -120,7 +123,7 @@ static bool load_tensor(const struct chapter *chapter, const char *dir, int t, s
                              case_element_text(tensor->name, expected, i, element, sizeof element));
 
     join(path, sizeof path, dir, base, ".tol.npy");
-    if (!dtype_epsilon(tensor->dtype) && !exists(path)) return true; // whole numbers must be exact
+    if (!dtype_epsilon(dtype) && !exists(path)) return true; // whole numbers must be exact
     struct npy *tolerance = &golden->tolerance[t];
     if (!npy_load(path, 1u << F32 | 1u << F64, tolerance, error)) return false;
     for (int64_t i = 0; i < tolerance->count; i++) {
@@ -183,7 +186,8 @@ static bool check_shapes(const struct chapter *chapter, const char *dir, const s
         const struct tensor *tensor = &chapter->tensors[t];
         bool after = tensor->role == INOUT;
         const struct npy *tolerance = golden->tolerance[t].rank ? &golden->tolerance[t] : &none;
-        if (!check_array(chapter, dir, t, dtype_suffix(tensor->dtype), &golden->input[t], golden, error) ||
+        const char *suffix = dtype_suffix(chapter_tensor_dtype(chapter, t, golden->f16));
+        if (!check_array(chapter, dir, t, suffix, &golden->input[t], golden, error) ||
             !check_array(chapter, dir, t, after ? ".after.npy" : ".npy", &golden->expected[t], golden,
                          error) ||
             !check_array(chapter, dir, t, after ? ".after.tol.npy" : ".tol.npy", tolerance, golden, error))
@@ -195,6 +199,19 @@ static bool check_shapes(const struct chapter *chapter, const char *dir, const s
                                 shape_write(chapter->dims, golden->dim, text, sizeof text), needed);
 }
 
+// Whether the case holds f16: its first bf16 input has a file of f16 and none of bf16.
+static bool holds_f16(const struct chapter *chapter, const char *dir)
+{
+    char bf16[PATH_MAX], f16[PATH_MAX];
+    for (const struct tensor *t = chapter->tensors; t->name && chapter->f16_too; t++) {
+        if (t->role != IN || t->dtype != BF16) continue;
+        join(bf16, sizeof bf16, dir, t->name, dtype_suffix(BF16));
+        join(f16, sizeof f16, dir, t->name, dtype_suffix(F16));
+        return !exists(bf16) && exists(f16);
+    }
+    return false;
+}
+
 bool case_load(const struct chapter *chapter, const char *dir, const char *name, struct golden *golden,
                struct error *error)
 {
@@ -202,7 +219,8 @@ bool case_load(const struct chapter *chapter, const char *dir, const char *name,
     join(path, sizeof path, dir, name, "");
     if (strcmp(name, ".") == 0) *strrchr(path, '/') = 0;
     *golden = (struct golden){.name = strdup(name)};
-    bool ok = check_names(chapter, path, error);
+    golden->f16 = holds_f16(chapter, path);
+    bool ok = check_names(chapter, path, golden->f16, error);
     for (int t = 0; ok && t < chapter_tensors(chapter); t++)
         ok = load_tensor(chapter, path, t, golden, error);
     ok = ok && bind_dims(chapter, path, golden, error) && check_shapes(chapter, path, golden, error);
@@ -225,7 +243,7 @@ void case_free(struct golden *golden)
 static size_t tensor_bytes(const struct chapter *chapter, const struct run *run, int t)
 {
     struct error error;
-    int64_t shape[NPY_MAX_RANK], bytes = (int64_t)dtype_bytes(chapter->tensors[t].dtype);
+    int64_t shape[NPY_MAX_RANK], bytes = (int64_t)dtype_bytes(chapter_tensor_dtype(chapter, t, run->f16));
     int rank = chapter_tensor_shape(chapter, t, run->dim, shape, &error);
     if (rank < 0) die_input("%s: %s", chapter->name, error.text);
     for (int i = 0; i < rank; i++)
@@ -258,6 +276,7 @@ void case_upload(const struct chapter *chapter, const struct golden *golden, siz
     bool with[CHAPTER_MAX_TENSORS];
     *run = (struct run){0};
     memcpy(run->dim, golden->dim, sizeof run->dim);
+    run->f16 = golden->f16;
     for (int t = 0; t < CHAPTER_MAX_TENSORS; t++) with[t] = golden->input[t].data != NULL;
     run_allocate(chapter, run, with, guard);
     for (int t = 0; t < chapter_tensors(chapter); t++) {
@@ -274,7 +293,7 @@ void case_upload(const struct chapter *chapter, const struct golden *golden, siz
 struct npy run_download(const struct chapter *chapter, const struct run *run, int t)
 {
     struct error error;
-    struct npy array = {.dtype = chapter->tensors[t].dtype};
+    struct npy array = {.dtype = chapter_tensor_dtype(chapter, t, run->f16)};
     size_t bytes = tensor_bytes(chapter, run, t);
     array.rank = chapter_tensor_shape(chapter, t, run->dim, array.shape, &error);
     array.count = (int64_t)(bytes / dtype_bytes(array.dtype));

@@ -7,6 +7,7 @@
 struct golden {
     char *name;
     int64_t dim[SHAPE_MAX_DIMS];
+    bool f16;                                  // F16 where the chapter says BF16
     struct npy input[CHAPTER_MAX_TENSORS];     // IN, IN_OPTIONAL, PARAM, INOUT
     struct npy expected[CHAPTER_MAX_TENSORS];  // OUT, INOUT
     struct npy tolerance[CHAPTER_MAX_TENSORS]; // same shape as expected, or rank 0: one for all elements

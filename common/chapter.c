@@ -26,6 +26,12 @@ int chapter_steps(const struct chapter *chapter)
     return count;
 }
 
+enum dtype chapter_tensor_dtype(const struct chapter *chapter, int t, bool f16)
+{
+    enum dtype dtype = chapter->tensors[t].dtype;
+    return f16 && dtype == BF16 ? F16 : dtype;
+}
+
 int chapter_tensor_shape(const struct chapter *chapter, int t, const int64_t *dim, int64_t *shape,
                          struct error *error)
 {
@@ -74,6 +80,7 @@ static void print_help(const struct chapter *chapter, const char *program)
             printf("  %s.tol.npy%*s f64 or f32 (%s) or (), how far it may be off\n", t->name,
                    (int)(8 - strlen(t->name)), "", t->shape);
     }
+    if (chapter->f16_too) printf("or all of bf16 as f16, in NAME.npy\n");
     printf("\nExit status: 0 right, 1 a step is wrong, 2 bad usage or input, 3 CUDA or device trouble.\n");
 }
 
@@ -239,7 +246,7 @@ static void add_check_record(const struct chapter *chapter, const struct device 
     snprintf(
         key, sizeof key,
         "\"chapter\": \"%s\", \"step\": \"%s\", \"case\": \"%s\", \"dtype\": \"%s\", \"metric\": \"error/tolerance\"",
-        chapter->name, step, golden->name, dtype_name(chapter->tensors[0].dtype));
+        chapter->name, step, golden->name, dtype_name(chapter_tensor_dtype(chapter, 0, golden->f16)));
     // JSON has no infinity, which is what a NaN output counts as.
     char worst[40] = "null";
     if (isfinite(verdict->worst)) snprintf(worst, sizeof worst, "%.6g", verdict->worst);
@@ -309,10 +316,16 @@ static int check_all(const struct chapter *chapter, const struct device *device,
 static int read_bench_shapes(const struct chapter *chapter, const char *shape, int64_t dim[][SHAPE_MAX_DIMS])
 {
     struct error error;
-    int count = 0;
+    int count = 0, smallest[SHAPE_MAX_DIMS];
+    for (int d = 0; d < SHAPE_MAX_DIMS && chapter->dims[d]; d++) {
+        smallest[d] = 1;
+        for (const struct tensor *t = chapter->tensors; t->name; t++)
+            if (t->role == PARAM && strcmp(t->name, chapter->dims[d]) == 0) smallest[d] = 0;
+    }
     for (; count < CHAPTER_MAX_BENCH && (shape ? count < 1 : chapter->bench[count] != NULL); count++) {
         const char *text = shape ? shape : chapter->bench[count];
-        if (!shape_read(text, chapter->dims, dim[count], &error)) die_input("--shape %s", error.text);
+        if (!shape_read(text, chapter->dims, smallest, dim[count], &error))
+            die_input("--shape %s", error.text);
         const char *needed = chapter->check_shape ? chapter->check_shape(dim[count]) : NULL;
         if (needed) die_input("--shape '%s': %s", text, needed);
     }

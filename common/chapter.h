@@ -30,7 +30,8 @@ struct run {
     void *data
         [CHAPTER_MAX_TENSORS]; // device memory, C order; NULL for PARAM and for an optional input left out
     double param[CHAPTER_MAX_TENSORS]; // the value of a PARAM
-    int64_t dim[SHAPE_MAX_DIMS];       // each 1 to 2^31-1
+    int64_t dim[SHAPE_MAX_DIMS];       // each 1 to 2^31-1; 0 too when it is a PARAM of the same name
+    bool f16;                          // BF16 tensors hold F16 in this run: see chapter.f16_too
 };
 
 struct step {
@@ -55,6 +56,11 @@ struct chapter {
     const char *(*check_shape)(const int64_t *dim);
     const char *flops, *bytes; // of one launch, as expressions over dims; flops NULL: measured in bytes
     enum limit limit;
+    // Cases may hold F16 where the tensors say BF16 (files NAME.npy instead of NAME.bf16.npy), all of them or none.
+    bool f16_too;
+    // How far two right steps may be apart in a benchmark, as a share of a row's RMS, beyond the rounding of the
+    // output; 0: what fp32 sums in different orders differ by. Larger where 16-bit numbers are summed up within.
+    double bench_difference;
     const char *bench[CHAPTER_MAX_BENCH]; // shapes of --bench, "m=4096,n=4096,k=4096"; ended by NULL
 };
 
@@ -64,6 +70,9 @@ int chapter_main(const struct chapter *chapter, int argc, char **argv);
 // Number of tensors and of steps.
 int chapter_tensors(const struct chapter *chapter);
 int chapter_steps(const struct chapter *chapter);
+
+// Type of tensor t in a case or run of bf16 or of f16.
+enum dtype chapter_tensor_dtype(const struct chapter *chapter, int t, bool f16);
 
 // Shape of tensor t for these dimensions. Returns its rank, or -1 with the reason in *error.
 int chapter_tensor_shape(const struct chapter *chapter, int t, const int64_t *dim, int64_t *shape,

@@ -31,6 +31,34 @@ __device__ inline void ldmatrix_x4(uint32_t (&frag)[4], uint32_t addr)
                  : "memory");
 }
 
+// Warp-level matrix load, ldmatrix with .trans: as ldmatrix_x2, and each 8x8 matrix arrives transposed.
+__device__ inline void ldmatrix_x2_trans(uint32_t (&frag)[2], uint32_t addr)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(frag[0]), "=r"(frag[1])
+                 : "r"(addr)
+                 : "memory");
+}
+
+// Warp-level matrix load, ldmatrix with .trans: as ldmatrix_x4, and each 8x8 matrix arrives transposed.
+__device__ inline void ldmatrix_x4_trans(uint32_t (&frag)[4], uint32_t addr)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(frag[0]), "=r"(frag[1]), "=r"(frag[2]), "=r"(frag[3])
+                 : "r"(addr)
+                 : "memory");
+}
+
+// Multiply-and-accumulate instruction, mma: acc(16,8) += A(16,16) * B(16,8), f16 in, f32 accumulated.
+__device__ inline void mma_m16n8k16_f16(float (&acc)[4], const uint32_t (&A_frag)[4],
+                                        const uint32_t (&B_frag)[2])
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+        : "r"(A_frag[0]), "r"(A_frag[1]), "r"(A_frag[2]), "r"(A_frag[3]), "r"(B_frag[0]), "r"(B_frag[1]));
+}
+
 // Multiply-and-accumulate instruction, mma: acc(16,8) += A(16,16) * B(16,8), bf16 in, f32 accumulated.
 __device__ inline void mma_m16n8k16_bf16(float (&acc)[4], const uint32_t (&A_frag)[4],
                                          const uint32_t (&B_frag)[2])
@@ -61,4 +89,12 @@ template <int PENDING>
 __device__ inline void cp_async_wait_group()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// Floating point, ex2: 2^x to about 2 units in the last place, subnormal results as 0.
+__device__ inline float ex2_approx_ftz(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }

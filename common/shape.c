@@ -17,29 +17,31 @@ static size_t name_length(const char *text)
     return length;
 }
 
-bool shape_read(const char *text, const char *const *names, int64_t *dim, struct error *error)
+bool shape_read(const char *text, const char *const *names, const int *smallest, int64_t *dim,
+                struct error *error)
 {
-    for (int i = 0; i < SHAPE_MAX_DIMS; i++) dim[i] = 0;
+    for (int i = 0; i < SHAPE_MAX_DIMS; i++) dim[i] = -1;
     for (const char *p = text; *p;) {
         size_t length = name_length(p);
         int i = shape_find(names, p, length);
         if (i < 0 || p[length] != '=')
             return error_set(error, "'%s': found '%.20s', expected NAME=SIZE of this chapter", text, p);
-        if (dim[i]) return error_set(error, "'%s': %s comes twice", text, names[i]);
+        if (dim[i] >= 0) return error_set(error, "'%s': %s comes twice", text, names[i]);
         char *end;
         errno = 0;
         long long value = strtoll(p + length + 1, &end, 10);
         if (end == p + length + 1 || (*end && *end != ','))
             return error_set(error, "'%s': %s is '%.20s', expected a whole number", text, names[i],
                              p + length + 1);
-        if (errno || value < 1 || value > INT_MAX)
-            return error_set(error, "'%s': %s is %.*s, expected 1 to %d", text, names[i],
-                             (int)(end - p - (long)length - 1), p + length + 1, INT_MAX);
+        int least = smallest ? smallest[i] : 1;
+        if (errno || value < least || value > INT_MAX)
+            return error_set(error, "'%s': %s is %.*s, expected %d to %d", text, names[i],
+                             (int)(end - p - (long)length - 1), p + length + 1, least, INT_MAX);
         dim[i] = value;
         p = *end ? end + 1 : end;
     }
     for (int i = 0; i < SHAPE_MAX_DIMS && names[i]; i++)
-        if (!dim[i]) return error_set(error, "'%s': %s is missing", text, names[i]);
+        if (dim[i] < 0) return error_set(error, "'%s': %s is missing", text, names[i]);
     return true;
 }
 

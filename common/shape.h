@@ -9,8 +9,9 @@
 enum { SHAPE_MAX_DIMS = 12 };
 
 // Reads "m=64,n=32,k=8" into dim[], in the order of names[] (ended by NULL). Every name must come exactly once with
-// a value from 1 to 2^31-1. Returns true, or false with the reason in *error.
-bool shape_read(const char *text, const char *const *names, int64_t *dim, struct error *error);
+// a value from smallest[] (NULL: 1) to 2^31-1. Returns true, or false with the reason in *error.
+bool shape_read(const char *text, const char *const *names, const int *smallest, int64_t *dim,
+                struct error *error);
 
 // "m=64,n=32,k=8"; returns text.
 char *shape_write(const char *const *names, const int64_t *dim, char *text, size_t size);

@@ -20,6 +20,7 @@ import numpy as np
 STORED = {
     "f32": (np.float32, np.float32, ".npy"),
     "bf16": (ml_dtypes.bfloat16, np.uint16, ".bf16.npy"),
+    "f16": (np.float16, np.float16, ".npy"),
 }
 
 LARGEST_ARRAY = 1 << 30  # bytes of float64: more is a benchmark, not a golden file
@@ -55,16 +56,26 @@ def write_outputs(folder, results):
         np.save(os.path.join(folder, f"{name}.tol.npy"), tolerance)
 
 
+def params(operation):
+    """The operation's parameters: numbers in files of their own type, not tensors of the chapter's."""
+    return getattr(operation, "PARAMS", ())
+
+
 def write_case(operation, dtype, folder, case, seed):
-    """Makes one case in `folder`, which appears complete or not at all."""
+    """Makes one case in `folder`, which appears complete or not at all. A case may have a dtype of its own."""
+    dtype = case.get("dtype", dtype)
     number_type, stored_type, suffix = STORED[dtype]
     rng = np.random.default_rng([seed, zlib.crc32(os.path.basename(folder).encode())])
     partial = folder + ".partial"
     shutil.rmtree(partial, ignore_errors=True)
     os.makedirs(partial)
-    arrays = {name: array.astype(number_type) for name, array in operation.inputs(rng, case).items()}
+    arrays = operation.inputs(rng, case)
     for name, array in arrays.items():
-        np.save(os.path.join(partial, name + suffix), array.view(stored_type))
+        if name in params(operation):
+            np.save(os.path.join(partial, name + ".npy"), array)
+        else:
+            arrays[name] = array.astype(number_type)
+            np.save(os.path.join(partial, name + suffix), arrays[name].view(stored_type))
     write_outputs(partial, operation.outputs(arrays, dtype))
     shutil.rmtree(folder, ignore_errors=True)
     os.rename(partial, folder)
@@ -74,14 +85,17 @@ def read_inputs(operation, dtype, folder):
     """The user's own inputs; the chapter's program checks their shapes against each other."""
     number_type, stored_type, suffix = STORED[dtype]
     arrays = {}
-    for name in operation.INPUTS:
-        path = os.path.join(folder, name + suffix)
+    for name in (*operation.INPUTS, *params(operation)):
+        path = os.path.join(folder, name + (".npy" if name in params(operation) else suffix))
         if name in operation.OPTIONAL and not os.path.exists(path):
             continue
         try:
             array = np.load(path, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise BadInput(f"{path}: {error}") from error
+        if name in params(operation):
+            arrays[name] = array
+            continue
         if array.dtype != stored_type:
             raise BadInput(f"{path}: dtype {array.dtype}, expected {np.dtype(stored_type)}")
         arrays[name] = array.view(number_type)
@@ -90,7 +104,7 @@ def read_inputs(operation, dtype, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("operation", help="a module of reference/: matmul")
+    parser.add_argument("operation", help="a module of reference/: matmul, attention")
     parser.add_argument("--dtype", required=True, choices=STORED)
     parser.add_argument("--out", help="folder to write the cases into")
     parser.add_argument("--inputs", help="folder of one case that has inputs only")

@@ -132,6 +132,11 @@ where() {
     assert_line --index 1 "sim: build/chapters/x --golden build/golden/x --step 2 --case a b"
 }
 
+@test "makefile: a chapter that is not there is named beside those that are" {
+    run -2 make chapter-99
+    assert_line "make chapter-99: no such chapter; there are $(seq -s " " "$(find chapters -mindepth 1 -maxdepth 1 | wc -l)")"
+}
+
 @test "makefile: SEED without SHAPE is refused" {
     SEED=3 run -2 where 75
     assert_output "SEED=3: only with SHAPE; the chapter's own cases have a fixed seed"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Turns results/*.json into README.md's results table and notes/figures/*.svg.
+"""Turns results/*.json into the tables of README.md and the notes, and notes/figures/*.svg.
 
-    report.py           rewrite both
-    report.py --check   exit 1 if README.md's table is not what results/ says
+    report.py           rewrite them
+    report.py --check   exit 1 if a table is not what results/ says
 """
 
 import argparse
@@ -16,12 +16,13 @@ BEGIN, END = "<!-- results: written by make report -->\n", "<!-- end of results 
 
 
 def load_results():
-    """GPU name -> its records, in the order of the file; each file holds one GPU's."""
+    """GPU name -> its records, in the order of the file; each file holds one GPU's, simulator.json none."""
     results = {}
     for path in sorted(glob.glob(os.path.join(ROOT, "results", "*.json"))):
         with open(path, encoding="utf-8") as file:
             for record in json.load(file):
-                results.setdefault(record["gpu"], []).append(record)
+                if "gpu" in record:
+                    results.setdefault(record["gpu"], []).append(record)
     return results
 
 
@@ -49,11 +50,38 @@ def results_table(results):
     return "\n".join(lines) + "\n"
 
 
-def readme_with(table):
-    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
+def chapter_table(results, chapter):
+    """Markdown: one chapter's steps on every GPU, for its note."""
+    lines = []
+    for gpu, records in results.items():
+        mine = sorted((r for r in records if r["chapter"] == chapter), key=lambda record: record["case"])
+        if not mine:
+            continue
+        lines += [f"{gpu}, commit {mine[0]['commit']}, `make bench-{int(chapter[:2])}`:\n",
+                  f"| step | shape | {mine[0]['metric']} | of {mine[0]['baseline'] or 'the baseline'} | of {mine[0]['limit']['name']} |",
+                  "| --- | --- | ---: | ---: | ---: |"]
+        for r in mine:
+            ratio = "" if r["ratio"] is None else f"{r['ratio']:.3f}"
+            lines.append(f"| {r['step']} | {r['case'].replace(',', ', ')} | {r['value']:.1f} | {ratio} | {percent(r['fraction_of_limit'])} |")
+        lines.append("")
+    return "\n".join(lines) + "\n" if lines else "Not measured yet.\n"
+
+
+def simulator_table():
+    """Markdown: what `make bench-sim` measured."""
+    with open(os.path.join(ROOT, "results", "simulator.json"), encoding="utf-8") as file:
+        records = json.load(file)
+    lines = [f"On {records[0]['processor']}, commit {records[0]['commit']}:\n", "| kernel | million warp instructions a second |",
+             "| --- | ---: |", *(f"| {r['kernel']} | {r['value']:.1f} |" for r in records)]
+    return "\n".join(lines) + "\n"
+
+
+def rewritten(path, table):
+    """The file's text, and the same with the table between the markers."""
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
         text = file.read()
     if text.count(BEGIN) != 1 or text.count(END) != 1:
-        sys.exit("README.md: the markers of the results table are missing")
+        sys.exit(f"{path}: the markers of the results table are missing")
     before, rest = text.split(BEGIN)
     return text, before + BEGIN + "\n" + table + END + rest.split(END)[1]
 
@@ -98,16 +126,19 @@ def main():
     parser.add_argument("--check", action="store_true", help="change nothing")
     check = parser.parse_args().check
     results = load_results()
-    old, new = readme_with(results_table(results))
-    if check:
-        if old != new:
-            sys.exit("README.md: the results table is not what results/ says; run make report")
-        return
-    if old != new:
-        with open(os.path.join(ROOT, "README.md"), "w", encoding="utf-8") as file:
-            file.write(new)
-    print("README.md")
-    draw(results)
+    tables = {"README.md": results_table(results), "notes/simulated_gpu.md": simulator_table()}
+    for path in sorted(glob.glob(os.path.join(ROOT, "notes", "[0-9]*.md"))):
+        tables[os.path.relpath(path, ROOT)] = chapter_table(results, os.path.basename(path)[:-3])
+    for path, table in tables.items():
+        old, new = rewritten(path, table)
+        if check and old != new:
+            sys.exit(f"{path}: the table is not what results/ says; run make report")
+        if not check:
+            with open(os.path.join(ROOT, path), "w", encoding="utf-8") as file:
+                file.write(new)
+            print(path)
+    if not check:
+        draw(results)
 
 
 if __name__ == "__main__":

@@ -112,6 +112,12 @@ install_nvcc() {
     find_nvcc && return
     say "no nvcc 13.x in PATH, CUDA_HOME or /usr/local/cuda: installing NVIDIA's wheels into .venv (about 100 MB)"
     .venv/bin/python3 -m pip install --disable-pip-version-check --no-deps "${NVCC_WHEELS[@]}" | pip_progress
+    # The wheels leave out the names by which nvcc and the linker look for the libraries of a toolkit.
+    local root
+    for root in .venv/lib/python3.*/site-packages/nvidia/cu13; do
+        ln -sfn lib "$root/lib64"
+        ln -sfn libcudart.so.13 "$root/lib/libcudart.so"
+    done
     find_nvcc || die "the wheels ${NVCC_WHEELS[*]} are installed, but no working nvcc was found in .venv"
 }
 

@@ -1,47 +1,20 @@
 // Chapter 2: a tile in shared memory, then in registers, then moved 16 bytes at a time.
-#include "../../common/chapter.h"
-#include "../../common/cublas_baseline.h"
+#include "../../common/matmul.h"
 
-enum { A, B, BIAS, C };
-enum { M, N, K };
-
-// The launchers in the .cu files. A is (M, K), B is (N, K), bias is (N) or NULL, C is (M, N), all in device memory.
-typedef cudaError_t matmul(const float *A, const float *B, const float *bias, float *C, int M, int N, int K,
-                           cudaStream_t stream);
 matmul tiled_smem, tiled_registers, tiled_vectorized;
-
-static cudaError_t launch(const struct step *step, const struct run *run, cudaStream_t stream)
-{
-    return ((matmul *)step->kernel)(run->data[A], run->data[B], run->data[BIAS], run->data[C],
-                                    (int)run->dim[M], (int)run->dim[N], (int)run->dim[K], stream);
-}
-
-static cudaError_t launch_cublas(const struct step *step, const struct run *run, cudaStream_t stream)
-{
-    (void)step;
-    if (run->data[BIAS]) return cudaErrorNotSupported;
-    return cublas_matmul(F32, run->data[A], run->data[B], run->data[C], run->dim[M], run->dim[N], run->dim[K],
-                         stream);
-}
 
 static const struct chapter chapter = {
     .name = "02_tiled_matmul",
     .title = "C[m,n] = A[m,k] · B[n,k]ᵀ (+ bias[n]) in fp32",
-    .dims = {"m", "n", "k"},
-    .tensors =
-        {
-            [A] = {"A", F32, IN, "m,k"},
-            [B] = {"B", F32, IN, "n,k"},
-            [BIAS] = {"bias", F32, IN_OPTIONAL, "n"},
-            [C] = {"C", F32, OUT, "m,n"},
-        },
+    .dims = MATMUL_DIMS,
+    .tensors = MATMUL_TENSORS(F32),
     .steps =
         {
-            {"smem_tile", launch, (void (*)(void))tiled_smem},
-            {"register_tile", launch, (void (*)(void))tiled_registers},
-            {"vectorized", launch, (void (*)(void))tiled_vectorized},
+            MATMUL_STEP("smem_tile", tiled_smem),
+            MATMUL_STEP("register_tile", tiled_registers),
+            MATMUL_STEP("vectorized", tiled_vectorized),
         },
-    .baseline = {.name = "cuBLAS SGEMM", .launch = launch_cublas},
+    .baseline = {.name = "cuBLAS SGEMM", .launch = matmul_launch_sgemm},
     .flops = "2*m*n*k",
     .bytes = "4*(m*k+n*k+m*n)",
     .limit = LIMIT_FP32,

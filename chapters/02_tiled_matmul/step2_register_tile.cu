@@ -1,8 +1,6 @@
-// Chapter 2, step 2: a thread computes 8 x 8 outputs, and every element read from shared memory is used 8
-// times.
+// Chapter 2, step 2: a thread computes 8 x 8 outputs, and uses what it reads from shared memory 8 times.
 //
-// Question: step 1 reads two floats from shared memory for each multiply-add; how do registers take that load
-// off?
+// Question: step 1 reads two floats from shared memory for each multiply-add; how do registers take over?
 //
 // A thread reads 8 elements of A and 8 of B into registers and multiplies each with each: 64 multiply-adds
 // for 16 reads, where step 1 makes 128. Its 64 outputs are not neighbours: they lie 16 apart, so that the 16

@@ -1,24 +1,25 @@
-// Chapter 2, step 3: every copy is 16 bytes wide, and the next tile is fetched while this one is multiplied.
+// Chapter 2, step 3: every copy is 16 bytes wide, and what comes next is on its way while this is multiplied.
 //
-// Question: step 2 spends a fifth of its instructions moving single floats; what is left when each one moves
-// four?
+// Question: a fifth of step 2's instructions move single floats, and a thread waits for them; what is left
+// when each moves four, ahead of time?
 //
-// Grows from step 2. Three changes: global loads, shared loads and stores of C are float4; the lanes of a
-// warp form a patch of 4 x 8 threads, so that a fragment read touches as few different addresses as it can;
-// and shared memory has two stages, so that the floats of the next tile cross global memory, in registers,
-// during the multiply-adds.
+// Grows from step 2. Global loads, shared loads and stores of C are float4. A thread has 16 x 8 outputs
+// instead of 8 x 8: 6 wide loads then feed 128 multiply-adds. The lanes of a warp form a patch of 4 x 8
+// threads, so that a wide load touches few addresses. Shared memory has two stages: the next tile crosses
+// global memory, into registers, during the multiply-adds, and the fragments of the next k cross shared
+// memory likewise.
 //
-//      a thread's 8 x 8 outputs are 2 x 2 quads of 4 x 4          a warp's 32 lanes (y, x)
-//                    n = 4 x        n = 4 x + 64                    0  1  2  3  4  5  6  7
-//      m = 4 y      [4 x 4]        [4 x 4]                          8  9 10 11 12 13 14 15
-//      m = 4 y + 64 [4 x 4]        [4 x 4]                         16 17 18 19 20 21 22 23
-//                                                                  24 25 26 27 28 29 30 31
+//      a thread's outputs are 4 x 2 quads of 4 x 4            a warp's 32 lanes (y, x)
+//                    n = 4 x        n = 4 x + 64                 0  1  2  3  4  5  6  7
+//      m = 4 y      [4 x 4]        [4 x 4]                       8  9 10 11 12 13 14 15
+//      m = 4 y + 64 [4 x 4]        [4 x 4]                      16 17 18 19 20 21 22 23
+//      ...                                                      24 25 26 27 28 29 30 31
 //
-// float4 wants addresses that are multiples of 16 bytes: rows of A and B when K % 4 == 0, rows of C when N %
-// 4 == 0. The launcher decides once for all rows, and the kernel takes one path or the other.
+// float4 wants addresses that are multiples of 16 bytes: rows of A and B when K % 4 == 0, rows of C when
+// N % 4 == 0. The launcher decides once for all rows, and the kernel takes one path or the other.
 //
-// New instructions: ld.global.v4, ld.shared.v4, st.global.v4. Shared memory: 16,896 bytes. Registers: at most
-// 128.
+// New instructions: ld.global.v4, ld.shared.v4, st.global.v4. Shared memory: 25,088 bytes. Registers: 128
+// accumulators, 48 fragments and 12 floats on their way of at most 255 a thread: one block a multiprocessor.
 #include <cuda_runtime.h>
 #include <stdint.h>
 

@@ -1,55 +1,21 @@
 // Chapter 5: cp.async fills the next stages while this one is multiplied.
-#include "../../common/chapter.h"
-#include "../../common/cublas_baseline.h"
+#include "../../common/matmul.h"
 
-enum { A, B, BIAS, C };
-enum { M, N, K };
-
-// The launchers in the .cu files. A is (M, K), B is (N, K), bias is (N) or NULL, C is (M, N), bf16 in device memory.
-typedef cudaError_t matmul(const void *A, const void *B, const void *bias, void *C, int M, int N, int K,
-                           cudaStream_t stream);
 matmul pipeline_two_stage, pipeline_multi_stage, pipeline_ldmatrix_x4;
-
-static cudaError_t launch(const struct step *step, const struct run *run, cudaStream_t stream)
-{
-    return ((matmul *)step->kernel)(run->data[A], run->data[B], run->data[BIAS], run->data[C],
-                                    (int)run->dim[M], (int)run->dim[N], (int)run->dim[K], stream);
-}
-
-static cudaError_t launch_cublas(const struct step *step, const struct run *run, cudaStream_t stream)
-{
-    (void)step;
-    if (run->data[BIAS]) return cudaErrorNotSupported;
-    return cublas_matmul(BF16, run->data[A], run->data[B], run->data[C], run->dim[M], run->dim[N],
-                         run->dim[K], stream);
-}
-
-static const char *check_shape(const int64_t *dim)
-{
-    return dim[K] % 8
-               ? "k must be a multiple of 8, so that every row of A and B begins at a multiple of 16 bytes"
-               : NULL;
-}
 
 static const struct chapter chapter = {
     .name = "05_cp_async_pipeline",
     .title = "C[m,n] = A[m,k] · B[n,k]ᵀ (+ bias[n]) in bf16, accumulated in fp32",
-    .dims = {"m", "n", "k"},
-    .tensors =
-        {
-            [A] = {"A", BF16, IN, "m,k"},
-            [B] = {"B", BF16, IN, "n,k"},
-            [BIAS] = {"bias", BF16, IN_OPTIONAL, "n"},
-            [C] = {"C", BF16, OUT, "m,n"},
-        },
+    .dims = MATMUL_DIMS,
+    .tensors = MATMUL_TENSORS(BF16),
     .steps =
         {
-            {"two_stage", launch, (void (*)(void))pipeline_two_stage},
-            {"multi_stage", launch, (void (*)(void))pipeline_multi_stage},
-            {"ldmatrix_x4", launch, (void (*)(void))pipeline_ldmatrix_x4},
+            MATMUL_STEP("two_stage", pipeline_two_stage),
+            MATMUL_STEP("multi_stage", pipeline_multi_stage),
+            MATMUL_STEP("ldmatrix_x4", pipeline_ldmatrix_x4),
         },
-    .baseline = {.name = "cuBLAS bf16", .launch = launch_cublas},
-    .check_shape = check_shape,
+    .baseline = {.name = "cuBLAS bf16", .launch = matmul_launch_bf16},
+    .check_shape = matmul_check_bf16_rows,
     .flops = "2*m*n*k",
     .bytes = "2*(m*k+n*k+m*n)",
     .limit = LIMIT_BF16_TENSOR,

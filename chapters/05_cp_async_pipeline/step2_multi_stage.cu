@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2)
     for (int tile = 0; tile < num_tiles; tile++) {
         const int stage = tile % NUM_STAGES;
         cp_async_wait_group<NUM_STAGES - 2>(); // This tile has arrived; those after it may be on their way.
-        __syncthreads(); // So has every other thread's part. Everyone has read the stage filled below.
+        __syncthreads(); // And so has every other thread's part of it. All have read the stage filled below.
 
         mma_tile(acc, A_addr + stage * BLOCK_M * ROW_BYTES, B_addr + stage * BLOCK_N * ROW_BYTES);
         load_stage(tile + NUM_STAGES - 1, (tile + NUM_STAGES - 1) % NUM_STAGES);

@@ -1,5 +1,4 @@
-// Chapter 5, step 3: the fragments of the next slice are always on their way, and fewer instructions lie
-// between two mma.
+// Chapter 5, step 3: the fragments of the next slice are on their way, and less lies between two mma.
 //
 // Question: the tiles arrive in time; what keeps the tensor cores waiting now?
 //
@@ -7,19 +6,18 @@
 //    multiplies this one, into a second set of registers, and goes on across the stage boundary: wait and
 //    barrier come before the last slice of a tile, whose fragments are in registers already.
 //
-//      slice    0           1           2           3           0 of the next tile
+//      slice    0           1           2           3               0 of the next tile
 //      load     frag 1      frag 2      frag 3      wait, frag 0'   frag 1'
 //      mma      frag 0      frag 1      frag 2      frag 3          frag 0'
 //
-// 2. A scheduler issues one instruction a cycle, and what is not an mma delays the next one. ldmatrix.x4
-// brings two B
-//    fragments; pointers advance instead of being computed; a block without edges does not look for them.
-// 3. Each byte from the L2 is used more often in a block of 256 x 128 (8 warps, still 64 x 64 a warp), and
-// blocks that
-//    run together share rows. 4. C goes through shared memory and leaves in rows of 128 bytes.
+// 2. What a warp issues between two mma delays the second one. So ldmatrix.x4 brings two B fragments at once,
+//    pointers advance instead of being computed, and a block that has no edge does not look for one.
+// 3. A block of 128 x 256 (8 warps of 64 x 64) uses each byte from the L2 more often; blocks that run together
+//    share rows. C leaves through shared memory, in pieces of 128 bytes.
 //
-// Grows from: step 2. New instructions: none (ldmatrix.x4 now for B too). Shared memory: 165,888 bytes.
-// Registers: 128 accumulators and 64 fragments of about 240 a thread, one block a multiprocessor.
+// Grows from: step 2. New instructions: none (ldmatrix.x4 now for B too). Shared memory: 147,456 bytes for
+// 3 stages, 98,304 for the 2 that fit a GPU with 99 KB. Registers: 128 accumulators and 64 fragments of about
+// 240 a thread, one block a multiprocessor.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
@@ -27,13 +25,12 @@
 #include "../../common/ptx.cuh"
 #include "../../common/swizzle.cuh"
 
-constexpr int BLOCK_M = 256; // rows of C a block owns
-constexpr int BLOCK_N = 128; // columns of C a block owns
+constexpr int BLOCK_M = 128; // rows of C a block owns
+constexpr int BLOCK_N = 256; // columns of C a block owns
 constexpr int BLOCK_K = 64;  // columns of A and B in shared memory at a time
 constexpr int WARP_M = 64;   // rows of C a warp owns
 constexpr int WARP_N = 64;   // columns of C a warp owns
-constexpr int NUM_STAGES = 3;
-constexpr int GROUP_M = 8; // rows of tiles that blocks of neighbouring numbers share
+constexpr int GROUP_M = 16;  // rows of tiles that blocks of neighbouring numbers share
 constexpr int MMA_M = 16;
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
@@ -50,10 +47,13 @@ static_assert(WARP_M % MMA_M == 0 && WARP_N % MMA_N == 0 && BLOCK_K % MMA_K == 0
               "whole mma in every direction");
 static_assert(BLOCK_M % COPY_ROWS == 0 && BLOCK_N % COPY_ROWS == 0, "every thread copies alike");
 
-struct SharedStorage {
-    __nv_bfloat16 A_smem[NUM_STAGES][BLOCK_M][BLOCK_K];            // (stage, m, k), 98,304 bytes
-    __nv_bfloat16 B_smem[NUM_STAGES][BLOCK_N][BLOCK_K];            // (stage, n, k), 49,152 bytes
-    __nv_bfloat16 C_smem[NUM_THREADS / 32][MMA_M][WARP_N + CHUNK]; // (warp, m, n), 18,432 bytes
+template <int NUM_STAGES>
+union SharedStorage {
+    struct {
+        __nv_bfloat16 A_smem[NUM_STAGES][BLOCK_M][BLOCK_K]; // (stage, m, k), 16,384 bytes a stage
+        __nv_bfloat16 B_smem[NUM_STAGES][BLOCK_N][BLOCK_K]; // (stage, n, k), 32,768 bytes a stage
+    };
+    __nv_bfloat16 C_smem[NUM_THREADS / 32][WARP_M][WARP_N + CHUNK]; // (warp, m, n), in the epilogue
 };
 
 // Starts this thread's copies of a tile, 16 bytes each, every COPY_ROWS rows: to dst_addr on, from src on.
@@ -108,10 +108,11 @@ static __device__ void mma_slice(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4]
 
 // The product of the block's rows of A and rows of B, in the accumulators of its warps. INSIDE: no row is
 // past the edge.
-template <bool INSIDE>
-static __device__ void mainloop(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4], SharedStorage &smem,
-                                const __nv_bfloat16 *A, const __nv_bfloat16 *B, int block_row, int block_col,
-                                int M, int N, int K, int tid)
+template <bool INSIDE, int NUM_STAGES>
+static __device__ void mainloop(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4],
+                                SharedStorage<NUM_STAGES> &smem, const __nv_bfloat16 *A,
+                                const __nv_bfloat16 *B, int block_row, int block_col, int M, int N, int K,
+                                int tid)
 {
     const int lane = tid % 32;
     const int warp = tid / 32;
@@ -183,53 +184,44 @@ static __device__ void mainloop(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4],
     }
 }
 
-// Writes a warp's accumulators, with the bias, to the rows and columns from (row0, col0) on: 16 rows at a
-// time go through shared memory, where lanes exchange pairs for rows of 16 bytes. N % 8 == 0 keeps those
-// aligned in C.
+// Writes a warp's accumulators, with the bias, to the rows and columns from (row0, col0) on. They go through
+// shared memory, where lanes exchange pairs for rows of 16 bytes. N % 8 == 0 keeps those aligned in C.
 static __device__ void store_tile(__nv_bfloat16 *C, const __nv_bfloat16 *bias,
                                   const float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4],
-                                  __nv_bfloat16 (&C_smem)[MMA_M][WARP_N + CHUNK], int row0, int col0, int M,
+                                  __nv_bfloat16 (&C_smem)[WARP_M][WARP_N + CHUNK], int row0, int col0, int M,
                                   int N, int lane)
 {
-    float bias_frag[WARP_N / MMA_N][2];
 #pragma unroll
-    for (int j = 0; j < WARP_N / MMA_N; j++)
+    for (int j = 0; j < WARP_N / MMA_N; j++) {
+        const int col = j * MMA_N + lane % 4 * 2;
+        const float bias_0 = bias && col0 + col < N ? __bfloat162float(bias[col0 + col]) : 0.0f;
+        const float bias_1 = bias && col0 + col + 1 < N ? __bfloat162float(bias[col0 + col + 1]) : 0.0f;
 #pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const int col = col0 + j * MMA_N + lane % 4 * 2 + e;
-            bias_frag[j][e] = bias && col < N ? __bfloat162float(bias[col]) : 0.0f;
-        }
-
-#pragma unroll
-    for (int i = 0; i < WARP_M / MMA_M; i++) {
-#pragma unroll
-        for (int j = 0; j < WARP_N / MMA_N; j++)
+        for (int i = 0; i < WARP_M / MMA_M; i++)
 #pragma unroll
             for (int half = 0; half < 2; half++) // rows l / 4 and l / 4 + 8 of a piece
-                *reinterpret_cast<__nv_bfloat162 *>(&C_smem[half * 8 + lane / 4][j * MMA_N + lane % 4 * 2]) =
-                    __floats2bfloat162_rn(acc[i][j][half * 2] + bias_frag[j][0],
-                                          acc[i][j][half * 2 + 1] + bias_frag[j][1]);
-        __syncwarp(); // The 16 rows are complete before any lane reads them.
+                *reinterpret_cast<__nv_bfloat162 *>(&C_smem[i * MMA_M + half * 8 + lane / 4][col]) =
+                    __floats2bfloat162_rn(acc[i][j][half * 2] + bias_0, acc[i][j][half * 2 + 1] + bias_1);
+    }
+    __syncwarp(); // The tile is complete before any lane reads it.
 
-        if (N % CHUNK == 0) {
+    if (N % CHUNK == 0) {
 #pragma unroll
-            for (int c = lane; c < MMA_M * WARP_N / CHUNK; c += 32) {
-                const int row = c / (WARP_N / CHUNK), col = c % (WARP_N / CHUNK) * CHUNK;
-                if (row0 + i * MMA_M + row < M && col0 + col < N)
-                    *reinterpret_cast<uint4 *>(C + (size_t)(row0 + i * MMA_M + row) * N + col0 + col) =
-                        *reinterpret_cast<const uint4 *>(&C_smem[row][col]);
-            }
-        } else {
-            for (int e = lane; e < MMA_M * WARP_N; e += 32) {
-                const int row = e / WARP_N, col = e % WARP_N;
-                if (row0 + i * MMA_M + row < M && col0 + col < N)
-                    C[(size_t)(row0 + i * MMA_M + row) * N + col0 + col] = C_smem[row][col];
-            }
+        for (int i = 0; i < WARP_M * WARP_N / CHUNK / 32; i++) {
+            const int row = (i * 32 + lane) / (WARP_N / CHUNK);
+            const int col = (i * 32 + lane) % (WARP_N / CHUNK) * CHUNK;
+            if (row0 + row < M && col0 + col < N)
+                *reinterpret_cast<uint4 *>(C + (size_t)(row0 + row) * N + col0 + col) =
+                    *reinterpret_cast<const uint4 *>(&C_smem[row][col]);
         }
-        __syncwarp(); // Every lane has read them before the next 16 take their place.
+    } else {
+        for (int row = 0; row < WARP_M && row0 + row < M; row++)
+            for (int col = lane; col < WARP_N && col0 + col < N; col += 32)
+                C[(size_t)(row0 + row) * N + col0 + col] = C_smem[row][col];
     }
 }
 
+template <int NUM_STAGES>
 __global__ void __launch_bounds__(NUM_THREADS, 1)
     pipeline_ldmatrix_x4_kernel(const __nv_bfloat16 *A,    // (M, K)
                                 const __nv_bfloat16 *B,    // (N, K)
@@ -238,7 +230,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
                                 int M, int N, int K)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
-    SharedStorage &smem = *reinterpret_cast<SharedStorage *>(smem_bytes);
+    SharedStorage<NUM_STAGES> &smem = *reinterpret_cast<SharedStorage<NUM_STAGES> *>(smem_bytes);
     const int tid = threadIdx.x;
     const int lane = tid % 32;
     const int warp = tid / 32;
@@ -256,9 +248,26 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     else
         mainloop<false>(acc, smem, A, B, block_row, block_col, M, N, K, tid);
 
-    // Epilogue. Each warp has its own C_smem, and need not wait for the others.
+    // Epilogue. C takes the place of the stages.
+    __syncthreads(); // Everyone has read the last of them.
     store_tile(C, bias, acc, smem.C_smem[warp], block_row + warp / WARPS_N * WARP_M,
                block_col + warp % WARPS_N * WARP_N, M, N, lane);
+}
+
+template <int NUM_STAGES>
+static cudaError_t launch(const __nv_bfloat16 *A, const __nv_bfloat16 *B, const __nv_bfloat16 *bias,
+                          __nv_bfloat16 *C, int M, int N, int K, cudaStream_t stream)
+{
+    constexpr int smem_bytes = sizeof(SharedStorage<NUM_STAGES>);
+    const auto kernel = pipeline_ldmatrix_x4_kernel<NUM_STAGES>;
+    const cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+    if (error != cudaSuccess) return error;
+
+    const int tiles_m = (M - 1) / BLOCK_M + 1;
+    const dim3 grid(GROUP_M, (N - 1) / BLOCK_N + 1, (tiles_m - 1) / GROUP_M + 1);
+    kernel<<<grid, NUM_THREADS, smem_bytes, stream>>>(A, B, bias, C, M, N, K);
+    return cudaGetLastError();
 }
 
 extern "C" cudaError_t pipeline_ldmatrix_x4(const __nv_bfloat16 *A, const __nv_bfloat16 *B,
@@ -269,11 +278,11 @@ extern "C" cudaError_t pipeline_ldmatrix_x4(const __nv_bfloat16 *A, const __nv_b
     if (K % CHUNK != 0 || ((uintptr_t)A | (uintptr_t)B | (uintptr_t)C) % 16 != 0)
         return cudaErrorInvalidValue;
 
-    const int tiles_m = (M - 1) / BLOCK_M + 1;
-    const dim3 grid(GROUP_M, (N - 1) / BLOCK_N + 1, (tiles_m - 1) / GROUP_M + 1);
-    const cudaError_t error = cudaFuncSetAttribute(
-        pipeline_ldmatrix_x4_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(SharedStorage));
+    int device, max_smem_bytes;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&max_smem_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     if (error != cudaSuccess) return error;
-    pipeline_ldmatrix_x4_kernel<<<grid, NUM_THREADS, sizeof(SharedStorage), stream>>>(A, B, bias, C, M, N, K);
-    return cudaGetLastError();
+    if (max_smem_bytes >= (int)sizeof(SharedStorage<3>)) return launch<3>(A, B, bias, C, M, N, K, stream);
+    return launch<2>(A, B, bias, C, M, N, K, stream); // 99 KB at most: most GPUs without HBM
 }

@@ -1,5 +1,5 @@
-# build.mk: the CUDA programs of the simulated GPU's tests. tests/simgpu/F/x.cu becomes build/tests/simgpu/F/x; as they hold
-# PTX only, this is quick, and `make sass-tests` has the real assembler look at them besides.
+# build.mk: the CUDA programs of the simulated GPU's tests. tests/simgpu/F/x.cu becomes build/tests/simgpu/F/x, which holds
+# PTX only: that is quick. SIMGPU_TEST_ARCH asks for machine code besides, as conformance/record.sh does.
 SIMGPU_TESTS     := $(wildcard tests/simgpu/*/*.cu)
 SIMGPU_TEST_BIN  := $(SIMGPU_TESTS:%.cu=build/%)
 SIMGPU_TEST_ARCH ?= -gencode arch=compute_90a,code=compute_90a
@@ -14,6 +14,6 @@ build/tests/simgpu/%: tests/simgpu/%.cu build/config.mk
 
 .PHONY: simgpu-tests
 simgpu-tests:
-	@$(MAKE) --no-print-directory -j$(JOBS) $(SIMGPU_TEST_BIN)
+	@$(MAKE) --no-print-directory -s -j$(JOBS) $(SIMGPU_TEST_BIN)
 
 test: simgpu-tests

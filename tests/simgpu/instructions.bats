@@ -35,6 +35,8 @@ family() {
 
 @test "simgpu: cp.async and mbarrier, apart and in a ring" { family async; }
 
+@test "simgpu: SIMD-in-a-word, integer, f16, bf16 and FP8 functions of the headers" { family intrinsics; }
+
 @test "simgpu: control flow, calls and special registers" { family control; }
 
 # The families whose warps talk to one another, in other orders, on one host thread and on several, and while counting.

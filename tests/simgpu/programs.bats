@@ -17,6 +17,7 @@ program() {
 @test "simgpu: cooperative groups down to tiles, reductions, scans and labelled groups" { program cooperative_groups; }
 
 @test "simgpu: recursion, function pointers, structs by value" { program recursion; }
+@test "simgpu: lanes meet in a collective through different calls" { program two_calls; }
 
 @test "simgpu: cudaLaunchKernelEx, cooperative launches, 3-D grids, large parameters" { program launches; }
 

@@ -7,6 +7,9 @@ ROOT=$(cd "$BATS_TEST_DIRNAME" && while [[ ! -e Makefile ]]; do cd ..; done && p
 PYTHON=$ROOT/.venv/bin/python3
 export SIMGPU=$ROOT/build/simgpu/simgpu
 export PYTHONPYCACHEPREFIX=$ROOT/build/pycache
+# Programs that nvcc linked know nothing of a toolkit that the loader does not look in, such as the wheels'.
+LD_LIBRARY_PATH=$(sed -n 's/^CUDA_LIB *:= *//p' "$ROOT/build/config.mk")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export LD_LIBRARY_PATH
 # make must not take the outer make's flags, nor run.sh the caller's choices.
 unset MAKEFLAGS MAKELEVEL DEVICE STEP CASE SHAPE SEED PROFILE
 

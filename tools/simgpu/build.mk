@@ -40,3 +40,12 @@ build/simgpu/lib/libcublas.so.13: $(SIMGPU_CUBLAS_OBJECTS) $(SIMGPU_DIR)/runtime
 	$Q$(call simgpu_link,$(SIMGPU_DIR)/runtime/libcublas.map,build/simgpu/lib/libcudart.so.13 -lopenblas -lm)
 
 -include $(patsubst %.o,%.d,$(SIMGPU_MAIN_OBJECTS) $(SIMGPU_CUBLAS_OBJECTS) $(SIMGPU_CUDART_OBJECTS))
+
+build/simgpu/bench: $(SIMGPU_DIR)/bench.cu build/config.mk
+	@mkdir -p $(@D)
+	@echo "nvcc $<"
+	$Q$(NVCC) -O3 -lineinfo -cudart shared -gencode arch=compute_90a,code=compute_90a -o $@ $<
+
+.PHONY: bench-sim
+bench-sim: simgpu build/simgpu/bench
+	@COOKBOOK_COMMIT=$$(git rev-parse --short HEAD 2>/dev/null) $(PYTHON) tools/bench_sim.py

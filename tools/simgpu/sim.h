@@ -100,7 +100,11 @@ struct function {
     u32 code_count;
     struct source_line *lines; /* one for each instruction */
     const char **text;         /* the PTX of each instruction, for messages */
-    u32 reg_bytes;             /* size of a register frame */
+    struct register_range {
+        u32 offset, count, lane_bytes; /* lane_bytes 0: predicates */
+    } * ranges;                        /* what lies where in a register frame */
+    u32 range_count;
+    u32 reg_bytes;       /* size of a register frame */
     u32 regs_per_thread; /* as cudaFuncGetAttributes would say: an estimate, PTX has no register allocation */
     u32 local_bytes;     /* .local bytes a thread */
     u32 shared_bytes;    /* static shared memory of a kernel */
@@ -195,7 +199,7 @@ struct split {
     u32 barrier;   /* SPLIT_WAIT_BARRIER: which */
     u64 phase;     /* SPLIT_WAIT_CLUSTER: the phase of barrier.cluster that must be over */
 };
-enum { MAX_SPLITS = 64, HEAP_BOUNDS = 8 };
+enum { MAX_SPLITS = 64, HEAP_BOUNDS = 64 };
 
 /* What --profile counts for an instruction; report/counters.c sums over workers and source lines. */
 struct counter {
@@ -230,6 +234,7 @@ struct warp {
     u8 *special;               /* BANK_SPECIAL storage */
     u64 executed;              /* warp instructions so far */
     s32 unused_budget;         /* what was left of the budget when the warp stopped early */
+    bool polled;               /* it has looked at memory that others change, since its turn began */
     u64 gathered;              /* splits that the last warp_gather moved on together with the current one */
     struct async_state *async; /* cp.async groups and the like: exec/async.c */
     struct wgmma_state *wgmma; /* exec/wgmma.c */
@@ -294,7 +299,10 @@ struct barrier {
     const char *first_text; /* the instruction that opened this phase, for messages */
 };
 
-enum { SHARED_BASE = 0x400 }; /* shared addresses start here, as on an H200: the first KiB is the system's */
+enum {
+    SHARED_BASE = 0x400,
+    GROUPS_SCRATCH = 288
+}; /* shared addresses start here, as on an H200: the first KiB is the system's */
 
 struct block {
     struct launch *launch;
@@ -303,6 +311,8 @@ struct block {
     u32 threads, warp_count;
     u8 *shared; /* shared memory; shared address a is shared[a - SHARED_BASE] */
     u32 shared_bytes;
+    _Alignas(16) u8
+        reserved[GROUPS_SCRATCH]; /* %reserved_smem_offset_1: at shared address 0, for cooperative groups */
     struct barrier barriers[NUM_BARRIERS];
     struct warp *warps;
     u32 live_warps; /* warps with a lane that has not exited */

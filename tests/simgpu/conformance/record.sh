@@ -8,7 +8,8 @@ gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader -i 0) || { echo "record.
 name=$(tr 'A-Z ' 'a-z_' <<<"${gpu#NVIDIA }" | tr -dc 'a-z0-9_')
 file=${1:-tests/simgpu/conformance/$name.tar.gz}
 
-# PTX for the simulated GPU, machine code for this one.
+# PTX for the simulated GPU, machine code for this one, whatever was built before.
+rm -f build/tests/simgpu/conformance/conformance
 make --no-print-directory build/tests/simgpu/conformance/conformance \
     SIMGPU_TEST_ARCH='-gencode arch=compute_90a,code=[compute_90a,sm_90a]'
 outputs=$(mktemp -d)

@@ -143,6 +143,37 @@ static void check_reductions(void)
     }
 }
 
+// A reducing barrier in a function that the lanes of a warp call from two places: legal without .aligned.
+__device__ __noinline__ static u32 count_all(bool what)
+{
+    u32 count;
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; barrier.red.popc.u32 %0, 9, p; }"
+                 : "=r"(count)
+                 : "r"((u32)what)
+                 : "memory");
+    return count;
+}
+__global__ void two_calls_kernel(u32 *d)
+{
+    const u32 t = threadIdx.x;
+    if (t % 3)
+        d[t] = count_all(t % 5 == 1) + 1000;
+    else
+        d[t] = count_all(t % 7 == 3) + 2000;
+}
+static void check_two_calls(void)
+{
+    enum { THREADS = 96 };
+    u32 *d, got[THREADS], count = 0;
+    CUDA_CHECK(cudaMalloc((void **)&d, sizeof got));
+    two_calls_kernel<<<1, THREADS>>>(d);
+    check_begin("barrier.red in a function, from two calls");
+    if (!launched(check_name)) return;
+    CUDA_CHECK(cudaMemcpy(got, d, sizeof got, cudaMemcpyDeviceToHost));
+    for (u32 t = 0; t < THREADS; t++) count += t % 3 ? t % 5 == 1 : t % 7 == 3;
+    for (u32 t = 0; t < THREADS; t++) check(t, got[t], count + (t % 3 ? 1000 : 2000));
+}
+
 // ---- Warps that leave, and blocks of odd sizes --------------------------------------------------------------------
 
 // Warp w returns after w rounds; the barrier goes on with those that are left.
@@ -158,6 +189,17 @@ __global__ void leaving_kernel(u32 *d)
         __syncthreads();
         d[round * blockDim.x + threadIdx.x] = sum[round];
     }
+}
+// Threads beyond the data return at once, in the midst of a warp, as the bounds check at the top of many kernels has it.
+__global__ void bounded_kernel(u32 *d, u32 count)
+{
+    __shared__ u32 sum;
+    if (threadIdx.x == 0) sum = 0;
+    __syncthreads();
+    if (threadIdx.x >= count) return;
+    atomicAdd(&sum, threadIdx.x + 1);
+    __syncthreads();
+    d[threadIdx.x] = sum;
 }
 // Half-empty last warp: a tree sum over a block of any size.
 __global__ void tree_kernel(u32 *d, const u32 *a)
@@ -191,6 +233,13 @@ static void check_shapes(void)
             for (u32 t = 0; t < WARPS * 32; t++)
                 check(round << 16 | t, got[round][t], t / 32 < round ? 0 : sum);
         }
+    }
+    check_begin("__syncthreads after lanes have left");
+    for (u32 count : {1u, 20u, 32u, 77u, 255u}) {
+        bounded_kernel<<<1, 256>>>(d, count);
+        if (!launched(check_name)) return;
+        CUDA_CHECK(cudaMemcpy(sums, d, count * 4, cudaMemcpyDeviceToHost));
+        for (u32 i = 0; i < count; i++) check((u64)count << 32 | i, sums[i], count * (count + 1) / 2);
     }
     check_begin("__syncthreads in blocks of odd sizes");
     const u32 sizes[] = {1, 2, 31, 33, 63, 100, 257, 1000, 1024};
@@ -381,6 +430,7 @@ int main(void)
     check_chain();
     check_ring();
     check_reductions();
+    check_two_calls();
     check_shapes();
     check_warps();
     check_blocks();

@@ -208,6 +208,36 @@ BOTH static u32 pointers(u32 x)
     return r;
 }
 
+// Virtual functions: a table of addresses that the object points to.
+struct shape {
+    BOTH virtual u32 area(u32 x) const = 0;
+    BOTH virtual u32 edges() const { return 1; }
+};
+struct square : shape {
+    u32 side;
+    BOTH square(u32 s) : side(s) {}
+    BOTH u32 area(u32 x) const override { return side * side + x; }
+    BOTH u32 edges() const override { return 4; }
+};
+struct disc : shape {
+    u32 radius;
+    BOTH disc(u32 r) : radius(r) {}
+    BOTH u32 area(u32 x) const override { return 3 * radius * radius - x; }
+};
+BOTH static __noinline__ u32 describe(const shape &s, u32 x)
+{
+    return s.area(x) * 10 + s.edges();
+}
+BOTH static u32 virtuals(u32 x)
+{
+    const square a(x % 17);
+    const disc b(x % 29);
+    const shape *const shapes[2] = {&a, &b};
+    u32 r = 0;
+    for (u32 i = 0; i < 4; i++) r = r * 7 + describe(*shapes[(x >> i) % 2], i);
+    return r;
+}
+
 // ---- Running them -------------------------------------------------------------------------------------------------
 
 enum { COUNT = 4096 };
@@ -220,7 +250,8 @@ enum { COUNT = 4096 };
     MAKE(logic)         \
     MAKE(structures)    \
     MAKE(recursion)     \
-    MAKE(pointers)
+    MAKE(pointers)      \
+    MAKE(virtuals)
 #define KERNEL(NAME)                                               \
     __global__ void NAME##_kernel(u32 *d, const u32 *a, int count) \
     {                                                              \

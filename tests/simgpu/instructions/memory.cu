@@ -85,6 +85,10 @@ COPY(ld_weak, 4, ".reg .b32 x;", "ld.weak.global.b32 x, [%1];", "st.weak.global.
 COPY(ldu, 4, ".reg .b32 x;", "ldu.global.b32 x, [%1];", "st.global.b32 [%0], x;")
 COPY(prefetch, 4, ".reg .b32 x;", "prefetch.global.L2 [%1]; prefetch.global.L1 [%1]; ld.global.b32 x, [%1];",
      "st.global.b32 [%0], x;")
+COPY(prefetchu, 4, ".reg .b32 x;", "prefetchu.L1 [%1]; ld.global.b32 x, [%1];", "st.global.b32 [%0], x;")
+COPY(priority, 4, ".reg .b32 x; .reg .b64 line;",
+     "and.b64 line, %1, -128; applypriority.global.L2::evict_normal [line], 128; ld.global.b32 x, [%1];",
+     "st.global.b32 [%0], x;")
 COPY(offset, 8, ".reg .b32 x, y;", "ld.global.b32 x, [%1+4]; ld.global.b32 y, [%1+-0];",
      "st.global.b32 [%0+4], x; st.global.b32 [%0], y;")
 COPY(
@@ -254,6 +258,11 @@ __global__ void variables_kernel(u64 *d)
         u32 word;
         asm volatile("ld.const.u32 %0, [%1];" : "=r"(word) : "l"(__cvta_generic_to_constant(&table[7])));
         d[8] = word;
+        u32 quad[4];
+        asm volatile("ld.const.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(quad[0]), "=r"(quad[1]), "=r"(quad[2]), "=r"(quad[3])
+                     : "l"(__cvta_generic_to_constant(&table[12])));
+        for (int i = 0; i < 4; i++) d[9 + i] = quad[i];
     }
 }
 
@@ -262,15 +271,15 @@ static void check_variables(void)
     u32 host_table[256], got_counters[64];
     for (u32 i = 0; i < 256; i++) host_table[i] = i * i + 1;
     CUDA_CHECK(cudaMemcpyToSymbol(table, host_table, sizeof host_table));
-    u64 *d, got[9];
+    u64 *d, got[13];
     CUDA_CHECK(cudaMalloc((void **)&d, sizeof got));
     check_begin("__constant__ and __device__ variables");
     for (int round = 0; round < 2; round++) {
         variables_kernel<<<1, 128>>>(d);
         if (!launched("variables")) return;
         CUDA_CHECK(cudaMemcpy(got, d, sizeof got, cudaMemcpyDeviceToHost));
-        const u64 want[9] = {6, 'x', (u64)-3, 1 << 20, 9, 42, 'e', (u64)round, 50};
-        for (int i = 0; i < 9; i++) check((u64)i, got[i], want[i]);
+        const u64 want[13] = {6, 'x', (u64)-3, 1 << 20, 9, 42, 'e', (u64)round, 50, 145, 170, 197, 226};
+        for (int i = 0; i < 13; i++) check((u64)i, got[i], want[i]);
     }
     CUDA_CHECK(cudaMemcpyFromSymbol(got_counters, counters, sizeof got_counters));
     for (u32 i = 0; i < 64; i++)
@@ -434,6 +443,60 @@ static void check_local(void)
     }
 }
 
+// ---- The device's own heap --------------------------------------------------------------------------------------------
+
+// Every thread builds a list of its own with malloc, reads it, passes it to its neighbour's hands to free.
+struct node {
+    node *next;
+    u32 value;
+};
+__global__ void heap_kernel(u64 *d)
+{
+    __shared__ node *lists[64];
+    const u32 t = threadIdx.x;
+    node *list = NULL;
+    for (u32 i = 0; i <= t % 7; i++) {
+        node *const n = (node *)malloc(sizeof *n);
+        n->next = list;
+        n->value = t * 100 + i;
+        list = n;
+    }
+    lists[t] = list;
+    __syncthreads();
+    list = lists[(t + 1) % 64];
+    u64 sum = 0;
+    while (list) {
+        node *const n = list;
+        sum = sum * 3 + n->value;
+        list = n->next;
+        free(n);
+    }
+    u32 *const array = new u32[t + 1]; // and an array whose size differs from thread to thread
+    for (u32 i = 0; i <= t; i++) array[i] = i;
+    for (u32 i = 0; i <= t; i++) sum += array[t - i] * i;
+    delete[] array;
+    free(NULL);
+    d[t] = sum;
+}
+static void check_heap(void)
+{
+    u64 *d, got[64];
+    CUDA_CHECK(cudaMalloc((void **)&d, sizeof got));
+    check_begin("malloc and free on the device");
+    for (int round = 0; round < 2; round++) {
+        heap_kernel<<<1, 64>>>(d);
+        if (!launched(check_name)) return;
+        CUDA_CHECK(cudaMemcpy(got, d, sizeof got, cudaMemcpyDeviceToHost));
+        for (u32 t = 0; t < 64; t++) {
+            const u32 from = (t + 1) % 64;
+            u64 sum = 0;
+            for (u32 i = from % 7 + 1; i-- > 0;) sum = sum * 3 + from * 100 + i;
+            for (u32 i = 0; i <= t; i++) sum += (t - i) * i;
+            check(t, got[t], sum);
+        }
+    }
+}
+
 int main(int argc, char **argv)
 {
     run_ops(argc, argv);
@@ -444,6 +507,7 @@ int main(int argc, char **argv)
         check_params();
         check_spaces();
         check_local();
+        check_heap();
     }
     return check_end("memory");
 }

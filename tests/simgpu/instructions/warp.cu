@@ -305,10 +305,51 @@ static void check_activemask(void)
     }
 }
 
+// A reduction in a function that lanes call from two places: the same instruction, in different calls. And a long stretch in
+// which half of the lanes work while the others wait for them, after which they reduce together.
+__device__ __noinline__ static u32 total(u32 x)
+{
+    u32 sum;
+    asm volatile("redux.sync.add.u32 %0, %1, -1;" : "=r"(sum) : "r"(x));
+    const u32 neighbour = __shfl_xor_sync(~0u, x, 1);
+    return sum * 3 + neighbour;
+}
+__global__ void two_calls_kernel(u32 *d)
+{
+    const u32 lane = threadIdx.x;
+    u32 x;
+    if (lane % 3)
+        x = total(lane * 5) + 1;
+    else
+        x = total(lane * 7) + 2;
+    if (lane % 2)
+        for (u32 i = 0; i < 20000; i++) x = x * 1664525 + 1013904223;
+    d[lane] = x ^ total(x);
+}
+static void check_two_calls(void)
+{
+    u32 *d, got[LANES], x[LANES], sum = 0;
+    CUDA_CHECK(cudaMalloc((void **)&d, sizeof got));
+    two_calls_kernel<<<1, LANES>>>(d);
+    check_begin("a collective in a function, from two calls");
+    if (!launched(check_name)) return;
+    CUDA_CHECK(cudaMemcpy(got, d, sizeof got, cudaMemcpyDeviceToHost));
+    for (u32 i = 0; i < LANES; i++) sum += i * (i % 3 ? 5 : 7);
+    for (u32 i = 0; i < LANES; i++) {
+        x[i] = sum * 3 + (i ^ 1) * ((i ^ 1) % 3 ? 5 : 7) + (i % 3 ? 1 : 2);
+        if (i % 2)
+            for (u32 k = 0; k < 20000; k++) x[i] = x[i] * 1664525 + 1013904223;
+    }
+    sum = 0;
+    for (u32 i = 0; i < LANES; i++) sum += x[i];
+    for (u32 i = 0; i < LANES; i++) check(i, got[i], x[i] ^ (sum * 3 + x[i ^ 1]));
+}
+
 int main(void)
 {
     check_shfl();
     check_collectives();
     check_activemask();
+    check_two_calls();
     return check_end("warp");
 }

@@ -146,6 +146,7 @@ static void exec_atomic(struct warp *w, const struct inst *in, u32 mask)
                         ? ALL_LANES
                         : 0; /* its unit rounds and passes NaN otherwise */
     u32 n = in->count, bytes = in->bytes;
+    w->polled = true;
     memory_addresses(w, in, mask, at);
     for (u32 i = 0; i < LANES && in->space == SPACE_GENERIC; i++)
         in_shared |= (u32)(at[i] - SHARED_WINDOW < WINDOW_BYTES) << i;

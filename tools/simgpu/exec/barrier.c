@@ -62,7 +62,7 @@ static void exec_barrier(struct warp *w, const struct inst *in, u32 mask)
             fault(w, in, mask, ERR_LAUNCH_FAILURE,
                   "divergent barrier: lanes 0x%08x of the warp reach barrier %u, lanes 0x%08x skip it", mask,
                   id, w->active & ~mask);
-        mask = warp_gather(w, in, mask, ALL_LANES, false);
+        mask = warp_gather(w, in, mask, ALL_LANES, TOGETHER);
         if (!mask) return;
     } else {
         w->gathered = 0;
@@ -78,7 +78,15 @@ static void exec_barrier(struct warp *w, const struct inst *in, u32 mask)
               expected, bar->expected, bar->first_text);
     }
     if (in->c != NO_OPERAND) {
-        u32 truth = (predicate_of(w, in->c) ^ (in->aux ? ~0u : 0)) & mask;
+        u32 truth = predicate_of(w, in->c) & w->active;
+        for (u64 left = w->gathered; left;
+             left &= left - 1) { /* through another call: registers of their own */
+            const struct split *s = &w->splits[__builtin_ctzll(left)];
+            bool own = in->c >> BANK_SHIFT == BANK_REGS;
+            truth |=
+                s->mask & (own ? *(u32 *)(s->frame->regs + (in->c & BANK_OFFSET)) : predicate_of(w, in->c));
+        }
+        truth = (truth ^ (in->aux ? ~0u : 0)) & mask;
         bar->popc += (u32)__builtin_popcount(truth);
         bar->all &= truth == mask;
         bar->any |= truth != 0;
@@ -178,7 +186,7 @@ static void exec_warp_sync(struct warp *w, const struct inst *in, u32 mask)
     const u32 *member = lanes_of(w, in->a);
     u32 want = 0;
     for (u32 i = 0; i < LANES; i++) want |= mask >> i & 1 ? member[i] : 0;
-    warp_gather(w, in, mask, want, true);
+    warp_gather(w, in, mask, want, ANYWHERE);
 }
 
 /* bar{.cta}.sync a{, b};  bar.arrive a, b;  bar.red.popc.u32 d, a{, b}, p;  barrier: the same, `aligned` only if it says so. */

@@ -434,6 +434,7 @@ operand lower_special(struct lowering *lo, const char *name, u32 bytes)
             in->d = d;
             return d;
         }
+    if (streq(name, "%reserved_smem_offset_1")) return lower_const(lo, 0, bytes);
     if (streq(name, "%is_explicit_cluster")) {
         operand o = lower_temp(lo, 4);
         struct inst *in = lower_emit(lo);
@@ -457,6 +458,7 @@ static void exec_nanosleep(struct warp *w, const struct inst *in, u32 mask)
 {
     (void)in, (void)mask;
     w->executed -= (u64)w->budget; /* what is left of the quantum counts as executed otherwise */
+    w->polled = true;
     w->budget = 0;
 }
 

@@ -13,16 +13,21 @@ static u32 members(struct warp *w, const struct inst *in, u32 mask, operand memb
     if (member_mask == NO_OPERAND) return mask;
     const u32 *member = lanes_of(w, member_mask);
     u32 want = 0, missing = 0;
-    for (u32 i = 0; i < LANES; i++) {
-        if (!(mask >> i & 1)) continue;
-        want |= member[i];
-        missing |= (~member[i] >> i & 1) << i;
+    if (member_mask >> BANK_SHIFT == BANK_CONSTS) { /* written in the program, and so the same for all */
+        want = member[0];
+        missing = mask & ~want;
+    } else {
+        for (u32 i = 0; i < LANES; i++) {
+            if (!(mask >> i & 1)) continue;
+            want |= member[i];
+            missing |= (~member[i] >> i & 1) << i;
+        }
     }
     if (missing)
         fault(w, in, missing, ERR_LAUNCH_FAILURE,
               "lane %u executes it, but its own member mask 0x%08x does not name it", first_lane(missing),
               member[first_lane(missing)]);
-    return warp_gather(w, in, mask, want, false);
+    return warp_gather(w, in, mask, want, EXCHANGE);
 }
 
 /* The lanes that lane i acts with. */

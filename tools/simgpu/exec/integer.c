@@ -127,13 +127,14 @@ static inline u32 dot_halves(u32 a, u32 b, int a_signed, int b_signed)
            half_of(a, 1, a_signed) * byte_of(b, 1, b_signed);
 }
 
+static inline u32 difference(u32 x, u32 y)
+{
+    return x > y ? x - y : y - x;
+}
 static inline u32 differences(u32 a, u32 b)
 {
     u32 result = 0;
-    for (int n = 0; n < 32; n += 8) {
-        u32 x = a >> n & 0xff, y = b >> n & 0xff;
-        result |= (x > y ? x - y : y - x) << n;
-    }
+    for (int n = 0; n < 32; n += 8) result |= difference(a >> n & 0xff, b >> n & 0xff) << n;
     return result;
 }
 
@@ -455,6 +456,7 @@ const struct opcode integer_opcodes[] = {
     BY_RULE("fns"),       BY_RULE("bfe"),       BY_RULE("bfi"),       BY_RULE("bmsk"),
     BY_RULE("dp4a"),      BY_RULE("dp2a"),      BY_RULE("szext"),     BY_RULE("cnot"),
     BY_RULE("shl"),       BY_RULE("shr"),       BY_RULE("shf"),       BY_RULE("prmt"),
-    BY_RULE("slct"),      BY_RULE("vabsdiff4"), {"and", lower_logic}, {"or", lower_logic},
-    {"xor", lower_logic}, {"not", lower_logic}, {"lop3", lower_lop3}, {"selp", lower_selp},
-    {"mov", lower_mov},   {"setp", lower_setp}, {"set", lower_set},   {NULL, NULL}};
+    BY_RULE("slct"),      BY_RULE("vabsdiff4"), BY_RULE("vabsdiff2"), {"and", lower_logic},
+    {"or", lower_logic},  {"xor", lower_logic}, {"not", lower_logic}, {"lop3", lower_lop3},
+    {"selp", lower_selp}, {"mov", lower_mov},   {"setp", lower_setp}, {"set", lower_set},
+    {NULL, NULL}};

@@ -145,6 +145,7 @@ u8 *shared_pointer(struct warp *w, const struct inst *in, u32 lane, u64 a, u32 b
 {
     struct block *b = shared_owner(w, in, lane, a);
     u32 at = (u32)a & 0xffffff;
+    if ((u64)at + bytes <= GROUPS_SCRATCH) return b->reserved + at;
     if (at < SHARED_BASE || (u64)at + bytes > (u64)SHARED_BASE + b->shared_bytes)
         fault(
             w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
@@ -263,8 +264,8 @@ void memory_resolve(struct warp *w, const struct inst *in, u32 mask, u64 address
 /* ---- Loads and stores -------------------------------------------------------------------------------------------------- */
 
 /* in->bytes an element, in->count elements; destinations or sources in in->more. aux: sign-extend to this many bytes (0:
- * zero-extend). flags: ACQUIRE, RELEASE; bit k of `c` on: register k is 64 bits wide. */
-enum { ACQUIRE = 1, RELEASE = 2 };
+ * zero-extend). flags: ACQUIRE, RELEASE, POLLS (others may change what it reads), and << 8 a lane's bytes in the registers. */
+enum { ACQUIRE = 1, RELEASE = 2, POLLS = 4 };
 
 /* Whether the lanes' addresses are `step` bytes apart: 0 when all want the same element, the element's size when the access
  * is coalesced. */
@@ -304,18 +305,26 @@ static inline bool load_32_fast(struct warp *w, const struct inst *in, u32 *d)
         u32 word[LANES];
         const u32 *shared = (const u32 *)w->block->shared;
         if (!shared_words(w, in, word)) return false;
-        for (int i = 0; i < LANES; i++) d[i] = shared[word[i]];
+        u32 differ = 0;
+        for (int i = 0; i < LANES; i++) differ |= word[i] ^ word[0];
+        if (differ) {
+            for (int i = 0; i < LANES; i++) d[i] = shared[word[i]];
+        } else {
+            u32 v = shared[word[0]];
+            for (int i = 0; i < LANES; i++) d[i] = v;
+        }
         return true;
     }
     if (in->space != SPACE_GLOBAL) return false;
     const u64 *a = lanes_of(w, in->a);
     u64 first = a[0] + (u64)in->imm;
+    u64 step = a[1] - a[0];
     if (first & 3) return false;
-    if (in_bounds(w, in, first, 4 * LANES) && apart(a, 4)) {
+    if (step == 4 && in_bounds(w, in, first, 4 * LANES) && apart(a, 4)) {
         memcpy(d, (const void *)(uintptr_t)first, 4 * LANES);
         return true;
     }
-    if (in_bounds(w, in, first, 4) && apart(a, 0)) {
+    if (step == 0 && in_bounds(w, in, first, 4) && apart(a, 0)) {
         u32 v = *(const u32 *)(uintptr_t)first;
         for (int i = 0; i < LANES; i++) d[i] = v;
         return true;
@@ -374,6 +383,7 @@ static void load_any(struct warp *w, const struct inst *in, u32 mask)
             memcpy(d + i * (in->flags >> 8), v, in->flags >> 8);
         }
     }
+    if (in->flags & POLLS) w->polled = true;
     if (in->flags & ACQUIRE) __atomic_thread_fence(__ATOMIC_ACQUIRE);
 }
 
@@ -480,9 +490,8 @@ enum space shared_space(const char *m)
 /* Modifiers that say how the hardware should cache or order the access; each access here is already visible to all. */
 static bool is_hint(const char *m)
 {
-    static const char *const hints[] = {"ca",  "cg",      "cs",   "lu",       "cv",      "wb",
-                                        "wt",  "nc",      "weak", "volatile", "relaxed", "mmio",
-                                        "cta", "cluster", "gpu",  "sys",      "unified", "uni"};
+    static const char *const hints[] = {"ca",   "cg",  "cs",      "lu",  "cv",  "wb",      "wt", "nc",
+                                        "weak", "cta", "cluster", "gpu", "sys", "unified", "uni"};
     for (u32 k = 0; k < sizeof hints / sizeof *hints; k++)
         if (streq(hints[k], m)) return true;
     return strncmp(m, "L1::", 4) == 0 || strncmp(m, "L2::", 4) == 0;
@@ -516,9 +525,11 @@ static bool read_modifiers(struct lowering *lo, const struct ptx_inst *p, struct
         else if (streq(m, "v8"))
             in->count = 8;
         else if (streq(m, "acquire"))
-            in->flags |= ACQUIRE;
+            in->flags |= ACQUIRE | POLLS;
         else if (streq(m, "release"))
             in->flags |= RELEASE;
+        else if (streq(m, "volatile") || streq(m, "relaxed") || streq(m, "mmio"))
+            in->flags |= POLLS;
         else if (!is_hint(m))
             return refuse(lo, p, "the modifier .%s is not supported", m);
     }
@@ -578,7 +589,7 @@ static bool lower_ld(struct lowering *lo, const struct ptx_inst *p, struct inst 
         return true;
     }
     if (!lower_address(lo, address, in)) return false;
-    bool plain = in->flags >> 8 == in->bytes && !(in->flags & ACQUIRE);
+    bool plain = in->flags >> 8 == in->bytes && !(in->flags & POLLS);
     in->exec = load_any;
     if (plain && in->count == 1 && in->more[0] != NO_OPERAND) {
         in->d = in->more[0];

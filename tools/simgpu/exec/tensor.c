@@ -29,7 +29,7 @@ static bool whole_warp(struct warp *w, const struct inst *in, u32 mask)
             "all 32 threads of a warp must execute this instruction together: lanes 0x%08x do, lanes 0x%08x %s",
             mask, w->live != ALL_LANES ? ~w->live : w->active & ~mask,
             w->live != ALL_LANES ? "have exited or never were" : "skip it");
-    return warp_gather(w, in, mask, ALL_LANES, false) != 0;
+    return warp_gather(w, in, mask, ALL_LANES, EXCHANGE) != 0;
 }
 
 /* Appends the registers of an operand, a vector or a single one, to `out`; returns how many, 0 after refusing. */

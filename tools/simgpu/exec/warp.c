@@ -113,8 +113,9 @@ static void run_watching(struct warp *w)
     }
 }
 
-/* A leaf that used up its quantum may be spinning on what a lane does that already waits to meet it: a lock's holder,
- * say. Lanes that wait are then let go on alone, so that every lane makes progress. */
+/* A leaf that used up its quantum and looked at memory that others change may be spinning on what a lane does that
+ * already waits to meet it: a lock's holder, say. Lanes that wait are then let go on alone, so that every lane makes
+ * progress. */
 static void release_waiting(struct warp *w)
 {
     for (s32 i = 0; i < w->split_count; i++) {
@@ -158,7 +159,8 @@ bool warp_run(struct warp *w, s32 quantum)
         if (w->unused_budget < 0) { /* the quantum is over: other splits and warps have their turn */
             w->executed += (u64)before;
             save(w);
-            release_waiting(w);
+            if (w->polled) release_waiting(w);
+            w->polled = false;
             w->current = next_ready(w);
             return true;
         }
@@ -303,7 +305,41 @@ void warp_exit(struct warp *w, u32 lanes)
         if (w->splits[i].state == SPLIT_WAIT_LANES) w->splits[i].state = SPLIT_READY;
 }
 
-u32 warp_gather(struct warp *w, const struct inst *in, u32 mask, u32 want, bool any_place)
+/* Copies the registers of `lanes` from one frame of a function to another. */
+static void copy_lanes(const struct function *fn, u8 *to, const u8 *from, u32 lanes)
+{
+    for (u32 r = 0; r < fn->range_count; r++) {
+        const struct register_range *range = &fn->ranges[r];
+        u32 bytes = range->lane_bytes;
+        for (u32 k = 0; k < range->count; k++) {
+            u32 at = range->offset + k * (bytes ? bytes * LANES : 4);
+            if (!bytes) {
+                u32 *p = (u32 *)(to + at);
+                *p = (*p & ~lanes) | (*(const u32 *)(from + at) & lanes);
+            }
+            for (u32 left = bytes ? lanes : 0; left; left &= left - 1)
+                memcpy(to + at + first_lane(left) * bytes, from + at + first_lane(left) * bytes, bytes);
+        }
+    }
+}
+
+static void execute_across_frames(struct warp *w, const struct inst *in, u64 found, u32 together)
+{
+    u32 own = w->active;
+    for (u64 left = found; left; left &= left - 1) {
+        struct split *s = &w->splits[__builtin_ctzll(left)];
+        if (s->frame != w->frame) copy_lanes(w->frame->fn, w->frame->regs, s->frame->regs, s->mask);
+    }
+    w->active = together;
+    in->exec(w, in, together);
+    w->active = own;
+    for (u64 left = found; left; left &= left - 1) {
+        struct split *s = &w->splits[__builtin_ctzll(left)];
+        if (s->frame != w->frame) copy_lanes(w->frame->fn, s->frame->regs, w->frame->regs, s->mask);
+    }
+}
+
+u32 warp_gather(struct warp *w, const struct inst *in, u32 mask, u32 want, enum gather how)
 {
     w->gathered = 0;
     want &= w->live;
@@ -314,11 +350,13 @@ u32 warp_gather(struct warp *w, const struct inst *in, u32 mask, u32 want, bool 
             "the member mask 0x%08x names lanes whose predicate is off here (executing: 0x%08x): they never take part",
             want, mask);
     u32 index = warp_index_of(w, in), together = mask;
+    bool elsewhere = false;
     u64 found = 0;
     for (s32 i = 0; i < w->split_count; i++) {
         struct split *s = &w->splits[i];
         if (s->state != SPLIT_WAIT_LANES || s->frame->fn->code[s->pc].exec != in->exec) continue;
-        if (any_place || (s->pc == index && s->frame == w->frame)) {
+        if (how == ANYWHERE || (s->pc == index && s->frame->fn == w->frame->fn)) {
+            elsewhere |= s->frame != w->frame;
             together |= s->mask;
             found |= 1ull << i;
         }
@@ -332,6 +370,10 @@ u32 warp_gather(struct warp *w, const struct inst *in, u32 mask, u32 want, bool 
         struct split *s = &w->splits[__builtin_ctzll(left)];
         s->state = SPLIT_READY;
         s->pc++;
+    }
+    if (elsewhere && how == EXCHANGE) {
+        execute_across_frames(w, in, found, together);
+        return 0;
     }
     w->gathered = found;
     return together;

@@ -27,10 +27,13 @@ void warp_arrive(struct warp *w, u32 index);
 /* Ends lanes of the current split. */
 void warp_exit(struct warp *w, u32 lanes);
 
-/* Makes sure that all live lanes in `want` stand at this instruction (for any_place: at one with the same executor).
- * Returns the lanes to execute for, those of the splits in w->gathered included, which have been moved past it; or 0 when
- * the current split was parked to wait for the others. */
-u32 warp_gather(struct warp *w, const struct inst *in, u32 mask, u32 want, bool any_place);
+/* Makes sure that all live lanes in `want` stand at this instruction, or, for ANYWHERE, at one with the same executor.
+ * Returns the lanes to execute for, those of the splits in w->gathered included, which have been moved past it. Returns 0
+ * when there is nothing left to do: the current split was parked to wait for the others; or lanes had come through another
+ * call of this function, with registers of their own, and the instruction has been executed for all of them (EXCHANGE, for
+ * instructions that read other lanes' registers). */
+enum gather { TOGETHER, ANYWHERE, EXCHANGE };
+u32 warp_gather(struct warp *w, const struct inst *in, u32 mask, u32 want, enum gather how);
 
 /* Calls and returns. */
 void warp_call(struct warp *w, const struct inst *in, const struct function *callee);

@@ -22,8 +22,10 @@ bool is_opcode(const struct ptx_inst *p, const char *name);
 bool ends_block(const struct ptx_inst *p);
 
 /* Gives every register of the function a place in the frame, from `*bytes` on: registers that are never live at the same
- * time share one (front/place.c). Adds what it needs to *bytes. Returns the greatest number of 32-bit registers live at a
+ * time share one (front/place.c). Adds what it needs to *bytes, and to the function's register ranges. Returns the greatest number of 32-bit registers live at a
  * time. */
+/* Notes that `count` registers of this many bytes a lane (0: predicates) lie at `offset` in the function's frame. */
+void add_range(struct function *fn, u32 offset, u32 count, u32 lane_bytes);
 u32 place_registers(struct parsed_function *f, const struct flow *g, u32 *bytes);
 
 /* Calls visit for every register of an operand; that an instruction reads; that it writes. */

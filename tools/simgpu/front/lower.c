@@ -58,6 +58,7 @@ static u32 frame_space(struct lowering *lo, u32 bytes)
     lo->reg_bytes = (lo->reg_bytes + align - 1) / align * align;
     u32 at = lo->reg_bytes;
     lo->reg_bytes += bytes;
+    add_range(lo->f->fn, at, 1, bytes >= 64 ? bytes / LANES : 0);
     return at;
 }
 

@@ -165,6 +165,13 @@ static int by_end(const void *a, const void *b)
     return d ? (d < 0 ? -1 : 1) : x->id < y->id ? -1 : x->id > y->id;
 }
 
+void add_range(struct function *fn, u32 offset, u32 count, u32 lane_bytes)
+{
+    fn->ranges = realloc(fn->ranges, (fn->range_count + 1) * sizeof *fn->ranges);
+    if (!fn->ranges) abort();
+    fn->ranges[fn->range_count++] = (struct register_range){offset, count, lane_bytes};
+}
+
 u32 place_registers(struct parsed_function *f, const struct flow *g, u32 *bytes)
 {
     u32 words = (f->reg_count + 63) / 64 + 1, n = 0, live_now = 0, most = 0;
@@ -207,6 +214,7 @@ u32 place_registers(struct parsed_function *f, const struct flow *g, u32 *bytes)
             if (width_of(starting[k]) == wd)
                 starting[k]->offset = start + starting[k]->offset * place_bytes[wd];
         *bytes = start + next_offset[wd] * place_bytes[wd];
+        add_range(f->fn, start, next_offset[wd], wd ? place_bytes[wd] / LANES : 0);
         free(spare[wd]);
     }
     free(sets);

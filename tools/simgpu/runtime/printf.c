@@ -17,6 +17,7 @@ struct text {
 
 static void append(struct text *t, const char *bytes, size_t count)
 {
+    if (!count) return;
     if (t->used + count > t->capacity) {
         size_t capacity = (t->used + count) * 2 + 256;
         char *larger = realloc(t->bytes, capacity);

@@ -1,0 +1,38 @@
+#include "matmul.h"
+
+#include "cublas_baseline.h"
+
+enum { A, B, BIAS, C };
+enum { M, N, K };
+
+cudaError_t matmul_launch(const struct step *step, const struct run *run, cudaStream_t stream)
+{
+    return ((matmul *)step->kernel)(run->data[A], run->data[B], run->data[BIAS], run->data[C],
+                                    (int)run->dim[M], (int)run->dim[N], (int)run->dim[K], stream);
+}
+
+static cudaError_t launch_cublas(enum dtype dtype, const struct run *run, cudaStream_t stream)
+{
+    if (run->data[BIAS]) return cudaErrorNotSupported;
+    return cublas_matmul(dtype, run->data[A], run->data[B], run->data[C], run->dim[M], run->dim[N],
+                         run->dim[K], stream);
+}
+
+cudaError_t matmul_launch_sgemm(const struct step *step, const struct run *run, cudaStream_t stream)
+{
+    (void)step;
+    return launch_cublas(F32, run, stream);
+}
+
+cudaError_t matmul_launch_bf16(const struct step *step, const struct run *run, cudaStream_t stream)
+{
+    (void)step;
+    return launch_cublas(BF16, run, stream);
+}
+
+const char *matmul_check_bf16_rows(const int64_t *dim)
+{
+    return dim[K] % 8
+               ? "k must be a multiple of 8, so that every row of A and B begins at a multiple of 16 bytes"
+               : NULL;
+}

@@ -1,0 +1,166 @@
+"""O = softmax(scale Q Kᵀ) V and LSE: the definition, the same tile by tile, how far a kernel may be off, the cases.
+
+Q is (b, q, h, d), K and V are (b, k, g, d): h query heads share g key/value heads, h / g each. scale = 1 / sqrt(d).
+Causal is aligned at the bottom right: query i sees the keys j <= i + k - q, the last query all of them. A row that
+sees no key has O = 0 and LSE = -inf (the empty sum).
+"""
+
+import ml_dtypes
+import numpy as np
+
+import bounds
+
+DIMS = ("b", "q", "k", "h", "g", "d")
+INPUTS = ("Q", "K", "V")
+PARAMS = ("causal",)
+OPTIONAL = ()
+
+NUMBER_TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
+
+
+def cases(dtype):
+    """Name -> dimensions and what is special about the case. `dtype`: this case's own type."""
+
+    def case(q, k, d, h=1, g=1, b=1, **special):
+        return dict(b=b, q=q, k=k, h=h, g=g, d=d, **special)
+
+    return {
+        "one_key": case(1, 1, 64),
+        "len17": case(17, 17, 128, h=2, g=2),
+        "len63_causal": case(63, 63, 64, causal=True),
+        "len64": case(64, 64, 128),
+        "len64_causal": case(64, 64, 64, h=2, g=2, causal=True),
+        "len65_causal": case(65, 65, 128, causal=True),
+        "len1000": case(1000, 1000, 64),
+        "len1000_causal": case(1000, 1000, 128, causal=True),
+        "one_query_causal": case(1, 1000, 64, h=2, causal=True),
+        "few_queries_causal": case(70, 300, 128, causal=True),
+        "empty_rows_causal": case(300, 70, 64, causal=True),
+        "empty_tiles_causal": case(400, 3, 128, causal=True),
+        "shared_heads": case(130, 150, 64, h=6, g=2, b=2),
+        "shared_heads_causal": case(140, 140, 128, h=4, g=1, b=2, causal=True),
+        "outliers": case(100, 200, 64, h=2, outliers=True),
+        "outliers_causal": case(200, 200, 128, causal=True, outliers=True),
+        "f16": case(100, 139, 64, h=2, dtype="f16"),
+        "f16_causal": case(139, 139, 128, causal=True, dtype="f16"),
+        "f16_outliers": case(70, 200, 128, outliers=True, dtype="f16"),
+    }
+
+
+def of_shape(dims):
+    """The cases of a shape that the user asks for."""
+    return {"full": dict(dims), "causal": dict(dims, causal=True)}
+
+
+def check_shape(dims, dtype):
+    """None, or what the dimensions would have to be."""
+    if dims["d"] not in (64, 128):
+        return "d, the head dimension, must be 64 or 128"
+    if dims["h"] % dims["g"]:
+        return "h must be a multiple of g: every key/value head serves as many query heads"
+    return None
+
+
+def shapes(dims):
+    """Tensor name -> shape."""
+    b, q, k, h, g, d = (dims[name] for name in DIMS)
+    return {"Q": (b, q, h, d), "K": (b, k, g, d), "V": (b, k, g, d), "O": (b, q, h, d), "LSE": (b, h, q)}
+
+
+def inputs(rng, case):
+    """Standard normal Q, K and V in float64, before they are rounded to the case's type, and causal.
+
+    Outliers: a few queries and keys 30 times larger, so that scores reach into the thousands and rows have one key
+    that takes all, and a value 100 times larger.
+    """
+    arrays = {name: rng.standard_normal(shapes(case)[name]) for name in INPUTS}
+    if case.get("outliers"):
+        for name, count, factor in (("Q", 5, 30), ("K", 5, 30), ("V", 3, 100)):
+            rows = arrays[name].reshape(-1, case["d"])
+            rows[rng.choice(len(rows), count, replace=False)] *= factor
+    return dict(arrays, causal=np.int32(case.get("causal", False)))
+
+
+def by_head(arrays):
+    """Q, K and V in float64 as (b, h, rows, d), each key/value head repeated for the query heads that share it."""
+    Q, K, V = (arrays[name].astype(np.float64).swapaxes(1, 2) for name in INPUTS)
+    shared = Q.shape[1] // K.shape[1]
+    return Q, K.repeat(shared, axis=1), V.repeat(shared, axis=1)
+
+
+def seen(q, k, causal):
+    """(q, k) of booleans: which keys each query sees."""
+    last = np.arange(q)[:, None] + k - q if causal else np.full((q, 1), k - 1)
+    return np.arange(k) <= last
+
+
+def direct(Q, K, V, causal):
+    """The definition, for (..., rows, d) in float64: (O, LSE)."""
+    S = Q @ K.swapaxes(-1, -2) / np.sqrt(Q.shape[-1])
+    S = np.where(seen(Q.shape[-2], K.shape[-2], causal), S, -np.inf)
+    m = S.max(-1, keepdims=True)
+    P = np.exp(S - np.where(np.isinf(m), 0, m))
+    l = P.sum(-1, keepdims=True)
+    O = P @ V / np.where(l == 0, 1, l)
+    with np.errstate(divide="ignore"):
+        return O, (m + np.log(l))[..., 0]
+
+
+def tile_by_tile(Q, K, V, causal, block_kv=64, float_type=np.float64, number_type=np.float64):
+    """What a kernel's block does, for all heads at once: (O, LSE). Step through it with a small Q, K and V.
+
+    The state of a row is (m, l, O): its maximum, its sum of exp(S - m), and that sum weighted with V. A tile of
+    block_kv keys is such a state too, and two states are merged by bringing both to the larger maximum.
+    float_type: of scores and accumulators. number_type: what P and the final O are rounded to, as tensor cores take it.
+    """
+    q, k = Q.shape[-2], K.shape[-2]
+    Q, K, V = (array.astype(float_type) for array in (Q, K, V))
+    scale = float_type(1 / np.sqrt(Q.shape[-1]))
+    visible = seen(q, k, causal)
+    m = np.full((*Q.shape[:-1], 1), np.finfo(float_type).min, float_type)
+    l = np.zeros_like(m)
+    O = np.zeros(Q.shape, float_type)
+    for first in range(0, k, block_kv):
+        tile = slice(first, first + block_kv)
+        S = Q @ K[..., tile, :].swapaxes(-1, -2) * scale
+        S = np.where(visible[:, tile], S, float_type(-np.inf))
+        m_new = np.maximum(m, S.max(-1, keepdims=True))
+        rescale = np.exp(m - m_new)
+        P = np.exp(S - m_new)
+        l = l * rescale + P.sum(-1, keepdims=True)
+        O = O * rescale + P.astype(number_type).astype(float_type) @ V[..., tile, :]
+        m = m_new
+    O = (O / np.where(l == 0, 1, l)).astype(number_type)
+    with np.errstate(divide="ignore"):
+        return O, np.where(l == 0, -np.inf, m + np.log(l))[..., 0]
+
+
+def outputs(arrays, dtype):
+    """Output name -> (expected in float64, how far a correct kernel may be off).
+
+    O: at most twice the error of the tile-by-tile version with P and O in `dtype` and the rest in fp32: the yardstick of
+    FlashAttention's own tests. Rounding each P moves an element of O by at most u * sum P |V|, so that is the unit in
+    which the case's largest error is taken, and in which no element may be off by more than twice as much; nor may any
+    be off by more than twice the largest error itself. (A kernel rounds other numbers than this version when its maxima
+    are those of other tiles, so one element's error says nothing about that element's in the kernel.)
+
+    LSE: a bound. If every score is off by at most e, so is the log of the sum of their exp. A score is an mma sum, times
+    scale, and then S - m is rounded; exp adds a relative 4 u, the sum of k positive terms gamma(k), the log, taken in
+    fp32, and the final addition 4 u of |m| + |log l| + 1.
+    """
+    Q, K, V = by_head(arrays)
+    causal = bool(arrays["causal"])
+    O, LSE = direct(Q, K, V, causal)
+    pipeline = tile_by_tile(Q, K, V, causal, 64, np.float32, NUMBER_TYPES[dtype])[0].astype(np.float64)
+    error = np.abs(pipeline - O)
+    unit = direct(Q, K, np.abs(V), causal)[0]
+    O_tolerance = 2 * np.minimum((error / np.where(unit == 0, 1, unit)).max() * unit, error.max())
+
+    u, scale = bounds.UNIT_ROUNDOFF["f32"], 1 / np.sqrt(Q.shape[-1])
+    absolute = (np.abs(Q) @ np.abs(K).swapaxes(-1, -2)).max(-1) * scale
+    score_error = bounds.tensor_core_sum_of_products(Q.shape[-1], absolute) + 4 * u * absolute
+    log_error = bounds.gamma(K.shape[-2] + 4, u) + 4 * u * (absolute + np.log(K.shape[-2]) + 1)
+    return {
+        "O": (O.swapaxes(1, 2), O_tolerance.swapaxes(1, 2)),
+        "LSE": (LSE, score_error + log_error),
+    }

@@ -1,0 +1,257 @@
+#!/usr/bin/env bats
+# Chapter 12: attention is right on the simulated GPU, its counters show what each step claims, and a broken one fails.
+
+# Bats sets status and output, in each test anew.
+# shellcheck disable=SC2030,SC2031,SC2154
+load test_helper/common
+
+CHAPTER=12_flash_attention
+GOLDEN=build/golden/$CHAPTER
+
+setup() { export PYTHONPATH=$ROOT/reference; }
+
+@test "chapter 12: every step is right on every case" {
+    local cases
+    cases=$(find "$GOLDEN" -mindepth 1 -maxdepth 1 -type d | wc -l)
+    run -0 "$SIMGPU" "$(chapter $CHAPTER)" --golden "$GOLDEN"
+    assert_line "$CHAPTER: all $((cases * 6)) runs right"
+}
+
+@test "chapter 12: the warps' order does not matter" {
+    local seed name
+    for seed in 1 2 3; do
+        for name in few_queries_causal shared_heads; do
+            run -0 "$SIMGPU" --seed $seed "$(chapter $CHAPTER)" --golden "$GOLDEN/$name"
+        done
+    done
+}
+
+@test "chapter 12: a shape of the user's own, causal and not" {
+    run -0 make chapter-12 DEVICE=sim SHAPE=b=1,q=77,k=190,h=2,g=1,d=64 SEED=3 PROFILE=0
+    assert_line --regexp '^  6 less_softmax +causal +b=1,q=77,k=190,h=2,g=1,d=64,causal=1 right'
+    assert_line --regexp '^  6 less_softmax +full +b=1,q=77,k=190,h=2,g=1,d=64,causal=0 right'
+}
+
+@test "chapter 12: a head dimension of 96, or heads that do not divide, is refused in one line" {
+    run -2 make --no-print-directory chapter-12 SHAPE=b=1,q=9,k=9,h=2,g=1,d=96
+    assert_line --partial "d, the head dimension, must be 64 or 128"
+    run -2 make --no-print-directory chapter-12 SHAPE=b=1,q=9,k=9,h=3,g=2,d=64
+    assert_line --partial "h must be a multiple of g"
+}
+
+@test "chapter 12: a benchmark shape says causal=0 or 1, and no other size may be 0" {
+    run -2 "$SIMGPU" "$(chapter $CHAPTER)" --bench --shape b=1,q=64,k=64,h=1,g=1,d=64,causal=0
+    assert_output --partial "has no speed to measure"
+    run -2 "$SIMGPU" "$(chapter $CHAPTER)" --bench --shape b=1,q=0,k=64,h=1,g=1,d=64,causal=0
+    assert_output --partial "q is 0, expected 1 to 2147483647"
+    run -2 "$SIMGPU" "$(chapter $CHAPTER)" --bench --shape b=1,q=64,k=64,h=1,g=1,d=64
+    assert_output --partial "causal is missing"
+}
+
+@test "chapter 12: a case of f16 may not hold a tensor of bf16" {
+    one_case $CHAPTER f16
+    mv "$CASE_DIR/K.npy" "$CASE_DIR/K.bf16.npy"
+    run -2 "$SIMGPU" "$(chapter $CHAPTER)" --golden "$CASE_DIR"
+    assert_output --partial "K.bf16.npy: no tensor of $CHAPTER has this file"
+}
+
+@test "chapter 12: one key more or less is outside the tolerance in 9 of 10 rows" {
+    one_case $CHAPTER len65_causal
+    python 'import attention, ml_dtypes
+d = sys.argv[1]
+Q, K, V = (np.load(f"{d}/{n}.bf16.npy").view(ml_dtypes.bfloat16) for n in "QKV")
+Q, K, V = attention.by_head({"Q": Q, "K": K, "V": V})
+O, tolerance = (np.load(f"{d}/O{x}.npy") for x in ("", ".tol"))
+for off in -1, 1:
+    seen = np.arange(65) <= np.arange(65)[:, None] + off
+    S = np.where(seen, Q @ K.swapaxes(-1, -2) / np.sqrt(128), -1e30)
+    P = np.exp(S - S.max(-1, keepdims=True))
+    wrong = (P / P.sum(-1, keepdims=True) @ V).swapaxes(1, 2)
+    outside = (np.abs(wrong - O) > tolerance)[0, :64, 0].any(-1)
+    print(off, outside.mean()); assert outside.mean() > 0.9' "$CASE_DIR"
+}
+
+# --- The reference --------------------------------------------------------------------------------------------------
+
+@test "reference: attention tile by tile is the direct formula, whatever the tile" {
+    run -0 python 'import attention
+rng = np.random.default_rng(1)
+for q, k in (30, 200), (200, 30), (64, 64), (1, 65), (5, 1):
+    for causal in False, True:
+        Q, K, V = (rng.standard_normal((2, 3, rows, 16)) for rows in (q, k, k))
+        K[..., k // 2, :] *= 100
+        O, LSE = attention.direct(Q, K, V, causal)
+        for block_kv in 1, 7, 64, 1000:
+            tiles = attention.tile_by_tile(Q, K, V, causal, block_kv)
+            np.testing.assert_allclose(tiles[0], O, rtol=1e-11, atol=1e-12)
+            np.testing.assert_allclose(tiles[1], LSE, rtol=1e-11)'
+}
+
+@test "reference: a query that sees no key has O = 0 and LSE = -inf" {
+    run -0 python 'import attention
+O, LSE = (np.load(f"build/golden/12_flash_attention/empty_rows_causal/{n}.npy") for n in ("O", "LSE"))
+assert (O[0, :230] == 0).all() and (LSE[0, 0, :230] == -np.inf).all()
+assert (O[0, 230:] != 0).all() and np.isfinite(LSE[0, 0, 230:]).all()'
+}
+
+@test "reference: attention states merge in any order, and the empty state changes nothing" {
+    run -0 python 'import attention
+rng = np.random.default_rng(2)
+Q, K, V = rng.standard_normal((1, 8)), rng.standard_normal((90, 8)), rng.standard_normal((90, 8))
+def merge(a, b):
+    m = max(a[0], b[0])
+    if m == -np.inf: return a
+    x, y = np.exp(a[0] - m), np.exp(b[0] - m)
+    return m, a[1] * x + b[1] * y, a[2] * x + b[2] * y
+def state(rows):
+    S = (Q @ K[rows].T / np.sqrt(8))[0]; P = np.exp(S - S.max())
+    return S.max(), P.sum(), P @ V[rows]
+a, b, c = (state(slice(30 * i, 30 * i + 30)) for i in range(3))
+empty = (-np.inf, 0.0, np.zeros(8))
+O = attention.direct(Q, K, V, False)[0][0]
+for m, l, o in merge(merge(a, b), c), merge(a, merge(b, c)), merge(c, merge(empty, merge(b, a))):
+    np.testing.assert_allclose(o / l, O, rtol=1e-12)'
+}
+
+@test "reference: attention's tolerance is at most twice the largest error of the 16-bit pipeline" {
+    run -0 python 'import attention, ml_dtypes
+for name in "len1000", "len1000_causal", "shared_heads":
+    d = f"build/golden/12_flash_attention/{name}"
+    arrays = {n: np.load(f"{d}/{n}.bf16.npy").view(ml_dtypes.bfloat16) for n in "QKV"}
+    causal = bool(np.load(f"{d}/causal.npy"))
+    O, tolerance = (np.load(f"{d}/O{x}.npy") for x in ("", ".tol"))
+    pipeline = attention.tile_by_tile(*attention.by_head(arrays), causal, 64, np.float32, ml_dtypes.bfloat16)[0]
+    error = np.abs(pipeline.swapaxes(1, 2).astype(float) - O)
+    assert tolerance.max() <= 2 * error.max() * 1.000001 and tolerance.max() < 0.05 * np.abs(O).max()'
+}
+
+# --- Counters -------------------------------------------------------------------------------------------------------
+
+# counters FILE STEP CASE: runs it and leaves simgpu's counters in FILE.
+counters() { run -0 "$SIMGPU" --json "$1" "$(chapter $CHAPTER)" --golden "$GOLDEN" --step "$2" --case "$3"; }
+
+# total FILE FIELD [PATTERN]: the sum of a counter over the source lines whose text matches.
+total() {
+    python 'import json, re
+f, field, pattern = sys.argv[1:]
+print(sum(line[field] for k in json.load(open(f)) for line in k["lines"] if re.search(pattern, line["text"])))' "$1" "$2" "${3:-}"
+}
+
+@test "chapter 12: step 1's ldmatrix take 8 wavefronts where 1 is ideal, the later steps' 1" {
+    local json=$BATS_TEST_TMPDIR/counters.json step name times
+    for step in 1 2 3 4 5 6; do
+        times=$((step == 1 ? 8 : 1))
+        for name in len64 len64_causal; do
+            counters "$json" $step $name
+            [[ $(total "$json" shared_wavefronts_ideal '^ldmatrix_') -gt 0 ]]
+            assert_equal "$(total "$json" shared_wavefronts '^ldmatrix_')" \
+                "$((times * $(total "$json" shared_wavefronts_ideal '^ldmatrix_')))"
+        done
+    done
+}
+
+@test "chapter 12: ldmatrix.x4 halves step 4's ldmatrix of K and V, at the same wavefronts" {
+    local three=$BATS_TEST_TMPDIR/3.json four=$BATS_TEST_TMPDIR/4.json pattern='^ldmatrix_.*[KV]_frag'
+    counters "$three" 3 len64
+    counters "$four" 4 len64
+    assert_equal "$(total "$four" shared_wavefronts "$pattern")" "$(total "$three" shared_wavefronts "$pattern")"
+    [[ $(total "$four" warp_instructions "$pattern") -lt $(total "$three" warp_instructions "$pattern") ]]
+}
+
+@test "chapter 12: step 5's larger tiles read less than 0.7 of step 4's bytes from shared memory" {
+    local four=$BATS_TEST_TMPDIR/4.json five=$BATS_TEST_TMPDIR/5.json
+    counters "$five" 5 len1000
+    counters "$four" 4 len1000
+    [[ $((10 * $(total "$five" shared_wavefronts '^ldmatrix_'))) -lt $((7 * $(total "$four" shared_wavefronts '^ldmatrix_'))) ]]
+}
+
+@test "chapter 12: step 6 multiplies at most 0.6 of a causal square, and needs fewer instructions for a full one" {
+    local five=$BATS_TEST_TMPDIR/5.json six=$BATS_TEST_TMPDIR/6.json
+    counters "$five" 5 len1000_causal
+    counters "$six" 6 len1000_causal
+    [[ $((10 * $(total "$six" tensor_flops))) -le $((6 * $(total "$five" tensor_flops))) ]]
+    counters "$five" 5 len1000
+    counters "$six" 6 len1000
+    echo "$(total "$five" warp_instructions) $(total "$six" warp_instructions)"
+    assert_equal "$(total "$six" tensor_flops)" "$(total "$five" tensor_flops)"
+    [[ $((100 * $(total "$six" warp_instructions))) -lt $((95 * $(total "$five" warp_instructions))) ]]
+}
+
+# --- Broken kernels, each a step with one edit ----------------------------------------------------------------------
+
+# broken FILE.cu SED...: builds the program with one step edited, an edit that changes something; sets BROKEN.
+broken() {
+    local file=$1 dir=$BATS_TEST_TMPDIR/tree nvcc cuda_lib objects
+    shift
+    nvcc=$(sed -n 's/^NVCC *:= *//p' build/config.mk)
+    cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
+    mkdir -p "$dir/chapters/$CHAPTER"
+    ln -sfn "$ROOT/common" "$dir/common"
+    ln -sf "$ROOT/chapters/$CHAPTER/"attention.* "$dir/chapters/$CHAPTER/"
+    sed -E "$@" "chapters/$CHAPTER/$file" >"$dir/chapters/$CHAPTER/$file"
+    run ! cmp -s "chapters/$CHAPTER/$file" "$dir/chapters/$CHAPTER/$file"
+    "$nvcc" -std=c++17 -O3 -lineinfo -gencode arch=compute_80,code=compute_80 -c \
+        -o "$BATS_TEST_TMPDIR/edited.o" "$dir/chapters/$CHAPTER/$file"
+    mapfile -t objects < <(find "build/obj/chapters/$CHAPTER" build/obj/common -name '*.o' ! -name "${file%.cu}.o")
+    BROKEN=$BATS_TEST_TMPDIR/broken
+    g++ -o "$BROKEN" "$BATS_TEST_TMPDIR/edited.o" "${objects[@]}" -L"$cuda_lib" -l:libcudart.so.13 -ldl -lm
+}
+
+# fails STEP CASE: a wrong answer or a fault that names the step's file, whatever the order of the warps.
+fails() {
+    local seed
+    for seed in 0 1 2 3; do
+        run "$SIMGPU" --seed $seed "$BROKEN" --golden "$GOLDEN" --step "$1" --case "$2"
+        [[ $status -eq 1 || $status -eq 3 ]] || fail "seed $seed: exit status $status, expected 1 or 3"
+        assert_output --regexp "$CHAPTER: WRONG in 1 of 1 runs|at .*/chapters/$CHAPTER/step$1_[a-z0-9_]+\.cu:[0-9]+"
+    done
+}
+
+@test "chapter 12: step 1 without one of its barriers fails" {
+    broken step1_basic.cu '/part of the tiles has arrived/d'
+    fails 1 few_queries_causal
+    broken step1_basic.cu '/Everyone has read the tiles before/d'
+    fails 1 few_queries_causal
+    broken step1_basic.cu '/Everyone has Q before anyone writes/d'
+    fails 1 few_queries_causal
+}
+
+@test "chapter 12: a swizzle that only the writer knows fails" {
+    broken step2_swizzled.cu 's/addr \^ cols % 64 \* 2/addr + cols % 64 * 2/'
+    fails 2 len64
+}
+
+@test "chapter 12: step 3's waits, each off by one, fail" {
+    broken step3_two_stage.cu "/part of K has arrived; V/{n;s/wait_group<2>/wait_group<3>/}"
+    fails 3 few_queries_causal
+    broken step3_two_stage.cu "/part of V has arrived; the/{n;s/wait_group<2>/wait_group<3>/}"
+    fails 3 few_queries_causal
+}
+
+@test "chapter 12: step 3 without one of its barriers fails" {
+    broken step3_two_stage.cu "/Every thread's part of K has arrived/d"
+    fails 3 few_queries_causal
+    broken step3_two_stage.cu "/Every thread's part of V has arrived/d"
+    fails 3 few_queries_causal
+}
+
+@test "chapter 12: steps 5 and 6 with a wait off by one, or without a barrier, fail" {
+    local file
+    for file in step5_large_tile.cu step6_less_softmax.cu; do
+        broken $file "/part of V has arrived; the next K/s/wait_group<1>/wait_group<2>/"
+        fails "${file:4:1}" few_queries_causal
+        broken $file "/part of K has arrived/s/wait_group<0>/wait_group<1>/"
+        fails "${file:4:1}" few_queries_causal
+        broken $file "/Every thread's part has/d"
+        fails "${file:4:1}" few_queries_causal
+        broken $file "/Every thread's part of V has arrived/d"
+        fails "${file:4:1}" few_queries_causal
+    done
+}
+
+@test "chapter 12: a mask aligned at the top left, or a skipped rescale that is needed, fails" {
+    broken step6_less_softmax.cu 's/row \+ 1 \+ a\.k_len - a\.q_len/row + 1/'
+    fails 6 few_queries_causal
+    broken step6_less_softmax.cu 's/^( *)O\[i\]\[j\]\[half \* 2\] \*= rescale;/\1;/'
+    fails 6 outliers
+}
