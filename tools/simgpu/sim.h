@@ -29,7 +29,7 @@ typedef int16_t s16;
 typedef int32_t s32;
 typedef int64_t s64;
 
-enum { LANES = 32, MAX_WARPS = 32, NUM_BARRIERS = 16 };
+enum { LANES = 32, MAX_WARPS = 32, NUM_BARRIERS = 16, MAX_CLUSTER = 16 };
 #define ALL_LANES 0xffffffffu
 
 struct warp;
@@ -52,7 +52,16 @@ enum { BANK_REGS, BANK_CONSTS, BANK_SPECIAL, NUM_BANKS };
 /* Executes `in` for the lanes in `mask` (never 0, a subset of w->active). w->pc already points past `in`. */
 typedef void (*exec_fn)(struct warp *w, const struct inst *in, u32 mask);
 
-enum space { SPACE_GENERIC, SPACE_GLOBAL, SPACE_SHARED, SPACE_LOCAL, SPACE_CONST, SPACE_PARAM };
+/* SPACE_SHARED is the block's own shared memory (.shared::cta), SPACE_CLUSTER that of all blocks of the cluster. */
+enum space {
+    SPACE_GENERIC,
+    SPACE_GLOBAL,
+    SPACE_SHARED,
+    SPACE_CLUSTER,
+    SPACE_LOCAL,
+    SPACE_CONST,
+    SPACE_PARAM
+};
 
 struct inst {
     exec_fn exec;
@@ -108,7 +117,10 @@ struct function {
     u32 max_threads; /* .maxntid / .reqntid product, or 1024 */
     u32 cluster[3];  /* .reqnctapercluster, or 0 */
     bool calls;      /* calls functions: needs stack */
-    bool refused;    /* lowering met something unsupported; `why` says what and where */
+    const struct touched *
+        *touched;     /* registers of each instruction, when the function has wgmma: exec/wgmma.h */
+    bool async_reads; /* has instructions that read shared memory through the async proxy */
+    bool refused;     /* lowering met something unsupported; `why` says what and where */
     char *why;
     struct counter **counters; /* with --profile: for each worker, one for each instruction */
 };
@@ -128,12 +140,14 @@ struct module {
     u32 variable_count;
     u8 *consts; /* BANK_CONSTS: every immediate of the module, spread over 32 lanes */
     u32 consts_bytes;
-    struct dynamic_ref {
+    u8 *rank_consts
+        [MAX_CLUSTER]; /* the same for the blocks of each rank in a cluster, while a launch needs them */
+    struct shared_ref {
         u32 offset;
-        s64 addend;
-        bool is64;
-    } * dynamic_refs; /* constants that hold the address of dynamic shared memory */
-    u32 dynamic_ref_count;
+        s64 address; /* for dynamic shared memory: beyond its start, which each launch decides */
+        bool is64, is_dynamic;
+    } * shared_refs; /* constants that hold the address of a shared variable: it contains the block's rank */
+    u32 shared_ref_count;
 };
 
 /* Parses and lowers PTX text. Returns NULL and prints why when the text is not PTX; a kernel that uses an unsupported
@@ -167,6 +181,9 @@ enum split_state {
     SPLIT_INNER,
     SPLIT_WAIT_LANES,
     SPLIT_WAIT_BARRIER,
+    SPLIT_WAIT_CLUSTER,
+    SPLIT_WAIT_REGISTERS,
+    SPLIT_WAIT_GROUP,
     SPLIT_WAIT_OTHER
 };
 struct split {
@@ -180,6 +197,7 @@ struct split {
     struct frame *frame;
     u32 wait_mask; /* SPLIT_WAIT_LANES: the lanes it must be joined by */
     u32 barrier;   /* SPLIT_WAIT_BARRIER: which */
+    u64 phase;     /* SPLIT_WAIT_CLUSTER: the phase of barrier.cluster that must be over */
 };
 enum { MAX_SPLITS = 64, HEAP_BOUNDS = 64 };
 
@@ -209,6 +227,8 @@ struct warp {
     } heap[HEAP_BOUNDS];       /* of global allocations touched lately, by the instruction that did */
     u32 id;                    /* warp index in the block */
     u32 live;                  /* lanes that have not exited */
+    u32 cluster_arrived;       /* lanes that have arrived at barrier.cluster and not waited yet */
+    u64 cluster_phase[LANES];  /* the phase they arrived in */
     s32 current;               /* index of the running split */
     u8 *local;                 /* local memory: 32 x block->launch->local_bytes, lane after lane */
     u8 *special;               /* BANK_SPECIAL storage */
@@ -217,6 +237,9 @@ struct warp {
     bool polled;               /* it has looked at memory that others change, since its turn began */
     u64 gathered;              /* splits that the last warp_gather moved on together with the current one */
     struct async_state *async; /* cp.async groups and the like: exec/async.c */
+    struct wgmma_state *wgmma; /* exec/wgmma.c */
+    u32 registers;             /* a thread, once setmaxnreg has asked; 0: as launched */
+    u32 wgmma_in_flight;       /* products that have not been waited for */
     s32 split_count;           /* splits beyond this index were never used */
     struct split splits[MAX_SPLITS];
 };
@@ -294,9 +317,22 @@ struct block {
     struct warp *warps;
     u32 live_warps; /* warps with a lane that has not exited */
     u32 live_threads;
-    u32 cluster_rank;          /* rank in the cluster, 0 without */
-    struct block **cluster;    /* the cluster's blocks by rank, NULL without */
+    u32 cluster_rank;
+    struct cluster *cluster;
+    u32 register_pool;         /* registers that setmaxnreg.dec has freed */
+    u32 visitors;              /* ranks that have read this block's shared memory since they last met it */
     struct block_async *async; /* mbarriers: exec/async.c */
+    u32 *stamps, clock, last_sync, covered, init_fence, last_barrier,
+        fenced[MAX_WARPS]; /* who wrote shared memory when: exec/proxy.h */
+};
+
+/* Blocks that run together, on one worker, and see each other's shared memory. Without clusters each block is one. */
+struct cluster {
+    u32 size;
+    struct block *block[MAX_CLUSTER]; /* by rank */
+    u32 live_threads;                 /* of all its blocks */
+    u32 arrived;                      /* threads at barrier.cluster in this phase */
+    u64 phase;                        /* completed phases */
 };
 
 struct launch {
@@ -308,6 +344,7 @@ struct launch {
     u8 *params;      /* the kernel's parameter buffer */
     u64 grid_id;
     bool cooperative;
+    bool clustered;      /* launched with a cluster size, be it 1 */
     u64 workspace;       /* cooperative launches: 8 bytes of zeros in global memory, else 0 */
     u32 resident_blocks; /* how many blocks the whole device holds at once */
     int error;           /* set by fault() */
@@ -319,8 +356,8 @@ struct worker {
     struct launch *launch;
     jmp_buf on_fault; /* fault() comes back here */
     u64 executed;
-    struct block **blocks; /* resident ones */
-    u32 block_count, block_capacity;
+    struct cluster **clusters; /* resident ones */
+    u32 cluster_count, cluster_capacity;
 };
 enum { MAX_WORKERS = 64 };
 

@@ -88,11 +88,11 @@ int main()
     config.blockDim = dim3(32);
     cudaLaunchAttribute cluster;
     cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = 2;
+    cluster.val.clusterDim.x = 3; // does not divide the grid
     cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
     config.attrs = &cluster;
     config.numAttrs = 1;
-    EXPECT(refused(cudaErrorNotSupported, cudaLaunchKernelEx(&config, plain, x)));
+    EXPECT(refused(cudaErrorInvalidConfiguration, cudaLaunchKernelEx(&config, plain, x)));
     void *function;
     cudaDriverEntryPointQueryResult found;
     CUDA(cudaGetDriverEntryPointByVersion("cuNoSuchFunction", &function, 12000, cudaEnableDefault, &found));

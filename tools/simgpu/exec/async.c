@@ -11,12 +11,14 @@
  * or, after cp.async.mbarrier.arrive, when somebody waits for the mbarrier's phase and nothing but such arrivals is
  * missing. So a wait that is missing or one group short reads NaN, every time. */
 #include "async.h"
+#include "bulk.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "../front/lower.h"
 #include "memory.h"
+#include "proxy.h"
 #include "warp.h"
 
 enum { MAX_COUNT = (1 << 20) - 1 }; /* of arrivals, and of bytes outstanding either way */
@@ -38,27 +40,9 @@ struct copy {
     u8 data[LANES][16];
 };
 
-struct async_state {
-    struct copy *first, **last; /* in flight, in the order of issue */
-    struct copy *spare;
-    u64 issued;           /* copies so far */
-    u32 committed[LANES]; /* groups that each lane has closed: the number of the one that is open */
-    u32 failed_tests;     /* test_waits in a row that found nothing */
-};
-
-struct mbarrier {
-    u32 offset; /* in the block's shared memory */
-    bool used, live;
-    u64 phase;    /* completed phases */
-    s32 pending;  /* arrivals that this phase still needs */
-    s32 expected; /* arrivals that a phase needs */
-    s32 tx;       /* bytes expected and not yet complete */
-    s32 deferred; /* arrivals by cp.async.mbarrier.arrive that have not happened */
-};
-
 /* cp.async.mbarrier.arrive: lanes that arrive when their copies before number `before` have landed. */
 struct arrival {
-    u32 offset, lanes;
+    u32 offset, lanes; /* the mbarrier, which is the warp's own block's */
     struct warp *warp;
     u64 before;
 };
@@ -84,6 +68,7 @@ void async_start_block(struct block *b)
 {
     struct block_async *a = b->async;
     if (!a) return;
+    for (u32 i = 0; i < a->capacity && a->used; i++) bulk_free(a->table[i].loads);
     if (a->used) memset(a->table, 0, a->capacity * sizeof *a->table);
     a->used = a->arrival_count = a->waiter_count = 0;
 }
@@ -97,6 +82,7 @@ static struct block_async *block_async(struct block *b)
 void async_free_block(struct block *b)
 {
     if (!b->async) return;
+    async_start_block(b);
     free(b->async->table);
     free(b->async->arrivals);
     free(b->async->waiters);
@@ -108,6 +94,7 @@ void async_start_warp(struct warp *w)
 {
     struct async_state *a = w->async;
     if (!a) return;
+    bulk_free(a->stores);
     if (a->first) {
         *a->last = a->spare;
         a->spare = a->first;
@@ -115,7 +102,7 @@ void async_start_warp(struct warp *w)
     *a = (struct async_state){.spare = a->spare, .last = &a->first};
 }
 
-static struct async_state *warp_async(struct warp *w)
+struct async_state *warp_async(struct warp *w)
 {
     if (w->async) return w->async;
     if (!(w->async = calloc(1, sizeof *w->async))) abort();
@@ -262,7 +249,7 @@ static void check_landing(struct warp *w, const struct inst *in, const struct co
 }
 
 /* `w` and `in` wait; the copy may be another warp's. */
-static void land(struct warp *w, const struct inst *in, struct copy *c, u32 lanes)
+static void land(struct warp *w, const struct inst *in, const struct warp *owner, struct copy *c, u32 lanes)
 {
     for (u32 left = lanes; left; left &= left - 1) {
         u32 i = first_lane(left);
@@ -278,6 +265,10 @@ static void land(struct warp *w, const struct inst *in, struct copy *c, u32 lane
             memcpy(c->destination[i], c->data[i], c->bytes);
         }
     }
+    for (u32 left = lanes; left && w->block->stamps; left &= left - 1) {
+        u32 i = first_lane(left);
+        proxy_wrote(w->block, (u32)(c->destination[i] - w->block->shared), c->bytes, owner->id);
+    }
     c->in_flight &= ~lanes;
 }
 
@@ -291,7 +282,7 @@ static void land_copies(struct warp *w, const struct inst *in, struct warp *owne
     for (struct copy **at = &a->first, *c; (c = *at) && c->number < before;) {
         u32 due = 0;
         for (u32 i = 0; i < LANES; i++) due |= (u32)((s32)(a->committed[i] - c->group[i]) > pending) << i;
-        land(w, in, c, due & lanes & c->in_flight);
+        land(w, in, owner, c, due & lanes & c->in_flight);
         if (c->in_flight) {
             at = &c->next;
             continue;
@@ -355,6 +346,12 @@ static bool lower_copy(struct lowering *lo, const struct ptx_inst *p, struct ins
     return lower_address(lo, &p->op[1], &form->source) && lower_address(lo, &p->op[0], in);
 }
 
+/* flags of the instructions that take an mbarrier */
+enum { DROPS = 1, EXPECTS = 2 }; /* arrive */
+enum { PARITY = 1, BLOCKS = 2 }; /* wait */
+enum { NO_INCREMENT = 1 };       /* cp.async.mbarrier.arrive */
+enum { REMOTE = 1 << 8 };        /* it may lie in another block */
+
 /* ---- mbarrier: the object -------------------------------------------------------------------------------------------- */
 
 /* An mbarrier is a 64-bit object in shared memory whose bits PTX does not define. Its state is kept beside the memory, and
@@ -398,34 +395,69 @@ static struct mbarrier *add_slot(struct block_async *a, u32 offset)
     return m;
 }
 
-/* Offsets of the mbarriers that the lanes name. */
-static void mbarrier_offsets(struct warp *w, const struct inst *in, u32 mask, u32 offset[LANES])
+/* Where the mbarriers lie that the lanes name. */
+struct places {
+    struct block *block[LANES];
+    u32 offset[LANES];
+};
+
+static void mbarrier_places(struct warp *w, const struct inst *in, u32 mask, struct places *at)
 {
     u64 address[LANES];
     memory_addresses(w, in, mask, address);
-    memory_resolve(w, in, mask, address, 8, 8, true);
-    for (u32 i = 0; i < LANES; i++) {
-        u64 at = address[i] - (u64)(uintptr_t)w->block->shared;
-        if (at >= w->block->shared_bytes)
-            fault(w, in, 1u << i & mask, ERR_INVALID_ADDRESS_SPACE,
-                  "an mbarrier lies in shared memory of its own block");
-        offset[i] = (u32)at;
+    for (u32 left = mask; left; left &= left - 1) {
+        u32 i = first_lane(left);
+        u64 a = address[i] - (in->space == SPACE_GENERIC ? SHARED_WINDOW : 0);
+        if (a >= WINDOW_BYTES)
+            fault(w, in, 1u << i, ERR_INVALID_ADDRESS_SPACE,
+                  "the generic address 0x%llx is not one of shared memory", (unsigned long long)address[i]);
+        if (a & 7)
+            fault(w, in, 1u << i, ERR_MISALIGNED, "misaligned mbarrier at 0x%llx: must be a multiple of 8",
+                  (unsigned long long)a);
+        at->block[i] = shared_owner(w, in, i, a);
+        at->offset[i] = (u32)(shared_pointer(w, in, i, a, 8, true) - at->block[i]->shared);
+        if (at->block[i] != w->block && !(in->flags & REMOTE))
+            fault(
+                w, in, 1u << i, ERR_INVALID_ADDRESS_SPACE,
+                "the mbarrier lies in block %u of the cluster: another block may arrive there and expect or complete bytes, "
+                "but not wait, initialise or be told the state",
+                at->block[i]->cluster_rank);
     }
 }
 
-static struct mbarrier *live_mbarrier(struct warp *w, const struct inst *in, u32 lane, u32 offset)
+/* Whose state it is, and that it may be used. */
+struct mbarrier *async_mbarrier(struct warp *w, const struct inst *in, u32 lane, struct block *b, u32 offset)
 {
-    struct block_async *a = block_async(w->block);
+    struct block_async *a = block_async(b);
     struct mbarrier *m = a->capacity ? slot(a, offset) : NULL;
     if (!m || !m->live)
-        fault(w, in, 1u << lane, ERR_LAUNCH_FAILURE, "no mbarrier has been initialised at shared offset %u",
-              offset);
+        fault(w, in, 1u << lane, ERR_LAUNCH_FAILURE, "no mbarrier has been initialised at shared offset %u%s",
+              offset, b == w->block ? "" : " of the other block");
     u64 bytes;
-    memcpy(&bytes, w->block->shared + offset, 8);
+    memcpy(&bytes, b->shared + offset, 8);
     if (~bytes)
         fault(w, in, 1u << lane, ERR_LAUNCH_FAILURE,
               "the mbarrier at shared offset %u was overwritten by an ordinary store (0x%016llx)", offset,
               (unsigned long long)bytes);
+    if (b != w->block ? b->cluster->phase == m->init_phase
+                      : w->id != m->init_warp && b->last_barrier <= m->init_time)
+        fault(
+            w, in, 1u << lane, ERR_LAUNCH_FAILURE,
+            "the mbarrier at shared offset %u is used before its mbarrier.init is visible here: no %s since",
+            offset, b != w->block ? "barrier.cluster" : "barrier");
+    return m;
+}
+
+struct mbarrier *async_mbarrier_of_copy(struct warp *w, const struct inst *in, u32 lane, struct block *b,
+                                        u32 offset)
+{
+    struct mbarrier *m = async_mbarrier(w, in, lane, b, offset);
+    if (b->init_fence <= m->init_time)
+        fault(
+            w, in, 1u << lane, ERR_LAUNCH_FAILURE,
+            "the mbarrier at shared offset %u is used by a copy before its mbarrier.init is visible to the async proxy: no "
+            "fence.mbarrier_init or fence.proxy.async since",
+            offset);
     return m;
 }
 
@@ -452,12 +484,13 @@ static void wake(struct block_async *a, u32 offset)
     a->waiter_count = kept;
 }
 
-static void phase_check(struct block_async *a, struct mbarrier *m)
+static void phase_check(struct mbarrier *m)
 {
-    if (m->pending || m->tx) return;
+    if (m->pending || m->tx || m->on_way) return;
     m->phase++;
     m->pending = m->expected;
-    wake(a, m->offset);
+    proxy_synced(m->block);
+    wake(m->block->async, m->offset);
 }
 
 static void arrive(struct warp *w, const struct inst *in, u32 lane, struct mbarrier *m, u32 count)
@@ -468,7 +501,8 @@ static void arrive(struct warp *w, const struct inst *in, u32 lane, struct mbarr
             "over-arrival: %u arrivals at the mbarrier at shared offset %u, where phase %llu lacks only %d of %d (and %d bytes)",
             count, m->offset, (unsigned long long)m->phase, m->pending, m->expected, m->tx);
     m->pending -= (s32)count;
-    phase_check(w->block->async, m);
+    m->block->visitors &= ~(1u << w->block->cluster_rank); /* what it read there, it has read */
+    phase_check(m);
 }
 
 static void add_tx(struct warp *w, const struct inst *in, u32 lane, struct mbarrier *m, s64 bytes)
@@ -479,13 +513,23 @@ static void add_tx(struct warp *w, const struct inst *in, u32 lane, struct mbarr
               "%lld bytes make the tx-count of the mbarrier at shared offset %u %lld: beyond 2^20 - 1",
               (long long)bytes, m->offset, (long long)tx);
     m->tx = (s32)tx;
-    phase_check(w->block->async, m);
+    phase_check(m);
 }
 
-/* Somebody waits for this mbarrier. When nothing is missing but arrivals that follow copies, the copies land now. */
+/* Somebody waits for this mbarrier. When nothing is missing but arrivals that follow copies, and bulk copies that bring all
+ * the bytes expected, the copies land now. */
 static void settle(struct warp *w, const struct inst *in, struct mbarrier *m)
 {
-    struct block_async *a = w->block->async;
+    struct block_async *a = m->block->async;
+    if (m->pending > m->deferred || m->tx != m->on_way) return;
+    while (m->loads) {
+        struct bulk *load = m->loads;
+        m->loads = load->next;
+        m->tx -= (s32)load->bytes;
+        m->on_way -= (s32)load->bytes;
+        bulk_land(w, in, load);
+    }
+    phase_check(m);
     while (m->deferred && m->deferred >= m->pending && !m->tx) {
         u32 at = 0;
         while (a->arrivals[at].offset != m->offset) at++;
@@ -501,14 +545,19 @@ static void settle(struct warp *w, const struct inst *in, struct mbarrier *m)
 
 static void settle_if_awaited(struct warp *w, const struct inst *in, struct mbarrier *m)
 {
-    if (m->deferred && awaited(w->block->async, m->offset)) settle(w, in, m);
+    if ((m->deferred || m->loads) && awaited(m->block->async, m->offset)) settle(w, in, m);
+}
+
+void async_attach(struct warp *w, const struct inst *in, struct mbarrier *m, struct bulk *load)
+{
+    struct bulk **last = &m->loads;
+    while (*last) last = &(*last)->next;
+    *last = load;
+    m->on_way += (s32)load->bytes;
+    settle_if_awaited(w, in, m);
 }
 
 /* ---- mbarrier: instructions -------------------------------------------------------------------------------------------- */
-
-enum { DROPS = 1, EXPECTS = 2 }; /* arrive */
-enum { PARITY = 1, BLOCKS = 2 }; /* wait */
-enum { NO_INCREMENT = 1 };       /* cp.async.mbarrier.arrive */
 
 static u32 count_of(struct warp *w, const struct inst *in, u32 lane)
 {
@@ -521,31 +570,42 @@ static u32 count_of(struct warp *w, const struct inst *in, u32 lane)
 
 static void exec_init(struct warp *w, const struct inst *in, u32 mask)
 {
-    u32 offset[LANES];
-    mbarrier_offsets(w, in, mask, offset);
+    struct places at;
+    mbarrier_places(w, in, mask, &at);
     for (u32 left = mask; left; left &= left - 1) {
         u32 i = first_lane(left);
-        struct mbarrier *m = add_slot(block_async(w->block), offset[i]);
+        u32 offset = at.offset[i];
+        struct mbarrier *m = add_slot(block_async(w->block), offset);
         if (m->live)
             fault(w, in, 1u << i, ERR_LAUNCH_FAILURE,
                   "mbarrier.init of a live mbarrier, at shared offset %u: mbarrier.inval must come first",
-                  offset[i]);
+                  offset);
         s32 count = (s32)count_of(w, in, i);
-        *m = (struct mbarrier){
-            .offset = offset[i], .used = true, .live = true, .pending = count, .expected = count};
-        memset(w->block->shared + offset[i], 0xff, 8);
+        *m = (struct mbarrier){.block = w->block,
+                               .offset = offset,
+                               .used = true,
+                               .live = true,
+                               .pending = count,
+                               .expected = count,
+                               .init_warp = w->id,
+                               .init_time = w->block->clock++,
+                               .init_phase = w->block->cluster->phase};
+        memset(w->block->shared + offset, 0xff, 8);
     }
 }
 
 static void exec_inval(struct warp *w, const struct inst *in, u32 mask)
 {
-    u32 offset[LANES];
-    mbarrier_offsets(w, in, mask, offset);
+    struct places at;
+    mbarrier_places(w, in, mask, &at);
     for (u32 left = mask; left; left &= left - 1) {
         u32 i = first_lane(left);
-        struct mbarrier *m = live_mbarrier(w, in, i, offset[i]);
+        struct mbarrier *m = async_mbarrier(w, in, i, at.block[i], at.offset[i]);
         u64 word = mbarrier_word(m); /* as on an H200, the state is found in the memory now */
-        memcpy(w->block->shared + offset[i], &word, 8);
+        memcpy(w->block->shared + at.offset[i], &word, 8);
+        if (m->loads)
+            fault(w, in, 1u << i, ERR_LAUNCH_FAILURE,
+                  "mbarrier.inval while %d bytes are on their way to complete at it", m->on_way);
         m->live = false;
     }
 }
@@ -554,12 +614,12 @@ static void exec_inval(struct warp *w, const struct inst *in, u32 mask)
  * the same, which PTX leaves undefined, does so on an H200 and here. */
 static void exec_arrive(struct warp *w, const struct inst *in, u32 mask)
 {
-    u32 offset[LANES];
+    struct places at;
     u64 state[LANES];
-    mbarrier_offsets(w, in, mask, offset);
+    mbarrier_places(w, in, mask, &at);
     for (u32 left = mask; left; left &= left - 1) {
         u32 i = first_lane(left), count = in->flags & EXPECTS ? 1 : count_of(w, in, i);
-        struct mbarrier *m = live_mbarrier(w, in, i, offset[i]);
+        struct mbarrier *m = async_mbarrier(w, in, i, at.block[i], at.offset[i]);
         u32 bytes = in->flags & EXPECTS ? ((u32 *)lanes_of(w, in->b))[i] : 0;
         state[i] = (mbarrier_word(m) & ~0xffffffffull) |
                    (in->flags & EXPECTS ? bytes : count); /* the low word, as on an H200 */
@@ -577,12 +637,12 @@ static void exec_arrive(struct warp *w, const struct inst *in, u32 mask)
 /* aux: 1 for complete_tx */
 static void exec_tx(struct warp *w, const struct inst *in, u32 mask)
 {
-    u32 offset[LANES];
+    struct places at;
     const u32 *bytes = lanes_of(w, in->b);
-    mbarrier_offsets(w, in, mask, offset);
+    mbarrier_places(w, in, mask, &at);
     for (u32 left = mask; left; left &= left - 1) {
         u32 i = first_lane(left);
-        struct mbarrier *m = live_mbarrier(w, in, i, offset[i]);
+        struct mbarrier *m = async_mbarrier(w, in, i, at.block[i], at.offset[i]);
         add_tx(w, in, i, m, in->aux ? -(s64)bytes[i] : (s64)bytes[i]);
         settle_if_awaited(w, in, m);
     }
@@ -614,11 +674,13 @@ static void give_way(struct warp *w, const struct inst *in, u32 offset, u32 pari
 /* d: predicate; b: state or parity. try_wait may block for a while; here it does until the phase is over. */
 static void exec_wait(struct warp *w, const struct inst *in, u32 mask)
 {
-    u32 offset[LANES], parity[LANES], done = 0, lane = first_lane(mask), mixed = 0;
-    mbarrier_offsets(w, in, mask, offset);
+    struct places at;
+    const u32 *offset = at.offset;
+    u32 parity[LANES], done = 0, lane = first_lane(mask), mixed = 0;
+    mbarrier_places(w, in, mask, &at);
     for (u32 left = mask; left; left &= left - 1) {
         u32 i = first_lane(left);
-        struct mbarrier *m = live_mbarrier(w, in, i, offset[i]);
+        struct mbarrier *m = async_mbarrier(w, in, i, at.block[i], at.offset[i]);
         if (in->flags & PARITY)
             parity[i] = ((u32 *)lanes_of(w, in->b))[i];
         else
@@ -650,25 +712,33 @@ static void exec_pending_count(struct warp *w, const struct inst *in, u32 mask)
 /* Lanes that name the same mbarrier arrive together, when their copies so far have landed. */
 static void exec_copy_arrive(struct warp *w, const struct inst *in, u32 mask)
 {
-    u32 offset[LANES];
-    mbarrier_offsets(w, in, mask, offset);
+    struct places at;
+    mbarrier_places(w, in, mask, &at);
     for (u32 left = mask; left;) {
         u32 i = first_lane(left), lanes = 0;
-        struct mbarrier *m = live_mbarrier(w, in, i, offset[i]);
+        struct mbarrier *m = async_mbarrier(w, in, i, at.block[i], at.offset[i]);
         struct block_async *a = w->block->async;
-        for (u32 k = 0; k < LANES; k++) lanes |= (u32)(offset[k] == offset[i]) << k;
-        lanes &= left;
+        for (u32 k = 0; k < LANES; k++) lanes |= (u32)(left >> k & 1 && at.offset[k] == at.offset[i]) << k;
+
         left &= ~lanes;
         s32 count = __builtin_popcount(lanes);
         if (!(in->flags & NO_INCREMENT)) m->pending += count;
         if (m->pending > MAX_COUNT)
             fault(w, in, lanes, ERR_LAUNCH_FAILURE,
-                  "the mbarrier at shared offset %u has 2^20 pending arrivals", offset[i]);
+                  "the mbarrier at shared offset %u has 2^20 pending arrivals", at.offset[i]);
         m->deferred += count;
         GROW(a->arrivals, a->arrival_count, a->arrival_capacity);
-        a->arrivals[a->arrival_count++] = (struct arrival){offset[i], lanes, w, warp_async(w)->issued};
+        a->arrivals[a->arrival_count++] = (struct arrival){at.offset[i], lanes, w, warp_async(w)->issued};
         settle_if_awaited(w, in, m);
     }
+}
+
+const struct bulk *async_open_load(const struct block *b)
+{
+    const struct block_async *a = b->async;
+    for (u32 i = 0; a && i < a->capacity; i++)
+        if (a->table[i].loads) return a->table[i].loads;
+    return NULL;
 }
 
 void async_describe_wait(const struct warp *w, const struct split *s, char *out, size_t size)
@@ -686,7 +756,10 @@ void async_describe_wait(const struct warp *w, const struct split *s, char *out,
             m->pending, m->expected);
         if (m->deferred && n > 0 && (size_t)n < size)
             n += snprintf(out + n, size - (size_t)n, ", %d of them to follow copies", m->deferred);
-        if (m->tx && n > 0 && (size_t)n < size)
+        if (m->on_way && m->on_way != m->tx && n > 0 && (size_t)n < size)
+            snprintf(out + n, size - (size_t)n, ", %d bytes expected, but the copies on their way bring %d",
+                     m->tx, m->on_way);
+        else if (m->tx && n > 0 && (size_t)n < size)
             snprintf(out + n, size - (size_t)n, ", %d bytes outstanding", m->tx);
     }
 }
@@ -707,7 +780,7 @@ static bool read_modifiers(struct lowering *lo, const struct ptx_inst *p, struct
     for (u32 k = skip; k < p->mod_count; k++) {
         const char *m = p->mod[k];
         bool known = false;
-        if (streq(m, "shared") || streq(m, "shared::cta")) in->space = SPACE_SHARED, known = true;
+        if (shared_space(m) != SPACE_GENERIC) in->space = shared_space(m), known = true;
         for (u32 q = 0; q < sizeof plain / sizeof *plain; q++) known |= streq(plain[q], m);
         for (const struct flag *f = flags; f && f->name; f++)
             if (streq(f->name, m)) in->flags |= f->bit, known = true;
@@ -721,6 +794,7 @@ static bool lower_cp(struct lowering *lo, const struct ptx_inst *p, struct inst 
     static const struct flag arrive_flags[] = {{"noinc", NO_INCREMENT}, {NULL, 0}};
     const char *what = p->mod_count > 1 && streq(p->mod[0], "async") ? p->mod[1] : "";
     if (streq(what, "ca") || streq(what, "cg")) return lower_copy(lo, p, in);
+    if (streq(what, "bulk") || (p->mod_count && streq(p->mod[0], "reduce"))) return lower_bulk(lo, p, in);
     if (streq(what, "commit_group") && p->op_count == 0) {
         in->exec = exec_commit;
         return true;
@@ -753,6 +827,7 @@ static bool lower_arrive(struct lowering *lo, const struct ptx_inst *p, struct i
     in->exec = exec_arrive;
     if (drops) in->flags |= DROPS;
     if (has_state) in->d = lower_dest(lo, &p->op[0]);
+    if (in->d == NO_OPERAND) in->flags |= REMOTE;
     if (operands == 2) in->b = lower_source(lo, &p->op[1 + has_state], T_U32);
     return lower_address(lo, &p->op[has_state], in);
 }
@@ -789,6 +864,7 @@ static bool lower_mbarrier(struct lowering *lo, const struct ptx_inst *p, struct
         in->b = lower_source(lo, &p->op[1], T_U32);
     } else if ((streq(what, "expect_tx") || streq(what, "complete_tx")) && p->op_count == 2) {
         in->exec = exec_tx;
+        in->flags |= REMOTE;
         in->aux = streq(what, "complete_tx");
         in->b = lower_source(lo, &p->op[1], T_U32);
     } else if (streq(what, "inval") && p->op_count == 1) {

@@ -13,4 +13,46 @@ void async_free_warp(struct warp *w);
 /* What a split in SPLIT_WAIT_OTHER waits for: "the mbarrier at ...". */
 void async_describe_wait(const struct warp *w, const struct split *s, char *out, size_t size);
 
+struct copy;
+struct bulk;
+
+/* What a warp has in flight. */
+struct async_state {
+    struct copy *first, **last; /* cp.async, in the order of issue */
+    struct copy *spare;
+    u64 issued;                /* copies so far */
+    u32 committed[LANES];      /* groups that each lane has closed: the number of the one that is open */
+    u32 failed_tests;          /* test_waits in a row that found nothing */
+    struct bulk *stores;       /* bulk copies from shared memory, in the order of issue: exec/bulk.c */
+    u32 bulk_committed[LANES]; /* their groups */
+};
+struct async_state *warp_async(struct warp *w);
+
+struct mbarrier {
+    struct block *block;
+    u32 offset; /* in the block's shared memory */
+    bool used, live;
+    u32 init_warp, init_time; /* who initialised it, and when by the block's clock (exec/proxy.h) */
+    u64 init_phase;           /* the cluster's phase then */
+    u64 phase;                /* completed phases */
+    s32 pending;              /* arrivals that this phase still needs */
+    s32 expected;             /* arrivals that a phase needs */
+    s32 tx;                   /* bytes expected and not yet complete */
+    s32 deferred;             /* arrivals by cp.async.mbarrier.arrive that have not happened */
+    struct bulk *loads;       /* bulk copies that complete here and have not landed */
+    s32 on_way;               /* their bytes */
+};
+
+/* The live mbarrier at this offset of a block's shared memory; faults for `lane` of `w` when there is none, or it is not yet
+ * visible. `of_copy`: for one that a bulk copy completes, through the async proxy. */
+struct mbarrier *async_mbarrier(struct warp *w, const struct inst *in, u32 lane, struct block *b, u32 offset);
+struct mbarrier *async_mbarrier_of_copy(struct warp *w, const struct inst *in, u32 lane, struct block *b,
+                                        u32 offset);
+
+/* A bulk copy into the block's shared memory that has not landed, or NULL. */
+const struct bulk *async_open_load(const struct block *b);
+
+/* A bulk copy that completes at m is on its way. */
+void async_attach(struct warp *w, const struct inst *in, struct mbarrier *m, struct bulk *load);
+
 #endif

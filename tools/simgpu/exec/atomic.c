@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "../front/lower.h"
+#include "atomic.h"
 #include "memory.h"
 #include "numeric.h"
 
-enum atomic_op { OP_ADD, OP_MIN, OP_MAX, OP_INC, OP_DEC, OP_AND, OP_OR, OP_XOR, OP_EXCH, OP_CAS };
 static const char *const op_names[] = {"add", "min", "max", "inc", "dec", "and", "or", "xor", "exch", "cas"};
 
 static float as_f32(u64 v)
@@ -113,6 +113,21 @@ static bool compare_exchange(u8 *at, u32 bytes, u64 *old, u64 new)
     return __atomic_compare_exchange_n((u64 *)at, old, new, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
+void atomic_update(u8 *at, enum atomic_op op, enum type t, bool in_shared, u64 v)
+{
+    u64 old = 0;
+    memcpy(&old, at, type_bytes(t));
+    while (!compare_exchange(at, type_bytes(t), &old, apply(op, t, in_shared, old, v, 0))) {
+    }
+}
+
+s32 atomic_op_named(const char *name)
+{
+    for (s32 k = 0; k < (s32)(sizeof op_names / sizeof *op_names); k++)
+        if (streq(op_names[k], name)) return k;
+    return -1;
+}
+
 static u64 read_lane(struct warp *w, operand o, u32 lane, u32 bytes)
 {
     u64 v = 0;
@@ -127,7 +142,9 @@ static void exec_atomic(struct warp *w, const struct inst *in, u32 mask)
     u64 at[LANES];
     enum type t = (enum type)in->aux;
     enum atomic_op op = in->flags;
-    u32 in_shared = in->space == SPACE_SHARED ? ALL_LANES : 0; /* its unit rounds and passes NaN otherwise */
+    u32 in_shared = in->space == SPACE_SHARED || in->space == SPACE_CLUSTER
+                        ? ALL_LANES
+                        : 0; /* its unit rounds and passes NaN otherwise */
     u32 n = in->count, bytes = in->bytes;
     w->polled = true;
     memory_addresses(w, in, mask, at);
@@ -182,14 +199,13 @@ static bool lower_atomic(struct lowering *lo, const struct ptx_inst *p, struct i
         const char *m = p->mod[k];
         bool known = false;
         for (u32 q = 0; q < sizeof quiet / sizeof *quiet; q++) known |= streq(quiet[q], m);
-        for (u32 q = 0; q < sizeof op_names / sizeof *op_names; q++)
-            if (streq(op_names[q], m)) op = (s32)q, known = true;
+        if (atomic_op_named(m) >= 0) op = atomic_op_named(m), known = true;
         if (type_named(m) != T_NONE)
             t = type_named(m), known = true;
         else if (streq(m, "global"))
             in->space = SPACE_GLOBAL, known = true;
-        else if (strncmp(m, "shared", 6) == 0)
-            in->space = SPACE_SHARED, known = true;
+        else if (shared_space(m) != SPACE_GENERIC)
+            in->space = shared_space(m), known = true;
         else if (streq(m, "v2"))
             in->count = 2, known = true;
         else if (streq(m, "v4"))

@@ -1,5 +1,8 @@
 /* barrier.c: bar, barrier, fences (PTX ISA, "Parallel Synchronization and Communication Instructions"). */
+#include <string.h>
+
 #include "../front/lower.h"
+#include "proxy.h"
 #include "warp.h"
 
 enum barrier_action { BAR_SYNC, BAR_ARRIVE, BAR_POPC, BAR_AND, BAR_OR };
@@ -38,6 +41,8 @@ void barrier_check(struct block *b, u32 id)
             }
         }
     *bar = (struct barrier){0};
+    proxy_synced(b);
+    b->last_barrier = b->clock;
 }
 
 /* a: barrier number; b: thread count or NO_OPERAND; c: predicate of a reduction (aux: flip); flags: action; count: aligned. */
@@ -100,6 +105,82 @@ static void exec_barrier(struct warp *w, const struct inst *in, u32 mask)
     barrier_check(b, id);
 }
 
+/* ---- barrier.cluster ------------------------------------------------------------------------------------------------ */
+
+void cluster_check(struct cluster *c)
+{
+    if (!c->arrived || c->arrived < c->live_threads) return;
+    c->arrived = 0;
+    c->phase++;
+    for (u32 r = 0; r < c->size; r++) {
+        struct block *b = c->block[r];
+        b->visitors = 0;
+        proxy_synced(b);
+        b->last_barrier = b->clock;
+        for (u32 k = 0; k < b->warp_count; k++)
+            for (s32 i = 0; i < b->warps[k].split_count; i++)
+                if (b->warps[k].splits[i].state == SPLIT_WAIT_CLUSTER)
+                    b->warps[k].splits[i].state = SPLIT_READY;
+    }
+}
+
+void cluster_leave(struct warp *w, u32 lanes)
+{
+    struct cluster *c = w->block->cluster;
+    for (u32 left = lanes & w->cluster_arrived; left; left &= left - 1)
+        c->arrived -= w->cluster_phase[first_lane(left)] == c->phase;
+    w->cluster_arrived &= ~lanes;
+}
+
+/* Each thread arrives once a phase, and waits before it arrives again. */
+static void exec_cluster_arrive(struct warp *w, const struct inst *in, u32 mask)
+{
+    struct cluster *c = w->block->cluster;
+    if (in->count && mask != w->live) {
+        mask = warp_gather(w, in, mask, ALL_LANES, false);
+        if (!mask) return;
+    }
+    if (mask & w->cluster_arrived)
+        fault(w, in, mask & w->cluster_arrived, ERR_LAUNCH_FAILURE,
+              "a second barrier.cluster.arrive without a barrier.cluster.wait between");
+    w->cluster_arrived |= mask;
+    for (u32 left = mask; left; left &= left - 1) w->cluster_phase[first_lane(left)] = c->phase;
+    c->arrived += (u32)__builtin_popcount(mask);
+    cluster_check(c);
+}
+
+static void exec_cluster_wait(struct warp *w, const struct inst *in, u32 mask)
+{
+    struct cluster *c = w->block->cluster;
+    if (mask & ~w->cluster_arrived)
+        fault(w, in, mask & ~w->cluster_arrived, ERR_LAUNCH_FAILURE,
+              "barrier.cluster.wait without a barrier.cluster.arrive before");
+    if (w->cluster_phase[first_lane(mask)] == c->phase) {
+        warp_park(w, SPLIT_WAIT_CLUSTER, warp_index_of(w, in)); /* tries again when the phase is over */
+        return;
+    }
+    w->cluster_arrived &= ~mask;
+}
+
+/* barrier.cluster.arrive{.release, .relaxed}{.aligned};  barrier.cluster.wait{.acquire}{.aligned} */
+static bool lower_cluster(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    for (u32 k = 1; k < p->mod_count; k++) {
+        const char *m = p->mod[k];
+        if (streq(m, "arrive"))
+            in->exec = exec_cluster_arrive;
+        else if (streq(m, "wait"))
+            in->exec = exec_cluster_wait;
+        else if (streq(m, "aligned"))
+            in->count = 1;
+        else if (!streq(m, "release") && !streq(m, "relaxed") && !streq(m, "acquire"))
+            return refuse(lo, p, "the modifier .%s is not supported", m);
+    }
+    return in->exec && !p->op_count ? true : refuse(lo, p, "this form of barrier.cluster");
+}
+
+/* ---- Lowering ---------------------------------------------------------------------------------------------------------- */
+
 static void exec_warp_sync(struct warp *w, const struct inst *in, u32 mask)
 {
     const u32 *member = lanes_of(w, in->a);
@@ -111,6 +192,7 @@ static void exec_warp_sync(struct warp *w, const struct inst *in, u32 mask)
 /* bar{.cta}.sync a{, b};  bar.arrive a, b;  bar.red.popc.u32 d, a{, b}, p;  barrier: the same, `aligned` only if it says so. */
 static bool lower_bar(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
+    if (p->mod_count && streq(p->mod[0], "cluster")) return lower_cluster(lo, p, in);
     s32 action = -1;
     bool aligned = streq(p->opcode, "bar"), reduces = false;
     for (u32 k = 0; k < p->mod_count; k++) {
@@ -160,8 +242,45 @@ static void exec_fence(struct warp *w, const struct inst *in, u32 mask)
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
+/* fence.proxy.async: flags on when it is for shared memory. */
+static void exec_proxy_fence(struct warp *w, const struct inst *in, u32 mask)
+{
+    (void)mask;
+    if (in->flags) {
+        proxy_fence(w);
+        w->block->init_fence = w->block->clock;
+    }
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+/* fence.mbarrier_init.release.cluster: after it, others and the async proxy may use the mbarriers initialised before. */
+static void exec_init_fence(struct warp *w, const struct inst *in, u32 mask)
+{
+    (void)in, (void)mask;
+    w->block->init_fence = ++w->block->clock;
+}
+
+/* fence.proxy.alias;  fence.proxy.async{.global, .shared::cta, .shared::cluster};  fence.proxy.tensormap::generic... */
+static bool lower_proxy_fence(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    const char *kind = p->mod_count > 1 ? p->mod[1] : "", *space = p->mod_count > 2 ? p->mod[2] : "";
+    if (streq(kind, "alias") || strncmp(kind, "tensormap", 9) == 0) {
+        in->exec = exec_proxy_fence;
+        return true;
+    }
+    if (strncmp(kind, "async", 5) != 0) return refuse(lo, p, "the modifier .%s is not supported", kind);
+    in->exec = exec_proxy_fence;
+    in->flags = !streq(space, "global");
+    return true;
+}
+
 static bool lower_fence(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
+    if (p->mod_count && streq(p->mod[0], "proxy")) return lower_proxy_fence(lo, p, in);
+    if (p->mod_count && streq(p->mod[0], "mbarrier_init")) {
+        in->exec = exec_init_fence;
+        return true;
+    }
     static const char *const known[] = {"sc",      "acq_rel", "acquire", "release", "cta",
                                         "cluster", "gpu",     "sys",     "gl",      "level"};
     for (u32 k = 0; k < p->mod_count; k++) {

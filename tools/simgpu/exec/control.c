@@ -328,7 +328,7 @@ static void exec_widen(struct warp *w, const struct inst *in, u32 mask)
 
 static void exec_is_cluster(struct warp *w, const struct inst *in, u32 mask)
 {
-    set_predicate(w, in->d, mask, w->block->cluster ? ALL_LANES : 0);
+    set_predicate(w, in->d, mask, w->block->launch->clustered ? ALL_LANES : 0);
 }
 
 enum { CLOCK_CYCLES, CLOCK_CYCLES_HIGH, CLOCK_NANOSECONDS, CLOCK_NANOSECONDS_HIGH };
@@ -476,6 +476,50 @@ static bool lower_nothing(struct lowering *lo, const struct ptx_inst *p, struct 
     return true;
 }
 
+/* ---- Register pool -------------------------------------------------------------------------------------------------------------- */
+
+/* setmaxnreg: a block's registers are those of its kernel's launch bounds; what a warp gives up goes to the block's pool, and
+ * a warp that asks for more waits until the pool has as many (measured on an H200). imm: registers a thread; flags: inc. */
+static void exec_setmaxnreg(struct warp *w, const struct inst *in, u32 mask)
+{
+    struct block *b = w->block;
+    u32 want = (u32)in->imm;
+    if (mask != w->live || w->live != ALL_LANES) {
+        mask = warp_gather(w, in, mask, ALL_LANES, false);
+        if (!mask) return;
+    }
+    if (!w->registers) {
+        w->registers = 65536 / b->launch->kernel->max_threads / 8 * 8;
+        if (w->registers > 248) w->registers = 248;
+    }
+    if (in->flags ? want < w->registers : want > w->registers)
+        fault(w, in, mask, ERR_LAUNCH_FAILURE, "setmaxnreg.%s to %u registers, but the warp has %u",
+              in->flags ? "inc" : "dec", want, w->registers);
+    if (in->flags && (want - w->registers) * LANES > b->register_pool) {
+        warp_park(w, SPLIT_WAIT_REGISTERS,
+                  warp_index_of(w, in)); /* tries again when a warp has given some up */
+        return;
+    }
+    b->register_pool += (w->registers - want) * LANES;
+    w->registers = want;
+    for (u32 k = 0; k < b->warp_count && !in->flags; k++)
+        for (s32 i = 0; i < b->warps[k].split_count; i++)
+            if (b->warps[k].splits[i].state == SPLIT_WAIT_REGISTERS)
+                b->warps[k].splits[i].state = SPLIT_READY;
+}
+
+static bool lower_setmaxnreg(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    if (p->op_count != 1 || p->op[0].kind != OPERAND_IMM || has_mod(p, "inc") == has_mod(p, "dec"))
+        return refuse(lo, p, "this form of setmaxnreg");
+    in->imm = (s64)p->op[0].imm;
+    if (in->imm < 24 || in->imm > 256 || in->imm % 8)
+        return refuse(lo, p, "%lld registers; it must be 24 to 256, a multiple of 8", (long long)in->imm);
+    in->flags = has_mod(p, "inc");
+    in->exec = exec_setmaxnreg;
+    return true;
+}
+
 const struct opcode control_opcodes[] = {
     {"bra", lower_bra},
     {"brx", lower_brx},
@@ -484,6 +528,8 @@ const struct opcode control_opcodes[] = {
     {"exit", lower_exit_instruction},
     {"trap", lower_trap},
     {"nanosleep", lower_nanosleep},
+    {"griddepcontrol", lower_nothing},
+    {"setmaxnreg", lower_setmaxnreg},
     {"brkpt", lower_nothing},
     {"pmevent", lower_nothing},
     {NULL, NULL},

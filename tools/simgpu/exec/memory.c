@@ -5,6 +5,7 @@
 
 #include "../front/lower.h"
 #include "../runtime/heap.h"
+#include "proxy.h"
 #include "warp.h"
 
 /* ---- Addresses --------------------------------------------------------------------------------------------------------- */
@@ -111,34 +112,56 @@ static void check_global(struct warp *w, const struct inst *in, u32 mask, const 
             check_global_lane(w, in, i, address[i], bytes, align, is_write);
 }
 
-u8 *shared_pointer(struct warp *w, u64 a, u32 bytes)
+struct block *shared_owner(struct warp *w, const struct inst *in, u32 lane, u64 a)
 {
-    struct block *b = w->block;
-    u32 rank = (u32)(a >> 24), at = (u32)a & 0xffffff;
-    if (rank != b->cluster_rank && (rank || b->cluster)) {
-        if (!b->cluster || rank >= w->block->launch->cluster[0] * w->block->launch->cluster[1] *
-                                       w->block->launch->cluster[2])
-            return NULL;
-        b = b->cluster[rank];
-    }
+    struct block *own = w->block, *b;
+    struct cluster *c = own->cluster;
+    u64 rank = a >> 24;
+    if (rank == own->cluster_rank) return own;
+    if (in->space == SPACE_SHARED && rank < c->size)
+        fault(
+            w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
+            "shared address 0x%08llx lies in block %llu of the cluster: .shared::cta reaches only the block's own (%u)",
+            (unsigned long long)a, (unsigned long long)rank, own->cluster_rank);
+    if (rank >= c->size)
+        fault(w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
+              "shared address 0x%08llx lies in block %llu of a cluster of %u: out of bounds",
+              (unsigned long long)a, (unsigned long long)rank, c->size);
+    b = c->block[rank];
+    if (!b->live_threads)
+        fault(
+            w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
+            "block %llu of the cluster, (%u,%u,%u), has exited: its shared memory is gone (a barrier.cluster at its end would keep it)",
+            (unsigned long long)rank, b->ctaid[0], b->ctaid[1], b->ctaid[2]);
+    if (!c->phase)
+        fault(
+            w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
+            "shared memory of block %llu of the cluster before any barrier.cluster: it may not have started",
+            (unsigned long long)rank);
+    return b;
+}
+
+u8 *shared_pointer(struct warp *w, const struct inst *in, u32 lane, u64 a, u32 bytes, bool is_write)
+{
+    struct block *b = shared_owner(w, in, lane, a);
+    u32 at = (u32)a & 0xffffff;
     if ((u64)at + bytes <= GROUPS_SCRATCH) return b->reserved + at;
-    return at >= SHARED_BASE && (u64)at + bytes <= (u64)SHARED_BASE + b->shared_bytes
-               ? b->shared + (at - SHARED_BASE)
-               : NULL;
+    if (at < SHARED_BASE || (u64)at + bytes > (u64)SHARED_BASE + b->shared_bytes)
+        fault(
+            w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
+            "out of bounds: %s of %u bytes at shared offset %lld; the block has %u bytes of shared memory (%u static, %u dynamic)",
+            is_write ? "write" : "read", bytes, (long long)at - SHARED_BASE, b->shared_bytes,
+            b->shared_bytes - b->launch->dynamic_bytes, b->launch->dynamic_bytes);
+    if (b != w->block && !is_write) b->visitors |= 1u << w->block->cluster_rank;
+    if (b->stamps && is_write) proxy_wrote(b, at - SHARED_BASE, bytes, b == w->block ? w->id : WRITER_REMOTE);
+    return b->shared + (at - SHARED_BASE);
 }
 
 static u64 check_shared_lane(struct warp *w, const struct inst *in, u32 lane, u64 a, u32 bytes, u32 align,
                              bool is_write)
 {
     if (a & (align - 1)) misaligned(w, in, lane, "shared", a, align);
-    u8 *p = shared_pointer(w, a, bytes);
-    if (!p)
-        fault(
-            w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
-            "out of bounds: %s of %u bytes at shared offset %lld; the block has %u bytes of shared memory (%u static, %u dynamic)",
-            is_write ? "write" : "read", bytes, (long long)a - SHARED_BASE, w->block->shared_bytes,
-            w->block->shared_bytes - w->block->launch->dynamic_bytes, w->block->launch->dynamic_bytes);
-    return (u64)(uintptr_t)p;
+    return (u64)(uintptr_t)shared_pointer(w, in, lane, a, bytes, is_write);
 }
 
 static u64 check_local_lane(struct warp *w, const struct inst *in, u32 lane, u64 a, u32 bytes, u32 align,
@@ -164,6 +187,12 @@ static u64 resolve_generic_lane(struct warp *w, const struct inst *in, u32 lane,
     return a;
 }
 
+u8 *global_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address, u32 bytes, bool is_write)
+{
+    if (!in_bounds(w, in, address, bytes)) check_global_lane(w, in, lane, address, bytes, 1, is_write);
+    return (u8 *)(uintptr_t)address;
+}
+
 u8 *host_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address, u32 bytes, bool is_write)
 {
     return (u8 *)(uintptr_t)resolve_generic_lane(w, in, lane, address, bytes, 1, is_write);
@@ -177,9 +206,11 @@ static void resolve_shared(struct warp *w, const struct inst *in, u32 mask, u64 
         host = (u64)(uintptr_t)b->shared;
     u64 span = size - bytes;
     if (w->counters) count_shared(w, in, mask, address, bytes);
-    if (!b->cluster_rank)
-        for (int i = 0; i < LANES; i++) bad |= (u64)(address[i] - own > span) | (address[i] & (align - 1));
-    if (!bad && !b->cluster_rank) {
+    for (int i = 0; i < LANES; i++) bad |= (u64)(address[i] - own > span) | (address[i] & (align - 1));
+    if (!bad) {
+        if (b->stamps && is_write)
+            for (u32 left = mask; left; left &= left - 1)
+                proxy_wrote(w->block, (u32)(address[first_lane(left)] - own), bytes, w->id);
         for (int i = 0; i < LANES; i++) address[i] += host - own;
         return;
     }
@@ -200,7 +231,7 @@ void memory_resolve(struct warp *w, const struct inst *in, u32 mask, u64 address
         if (global) {
             space = SPACE_GLOBAL;
         } else if (same && window == SHARED_WINDOW) {
-            space = SPACE_SHARED;
+            space = SPACE_CLUSTER;
             for (int i = 0; i < LANES; i++) address[i] -= SHARED_WINDOW;
         } else {
             for (u32 i = 0; i < LANES; i++)
@@ -210,7 +241,8 @@ void memory_resolve(struct warp *w, const struct inst *in, u32 mask, u64 address
         }
     }
     switch (space) {
-    case SPACE_SHARED: resolve_shared(w, in, mask, address, bytes, align, is_write); break;
+    case SPACE_SHARED:
+    case SPACE_CLUSTER: resolve_shared(w, in, mask, address, bytes, align, is_write); break;
     case SPACE_LOCAL:
         for (u32 i = 0; i < LANES; i++)
             if (mask >> i & 1) address[i] = check_local_lane(w, in, i, address[i], bytes, align, is_write);
@@ -248,8 +280,8 @@ static inline bool apart(const u64 address[LANES], u32 step)
 static inline bool shared_words(struct warp *w, const struct inst *in, u32 word[LANES])
 {
     const struct block *b = w->block;
-    u32 base = SHARED_BASE - (u32)in->imm, span = b->shared_bytes - 4,
-        bad = b->cluster_rank | (b->shared_bytes < 4);
+    u32 base = (b->cluster_rank << 24) + SHARED_BASE - (u32)in->imm, span = b->shared_bytes - 4,
+        bad = b->shared_bytes < 4;
     if (in->addr64) {
         const u64 *a = lanes_of(w, in->a);
         u64 high = 0;
@@ -360,6 +392,10 @@ static inline bool store_32_fast(struct warp *w, const struct inst *in, const u3
     if (in->space == SPACE_SHARED) {
         u32 word[LANES], *shared = (u32 *)w->block->shared;
         if (!shared_words(w, in, word)) return false;
+        if (w->block->stamps) {
+            u32 *stamps = w->block->stamps, stamp = w->block->clock << WRITER_BITS | w->id;
+            for (int i = 0; i < LANES; i++) stamps[word[i] / 4] = stamp;
+        }
         for (int i = 0; i < LANES; i++) shared[word[i]] = v[i];
         return true;
     }
@@ -445,6 +481,12 @@ static void store_arg(struct warp *w, const struct inst *in, u32 mask)
                    (const u8 *)lanes_of(w, in->more[k]) + i * (u32)(in->flags >> 8), in->bytes);
 }
 
+enum space shared_space(const char *m)
+{
+    if (streq(m, "shared") || streq(m, "shared::cta")) return SPACE_SHARED;
+    return streq(m, "shared::cluster") ? SPACE_CLUSTER : SPACE_GENERIC;
+}
+
 /* Modifiers that say how the hardware should cache or order the access; each access here is already visible to all. */
 static bool is_hint(const char *m)
 {
@@ -468,8 +510,8 @@ static bool read_modifiers(struct lowering *lo, const struct ptx_inst *p, struct
             *type = t;
         else if (streq(m, "global"))
             in->space = SPACE_GLOBAL;
-        else if (strncmp(m, "shared", 6) == 0)
-            in->space = SPACE_SHARED;
+        else if (shared_space(m) != SPACE_GENERIC)
+            in->space = shared_space(m);
         else if (streq(m, "local"))
             in->space = SPACE_LOCAL;
         else if (streq(m, "const"))
@@ -612,7 +654,9 @@ static void exec_isspacep(struct warp *w, const struct inst *in, u32 mask)
     const u64 *a = lanes_of(w, in->a);
     u32 yes = 0;
     for (u32 i = 0; i < LANES; i++) {
-        enum space s = a[i] - SHARED_WINDOW < WINDOW_BYTES  ? SPACE_SHARED
+        bool shared = a[i] - SHARED_WINDOW < WINDOW_BYTES,
+             own = shared && (u32)a[i] >> 24 == w->block->cluster_rank;
+        enum space s = shared                               ? SPACE_CLUSTER
                        : a[i] - LOCAL_WINDOW < WINDOW_BYTES ? SPACE_LOCAL
                                                             : SPACE_GLOBAL;
         u64 params = (u64)(uintptr_t)w->block->launch->params;
@@ -621,7 +665,7 @@ static void exec_isspacep(struct warp *w, const struct inst *in, u32 mask)
             s = SPACE_PARAM;
         else if (s == SPACE_GLOBAL && heap_find(a[i], &found) && found.kind == ALLOCATION_CONST)
             s = SPACE_CONST;
-        yes |= (u32)(s == in->space) << i;
+        yes |= (u32)(s == in->space || (own && in->space == SPACE_SHARED)) << i;
     }
     set_predicate(w, in->d, mask, yes);
 }
@@ -632,7 +676,7 @@ static bool lower_isspacep(struct lowering *lo, const struct ptx_inst *p, struct
         const char *name;
         enum space space;
     } spaces[] = {{"global", SPACE_GLOBAL},      {"shared", SPACE_SHARED},
-                  {"shared::cta", SPACE_SHARED}, {"shared::cluster", SPACE_SHARED},
+                  {"shared::cta", SPACE_SHARED}, {"shared::cluster", SPACE_CLUSTER},
                   {"local", SPACE_LOCAL},        {"const", SPACE_CONST},
                   {"param", SPACE_PARAM}};
     for (u32 k = 0; k < sizeof spaces / sizeof *spaces; k++)
@@ -644,6 +688,55 @@ static bool lower_isspacep(struct lowering *lo, const struct ptx_inst *p, struct
             return true;
         }
     return refuse(lo, p, "this state space");
+}
+
+/* ---- Addresses in a cluster --------------------------------------------------------------------------------------------- */
+
+/* A shared address holds the rank of its block in bits 24 and up (as on an H200): mapa replaces it, getctarank reads it. */
+static void exec_mapa(struct warp *w, const struct inst *in, u32 mask)
+{
+    const u32 *rank = lanes_of(w, in->b), size = w->block->cluster->size;
+    const u64 *wide = lanes_of(w, in->a);
+    const u32 *narrow = lanes_of(w, in->a);
+    for (u32 i = 0; i < LANES; i++) {
+        if (!(mask >> i & 1)) continue;
+        u64 from = in->bytes == 8 ? wide[i] : narrow[i];
+        if (rank[i] >= size)
+            fault(w, in, 1u << i, ERR_ILLEGAL_ADDRESS, "block %u of a cluster of %u", rank[i], size);
+        if (in->space == SPACE_GENERIC && from - SHARED_WINDOW >= WINDOW_BYTES)
+            fault(w, in, 1u << i, ERR_INVALID_ADDRESS_SPACE,
+                  "the generic address 0x%llx is not one of shared memory", (unsigned long long)from);
+        u64 to = (from & ~0xff000000ull) | (u64)rank[i] << 24;
+        if (in->bytes == 8)
+            ((u64 *)lanes_of(w, in->d))[i] = to;
+        else
+            ((u32 *)lanes_of(w, in->d))[i] = (u32)to;
+    }
+}
+
+static void exec_getctarank(struct warp *w, const struct inst *in, u32 mask)
+{
+    const u64 *wide = lanes_of(w, in->a);
+    const u32 *narrow = lanes_of(w, in->a);
+    u32 *d = lanes_of(w, in->d);
+    for (u32 i = 0; i < LANES; i++)
+        if (mask >> i & 1) d[i] = (u32)(in->bytes == 8 ? wide[i] : narrow[i]) >> 24;
+}
+
+/* mapa{.shared::cluster}.u32/.u64 d, a, rank;  getctarank likewise d, a */
+static bool lower_cluster_address(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    bool maps = streq(p->opcode, "mapa");
+    enum type type = mod_type(p, 0);
+    if ((type != T_U32 && type != T_U64) || p->op_count != 2 + (u32)maps)
+        return refuse(lo, p, "this form of %s", p->opcode);
+    in->space = p->mod_count > 1 ? shared_space(p->mod[0]) : SPACE_GENERIC;
+    in->bytes = (u8)type_bytes(type);
+    in->exec = maps ? exec_mapa : exec_getctarank;
+    in->d = lower_dest(lo, &p->op[0]);
+    in->a = lower_source(lo, &p->op[1], type);
+    if (maps) in->b = lower_source(lo, &p->op[2], T_U32);
+    return true;
 }
 
 /* ---- Caching hints --------------------------------------------------------------------------------------------------------- */
@@ -677,6 +770,8 @@ const struct opcode memory_opcodes[] = {
     {"st", lower_st},
     {"cvta", lower_cvta},
     {"isspacep", lower_isspacep},
+    {"mapa", lower_cluster_address},
+    {"getctarank", lower_cluster_address},
     {"prefetch", lower_hint},
     {"prefetchu", lower_hint},
     {"applypriority", lower_hint},

@@ -20,8 +20,16 @@ void memory_resolve(struct warp *w, const struct inst *in, u32 mask, u64 address
 /* One lane's generic address, likewise. */
 u8 *host_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address, u32 bytes, bool is_write);
 
-/* The memory behind shared address `a` (its rank bits may name another block of the cluster), or NULL. */
-u8 *shared_pointer(struct warp *w, u64 a, u32 bytes);
+/* One lane's address of global memory, likewise; any alignment. */
+u8 *global_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address, u32 bytes, bool is_write);
+
+/* The block of the cluster in whose shared memory address `a` lies, by its rank bits, and the memory behind it; faults when
+ * `in` may not reach it. */
+struct block *shared_owner(struct warp *w, const struct inst *in, u32 lane, u64 a);
+u8 *shared_pointer(struct warp *w, const struct inst *in, u32 lane, u64 a, u32 bytes, bool is_write);
+
+/* SPACE_SHARED or SPACE_CLUSTER for the modifiers that name them, SPACE_GENERIC for any other. */
+enum space shared_space(const char *m);
 
 /* With --profile: count an access to shared memory (addresses are shared addresses) or global memory. */
 void count_shared(struct warp *w, const struct inst *in, u32 mask, const u64 address[LANES], u32 bytes);

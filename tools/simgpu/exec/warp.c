@@ -6,6 +6,8 @@
 
 #include "../report/report.h"
 #include "async.h"
+#include "bulk.h"
+#include "wgmma.h"
 
 /* ---- The current split ------------------------------------------------------------------------------------------------- */
 
@@ -22,7 +24,7 @@ static void enter_frame(struct warp *w, struct frame *f)
 {
     w->frame = f;
     w->bank[BANK_REGS] = f->regs;
-    w->bank[BANK_CONSTS] = f->fn->module->consts;
+    w->bank[BANK_CONSTS] = f->fn->module->rank_consts[w->block->cluster_rank];
     w->counters = f->fn->counters ? f->fn->counters[w->block->worker->index] : NULL;
 }
 
@@ -91,6 +93,26 @@ static void run_counting(struct warp *w)
     }
 }
 
+/* While wgmma products are in flight, every instruction is held against their registers. */
+static void run_watching(struct warp *w)
+{
+    while (w->budget > 0) {
+        w->budget--;
+        const struct inst *in = w->pc++;
+        u32 mask = w->active;
+        if (in->guard != NO_OPERAND)
+            mask &= *(u32 *)(w->bank[BANK_REGS] + (in->guard & BANK_OFFSET)) ^ in->guard_flip;
+        if (w->counters) {
+            struct counter *c = &w->counters[warp_index_of(w, in)];
+            c->warps++;
+            c->lanes += (u32)__builtin_popcount(mask);
+        }
+        if (!mask) continue;
+        wgmma_watch(w, in);
+        in->exec(w, in, mask);
+    }
+}
+
 /* A leaf that used up its quantum and looked at memory that others change may be spinning on what a lane does that
  * already waits to meet it: a lock's holder, say. Lanes that wait are then let go on alone, so that every lane makes
  * progress. */
@@ -128,7 +150,9 @@ bool warp_run(struct warp *w, s32 quantum)
         enter(w, i);
         s32 before = w->budget;
         w->unused_budget = -1;
-        if (w->counters)
+        if (wgmma_watching(w))
+            run_watching(w);
+        else if (w->counters)
             run_counting(w);
         else
             run(w);
@@ -261,10 +285,21 @@ void warp_exit(struct warp *w, u32 lanes)
     w->live &= ~lanes;
     w->active &= ~lanes;
     b->live_threads -= (u32)__builtin_popcount(lanes);
+    b->cluster->live_threads -= (u32)__builtin_popcount(lanes);
+    cluster_leave(w, lanes);
+    bulk_leave(w, lanes);
+    if (!b->live_threads && b->visitors)
+        fault(
+            w, w->pc - 1, lanes, ERR_LAUNCH_FAILURE,
+            "the block leaves, but block %u of its cluster has read its shared memory and no barrier.cluster (or arrival at an "
+            "mbarrier of this block) says that it is done",
+            first_lane(b->visitors));
     if (!w->live) b->live_warps--;
+    if (!w->live) wgmma_leave(w);
     if (!w->active) dissolve(w);
     for (u32 id = 0; id < NUM_BARRIERS; id++)
         if (b->barriers[id].arrived) barrier_check(b, id);
+    cluster_check(b->cluster);
     /* Lanes that wait for the ones that just left need wait no longer. */
     for (s32 i = 0; i < w->split_count; i++)
         if (w->splits[i].state == SPLIT_WAIT_LANES) w->splits[i].state = SPLIT_READY;
@@ -468,6 +503,8 @@ void warp_start(struct warp *w, struct block *b, u32 id)
     u32 first = id * LANES, left = b->threads - first;
     w->block = b;
     w->id = id;
+    w->cluster_arrived = 0;
+    w->registers = 0;
     if (!root) {
         root = w->root = calloc(1, sizeof *root);
         w->special = frame_memory(NUM_SPECIAL * 4 * LANES);
@@ -487,6 +524,7 @@ void warp_start(struct warp *w, struct block *b, u32 id)
         (struct split){.state = SPLIT_READY, .mask = w->live, .reconverge = -1, .parent = -1, .frame = root};
     w->current = 0;
     async_start_warp(w);
+    wgmma_start_warp(w);
     set_special_registers(w);
 }
 
@@ -500,6 +538,7 @@ void warp_free_frames(struct warp *w)
         free(w->root);
     }
     async_free_warp(w);
+    wgmma_free_warp(w);
     free(w->special);
     free(w->local);
 }

@@ -42,6 +42,11 @@ void warp_return(struct warp *w);
 /* Whether the barrier is complete now that a thread arrived or exited; if so its waiters become ready. */
 void barrier_check(struct block *b, u32 id);
 
+/* The same for barrier.cluster. */
+void cluster_check(struct cluster *c);
+/* These lanes exit: those that have arrived at barrier.cluster count no more. */
+void cluster_leave(struct warp *w, u32 lanes);
+
 static inline u32 warp_index_of(const struct warp *w, const struct inst *in)
 {
     return (u32)(in - w->frame->fn->code);

@@ -28,4 +28,15 @@ bool ends_block(const struct ptx_inst *p);
 void add_range(struct function *fn, u32 offset, u32 count, u32 lane_bytes);
 u32 place_registers(struct parsed_function *f, const struct flow *g, u32 *bytes);
 
+/* Calls visit for every register of an operand; that an instruction reads; that it writes. */
+typedef void visit_fn(struct reg *r, void *context);
+void visit_operand(const struct ptx_operand *o, visit_fn *visit, void *context);
+void visit_uses(const struct ptx_inst *p, visit_fn *visit, void *context);
+void visit_definitions(const struct ptx_inst *p, visit_fn *visit, void *context);
+
+/* Notes the registers of wgmma instructions, and where a wgmma.fence is missing (front/warpgroup.c). */
+void warpgroup_prepare(struct parsed_function *f, const struct flow *g);
+/* What an instruction touches, once registers have places; NULL: nothing. */
+const struct touched *warpgroup_touched(const struct ptx_inst *p);
+
 #endif

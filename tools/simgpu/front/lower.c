@@ -8,8 +8,8 @@
 #include "lower.h"
 
 static const struct opcode *const families[] = {
-    integer_opcodes, float_opcodes, convert_opcodes, memory_opcodes, atomic_opcodes,
-    control_opcodes, warp_opcodes,  barrier_opcodes, tensor_opcodes, async_opcodes};
+    integer_opcodes, float_opcodes,   convert_opcodes, memory_opcodes, atomic_opcodes, control_opcodes,
+    warp_opcodes,    barrier_opcodes, tensor_opcodes,  async_opcodes,  wgmma_opcodes};
 
 /* ---- Modifiers ------------------------------------------------------------------------------------------------------ */
 
@@ -135,13 +135,22 @@ operand lower_const(struct lowering *lo, u64 value, u32 bytes)
     return BANK_CONSTS << BANK_SHIFT | e->offset;
 }
 
-/* The address of dynamic shared memory depends on the kernel: a constant of its own that each launch sets. */
-static operand dynamic_shared_const(struct lowering *lo, s64 addend, bool is64)
+/* The address of a shared variable depends on the block's rank in its cluster, and that of dynamic shared memory on the
+ * kernel: a constant of its own that each launch sets. */
+static operand shared_const(struct lowering *lo, u64 address, bool is64, bool is_dynamic)
 {
     struct module *m = lo->p->module;
-    operand o = lower_const(lo, 0x5eedull << 48 | m->dynamic_ref_count, is64 ? 8 : 4);
-    m->dynamic_refs = realloc(m->dynamic_refs, (m->dynamic_ref_count + 1) * sizeof *m->dynamic_refs);
-    m->dynamic_refs[m->dynamic_ref_count++] = (struct dynamic_ref){o & BANK_OFFSET, addend, is64};
+    const struct shared_ref ref = {.address = (s64)address, .is64 = is64, .is_dynamic = is_dynamic};
+    for (u32 i = 0; i < m->shared_ref_count; i++) {
+        const struct shared_ref *r = &m->shared_refs[i];
+        if (r->address == ref.address && r->is64 == is64 && r->is_dynamic == is_dynamic)
+            return BANK_CONSTS << BANK_SHIFT | r->offset;
+    }
+    operand o = lower_const(lo, 0x5eedull << 48 | m->shared_ref_count, is64 ? 8 : 4);
+    m->shared_refs = realloc(m->shared_refs, (m->shared_ref_count + 1) * sizeof *m->shared_refs);
+    if (!m->shared_refs) exit(3);
+    m->shared_refs[m->shared_ref_count] = ref;
+    m->shared_refs[m->shared_ref_count++].offset = o & BANK_OFFSET;
     return o;
 }
 
@@ -150,8 +159,9 @@ static operand symbol_value(struct lowering *lo, struct symbol *s, s64 offset, u
 {
     switch (s->kind) {
     case SYM_FUNCTION: return lower_const(lo, (u64)(uintptr_t)s->fn, bytes);
-    case SYM_DYNAMIC_SHARED: return dynamic_shared_const(lo, offset, bytes == 8);
-    case SYM_SHARED: return lower_const(lo, s->address + lower_shared_base(lo, s) + (u64)offset, bytes);
+    case SYM_DYNAMIC_SHARED: return shared_const(lo, (u64)offset, bytes == 8, true);
+    case SYM_SHARED:
+        return shared_const(lo, s->address + lower_shared_base(lo, s) + (u64)offset, bytes == 8, false);
     case SYM_LOCAL: return lower_runtime_value(lo, RUNTIME_LOCAL, s->address + (u64)offset, bytes);
     case SYM_PARAM: return lower_runtime_value(lo, RUNTIME_PARAM, s->address + (u64)offset, bytes);
     case SYM_ARG:
@@ -303,7 +313,10 @@ void lower_function(struct parser *p, struct parsed_function *f)
     fn->shared_align = f->shared_align > p->shared_align ? f->shared_align : p->shared_align;
     for (u32 i = 0; i < f->reg_count; i++) f->regs[i]->offset = UNPLACED;
     struct flow g = build_flow(f);
+    warpgroup_prepare(f, &g);
     u32 live = place_registers(f, &g, &lo.reg_bytes);
+    const struct touched **touched = NULL;
+    u32 touched_capacity = 0;
     u32 *place = keep((f->count + 2) * sizeof *place); /* PTX index -> index of the instruction (its join) */
     u8 *joins = keep(f->count + 2);
     for (u32 i = 0; i < f->count; i++) {
@@ -337,11 +350,26 @@ void lower_function(struct parser *p, struct parsed_function *f)
             u32 first = fn->code_count;
             lower_instruction(&lo, at);
             if (is_opcode(at, "call") && at->guard) fn->code[fn->code_count - 1].guard = NO_OPERAND;
+            if (f->async_reg_count) {
+                const struct touched *t = warpgroup_touched(at);
+                while (touched_capacity < fn->code_count) {
+                    u32 n = touched_capacity;
+                    GROW(touched, n, touched_capacity);
+                    memset(touched + n, 0, (touched_capacity - n) * sizeof *touched);
+                }
+                touched[fn->code_count - 1] = t;
+            }
             for (u32 k = first; k < fn->code_count; k++)
                 if (fn->code[k].target >= 0) fn->code[k].reconverge = meeting_point(f, &g, i);
         }
     }
     place[f->count + 1] = fn->code_count;
+    if (f->async_reg_count) { /* what follows the last instruction touches nothing */
+        fn->touched = keep(fn->code_count * sizeof *fn->touched);
+        u32 n = touched_capacity < fn->code_count ? touched_capacity : fn->code_count;
+        memcpy(fn->touched, touched, n * sizeof *fn->touched);
+        free(touched);
+    }
     for (u32 k = 0; k < fn->code_count; k++) {
         struct inst *in = &fn->code[k];
         if (in->target >= 0 && in->target <= (s32)f->count) in->target = (s32)place[in->target];

@@ -38,6 +38,8 @@ struct parsed_function {
     u32 use_count, use_capacity;
     u32 local_bytes, shared_bytes, shared_align, param_bytes;
     bool uses_module_shared;
+    struct reg **async_regs; /* accumulators and A registers of its wgmma instructions */
+    u32 async_reg_count, async_reg_capacity;
     u32 home_file; /* the .file that the function is written in */
     bool has_body;
 };

@@ -21,9 +21,7 @@ static u32 width_of(const struct reg *r)
 
 /* ---- Uses and definitions --------------------------------------------------------------------------------------------------- */
 
-typedef void visit_fn(struct reg *r, void *context);
-
-static void visit_operand(const struct ptx_operand *o, visit_fn *visit, void *context)
+void visit_operand(const struct ptx_operand *o, visit_fn *visit, void *context)
 {
     if (o->reg) visit(o->reg, context);
     for (u32 k = 0; k < o->count; k++) visit_operand(&o->element[k], visit, context);
@@ -41,14 +39,21 @@ static bool reads_first(const struct ptx_inst *p)
     return !writes_first(p) || is_opcode(p, "wgmma");
 }
 
-static void visit_uses(const struct ptx_inst *p, visit_fn *visit, void *context)
+void visit_uses(const struct ptx_inst *p, visit_fn *visit, void *context)
 {
     if (p->guard) visit(p->guard, context);
     for (u32 k = reads_first(p) ? 0 : 1; k < p->op_count; k++) visit_operand(&p->op[k], visit, context);
 }
-static void visit_definitions(const struct ptx_inst *p, visit_fn *visit, void *context)
+void visit_definitions(const struct ptx_inst *p, visit_fn *visit, void *context)
 {
     if (writes_first(p)) visit_operand(&p->op[0], visit, context);
+}
+
+/* wgmma reads and writes its registers until it is waited for: wgmma.wait_group uses them all, so that nothing else has
+ * their places before. */
+static bool ends_products(const struct ptx_inst *p)
+{
+    return is_opcode(p, "wgmma") && has_mod(p, "wait_group");
 }
 
 /* ---- Live registers -------------------------------------------------------------------------------------------------------------- */
@@ -95,6 +100,8 @@ static void block_sets(struct parsed_function *f, const struct flow *g, struct l
         for (u32 i = g->leader[b]; i < block_end(f, g, b); i++) {
             struct cursor uses = {l, use, def, 0}, defs = {l, def, NULL, 0};
             visit_uses(&f->inst[i], put, &uses);
+            if (ends_products(&f->inst[i]))
+                for (u32 k = 0; k < f->async_reg_count; k++) put(f->async_regs[k], &uses);
             if (!f->inst[i].guard) visit_definitions(&f->inst[i], put, &defs);
         }
     }
@@ -135,6 +142,8 @@ static void intervals(struct parsed_function *f, const struct flow *g, struct li
             struct cursor uses = {l, NULL, NULL, 2 * (s64)i + (written > 1)},
                           defs = {l, NULL, NULL, 2 * (s64)i + 1};
             visit_uses(&f->inst[i], touch, &uses);
+            if (ends_products(&f->inst[i]))
+                for (u32 k = 0; k < f->async_reg_count; k++) touch(f->async_regs[k], &uses);
             visit_definitions(&f->inst[i], touch, &defs);
         }
     }

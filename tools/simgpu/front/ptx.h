@@ -109,6 +109,7 @@ struct ptx_inst {
     bool guard_negated;
     const char *text; /* as written, on one line */
     struct source_line line;
+    const char *unfenced; /* wgmma: why a wgmma.fence is missing, or NULL */
 };
 
 static inline bool streq(const char *a, const char *b)
@@ -131,7 +132,8 @@ struct opcode {
 };
 /* Every family exports a table that ends with {NULL, NULL}; front/lower.c lists the tables. */
 extern const struct opcode integer_opcodes[], float_opcodes[], convert_opcodes[], memory_opcodes[],
-    atomic_opcodes[], control_opcodes[], warp_opcodes[], barrier_opcodes[], tensor_opcodes[], async_opcodes[];
+    atomic_opcodes[], control_opcodes[], warp_opcodes[], barrier_opcodes[], tensor_opcodes[], async_opcodes[],
+    wgmma_opcodes[];
 
 /* The source operand's lanes, seen as `t`: an immediate becomes a constant of that type (an integer immediate for an f32
  * operand keeps its bits; a float literal for an f16 operand is converted), a register is taken as it is: the front end

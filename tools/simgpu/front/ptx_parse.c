@@ -263,8 +263,8 @@ static void module_variable_declared(struct parser *p, enum space space, bool is
             s->address = SHARED_BASE + p->shared_bytes;
             s->bytes = d.bytes;
             p->shared_bytes += (u32)d.bytes;
-            if (d.align > p->shared_align) p->shared_align = d.align;
         }
+        if (d.align > p->shared_align) p->shared_align = d.align;
         expect(p, ';');
         return;
     }

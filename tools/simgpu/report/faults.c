@@ -95,6 +95,17 @@ static void print_waiter(const struct warp *w, const struct split *s)
                 bar->arrived, bar->expected ? bar->expected : b->live_threads);
     } else if (s->state == SPLIT_WAIT_LANES) {
         fprintf(stderr, "waits for lanes 0x%08x to come to this instruction\n  ", s->wait_mask & ~s->mask);
+    } else if (s->state == SPLIT_WAIT_REGISTERS) {
+        fprintf(
+            stderr,
+            "waits for %lld registers a thread, where it has %u; the block's pool has %u for a warp's threads\n  ",
+            (long long)in->imm, w->registers, b->register_pool / LANES);
+    } else if (s->state == SPLIT_WAIT_GROUP) {
+        fprintf(stderr,
+                "waits for the other warps of its warpgroup to execute the same wgmma instructions\n  ");
+    } else if (s->state == SPLIT_WAIT_CLUSTER) {
+        fprintf(stderr, "waits at barrier.cluster, where %u of the cluster's %u threads have arrived\n  ",
+                b->cluster->arrived, b->cluster->live_threads);
     } else {
         char what[256];
         async_describe_wait(w, s, what, sizeof what);
@@ -103,31 +114,44 @@ static void print_waiter(const struct warp *w, const struct split *s)
     print_place(fn, in);
 }
 
-void fault_deadlock(struct block *b)
+static void print_waiters(const struct block *b)
 {
+    for (u32 k = 0; k < b->warp_count; k++) {
+        const struct warp *w = &b->warps[k];
+        if (!w->live) fprintf(stderr, "  warp %u: has exited\n", k);
+        for (s32 i = 0; i < MAX_SPLITS; i++) {
+            enum split_state state = w->splits[i].state;
+            if (state >= SPLIT_WAIT_LANES && state <= SPLIT_WAIT_OTHER) print_waiter(w, &w->splits[i]);
+        }
+    }
+}
+
+void fault_deadlock(struct cluster *c)
+{
+    struct block *b = c->block[0];
     struct launch *l = b->launch;
     pthread_mutex_lock(&telling);
     if (!l->error) {
         l->error = ERR_LAUNCH_TIMEOUT;
         fflush(stdout);
-        fprintf(stderr, "simgpu: kernel %s: deadlock: no warp of block (%u,%u,%u) can go on\n",
-                readable_name(l->kernel->name), b->ctaid[0], b->ctaid[1], b->ctaid[2]);
-        for (u32 k = 0; k < b->warp_count; k++) {
-            const struct warp *w = &b->warps[k];
-            if (!w->live) fprintf(stderr, "  warp %u: has exited\n", k);
-            for (s32 i = 0; i < MAX_SPLITS; i++) {
-                enum split_state state = w->splits[i].state;
-                if (state == SPLIT_WAIT_BARRIER || state == SPLIT_WAIT_LANES || state == SPLIT_WAIT_OTHER)
-                    print_waiter(w, &w->splits[i]);
-            }
+        fprintf(stderr, "simgpu: kernel %s: deadlock: no warp of %sblock (%u,%u,%u) can go on\n",
+                readable_name(l->kernel->name), c->size > 1 ? "the cluster that begins with " : "",
+                b->ctaid[0], b->ctaid[1], b->ctaid[2]);
+        for (u32 r = 0; r < c->size; r++) {
+            if (c->size > 1)
+                fprintf(stderr, " block %u of the cluster, (%u,%u,%u)%s\n", r, c->block[r]->ctaid[0],
+                        c->block[r]->ctaid[1], c->block[r]->ctaid[2],
+                        c->block[r]->live_warps ? ":" : ": has exited");
+            if (c->block[r]->live_warps) print_waiters(c->block[r]);
         }
     }
     pthread_mutex_unlock(&telling);
     stop_worker(b->worker);
 }
 
-void fault_too_long(struct block *b)
+void fault_too_long(struct cluster *c)
 {
+    struct block *b = c->block[0];
     struct launch *l = b->launch;
     pthread_mutex_lock(&telling);
     if (!l->error) {

@@ -9,10 +9,10 @@ void counters_prepare(const struct module *m, u32 workers);
 /* Notes that a launch of `kernel` is over; the table of all kernels is printed when the program ends. */
 void counters_launched(const struct launch *l, u64 instructions);
 
-/* Ends the launch because no warp of `b` can go on: says who waits for what. */
-_Noreturn void fault_deadlock(struct block *b);
+/* Ends the launch because no warp of the cluster can go on: says who waits for what. */
+_Noreturn void fault_deadlock(struct cluster *c);
 /* Ends the launch because it has executed options.max_instructions. */
-_Noreturn void fault_too_long(struct block *b);
+_Noreturn void fault_too_long(struct cluster *c);
 
 /* "_Z4axpyifPfS_" -> "axpy(int, float, float*, float*)" when the program has a C++ library to ask, else as it is. */
 const char *readable_name(const char *symbol);

@@ -43,6 +43,7 @@ struct kernel {
     const char *name;
     struct function *function; /* NULL until the first use */
     u32 max_dynamic_bytes;     /* cudaFuncSetAttribute(cudaFuncAttributeMaxDynamicSharedMemorySize) */
+    bool large_clusters;       /* cudaFuncAttributeNonPortableClusterSizeAllowed */
     bool told;                 /* has said why it is refused */
 };
 
@@ -71,7 +72,8 @@ enum {
     REGISTERS_PER_SM = 65536,
     THREADS_PER_BLOCK = 1024,
     THREADS_PER_SM = 2048,
-    BLOCKS_PER_SM = 32
+    BLOCKS_PER_SM = 32,
+    PORTABLE_CLUSTER = 8
 };
 
 /* cudaLimitStackSize: local memory that a thread's calls may use. */

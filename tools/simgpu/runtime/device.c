@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "heap.h"
+#include "tensor_map.h"
 
 enum { L2_BYTES = 50 << 20, VERSION = CUDART_VERSION };
 
@@ -342,6 +343,7 @@ static const struct driver_function {
     void *function;
 } driver_functions[] = {
     {"cuDriverGetVersion", (void *)driver_get_version},
+    {"cuTensorMapEncodeTiled", (void *)tensor_map_encode_tiled},
 };
 
 static cudaError_t driver_entry(const char *name, void **function,

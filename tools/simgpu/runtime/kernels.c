@@ -45,6 +45,7 @@ struct configuration {
     dim3 grid, block;
     size_t dynamic_bytes;
     cudaStream_t stream;
+    dim3 cluster; /* all 0: as the kernel says */
     bool cooperative;
 };
 
@@ -83,6 +84,38 @@ static u32 local_bytes_of(const struct function *f)
     return bytes;
 }
 
+/* The cluster's size in blocks: the launch's, else the kernel's own, else 1. */
+static dim3 cluster_of(const struct kernel *k, const struct configuration *c)
+{
+    const u32 *own = k->function->cluster;
+    if (c->cluster.x) return c->cluster;
+    return own[0] ? (dim3){own[0], own[1], own[2]} : (dim3){1, 1, 1};
+}
+
+static cudaError_t check_cluster(const char *caller, const struct kernel *k, const struct configuration *c)
+{
+    const u32 *own = k->function->cluster;
+    dim3 s = cluster_of(k, c), g = c->grid;
+    u64 size = (u64)s.x * s.y * s.z;
+    u32 most = k->large_clusters ? MAX_CLUSTER : PORTABLE_CLUSTER;
+    const char *name = readable_name(k->name);
+    if (own[0] && (s.x != own[0] || s.y != own[1] || s.z != own[2]))
+        return fail(
+            cudaErrorInvalidValue,
+            "%s: kernel %s: a cluster of (%u, %u, %u) blocks, but the kernel is compiled for (%u, %u, %u)",
+            caller, name, s.x, s.y, s.z, own[0], own[1], own[2]);
+    if (!size || size > most)
+        return fail(cudaErrorInvalidClusterSize,
+                    "%s: kernel %s: a cluster of (%u, %u, %u) blocks; it must have 1 to %u%s", caller, name,
+                    s.x, s.y, s.z, most,
+                    k->large_clusters ? "" : " (16 with cudaFuncAttributeNonPortableClusterSizeAllowed)");
+    if (g.x % s.x || g.y % s.y || g.z % s.z)
+        return fail(cudaErrorInvalidConfiguration,
+                    "%s: kernel %s: clusters of (%u, %u, %u) blocks do not divide the grid (%u, %u, %u)",
+                    caller, name, s.x, s.y, s.z, g.x, g.y, g.z);
+    return cudaSuccess;
+}
+
 /* The limits a launch must keep. They do not harm the context: the next launch may be right. */
 static cudaError_t check(const char *caller, const struct kernel *k, const struct configuration *c)
 {
@@ -114,11 +147,8 @@ static cudaError_t check(const char *caller, const struct kernel *k, const struc
             "%u",
             caller, readable_name(k->name), c->dynamic_bytes, k->max_dynamic_bytes, f->shared_bytes,
             f->shared_bytes < SHARED_PER_BLOCK_OPTIN ? SHARED_PER_BLOCK_OPTIN - f->shared_bytes : 0);
-    if (f->cluster[0] * f->cluster[1] * f->cluster[2] > 1)
-        return fail(cudaErrorNotSupported,
-                    "%s: kernel %s asks for a cluster of (%u, %u, %u) blocks; clusters are not "
-                    "supported by the simulated GPU",
-                    caller, readable_name(k->name), f->cluster[0], f->cluster[1], f->cluster[2]);
+    cudaError_t error = check_cluster(caller, k, c);
+    if (error) return error;
     if (c->cooperative) {
         u64 resident = (u64)blocks_per_sm(f, (int)threads, c->dynamic_bytes) * options.sms;
         if ((u64)g.x * g.y * g.z > resident)
@@ -135,15 +165,20 @@ static cudaError_t run(const char *caller, struct kernel *k, const struct config
 {
     static _Atomic u64 grids;
     const struct function *f = k->function;
-    u8 *params = calloc(1, f->param_bytes ? f->param_bytes : 1);
+    /* A tensor map among the parameters must lie on 64 bytes. */
+    u32 bytes = round_up(f->param_bytes + 1, 64);
+    u8 *params = aligned_alloc(64, bytes);
+    if (params) memset(params, 0, bytes);
     if (!params) return fail(cudaErrorMemoryAllocation, "%s: out of host memory", caller);
     for (u32 i = 0; i < f->param_count; i++)
         memcpy(params + f->params[i].offset, args[i], f->params[i].bytes);
+    dim3 cluster = cluster_of(k, c);
     struct launch l = {
         .kernel = f,
         .grid = {c->grid.x, c->grid.y, c->grid.z},
         .block = {c->block.x, c->block.y, c->block.z},
-        .cluster = {1, 1, 1},
+        .cluster = {cluster.x, cluster.y, cluster.z},
+        .clustered = c->cluster.x || f->cluster[0],
         .shared_bytes = (u32)shared_bytes_of(f, c->dynamic_bytes),
         .dynamic_bytes = (u32)c->dynamic_bytes,
         .local_bytes = local_bytes_of(f),
@@ -208,25 +243,23 @@ EXPORT cudaError_t cudaLaunchCooperativeKernel(const void *function, dim3 grid, 
 }
 PER_THREAD(cudaLaunchCooperativeKernel, _ptsz);
 
-EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function, void **args)
+static cudaError_t read_configuration(const char *caller, const cudaLaunchConfig_t *config,
+                                      struct configuration *c)
 {
-    ENTER();
-    const char *caller = "cudaLaunchKernelEx";
     if (!config || (config->numAttrs && !config->attrs)) return record(cudaErrorInvalidValue);
-    struct configuration c = {.grid = config->gridDim,
-                              .block = config->blockDim,
-                              .dynamic_bytes = config->dynamicSmemBytes,
-                              .stream = config->stream};
+    *c = (struct configuration){.grid = config->gridDim,
+                                .block = config->blockDim,
+                                .dynamic_bytes = config->dynamicSmemBytes,
+                                .stream = config->stream};
     for (u32 i = 0; i < config->numAttrs; i++) {
         const cudaLaunchAttribute *a = &config->attrs[i];
         switch (a->id) {
-        case cudaLaunchAttributeCooperative: c.cooperative = a->val.cooperative != 0; break;
+        case cudaLaunchAttributeCooperative: c->cooperative = a->val.cooperative != 0; break;
         case cudaLaunchAttributeClusterDimension:
-            if (a->val.clusterDim.x * a->val.clusterDim.y * a->val.clusterDim.z > 1)
-                return fail(
-                    cudaErrorNotSupported,
-                    "%s: a cluster of (%u, %u, %u) blocks; clusters are not supported by the simulated GPU",
-                    caller, a->val.clusterDim.x, a->val.clusterDim.y, a->val.clusterDim.z);
+            c->cluster = (dim3){a->val.clusterDim.x, a->val.clusterDim.y, a->val.clusterDim.z};
+            if (!c->cluster.x || !c->cluster.y || !c->cluster.z)
+                return fail(cudaErrorInvalidValue, "%s: a cluster of (%u, %u, %u) blocks", caller,
+                            c->cluster.x, c->cluster.y, c->cluster.z);
             break;
         /* Hints, and orders that work done at once keeps anyway. */
         case cudaLaunchAttributeIgnore:
@@ -243,7 +276,15 @@ EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const v
                         "%s: launch attribute %d is not supported by the simulated GPU", caller, (int)a->id);
         }
     }
-    return launch(caller, function, &c, args);
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function, void **args)
+{
+    ENTER();
+    struct configuration c;
+    cudaError_t error = read_configuration("cudaLaunchKernelEx", config, &c);
+    return error ? error : launch("cudaLaunchKernelEx", function, &c, args);
 }
 PER_THREAD(cudaLaunchKernelExC, _ptsz);
 
@@ -296,7 +337,7 @@ EXPORT cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttri
         return cudaSuccess;
     case cudaFuncAttributePreferredSharedMemoryCarveout:
         return value >= -1 && value <= 100 ? cudaSuccess : record(cudaErrorInvalidValue);
-    case cudaFuncAttributeNonPortableClusterSizeAllowed:
+    case cudaFuncAttributeNonPortableClusterSizeAllowed: k->large_clusters = value != 0; return cudaSuccess;
     case cudaFuncAttributeClusterSchedulingPolicyPreference: return cudaSuccess;
     default:
         return fail(cudaErrorNotSupported, "%s: attribute %d is not supported by the simulated GPU", caller,
@@ -347,5 +388,39 @@ EXPORT cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t *dynamic_byt
     if (each > SHARED_PER_BLOCK_OPTIN) each = SHARED_PER_BLOCK_OPTIN;
     u64 used = shared_bytes_of(k->function, 1) - 1;
     *dynamic_bytes = each > used ? each - used : 0;
+    return cudaSuccess;
+}
+
+/* Clusters that the whole device holds at a time. A GPU of an H200 has clusters of its own size, 16 or 18 multiprocessors,
+ * and a cluster lies within one; here all of them count as one. */
+EXPORT cudaError_t cudaOccupancyMaxActiveClusters(int *clusters, const void *function,
+                                                  const cudaLaunchConfig_t *config)
+{
+    ENTER();
+    const char *caller = "cudaOccupancyMaxActiveClusters";
+    cudaError_t error;
+    struct configuration c;
+    const struct kernel *k = kernel_of(function, caller, &error);
+    if (!k || !clusters) return k ? record(cudaErrorInvalidValue) : error;
+    if ((error = read_configuration(caller, config, &c)) || (error = check_cluster(caller, k, &c)))
+        return error;
+    dim3 size = cluster_of(k, &c);
+    u32 blocks = options.sms *
+                 (u32)blocks_per_sm(k->function, (int)(c.block.x * c.block.y * c.block.z), c.dynamic_bytes);
+    *clusters = (int)(blocks / (size.x * size.y * size.z));
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaOccupancyMaxPotentialClusterSize(int *size, const void *function,
+                                                        const cudaLaunchConfig_t *config)
+{
+    ENTER();
+    const char *caller = "cudaOccupancyMaxPotentialClusterSize";
+    cudaError_t error;
+    struct configuration c;
+    const struct kernel *k = kernel_of(function, caller, &error);
+    if (!k || !size) return k ? record(cudaErrorInvalidValue) : error;
+    if ((error = read_configuration(caller, config, &c))) return error;
+    *size = k->large_clusters ? MAX_CLUSTER : PORTABLE_CLUSTER;
     return cudaSuccess;
 }

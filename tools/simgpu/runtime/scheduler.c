@@ -1,5 +1,5 @@
-/* scheduler.c: runs a grid. Each worker (a host thread) takes blocks in order of their index and lets the warps of its
- * blocks take turns, so that a block which spins on a lower one always gets what it waits for. */
+/* scheduler.c: runs a grid. Each worker (a host thread) takes clusters, most often of one block, in order of their
+ * index and lets the warps of its blocks take turns, so that a block which spins on a lower one always gets what it waits for. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "../exec/async.h"
+#include "../exec/proxy.h"
 #include "../exec/warp.h"
 #include "../report/report.h"
 #include "heap.h"
@@ -20,38 +21,50 @@ enum {
 
 struct grid {
     struct launch *launch;
-    u64 blocks;
-    _Atomic u64 next;     /* first block that nobody has taken */
-    _Atomic u32 resident; /* blocks on all workers */
+    u64 clusters;
+    _Atomic u64 next;     /* first cluster that nobody has taken */
+    _Atomic u32 resident; /* clusters on all workers */
     u32 resident_limit;
     _Atomic u64 executed; /* when options.max_instructions asks for it */
 };
 
 /* ---- Blocks --------------------------------------------------------------------------------------------------------------- */
 
-/* Starts the block with this index in a used or new block structure. Shared memory starts as NaN in every format, so that
- * what nobody wrote does not pass for a result. */
-static void block_start(struct block *b, struct worker *worker, u64 index)
+static u32 cluster_size(const struct launch *l)
+{
+    return l->cluster[0] * l->cluster[1] * l->cluster[2];
+}
+
+/* Starts the block with rank `rank` of cluster `index` in a used or new block structure. Shared memory starts as NaN in every
+ * format, so that what nobody wrote does not pass for a result. */
+static void block_start(struct block *b, struct worker *worker, struct cluster *c, u64 index, u32 rank)
 {
     struct launch *l = worker->launch;
     struct warp *warps = b->warps;
     u8 *shared = b->shared;
+    u32 *stamps = b->stamps;
     struct block_async *async = b->async;
     u32 threads = l->block[0] * l->block[1] * l->block[2];
     *b = (struct block){.launch = l,
                         .worker = worker,
-                        .index = (u32)index,
                         .threads = threads,
                         .live_threads = threads,
                         .warp_count = (threads + LANES - 1) / LANES,
                         .shared_bytes = l->shared_bytes,
+                        .cluster = c,
+                        .cluster_rank = rank,
                         .warps = warps,
                         .shared = shared,
+                        .stamps = stamps,
                         .async = async};
     b->live_warps = b->warp_count;
-    b->ctaid[0] = (u32)(index % l->grid[0]);
-    b->ctaid[1] = (u32)(index / l->grid[0] % l->grid[1]);
-    b->ctaid[2] = (u32)(index / l->grid[0] / l->grid[1]);
+    for (u32 d = 0; d < 3; d++) { /* clusters tile the grid, x first; so do blocks their cluster */
+        u32 clusters = l->grid[d] / l->cluster[d];
+        b->ctaid[d] = (u32)(index % clusters) * l->cluster[d] + rank % l->cluster[d];
+        index /= clusters;
+        rank /= l->cluster[d];
+    }
+    b->index = (b->ctaid[2] * l->grid[1] + b->ctaid[1]) * l->grid[0] + b->ctaid[0];
     if (!warps) {
         b->warps = calloc(b->warp_count, sizeof *b->warps);
         b->shared = aligned_alloc(1024, (l->shared_bytes + 2047) / 1024 * 1024);
@@ -59,23 +72,47 @@ static void block_start(struct block *b, struct worker *worker, u64 index)
     }
     memset(b->shared, 0xff, l->shared_bytes);
     async_start_block(b);
+    proxy_start_block(b);
     for (u32 k = 0; k < b->warp_count; k++) warp_start(&b->warps[k], b, k);
 }
 
-static void block_free(struct block *b)
+static void cluster_start(struct cluster *c, struct worker *worker, u64 index)
 {
-    for (u32 k = 0; k < b->warp_count; k++) warp_free_frames(&b->warps[k]);
-    async_free_block(b);
-    free(b->warps);
-    free(b->shared);
-    free(b);
+    c->size = cluster_size(worker->launch);
+    c->live_threads = c->arrived = 0;
+    c->phase = 0;
+    for (u32 r = 0; r < c->size; r++) {
+        if (!c->block[r] && !(c->block[r] = calloc(1, sizeof **c->block))) abort();
+        block_start(c->block[r], worker, c, index, r);
+        c->live_threads += c->block[r]->live_threads;
+    }
 }
 
-/* One turn for every warp. With a seed, in an order that changes every time. */
-static void block_turn(struct block *b, u64 *random)
+static void cluster_free(struct cluster *c)
 {
-    u64 before = 0, after = 0;
-    for (u32 k = 0; k < b->warp_count; k++) before += b->warps[k].executed;
+    for (u32 r = 0; r < MAX_CLUSTER && c->block[r]; r++) {
+        struct block *b = c->block[r];
+        for (u32 k = 0; k < b->warp_count; k++) warp_free_frames(&b->warps[k]);
+        async_free_block(b);
+        proxy_free_block(b);
+        free(b->warps);
+        free(b->shared);
+        free(b);
+    }
+    free(c);
+}
+
+static u64 executed_by(const struct block *b)
+{
+    u64 sum = 0;
+    for (u32 k = 0; k < b->warp_count; k++) sum += b->warps[k].executed;
+    return sum;
+}
+
+/* One turn for every warp. With a seed, in an order that changes every time. False when none could do anything. */
+static bool block_turn(struct block *b, u64 *random)
+{
+    u64 before = executed_by(b), after;
     u32 first = 0, step = 1, quantum = b->launch->cooperative ? COOPERATIVE_QUANTUM : QUANTUM;
     if (options.seed) {
         *random = *random * 6364136223846793005u + 1442695040888963407u;
@@ -86,12 +123,20 @@ static void block_turn(struct block *b, u64 *random)
         struct warp *w = &b->warps[(first + n * step) % b->warp_count];
         if (w->live) warp_run(w, (s32)(options.seed ? 1 + (*random >> 40) % quantum : quantum));
     }
-    for (u32 k = 0; k < b->warp_count; k++) after += b->warps[k].executed;
+    after = executed_by(b);
     b->worker->executed += after - before;
-    if (after != before || !b->live_warps) return;
-    bool released = false;
-    for (u32 k = 0; k < b->warp_count; k++) released |= warp_release(&b->warps[k]);
-    if (!released) fault_deadlock(b);
+    return after != before;
+}
+
+/* One turn for every block. When all that is left waits, some lanes may still be let go alone; else it is a deadlock. */
+static void cluster_turn(struct cluster *c, u64 *random)
+{
+    bool progress = false;
+    for (u32 r = 0; r < c->size; r++) progress |= c->block[r]->live_warps && block_turn(c->block[r], random);
+    if (progress || !c->live_threads) return;
+    for (u32 r = 0; r < c->size; r++)
+        for (u32 k = 0; k < c->block[r]->warp_count; k++) progress |= warp_release(&c->block[r]->warps[k]);
+    if (!progress) fault_deadlock(c);
 }
 
 /* ---- Workers -------------------------------------------------------------------------------------------------------------- */
@@ -99,30 +144,31 @@ static void block_turn(struct block *b, u64 *random)
 struct work {
     struct worker worker;
     struct grid *grid;
-    struct block **spare; /* finished blocks, kept for the next */
+    struct cluster **spare; /* finished ones, kept for the next */
     u32 spare_count, spare_capacity;
     u64 random;
 };
 
-static bool take_block(struct work *work)
+static bool take_cluster(struct work *work)
 {
     struct grid *g = work->grid;
     struct worker *w = &work->worker;
     u32 resident = atomic_fetch_add(&g->resident, 1);
-    u64 index = resident < g->resident_limit || !w->block_count ? atomic_fetch_add(&g->next, 1) : g->blocks;
-    if (index >= g->blocks) {
+    u64 index =
+        resident < g->resident_limit || !w->cluster_count ? atomic_fetch_add(&g->next, 1) : g->clusters;
+    if (index >= g->clusters) {
         atomic_fetch_sub(&g->resident, 1);
         return false;
     }
-    struct block *b = work->spare_count ? work->spare[--work->spare_count] : calloc(1, sizeof *b);
-    if (w->block_count == w->block_capacity) {
-        w->block_capacity = w->block_capacity ? 2 * w->block_capacity : 16;
-        w->blocks = realloc(w->blocks, w->block_capacity * sizeof *w->blocks);
-        work->spare = realloc(work->spare, w->block_capacity * sizeof *work->spare);
+    struct cluster *c = work->spare_count ? work->spare[--work->spare_count] : calloc(1, sizeof *c);
+    if (w->cluster_count == w->cluster_capacity) {
+        w->cluster_capacity = w->cluster_capacity ? 2 * w->cluster_capacity : 16;
+        w->clusters = realloc(w->clusters, w->cluster_capacity * sizeof *w->clusters);
+        work->spare = realloc(work->spare, w->cluster_capacity * sizeof *work->spare);
     }
-    if (!b || !w->blocks || !work->spare) abort();
-    w->blocks[w->block_count++] = b;
-    block_start(b, w, index);
+    if (!c || !w->clusters || !work->spare) abort();
+    w->clusters[w->cluster_count++] = c;
+    cluster_start(c, w, index);
     return true;
 }
 
@@ -131,31 +177,31 @@ static void check_length(struct work *work)
     if (!options.max_instructions) return;
     u64 total = atomic_fetch_add(&work->grid->executed, work->worker.executed) + work->worker.executed;
     work->worker.executed = 0;
-    if (total > options.max_instructions) fault_too_long(work->worker.blocks[0]);
+    if (total > options.max_instructions) fault_too_long(work->worker.clusters[0]);
 }
 
-static void run_blocks(struct work *work)
+static void run_clusters(struct work *work)
 {
     struct worker *w = &work->worker;
     u32 turns = 0;
-    while (w->launch->cooperative && take_block(work)) {
+    while (w->launch->cooperative && take_cluster(work)) {
     }
-    while (!w->launch->error && (w->block_count || take_block(work))) {
+    while (!w->launch->error && (w->cluster_count || take_cluster(work))) {
         bool done = false;
-        for (u32 k = 0; k < w->block_count; k++) {
-            struct block *b = w->blocks[k];
-            block_turn(b, &work->random);
+        for (u32 k = 0; k < w->cluster_count; k++) {
+            struct cluster *c = w->clusters[k];
+            cluster_turn(c, &work->random);
             check_length(work);
-            if (b->live_warps) continue;
-            work->spare[work->spare_count++] = b;
-            w->blocks[k--] = w->blocks[--w->block_count];
+            if (c->live_threads) continue;
+            work->spare[work->spare_count++] = c;
+            w->clusters[k--] = w->clusters[--w->cluster_count];
             atomic_fetch_sub(&work->grid->resident, 1);
             done = true;
         }
         turns = done ? 0 : turns + 1;
         /* Blocks that are not done may be waiting for blocks that have not started. */
         if (turns >= PATIENCE) {
-            take_block(work);
+            take_cluster(work);
             turns = 0;
         }
     }
@@ -164,28 +210,37 @@ static void run_blocks(struct work *work)
 static void *worker_main(void *argument)
 {
     struct work *work = argument;
-    if (!setjmp(work->worker.on_fault)) run_blocks(work);
-    for (u32 k = 0; k < work->worker.block_count; k++) block_free(work->worker.blocks[k]);
-    for (u32 k = 0; k < work->spare_count; k++) block_free(work->spare[k]);
-    free(work->worker.blocks);
+    if (!setjmp(work->worker.on_fault)) run_clusters(work);
+    for (u32 k = 0; k < work->worker.cluster_count; k++) cluster_free(work->worker.clusters[k]);
+    for (u32 k = 0; k < work->spare_count; k++) cluster_free(work->spare[k]);
+    free(work->worker.clusters);
     free(work->spare);
     return NULL;
 }
 
 /* ---- A launch --------------------------------------------------------------------------------------------------------------- */
 
-/* The address of dynamic shared memory, after the kernel's own variables. */
-static void place_dynamic_shared(const struct launch *l)
+/* Addresses of shared variables: dynamic memory begins after the kernel's own, and each contains the block's rank. */
+static void place_shared(const struct launch *l)
 {
-    const struct module *m = l->kernel->module;
+    struct module *m = l->kernel->module;
     u32 align = l->kernel->shared_align > 16 ? l->kernel->shared_align : 16;
-    u64 base = SHARED_BASE + (l->kernel->shared_bytes + align - 1) / align * align;
-    for (u32 i = 0; i < m->dynamic_ref_count; i++)
-        for (u32 lane = 0; lane < LANES; lane++) {
-            u64 address = base + (u64)m->dynamic_refs[i].addend;
-            u32 bytes = m->dynamic_refs[i].is64 ? 8 : 4;
-            memcpy(m->consts + m->dynamic_refs[i].offset + lane * bytes, &address, bytes);
+    u64 dynamic = SHARED_BASE + (l->kernel->shared_bytes + align - 1) / align * align;
+    m->rank_consts[0] = m->consts;
+    for (u32 rank = 0; rank < cluster_size(l); rank++) {
+        u8 **consts = &m->rank_consts[rank];
+        if (!*consts) {
+            if (!(*consts = aligned_alloc(64, (m->consts_bytes + 64) / 64 * 64))) abort();
+            memcpy(*consts, m->consts, m->consts_bytes);
         }
+        for (u32 i = 0; i < m->shared_ref_count; i++)
+            for (u32 lane = 0; lane < LANES; lane++) {
+                const struct shared_ref *r = &m->shared_refs[i];
+                u64 address = (r->is_dynamic ? dynamic : 0) + (u64)r->address + ((u64)rank << 24);
+                u32 bytes = r->is64 ? 8 : 4;
+                memcpy(*consts + r->offset + lane * bytes, &address, bytes);
+            }
+    }
 }
 
 static u32 resident_blocks(const struct launch *l)
@@ -212,14 +267,14 @@ int launch_run(struct launch *l)
         return ERR_OUT_OF_MEMORY;
     pthread_mutex_lock(&one_at_a_time);
     struct grid grid = {.launch = l,
-                        .blocks = (u64)l->grid[0] * l->grid[1] * l->grid[2],
-                        .resident_limit = resident_blocks(l)};
+                        .clusters = (u64)l->grid[0] * l->grid[1] * l->grid[2] / cluster_size(l),
+                        .resident_limit = resident_blocks(l) / cluster_size(l)};
     u64 cores = (u64)sysconf(_SC_NPROCESSORS_ONLN);
     u64 count = options.threads ? options.threads : cores;
     if (count > MAX_WORKERS) count = MAX_WORKERS;
-    if (count > grid.blocks) count = grid.blocks;
+    if (count > grid.clusters) count = grid.clusters;
     double start = processor_ms();
-    place_dynamic_shared(l);
+    place_shared(l);
     if (options.profile || options.json) counters_prepare(l->kernel->module, (u32)count);
     struct work work[MAX_WORKERS] = {0};
     pthread_t thread[MAX_WORKERS];

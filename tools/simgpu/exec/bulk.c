@@ -1,0 +1,556 @@
+/* bulk.c: the copies of the tensor memory accelerator (PTX ISA, "cp.async.bulk", "cp.async.bulk.tensor").
+ *
+ * One thread issues the copy of a whole box; the source is read at once, and the data lands when the wait that PTX asks
+ * for finds it:
+ *
+ *      into shared memory      when somebody waits for the mbarrier's phase and nothing else is missing there; poison, 0xff
+ *                              bytes, until then; the source must still hold what was read, the destination the poison
+ *      into global memory      at wait_group, or when the thread ends; from issue to wait_group{.read} the source in shared
+ *                              memory must not be written
+ *
+ * A box of a tensor, dimension 0 fastest, lies dense in shared memory, but its rows are as wide as the swizzle, and the
+ * 16-byte pieces are exchanged by bits of the absolute address (measured on an H200):
+ *
+ *      address ^= (address >> 7 & mask) << 4        mask 1, 3, 7 for 32, 64, 128 bytes */
+#include "bulk.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../runtime/heap.h"
+#include "async.h"
+#include "atomic.h"
+#include "memory.h"
+#include "numeric.h"
+#include "proxy.h"
+#include "warp.h"
+
+/* ---- Tensor maps -------------------------------------------------------------------------------------------------------- */
+
+/* By CUtensorMapDataType: element size, and the type that a reduction takes it for. */
+static const struct {
+    u8 bytes;
+    enum type type;
+} elements[] = {{1, T_U8},  {2, T_U16}, {4, T_U32},  {4, T_S32}, {8, T_U64}, {8, T_S64}, {2, T_F16},
+                {4, T_F32}, {8, T_F64}, {2, T_BF16}, {4, T_F32}, {4, T_F32}, {4, T_F32}};
+enum { MAP_FLOAT32_FTZ = 10, MAP_TFLOAT32 = 11, MAP_TFLOAT32_FTZ = 12 };
+
+static u32 box_rows(const struct tensor_map *m)
+{
+    u32 rows = 1;
+    for (u32 d = 1; d < m->rank; d++)
+        rows *= (m->box_less_1[d] + m->element_stride[d]) / m->element_stride[d]; /* ceil(box / stride) */
+    return rows;
+}
+
+/* Where in global memory row `row` of the box begins (at coordinate 0 of dimension 0); false: it is out of bounds. */
+static bool row_address(const struct bulk *c, u32 row, u64 *address)
+{
+    const struct tensor_map *m = &c->map;
+    u64 a = m->address;
+    for (u32 d = 1; d < m->rank; d++) {
+        u32 step = m->element_stride[d], count = (m->box_less_1[d] + step) / step;
+        s64 at = (s64)c->corner[d] + (s64)(row % count * step);
+        row /= count;
+        if (at < 0 || (u64)at >= m->dim[d]) return false;
+        a += (u64)at * m->stride[d - 1];
+    }
+    *address = a;
+    return true;
+}
+
+/* f32 to tf32's 10 mantissa bits, to nearest even. */
+static u32 tf32_of(u32 bits)
+{
+    if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fffe000;
+    return (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu;
+}
+
+/* The box as it is in global memory now. */
+static void gather(struct warp *w, const struct inst *in, const struct bulk *c, u8 *to)
+{
+    const struct tensor_map *m = &c->map;
+    if (c->from_shared) return;
+    if (!m->rank) {
+        memcpy(to, global_pointer(w, in, c->lane, c->global, c->bytes, false), c->bytes);
+        return;
+    }
+    u32 size = elements[m->type].bytes;
+    s64 first = c->corner[0] < 0 ? -(s64)c->corner[0] : 0,
+        end = (s64)m->dim[0] - c->corner[0] < (s64)m->box_less_1[0] + 1 ? (s64)m->dim[0] - c->corner[0]
+                                                                        : (s64)m->box_less_1[0] + 1;
+    for (u32 row = 0; row < c->rows; row++, to += c->row_bytes) {
+        u64 a;
+        bool inside = row_address(c, row, &a) && first < end;
+        if (!inside || first > 0 || end * size < c->row_bytes) {
+            u32 fill = m->nan_fill ? 0x7ff77ff7 : 0;
+            for (u32 k = 0; k < c->row_bytes; k += 4) memcpy(to + k, &fill, 4);
+        }
+        if (!inside) continue;
+        u32 bytes = (u32)(end - first) * size;
+        a += (u64)((c->corner[0] + first) * (s64)size);
+        memcpy(to + first * size, global_pointer(w, in, c->lane, a, bytes, false), bytes);
+        for (u32 k = 0; k < bytes && m->type >= MAP_TFLOAT32; k += 4) {
+            u32 v;
+            memcpy(&v, to + first * size + k, 4);
+            v = tf32_of(v);
+            memcpy(to + first * size + k, &v, 4);
+        }
+    }
+}
+
+/* ---- Shared memory ------------------------------------------------------------------------------------------------------- */
+
+/* The offset in shared memory of byte `k`, a multiple of 16, of a row. */
+static u32 piece(const struct bulk *c, u32 row, u32 k)
+{
+    u32 a = SHARED_BASE + c->at + row * c->pitch + k;
+    return (a ^ (a >> 7 & ((1u << c->swizzle) - 1)) << 4) - SHARED_BASE;
+}
+
+/* Bytes from offset k of a row that lie together. */
+static u32 run_of(const struct bulk *c, u32 k)
+{
+    return c->swizzle ? 16 : c->row_bytes - k;
+}
+
+#define FOR_PIECES(c, row, k)                 \
+    for (u32 row = 0; row < (c)->rows; row++) \
+        for (u32 k = 0; k < (c)->row_bytes; k += run_of((c), k))
+
+static u32 extent(const struct bulk *c)
+{
+    u32 last = (c->rows - 1) * c->pitch + c->row_bytes;
+    return c->swizzle ? (last + c->pitch - 1) / c->pitch * c->pitch : last;
+}
+
+static _Noreturn void copy_fault(struct warp *w, const struct inst *in, const struct bulk *c,
+                                 const char *what)
+{
+    u32 at = (u32)(c->in - c->fn->code);
+    fault(w, in, w->active ? w->active : 1, ERR_LAUNCH_FAILURE,
+          "%s while the copy was on its way: '%s' at line %u, shared offset %u", what, c->fn->text[at],
+          c->fn->lines[at].line, c->at);
+}
+
+static void poison(const struct bulk *c)
+{
+    FOR_PIECES(c, row, k)
+    {
+        u32 at = piece(c, row, k), n = run_of(c, k);
+        memset(c->block->shared + at, 0xff, n);
+        proxy_wrote(c->block, at, n, WRITER_ASYNC);
+    }
+}
+
+void bulk_land(struct warp *w, const struct inst *in, struct bulk *c)
+{
+    static const u8 ff[256 * 8] = {[0 ... 256 * 8 - 1] = 0xff};
+    u8 *now = malloc(c->bytes + 1), *shared = c->block->shared;
+    if (!now) abort();
+    gather(w, in, c, now);
+    bool same = c->from_shared || memcmp(now, c->data, c->bytes) == 0;
+    free(now);
+    if (!same) copy_fault(w, in, c, "the source was changed");
+    FOR_PIECES(c, row, k)
+    {
+        u32 at = piece(c, row, k), n = run_of(c, k);
+        for (u32 done = 0; done < n; done += sizeof ff) {
+            u32 part = n - done < sizeof ff ? n - done : (u32)sizeof ff;
+            if (memcmp(shared + at + done, ff, part) != 0)
+                copy_fault(w, in, c, "the destination was written");
+        }
+        memcpy(shared + at, c->data + row * c->row_bytes + k, n);
+        proxy_wrote(c->block, at, n, WRITER_ASYNC);
+    }
+    free(c);
+}
+
+void bulk_free(struct bulk *list)
+{
+    for (struct bulk *next; list; list = next) {
+        next = list->next;
+        free(list);
+    }
+}
+
+/* ---- Issue ------------------------------------------------------------------------------------------------------------------ */
+
+enum direction { LOAD, FROM_SHARED, STORE, PREFETCH };
+
+struct form {
+    enum direction direction;
+    bool tensor;
+    struct inst shared, source,
+        mbarrier; /* address operands: shared memory, global (or the map, or shared), mbarrier */
+    operand size, coordinate[MAX_RANK], multicast;
+    u32 rank;
+    s32 op;
+    enum type type;
+};
+
+static u64 address_of(struct warp *w, const struct inst *address, u32 lane)
+{
+    u64 a[LANES];
+    memory_addresses(w, address, 1u << lane, a);
+    if (address->space != SPACE_GENERIC || a[lane] < SHARED_WINDOW) return a[lane];
+    return a[lane] - SHARED_WINDOW < WINDOW_BYTES ? a[lane] - SHARED_WINDOW : a[lane];
+}
+
+static void read_map(struct warp *w, const struct inst *in, u32 lane, const struct form *f, struct bulk *c)
+{
+    u64 a = address_of(w, &f->source, lane);
+    if (a & 63)
+        fault(w, in, 1u << lane, ERR_MISALIGNED, "misaligned tensor map at 0x%llx: must be a multiple of 64",
+              (unsigned long long)a);
+    memcpy(&c->map, host_pointer(w, in, lane, a, TENSOR_MAP_BYTES, false), sizeof c->map);
+    const struct tensor_map *m = &c->map;
+    if (m->magic != TENSOR_MAP_MAGIC)
+        fault(
+            w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION,
+            "no tensor map lies at 0x%llx: cuTensorMapEncodeTiled makes one, to be passed as a const __grid_constant__ parameter",
+            (unsigned long long)a);
+    if (m->rank != f->rank)
+        fault(w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION, "%u coordinates for a tensor map of rank %u",
+              f->rank, m->rank);
+    for (u32 d = 0; d < m->rank; d++) c->corner[d] = ((s32 *)lanes_of(w, f->coordinate[d]))[lane];
+    u32 size = elements[m->type].bytes;
+    if ((s64)c->corner[0] * size % 16)
+        fault(w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION,
+              "coordinate 0 is %d elements of %u bytes: the box must begin on a multiple of 16 bytes",
+              c->corner[0], size);
+    for (u32 d = 0; d < m->rank && f->direction == STORE; d++)
+        if (c->corner[d] < 0)
+            fault(w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION,
+                  "coordinate %u of a store is %d: not negative, please", d, c->corner[d]);
+    c->rows = box_rows(m);
+    c->row_bytes = (m->box_less_1[0] + 1) * size;
+    c->swizzle = m->swizzle;
+    c->pitch = m->swizzle ? 16u << m->swizzle : c->row_bytes;
+    c->type = (u8)elements[m->type].type;
+}
+
+/* Everything but the data. Room for `bytes` bytes of it is made by the caller, who knows the box only now. */
+static struct bulk describe(struct warp *w, const struct inst *in, u32 lane, const struct form *f)
+{
+    struct bulk c = {.fn = w->frame->fn, .in = in, .lane = lane, .rows = 1, .op = f->op, .type = (u8)f->type};
+    if (f->tensor) {
+        read_map(w, in, lane, f, &c);
+    } else {
+        c.global = address_of(w, &f->source, lane);
+        c.row_bytes = c.pitch = ((u32 *)lanes_of(w, f->size))[lane] & ~15u; /* as an H200 does */
+        if (c.global & 15)
+            fault(w, in, 1u << lane, ERR_MISALIGNED,
+                  "misaligned bulk copy at 0x%llx: must be a multiple of 16", (unsigned long long)c.global);
+    }
+    c.bytes = c.rows * c.row_bytes;
+    return c;
+}
+
+/* Shared memory of the copy, in `space`. */
+static void place(struct warp *w, const struct inst *in, u32 lane, const struct form *f, struct bulk *c)
+{
+    u64 a = address_of(w, &f->shared, lane);
+    u32 align = f->tensor ? 128 : 16;
+    if (a >= WINDOW_BYTES)
+        fault(w, in, 1u << lane, ERR_INVALID_ADDRESS_SPACE,
+              "the generic address 0x%llx is not one of shared memory", (unsigned long long)a);
+    if (a & (align - 1))
+        fault(w, in, 1u << lane, ERR_MISALIGNED, "misaligned shared address 0x%llx: must be a multiple of %u",
+              (unsigned long long)a, align);
+    c->block = shared_owner(w, &f->shared, lane, a);
+    c->at = (u32)(shared_pointer(w, &f->shared, lane, a, extent(c), false) - c->block->shared);
+    c->block->visitors &= ~(1u << w->block->cluster_rank);
+}
+
+static struct bulk *keep_copy(const struct bulk *c)
+{
+    struct bulk *k = malloc(sizeof *k + c->bytes);
+    if (!k) abort();
+    *k = *c;
+    return k;
+}
+
+/* Into `block`, completing at the mbarrier at offset `barrier` of it. */
+static void send(struct warp *w, const struct inst *in, const struct bulk *c, struct block *block,
+                 u32 barrier)
+{
+    struct mbarrier *m = async_mbarrier_of_copy(w, in, c->lane, block, barrier);
+    struct bulk *k = keep_copy(c);
+    memcpy(k->data, c->data, c->bytes);
+    k->block = block;
+    poison(k);
+    async_attach(w, in, m, k);
+}
+
+static void load(struct warp *w, const struct inst *in, u32 lane, const struct form *f)
+{
+    struct bulk about = describe(w, in, lane, f), *c;
+    struct block *own = w->block;
+    if (!about.bytes) return;
+    place(w, in, lane, f, &about);
+    u64 a = address_of(w, &f->mbarrier, lane);
+    if (a >= WINDOW_BYTES || a & 7)
+        fault(w, in, 1u << lane, a & 7 ? ERR_MISALIGNED : ERR_INVALID_ADDRESS_SPACE,
+              "no mbarrier can be at 0x%llx", (unsigned long long)a);
+    struct block *at = shared_owner(w, &f->mbarrier, lane, a);
+    u32 barrier = (u32)(shared_pointer(w, &f->mbarrier, lane, a, 8, true) - at->shared);
+    if (at != about.block && f->multicast == NO_OPERAND)
+        fault(w, in, 1u << lane, ERR_LAUNCH_FAILURE,
+              "the data goes to block %u of the cluster, but the mbarrier lies in block %u",
+              about.block->cluster_rank, at->cluster_rank);
+    c = keep_copy(&about);
+    if (f->direction == FROM_SHARED) {
+        u64 from = about.global;
+        struct block *source = shared_owner(w, &f->source, lane, from);
+        u8 *p = shared_pointer(w, &f->source, lane, from, c->bytes, false);
+        proxy_reads(w, in, 1u << lane, source, (u32)(p - source->shared), c->bytes);
+        memcpy(c->data, p, c->bytes);
+        c->from_shared = true;
+    } else {
+        gather(w, in, c, c->data);
+    }
+    if (f->multicast == NO_OPERAND) {
+        send(w, in, c, about.block, barrier);
+    } else { /* the same offsets in every block whose bit is on */
+        u32 targets = ((u32 *)lanes_of(w, f->multicast))[lane] & 0xffff;
+        if (!targets || targets >> own->cluster->size)
+            fault(w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION, "multicast to blocks 0x%x of a cluster of %u",
+                  targets, own->cluster->size);
+        for (u32 left = targets; left; left &= left - 1) {
+            u64 rank = first_lane(left);
+            send(w, in, c, shared_owner(w, &f->shared, lane, rank << 24), barrier);
+        }
+    }
+    free(c);
+}
+
+static void store(struct warp *w, const struct inst *in, u32 lane, const struct form *f)
+{
+    struct bulk about = describe(w, in, lane, f), *c;
+    struct async_state *a = warp_async(w);
+    if (!about.bytes) return;
+    place(w, in, lane, f, &about);
+    c = keep_copy(&about);
+    c->issued = ++w->block->clock;
+    c->group = a->bulk_committed[lane];
+    c->next = NULL;
+    FOR_PIECES(c, row, k)
+    {
+        u32 at = piece(c, row, k), n = run_of(c, k);
+        proxy_reads(w, in, 1u << lane, c->block, at, n);
+        memcpy(c->data + row * c->row_bytes + k, c->block->shared + at, n);
+    }
+    struct bulk **last = &a->stores;
+    while (*last) last = &(*last)->next;
+    *last = c;
+}
+
+static void exec_bulk(struct warp *w, const struct inst *in, u32 mask)
+{
+    const struct form *f = in->data;
+    for (u32 left = mask; left; left &= left - 1) {
+        u32 lane = first_lane(left);
+        if (f->direction == STORE)
+            store(w, in, lane, f);
+        else if (f->direction != PREFETCH)
+            load(w, in, lane, f);
+        else
+            describe(w, in, lane, f);
+    }
+}
+
+/* ---- Groups ------------------------------------------------------------------------------------------------------------------ */
+
+/* Until now the source of the store had to stay as it was. */
+static void check_source(struct warp *w, const struct inst *in, struct bulk *c)
+{
+    if (!c->issued) return;
+    FOR_PIECES(c, row, k)
+    if (proxy_changed(c->block, piece(c, row, k), run_of(c, k), c->issued))
+        copy_fault(w, in, c, "shared memory that a bulk store still reads was written");
+    c->issued = 0;
+}
+
+static void write_bytes(struct warp *w, const struct inst *in, const struct bulk *c, u64 to, const u8 *from,
+                        u32 bytes)
+{
+    u8 *p = global_pointer(w, in, c->lane, to, bytes, true);
+    enum type t = (enum type)c->type;
+    u32 size = type_bytes(t);
+    bool keeps = t == T_F32 && c->map.type != MAP_FLOAT32_FTZ;
+    if (c->op < 0) {
+        memcpy(p, from, bytes);
+        return;
+    }
+    for (u32 k = 0; k < bytes; k += size) {
+        u64 v = 0;
+        memcpy(&v, from + k, size);
+        atomic_update(p + k, (enum atomic_op)c->op, t, keeps, v);
+    }
+}
+
+static void write_out(struct warp *w, const struct inst *in, const struct bulk *c)
+{
+    const struct tensor_map *m = &c->map;
+    if (!m->rank) {
+        write_bytes(w, in, c, c->global, c->data, c->bytes);
+        return;
+    }
+    /* Dimension 0 ends only at the next multiple of 16 bytes: measured on an H200. */
+    u64 size = elements[m->type].bytes, begin = (u64)c->corner[0] * size,
+        end = (m->dim[0] * size + 15) / 16 * 16,
+        bytes = end <= begin                 ? 0
+                : end - begin < c->row_bytes ? end - begin
+                                             : c->row_bytes,
+        a;
+    for (u32 row = 0; row < c->rows && bytes; row++)
+        if (row_address(c, row, &a))
+            write_bytes(w, in, c, a + begin, c->data + row * c->row_bytes, (u32)bytes);
+}
+
+/* Ends the groups of these lanes but for the latest `pending`; with `reads_only`, only their sources are free again. */
+static void finish(struct warp *w, const struct inst *in, u32 lanes, s32 pending, bool reads_only)
+{
+    struct async_state *a = warp_async(w);
+    for (struct bulk **at = &a->stores, *c; (c = *at);) {
+        if (!(lanes >> c->lane & 1) || (s32)(a->bulk_committed[c->lane] - c->group) <= pending) {
+            at = &c->next;
+            continue;
+        }
+        check_source(w, in, c);
+        if (reads_only) {
+            at = &c->next;
+            continue;
+        }
+        write_out(w, in, c);
+        *at = c->next;
+        free(c);
+    }
+}
+
+static void exec_commit(struct warp *w, const struct inst *in, u32 mask)
+{
+    (void)in;
+    struct async_state *a = warp_async(w);
+    FOR_LANES(mask, { a->bulk_committed[i]++; });
+}
+
+/* imm: groups that may stay; flags: .read */
+static void exec_wait_group(struct warp *w, const struct inst *in, u32 mask)
+{
+    finish(w, in, mask, (s32)in->imm, in->flags);
+}
+
+void bulk_leave(struct warp *w, u32 lanes)
+{
+    const struct inst *in = w->pc - 1;
+    struct block *b = w->block;
+    for (const struct bulk *c = w->async ? w->async->stores : NULL; c; c = c->next)
+        if (lanes >> c->lane & 1 && c->issued)
+            copy_fault(w, in, c, "the thread leaves, without cp.async.bulk.wait_group.read,");
+    if (w->async && w->async->stores) finish(w, in, lanes, -1, false);
+    if (b->live_threads) return;
+    const struct bulk *open = async_open_load(b);
+    if (open) copy_fault(w, in, open, "the block leaves, and nobody has waited for the mbarrier,");
+}
+
+/* ---- Lowering ---------------------------------------------------------------------------------------------------------------- */
+
+static bool read_address(struct lowering *lo, const struct ptx_operand *o, enum space space, struct inst *out)
+{
+    *out = (struct inst){.space = (u8)space};
+    return lower_address(lo, o, out);
+}
+
+static bool lower_group(struct lowering *lo, const struct ptx_inst *p, struct inst *in, bool waits)
+{
+    in->exec = waits ? exec_wait_group : exec_commit;
+    in->flags = has_mod(p, "read");
+    if (!waits) return p->op_count == 0;
+    if (p->op_count != 1 || p->op[0].kind != OPERAND_IMM) return refuse(lo, p, "this form of wait_group");
+    in->imm = (s64)p->op[0].imm;
+    return true;
+}
+
+static bool lower_coordinates(struct lowering *lo, const struct ptx_inst *p, const struct ptx_operand *map,
+                              struct form *f)
+{
+    if (map->kind != OPERAND_ADDRESS || map->count != 1 || map->element[0].kind != OPERAND_VECTOR ||
+        map->element[0].count != f->rank)
+        return refuse(lo, p, "a tensor map needs %u coordinates", f->rank);
+    for (u32 d = 0; d < f->rank; d++) f->coordinate[d] = lower_source(lo, &map->element[0].element[d], T_S32);
+    return true;
+}
+
+/* Reads the modifiers; `spaces` are the state spaces in order: destination, source. */
+static bool read_bulk_modifiers(struct lowering *lo, const struct ptx_inst *p, struct form *f,
+                                const char *spaces[2], bool *hint, bool *multicast)
+{
+    static const char *const plain[] = {"async",       "bulk",       "reduce",
+                                        "tile",        "bulk_group", "prefetch",
+                                        "L2",          "noftz",      "mbarrier::complete_tx::bytes",
+                                        "cta_group::1"};
+    u32 n = 0;
+    for (u32 k = 0; k < p->mod_count; k++) {
+        const char *m = p->mod[k];
+        bool known = false;
+        for (u32 q = 0; q < sizeof plain / sizeof *plain; q++) known |= streq(plain[q], m);
+        if (streq(m, "global") || shared_space(m) != SPACE_GENERIC) {
+            if (n < 2) spaces[n++] = m;
+        } else if (m[0] >= '1' && m[0] <= '5' && streq(m + 1, "d"))
+            f->rank = (u32)(m[0] - '0');
+        else if (streq(m, "tensor"))
+            f->tensor = true;
+        else if (streq(m, "L2::cache_hint"))
+            *hint = true;
+        else if (streq(m, "multicast::cluster"))
+            *multicast = true;
+        else if (atomic_op_named(m) >= 0 && has_mod(p, "reduce"))
+            f->op = atomic_op_named(m);
+        else if (type_named(m) != T_NONE && f->op >= 0)
+            f->type = type_named(m);
+        else if (!known)
+            return refuse(lo, p, "the modifier .%s is not supported", m);
+    }
+    return true;
+}
+
+bool lower_bulk(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    if (has_mod(p, "commit_group") || has_mod(p, "wait_group"))
+        return lower_group(lo, p, in, has_mod(p, "wait_group"));
+    struct form *f = keep(sizeof *f);
+    const char *spaces[2] = {"", ""};
+    bool hint = false, multicast = false;
+    *f = (struct form){.size = NO_OPERAND, .multicast = NO_OPERAND, .op = -1};
+    if (!read_bulk_modifiers(lo, p, f, spaces, &hint, &multicast)) return false;
+    in->exec = exec_bulk;
+    in->data = f;
+    if (has_mod(p, "prefetch")) {
+        f->direction = PREFETCH;
+        if (p->op_count < 1 + (u32)!f->tensor) return refuse(lo, p, "operands missing");
+        if (!f->tensor) f->size = lower_source(lo, &p->op[1], T_U32);
+        return read_address(lo, &p->op[0], SPACE_GENERIC, &f->source) &&
+               (!f->tensor || lower_coordinates(lo, p, &p->op[0], f));
+    }
+    enum space to = shared_space(spaces[0]), from = shared_space(spaces[1]);
+    f->direction = to == SPACE_GENERIC ? STORE : from == SPACE_GENERIC ? LOAD : FROM_SHARED;
+    if (f->op >= 0 && f->direction != STORE) return refuse(lo, p, "a reduction into shared memory");
+    if (f->direction == STORE && from == SPACE_GENERIC) return refuse(lo, p, "this form of cp.async.bulk");
+    if (f->op >= 0 && f->type == T_NONE && !f->tensor) return refuse(lo, p, "it has no type");
+    const struct ptx_operand *shared = &p->op[f->direction == STORE], *other = &p->op[f->direction != STORE];
+    u32 used = 2u + !f->tensor + (f->direction != STORE) + multicast + hint;
+    if (p->op_count != used) return refuse(lo, p, "%u operands; it has %u", used, p->op_count);
+    if (!read_address(lo, shared, f->direction == STORE ? SPACE_SHARED : to, &f->shared) ||
+        !read_address(lo, other, f->direction == FROM_SHARED ? SPACE_SHARED : SPACE_GENERIC, &f->source))
+        return false;
+    if (f->tensor && !lower_coordinates(lo, p, other, f)) return false;
+    u32 at = 2;
+    if (!f->tensor) f->size = lower_source(lo, &p->op[at++], T_U32);
+    if (f->direction != STORE && !read_address(lo, &p->op[at++], to, &f->mbarrier)) return false;
+    if (multicast) f->multicast = lower_source(lo, &p->op[at++], T_U16);
+    if (f->direction != LOAD) lo->f->fn->async_reads = true;
+    return !lo->f->fn->refused;
+}

@@ -1,0 +1,53 @@
+/* bulk.h: bulk and tensor copies (exec/bulk.c), and what a tensor map holds (runtime/tensor_map.c writes it). */
+#ifndef BULK_H
+#define BULK_H
+
+#include "../front/lower.h"
+
+enum { MAX_RANK = 5, TENSOR_MAP_BYTES = 128 };
+
+/* The 128 bytes of a CUtensorMap. NVIDIA's are not documented; these are the simulated GPU's own. */
+struct tensor_map {
+    u32 magic;
+    u8 rank, type; /* type: CUtensorMapDataType */
+    u8 swizzle;    /* 0: none, 1, 2, 3: 32, 64, 128 bytes */
+    u8 nan_fill;   /* out of bounds: NaN instead of zero */
+    u64 address;
+    u64 dim[MAX_RANK];
+    u64 stride[MAX_RANK - 1]; /* bytes */
+    u8 box_less_1[MAX_RANK];  /* elements - 1 */
+    u8 element_stride[MAX_RANK];
+};
+enum { TENSOR_MAP_MAGIC = 0x70616d74 };
+
+/* A bulk copy that was issued and has not landed. In shared memory it is `rows` rows of `row_bytes`, `pitch` apart, the
+ * 16-byte pieces swizzled as the map says. */
+struct bulk {
+    struct bulk *next;
+    const struct function *fn; /* where it was issued */
+    const struct inst *in;
+    struct block *block; /* shared memory: destination of a load, source of a store */
+    u32 at;              /* offset in it */
+    u32 bytes, rows, row_bytes, pitch, swizzle;
+    bool from_shared; /* load: from another place in shared memory, not global */
+    u64 global;       /* without a map: the address in global memory */
+    struct tensor_map map;
+    s32 corner[MAX_RANK];
+    s32 op;          /* reduction, or -1 */
+    u8 type;         /* of the elements of a reduction */
+    u32 lane, group; /* store: whose, and in which group */
+    u32 issued;      /* store: when it read its source, by the block's clock; 0: the source is free again */
+    u8 data[];
+};
+
+/* Puts a load's data in its place, for `in` of w, which waits. Frees it. */
+void bulk_land(struct warp *w, const struct inst *in, struct bulk *load);
+void bulk_free(struct bulk *list);
+
+/* A thread or a block leaves: what it still has on its way lands, or is a fault. */
+void bulk_leave(struct warp *w, u32 lanes);
+
+/* cp.async.bulk..., cp.reduce.async.bulk... */
+bool lower_bulk(struct lowering *lo, const struct ptx_inst *p, struct inst *in);
+
+#endif

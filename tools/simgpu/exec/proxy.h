@@ -1,0 +1,49 @@
+/* proxy.h: what the async proxy may read of shared memory, and what must not change under it (exec/proxy.c).
+ *
+ * Ordinary instructions reach memory through the generic proxy, wgmma and bulk copies through the async proxy, and a write
+ * by one is seen by the other only after fence.proxy.async (PTX ISA, "Proxies"). Every 16 bytes of a block's shared memory
+ * have a stamp: when they were last written, by the block's clock, and by whom. The clock ticks at every fence, at every
+ * completed barrier and at every asynchronous read. A write is visible to the async proxy
+ *
+ *      when its warp has executed the fence since; or
+ *      when any warp has, and between the write and the fence a barrier of some kind was completed.
+ *
+ * And what an asynchronous operation reads has changed too early when at its end a stamp is later than its start. */
+#ifndef PROXY_H
+#define PROXY_H
+
+#include "../sim.h"
+
+enum { WRITER_BITS = 6, WRITER_REMOTE = 62, WRITER_ASYNC = 63 }; /* below: the warp's number */
+
+void proxy_start_block(struct block *b);
+void proxy_free_block(struct block *b);
+
+/* fence.proxy.async by warp w. */
+void proxy_fence(struct warp *w);
+
+/* A barrier of the block is complete. */
+static inline void proxy_synced(struct block *b)
+{
+    b->last_sync = ++b->clock;
+}
+
+/* Bytes from shared offset `at` on were written. */
+static inline void proxy_wrote(struct block *b, u32 at, u32 bytes, u32 writer)
+{
+    if (!b->stamps) return;
+    for (u32 k = at / 16; k <= (at + bytes - 1) / 16; k++) b->stamps[k] = b->clock << WRITER_BITS | writer;
+}
+
+/* The async proxy reads these bytes, for `in`: faults when an ordinary write to them is not fenced. */
+void proxy_reads(struct warp *w, const struct inst *in, u32 lanes, const struct block *b, u32 at, u32 bytes);
+
+/* Whether they were written at or after this time. */
+static inline bool proxy_changed(const struct block *b, u32 at, u32 bytes, u32 since)
+{
+    for (u32 k = at / 16; b->stamps && k <= (at + bytes - 1) / 16; k++)
+        if (b->stamps[k] >> WRITER_BITS >= since) return true;
+    return false;
+}
+
+#endif

@@ -1,0 +1,570 @@
+/* wgmma.c: products of a warpgroup (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions").
+ *
+ * D is 64 x N, and warp i of the four has rows 16 i to 16 i + 15, in mma.m16n8's fragments, one for each 8 columns; so each
+ * warp computes its own rows, and nothing passes between them. The result is in its registers at once, and two things
+ * make up for that haste:
+ *
+ *      registers        from wgmma to the wait_group that ends its group, an instruction that touches D, or writes A, is a
+ *                       fault (wgmma_watch); only a further wgmma may have them
+ *      shared memory    A and B must not be written until then; stamps tell (exec/proxy.h)
+ *
+ * A product is complete for the warpgroup as a whole: a warp's wait ends when all four have issued what it waits for. So one
+ * thread of the four warps may tell the producer that a stage is free.
+ *
+ * An operand in shared memory is named by a descriptor: where it starts, and how far apart its 8 x 16-byte core matrices
+ * are (LBO, SBO). Where byte `kb` of row r lies (measured on an H200, all four modes, W the swizzle's width):
+ *
+ *      K-major         none  (r/8) SBO + (r%8) 16 + (kb/16) LBO + kb%16        W  (r/8) SBO + (r%8) W + kb
+ *      MN-major        none  (mb/16) SBO + mb%16 + (k%8) 16 + (k/8) LBO        W  (mb/W) LBO + mb%W + (k%8) W + (k/8) SBO
+ *      then            address ^= ((address >> 7) - base offset & mask) << 4,  mask 1, 3, 7 for W = 32, 64, 128 */
+#include "wgmma.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../front/lower.h"
+#include "accumulate.h"
+#include "memory.h"
+#include "proxy.h"
+#include "warp.h"
+
+enum { ROW_BYTES = 32, WORDS = 8 }; /* K is always 32 bytes */
+
+struct form {
+    u32 n, k;
+    enum type a, b, d;
+    bool saturate, a_in_registers, a_transposed, b_transposed;
+    u32 a_sign, b_sign; /* bits to flip in each word: imm-scale */
+    u32 d_count;        /* registers of D; in->more has them, then those of A */
+    const char *unfenced;
+};
+
+/* A product on its way. */
+struct product {
+    const struct form *form;
+    const struct inst *in;
+    u64 number; /* among the warp's products; the same for all four warps */
+    u32 group, issued;
+    u64 a, b; /* descriptors */
+};
+
+struct wgmma_state {
+    const struct frame *frame;  /* whose registers these are */
+    u32 slots, committed, done; /* groups closed, groups waited for */
+    u32 *result, *input;        /* by slot: the last group that writes the register, that reads it as A */
+    u64 count, checked;         /* products so far; those whose operands one of the four warps has checked */
+    struct product *flight;
+    u32 capacity;
+};
+
+/* ---- Operands in shared memory -------------------------------------------------------------------------------------- */
+
+struct matrix {
+    u32 start, lbo, sbo, base, mask, width;
+    bool transposed; /* MN-major */
+};
+
+static struct matrix matrix_of(u64 descriptor, bool transposed)
+{
+    u32 mode = (u32)(descriptor >> 62), bits = mode ? 4 - mode : 0;
+    return (struct matrix){.start = (u32)(descriptor & 0x3fff) << 4,
+                           .lbo = (u32)(descriptor >> 16 & 0x3fff) << 4,
+                           .sbo = (u32)(descriptor >> 32 & 0x3fff) << 4,
+                           .base = (u32)(descriptor >> 49) & 7,
+                           .mask = (1u << bits) - 1,
+                           .width = 16u << bits,
+                           .transposed = transposed};
+}
+
+/* The offset in shared memory of 16 bytes: K-major piece k (0 or 1) of row i, MN-major elements 8 i and up at k. */
+static inline u32 piece(const struct matrix *m, u32 i, u32 k)
+{
+    u32 at;
+    if (m->transposed)
+        at = m->mask ? i * 16 / m->width * m->lbo + i * 16 % m->width + k % 8 * m->width + k / 8 * m->sbo
+                     : i * m->sbo + k % 8 * 16 + k / 8 * m->lbo;
+    else
+        at = m->mask ? i / 8 * m->sbo + i % 8 * m->width + k * 16 : i / 8 * m->sbo + i % 8 * 16 + k * m->lbo;
+    at += m->start;
+    return ((at ^ (((at >> 7) - m->base) & m->mask) << 4) & 0x3ffff) - SHARED_BASE;
+}
+
+static u8 *checked(struct warp *w, const struct inst *in, u32 at, const char *name)
+{
+    struct block *b = w->block;
+    if (at > b->shared_bytes || at + 16 > b->shared_bytes)
+        fault(
+            w, in, ALL_LANES, ERR_ILLEGAL_ADDRESS,
+            "out of bounds: the descriptor of %s reaches shared offset %d; the block has %u bytes of shared memory",
+            name, (s32)at, b->shared_bytes);
+    proxy_reads(w, in, ALL_LANES, b, at, 16);
+    return b->shared + at;
+}
+
+/* Rows (of A) or columns (of B) `first` to `first` + count - 1, in 32-bit words along k. */
+static void gather(struct warp *w, const struct inst *in, const struct matrix *m, const char *name, u32 first,
+                   u32 count, u32 sign, u32 words[WORDS][TILE])
+{
+    if (!m->transposed) {
+        for (u32 i = 0; i < count; i++)
+            for (u32 k = 0; k < 2; k++) {
+                u32 four[4];
+                memcpy(four, checked(w, in, piece(m, first + i, k), name), 16);
+                for (u32 q = 0; q < 4; q++) words[4 * k + q][i] = four[q] ^ sign;
+            }
+        return;
+    }
+    for (u32 i = 0; i < count; i += 8)
+        for (u32 k = 0; k < 16; k += 2) {
+            u16 even[8], odd[8];
+            memcpy(even, checked(w, in, piece(m, (first + i) / 8, k), name), 16);
+            memcpy(odd, checked(w, in, piece(m, (first + i) / 8, k + 1), name), 16);
+            for (u32 q = 0; q < 8; q++) words[k / 2][i + q] = (even[q] | (u32)odd[q] << 16) ^ sign;
+        }
+}
+
+/* Whether these rows were written since. */
+static bool changed(const struct block *b, const struct matrix *m, u32 first, u32 count, u32 since)
+{
+    u32 step = m->transposed ? 8 : 1, pieces = m->transposed ? 16 : 2;
+    for (u32 i = first; i < first + count; i += step)
+        for (u32 k = 0; k < pieces; k++)
+            if (proxy_changed(b, piece(m, i / step, k), 16, since)) return true;
+    return false;
+}
+
+/* ---- The product ---------------------------------------------------------------------------------------------------- */
+
+static enum element element_of(enum type t)
+{
+    return t == T_F16    ? ELEMENT_F16
+           : t == T_BF16 ? ELEMENT_BF16
+           : t == T_TF32 ? ELEMENT_TF32
+           : t == T_E4M3 ? ELEMENT_E4M3
+                         : ELEMENT_E5M2;
+}
+
+static void multiply_integers(const struct form *f, const u32 (*a)[TILE], const u32 (*b)[TILE], u32 columns,
+                              u32 (*d)[TILE])
+{
+    for (u32 n = 0; n < columns; n++) {
+        s32 sum[TILE] = {0};
+        for (u32 k = 0; k < 32; k++) {
+            u32 y = b[k / 4][n] >> 8 * (k % 4) & 0xff;
+            s32 v = f->b == T_S8 ? (s8)y : (s32)y;
+            for (u32 i = 0; i < TILE; i++) {
+                u32 x = a[k / 4][i] >> 8 * (k % 4) & 0xff;
+                sum[i] += (f->a == T_S8 ? (s8)x : (s32)x) * v;
+            }
+        }
+        for (u32 i = 0; i < TILE; i++) {
+            s64 exact = (s64)sum[i] + (s32)d[n][i];
+            s64 inside = exact > INT32_MAX ? INT32_MAX : exact < INT32_MIN ? INT32_MIN : exact;
+            d[n][i] = (u32)(f->saturate ? inside : exact);
+        }
+    }
+}
+
+/* A fragment register's lanes as 4 x 8 words, and back: lane 4 g + t is word t of row g. */
+static inline void spread(const u32 *lane, u32 *rows, u32 pitch)
+{
+    for (u32 t = 0; t < 4; t++)
+        for (u32 g = 0; g < 8; g++) rows[t * pitch + g] = lane[4 * g + t];
+}
+static inline void collect(u32 *lane, const u32 *rows, u32 pitch)
+{
+    for (u32 t = 0; t < 4; t++)
+        for (u32 g = 0; g < 8; g++) lane[4 * g + t] = rows[t * pitch + g];
+}
+
+/* D's 8 columns from `column` on, as [column][row]. */
+static void read_columns(struct warp *w, const struct inst *in, const struct form *f, u32 column,
+                         u32 (*d)[TILE])
+{
+    for (u32 half = 0; half < 2; half++) {
+        if (f->d == T_F16) {
+            const u32 *lane = lanes_of(w, in->more[column / 4 + half]);
+            u32 low[LANES], high[LANES];
+            for (u32 l = 0; l < LANES; l++) low[l] = lane[l] & 0xffff, high[l] = lane[l] >> 16;
+            spread(low, &d[0][8 * half], 2 * TILE);
+            spread(high, &d[1][8 * half], 2 * TILE);
+        } else {
+            spread(lanes_of(w, in->more[column / 2 + 2 * half]), &d[0][8 * half], 2 * TILE);
+            spread(lanes_of(w, in->more[column / 2 + 2 * half + 1]), &d[1][8 * half], 2 * TILE);
+        }
+    }
+}
+
+static void write_columns(struct warp *w, const struct inst *in, const struct form *f, u32 column,
+                          const u32 (*d)[TILE])
+{
+    for (u32 half = 0; half < 2; half++) {
+        if (f->d == T_F16) {
+            u32 *lane = lanes_of(w, in->more[column / 4 + half]), low[LANES], high[LANES];
+            collect(low, &d[0][8 * half], 2 * TILE);
+            collect(high, &d[1][8 * half], 2 * TILE);
+            for (u32 l = 0; l < LANES; l++) lane[l] = low[l] | high[l] << 16;
+        } else {
+            collect(lanes_of(w, in->more[column / 2 + 2 * half]), &d[0][8 * half], 2 * TILE);
+            collect(lanes_of(w, in->more[column / 2 + 2 * half + 1]), &d[1][8 * half], 2 * TILE);
+        }
+    }
+}
+
+static void multiply(struct warp *w, const struct inst *in, const struct form *f, u64 a_desc, u64 b_desc,
+                     bool adds)
+{
+    bool fp8 = f->a == T_E4M3 || f->a == T_E5M2, integers = f->d == T_S32;
+    struct dot_rule rule = {
+        .depth = f->k, .fraction = fp8 ? 13 : 25, .precision = fp8 ? 13 : 23, .f16 = f->d == T_F16};
+    u32 a[WORDS][TILE], b[WORDS][TILE] = {0}, d[TILE][TILE];
+    struct operand_tile rows, columns;
+    struct matrix A = matrix_of(a_desc, f->a_transposed), B = matrix_of(b_desc, f->b_transposed);
+    if (f->a_in_registers)
+        for (u32 r = 0; r < 4; r++) {
+            u32 lane[LANES];
+            memcpy(lane, lanes_of(w, in->more[f->d_count + r]), sizeof lane);
+            for (u32 l = 0; l < LANES; l++) lane[l] ^= f->a_sign;
+            spread(lane, &a[4 * (r / 2)][8 * (r % 2)], TILE);
+        }
+    else
+        gather(w, in, &A, "A", 16 * (w->id % 4), 16, f->a_sign, a);
+    if (!integers) tile_decode(&rows, element_of(f->a), false, a, f->k);
+    for (u32 column = 0; column < f->n; column += TILE) {
+        u32 count = f->n - column < TILE ? f->n - column : TILE;
+        gather(w, in, &B, "B", column, count, f->b_sign, b);
+        memset(d, 0, sizeof d);
+        for (u32 c = 0; c < count && adds; c += 8) read_columns(w, in, f, column + c, d + c);
+        if (integers) {
+            multiply_integers(f, a, b, count, d);
+        } else {
+            tile_decode(&columns, element_of(f->b), false, b, f->k);
+            (options.exact_mma ? dot_exact : dot_fused)(&rule, &rows, &columns, count, d, d);
+        }
+        for (u32 c = 0; c < count; c += 8) write_columns(w, in, f, column + c, d + c);
+    }
+}
+
+/* ---- What is in flight ------------------------------------------------------------------------------------------------- */
+
+void wgmma_start_warp(struct warp *w)
+{
+    w->wgmma_in_flight = 0;
+    if (w->wgmma) wgmma_free_warp(w);
+    w->wgmma = NULL;
+}
+
+void wgmma_free_warp(struct warp *w)
+{
+    if (!w->wgmma) return;
+    free(w->wgmma->result);
+    free(w->wgmma->flight);
+    free(w->wgmma);
+}
+
+static struct wgmma_state *state_of(struct warp *w)
+{
+    struct wgmma_state *s = w->wgmma;
+    if (!s) {
+        if (!(s = w->wgmma = calloc(1, sizeof *s))) abort();
+        s->frame = w->frame;
+        s->slots = w->frame->fn->reg_bytes / 64 + 1;
+        if (!(s->result = calloc(2 * s->slots, sizeof *s->result))) abort();
+        s->input = s->result + s->slots;
+    }
+    return s;
+}
+
+static u32 slot_of(operand o)
+{
+    return (o & BANK_OFFSET) / 64;
+}
+
+static _Noreturn void touched_fault(struct warp *w, const struct inst *in, const struct product *p,
+                                    const char *name, bool written, bool result)
+{
+    const struct function *fn = w->frame->fn;
+    u32 at = p ? (u32)(p->in - fn->code) : 0;
+    fault(w, in, w->active, ERR_LAUNCH_FAILURE,
+          "register %s is %s before the wgmma at line %u%s: wgmma.wait_group must come first", name,
+          written ? "written" : "read", p ? fn->lines[at].line : 0,
+          result ? ", whose result it holds, has been waited for"
+                 : ", which reads A from it, has been waited for");
+}
+
+static const struct product *product_of_group(const struct warp *w, u32 group)
+{
+    for (u32 i = 0; i < w->wgmma_in_flight; i++)
+        if (w->wgmma->flight[i].group == group) return &w->wgmma->flight[i];
+    return NULL;
+}
+
+void wgmma_watch(struct warp *w, const struct inst *in)
+{
+    struct wgmma_state *s = w->wgmma;
+    const struct function *fn = w->frame->fn;
+    const struct touched *t = fn->touched ? fn->touched[in - fn->code] : NULL;
+    if (!t || w->frame != s->frame) return;
+    for (u32 i = 0; i < t->count; i++) {
+        const struct touched_register *r = &t->reg[i];
+        if (s->result[r->slot] > s->done && !(t->copies && !r->written))
+            touched_fault(w, in, product_of_group(w, s->result[r->slot]), r->name, r->written, true);
+        if (r->written && s->input[r->slot] > s->done)
+            touched_fault(w, in, product_of_group(w, s->input[r->slot]), r->name, true, false);
+    }
+    if (t->copies && s->result[t->reg[0].slot] > s->done)
+        s->result[t->reg[1].slot] = s->result[t->reg[0].slot];
+}
+
+/* The loop that watches takes over, or hands back. */
+static void change_loop(struct warp *w)
+{
+    w->unused_budget = w->budget;
+    w->budget = 0;
+}
+
+/* All four warps of the group must execute the same products. */
+static void compare_with_group(struct warp *w, const struct inst *in)
+{
+    const struct wgmma_state *s = w->wgmma;
+    for (u32 k = w->id & ~3u; k <= (w->id | 3); k++) {
+        const struct warp *peer = &w->block->warps[k];
+        u64 count = peer->wgmma ? peer->wgmma->count : 0;
+        if (!peer->live && count < s->count)
+            fault(
+                w, in, w->active, ERR_LAUNCH_FAILURE,
+                "warp %u of this warpgroup has exited after %llu wgmma instructions, and this one executes its number %llu: "
+                "all four execute each",
+                k, (unsigned long long)count, (unsigned long long)s->count);
+    }
+}
+
+void wgmma_leave(struct warp *w)
+{
+    if (!w->wgmma || (w->id | 3) >= w->block->warp_count) return;
+    for (u32 k = w->id & ~3u; k <= (w->id | 3); k++) {
+        const struct warp *peer = &w->block->warps[k];
+        u64 count = peer->wgmma ? peer->wgmma->count : 0;
+        if (!peer->live && count != w->wgmma->count)
+            fault(
+                w, w->pc - 1, 1, ERR_LAUNCH_FAILURE,
+                "warps %u and %u of a warpgroup have executed %llu and %llu wgmma instructions: all four execute each",
+                w->id, k, (unsigned long long)w->wgmma->count, (unsigned long long)count);
+    }
+}
+
+static bool warpgroup(struct warp *w, const struct inst *in, u32 mask)
+{
+    if ((w->id | 3) >= w->block->warp_count)
+        fault(w, in, mask, ERR_LAUNCH_FAILURE,
+              "a warpgroup is four warps, the first a multiple of 4: warp %u of %u has none", w->id,
+              w->block->warp_count);
+    if (mask == ALL_LANES) return true;
+    if (w->live != ALL_LANES || mask != w->active)
+        fault(w, in, mask, ERR_LAUNCH_FAILURE,
+              "all threads of a warpgroup must execute this instruction together: lanes 0x%08x do", mask);
+    return warp_gather(w, in, mask, ALL_LANES, false) != 0;
+}
+
+/* ---- Instructions -------------------------------------------------------------------------------------------------------- */
+
+/* a, b: descriptors (a: NO_OPERAND when A is in registers); c: scale-d (aux: flip). */
+static void exec_mma(struct warp *w, const struct inst *in, u32 mask)
+{
+    const struct form *f = in->data;
+    if (!warpgroup(w, in, mask)) return;
+    struct wgmma_state *s = state_of(w);
+    if (f->unfenced) fault(w, in, mask, ERR_LAUNCH_FAILURE, "wgmma.fence is missing: %s", f->unfenced);
+    s->count++;
+    compare_with_group(w, in);
+    struct product p = {.form = f, .in = in, .number = s->count, .group = s->committed + 1};
+    if (in->a != NO_OPERAND) p.a = *(u64 *)lanes_of(w, in->a);
+    p.b = *(u64 *)lanes_of(w, in->b);
+    for (u32 r = 0; f->a_in_registers && r < 4; r++) {
+        u32 slot = slot_of(in->more[f->d_count + r]);
+        if (s->result[slot] > s->done)
+            touched_fault(w, in, product_of_group(w, s->result[slot]), "of A", false, true);
+        s->input[slot] = p.group;
+    }
+    bool adds = (predicate_of(w, in->c) ^ (in->aux ? ~0u : 0)) & 1;
+    p.issued = ++w->block->clock;
+    multiply(w, in, f, p.a, p.b, adds);
+    for (u32 r = 0; r < f->d_count; r++) s->result[slot_of(in->more[r])] = p.group;
+    if (w->counters) w->counters[warp_index_of(w, in)].flops += 2ull * 16 * f->n * f->k;
+    if (!w->wgmma_in_flight) change_loop(w);
+    if (w->wgmma_in_flight == s->capacity) {
+        s->capacity = s->capacity ? 2 * s->capacity : 16;
+        if (!(s->flight = realloc(s->flight, s->capacity * sizeof *s->flight))) abort();
+    }
+    s->flight[w->wgmma_in_flight++] = p;
+    for (u32 k = w->id & ~3u; k <= (w->id | 3); k++) {
+        struct warp *peer = &w->block->warps[k];
+        for (s32 i = 0; i < peer->split_count; i++)
+            if (peer->splits[i].state == SPLIT_WAIT_GROUP) peer->splits[i].state = SPLIT_READY;
+    }
+}
+
+static void exec_fence(struct warp *w, const struct inst *in, u32 mask)
+{
+    warpgroup(w, in, mask);
+}
+
+static void exec_commit(struct warp *w, const struct inst *in, u32 mask)
+{
+    if (warpgroup(w, in, mask)) state_of(w)->committed++;
+}
+
+/* Nobody may have written p's operands since the first of the four warps issued it. */
+static void check_operands(struct warp *w, const struct inst *in, const struct product *p)
+{
+    struct matrix A = matrix_of(p->a, p->form->a_transposed), B = matrix_of(p->b, p->form->b_transposed);
+    u32 since = p->issued;
+    for (u32 k = w->id & ~3u; k <= (w->id | 3); k++) {
+        struct warp *peer = &w->block->warps[k];
+        for (u32 i = 0; i < peer->wgmma_in_flight; i++) {
+            const struct product *q = &peer->wgmma->flight[i];
+            if (q->number == p->number && q->issued < since) since = q->issued;
+        }
+        peer->wgmma->checked = p->number;
+    }
+    bool a = !p->form->a_in_registers && changed(w->block, &A, 0, 64, since);
+    if (a || changed(w->block, &B, 0, p->form->n, since))
+        fault(
+            w, in, w->active, ERR_LAUNCH_FAILURE,
+            "shared memory of operand %s was written before the wgmma at line %u that reads it was waited for",
+            a ? "A" : "B", w->frame->fn->lines[p->in - w->frame->fn->code].line);
+}
+
+/* imm: groups that may stay in flight */
+static void exec_wait(struct warp *w, const struct inst *in, u32 mask)
+{
+    if (!warpgroup(w, in, mask)) return;
+    struct wgmma_state *s = state_of(w);
+    u32 kept = 0, before = w->wgmma_in_flight, done = s->done;
+    u64 last = 0;
+    if ((u64)in->imm <= s->committed && s->committed - (u32)in->imm > done)
+        done = s->committed - (u32)in->imm;
+    for (u32 i = 0; i < before; i++)
+        if (s->flight[i].group <= done) last = s->flight[i].number;
+    for (u32 k = w->id & ~3u; k <= (w->id | 3); k++) {
+        const struct warp *peer = &w->block->warps[k];
+        if (last && (!peer->wgmma || peer->wgmma->count < last)) {
+            warp_park(w, SPLIT_WAIT_GROUP,
+                      warp_index_of(w, in)); /* tries again when a warp of the four has issued one */
+            return;
+        }
+    }
+    s->done = done;
+    for (u32 i = 0; i < before; i++) {
+        struct product p = s->flight[i];
+        if (p.group > done)
+            s->flight[kept++] = p;
+        else if (p.number > s->checked)
+            check_operands(w, in, &p);
+    }
+    w->wgmma_in_flight = kept;
+    if (before && !kept) change_loop(w);
+}
+
+/* ---- Lowering --------------------------------------------------------------------------------------------------------------- */
+
+static bool read_immediate(struct lowering *lo, const struct ptx_inst *p, u32 *at, s64 *value)
+{
+    if (*at >= p->op_count || p->op[*at].kind != OPERAND_IMM) return refuse(lo, p, "this form of wgmma");
+    *value = (s64)p->op[(*at)++].imm;
+    return true;
+}
+
+static bool read_shape(const char *m, u32 *n, u32 *k)
+{
+    char rest;
+    return sscanf(m, "m64n%uk%u%c", n, k, &rest) == 2;
+}
+
+static bool known_types(const struct form *f)
+{
+    bool a8 = f->a == T_E4M3 || f->a == T_E5M2, b8 = f->b == T_E4M3 || f->b == T_E5M2,
+         ai = f->a == T_S8 || f->a == T_U8, bi = f->b == T_S8 || f->b == T_U8;
+    u32 step = ai && f->n > 32 ? 16 : 8;
+    if (f->n < 8 || f->n > 256 || f->n % step || f->k * type_bytes(f->a) != ROW_BYTES) return false;
+    if (ai && bi) return f->d == T_S32 && f->n != 40;
+    if (a8 && b8) return f->d == T_F32 || f->d == T_F16;
+    return f->a == f->b && ((f->a == T_F16 && f->d == T_F16) ||
+                            (f->d == T_F32 && (f->a == T_F16 || f->a == T_BF16 || f->a == T_TF32)));
+}
+
+/* imm-scale-a, -b of floating-point types; imm-trans-a (when A is in shared memory), -b of 16-bit ones */
+static bool read_scales(struct lowering *lo, const struct ptx_inst *p, struct form *f)
+{
+    u32 at = 4;
+    s64 v = 0;
+    u32 sign = type_bytes(f->a) == 1 ? 0x80808080u : type_bytes(f->a) == 2 ? 0x80008000u : 0x80000000u;
+    if (f->d == T_S32) return p->op_count == 4 ? true : refuse(lo, p, "this form of wgmma");
+    for (u32 k = 0; k < 2; k++) {
+        if (!read_immediate(lo, p, &at, &v)) return false;
+        if (v != 1 && v != -1) return refuse(lo, p, "a scale of %lld", (long long)v);
+        *(k ? &f->b_sign : &f->a_sign) = v < 0 ? sign : 0;
+    }
+    for (u32 k = f->a_in_registers; k < 2 && type_bytes(f->a) == 2; k++) {
+        if (!read_immediate(lo, p, &at, &v)) return false;
+        *(k ? &f->b_transposed : &f->a_transposed) = v != 0;
+    }
+    return at == p->op_count ? true : refuse(lo, p, "%u operands; it has %u", at, p->op_count);
+}
+
+static bool lower_product(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    struct form *f = keep(sizeof *f);
+    enum type types[3];
+    u32 type_count = 0, flip;
+    for (u32 k = 1; k < p->mod_count; k++) {
+        const char *m = p->mod[k];
+        if (type_named(m) != T_NONE && type_count < 3)
+            types[type_count++] = type_named(m);
+        else if (streq(m, "satfinite"))
+            f->saturate = true;
+        else if (!streq(m, "sync") && !streq(m, "aligned") && !read_shape(m, &f->n, &f->k))
+            return refuse(lo, p, "the modifier .%s is not supported", m);
+    }
+    if (type_count != 3 || p->op_count < 4) return refuse(lo, p, "this form of wgmma");
+    f->d = types[0], f->a = types[1], f->b = types[2];
+    if (!known_types(f)) return refuse(lo, p, "this shape with these element types");
+    f->a_in_registers = p->op[1].kind == OPERAND_VECTOR;
+    f->d_count = f->n / (f->d == T_F16 ? 4 : 2);
+    f->unfenced = p->unfenced;
+    if (!read_scales(lo, p, f)) return false;
+    if (p->op[0].kind != OPERAND_VECTOR || p->op[0].count != f->d_count ||
+        (f->a_in_registers && p->op[1].count != 4))
+        return refuse(lo, p, "D has %u registers here, and A 4", f->d_count);
+    operand *more = lower_more(lo, f->d_count + 4);
+    for (u32 r = 0; r < f->d_count; r++) more[r] = lower_dest(lo, &p->op[0].element[r]);
+    for (u32 r = 0; f->a_in_registers && r < 4; r++)
+        more[f->d_count + r] = lower_source(lo, &p->op[1].element[r], T_B32);
+    for (u32 r = 0; r < f->d_count; r++)
+        if (more[r] == NO_OPERAND) return refuse(lo, p, "a fragment without a register");
+    in->exec = exec_mma;
+    in->more = more;
+    in->data = f;
+    if (!f->a_in_registers) in->a = lower_source(lo, &p->op[1], T_B64);
+    in->b = lower_source(lo, &p->op[2], T_B64);
+    in->c = lower_predicate(lo, &p->op[3], &flip);
+    in->aux = flip != 0;
+    lo->f->fn->async_reads = true;
+    return true;
+}
+
+static bool lower_wgmma(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    const char *what = p->mod_count ? p->mod[0] : "";
+    if (p->guard) return refuse(lo, p, "a guarded wgmma");
+    if (streq(what, "mma_async"))
+        return has_mod(p, "sp") ? refuse(lo, p, "a sparse A") : lower_product(lo, p, in);
+    in->exec = streq(what, "fence") ? exec_fence : streq(what, "commit_group") ? exec_commit : exec_wait;
+    if (in->exec != exec_wait) return p->op_count == 0;
+    if (!streq(what, "wait_group") || p->op_count != 1 || p->op[0].kind != OPERAND_IMM)
+        return refuse(lo, p, "this form of wgmma");
+    in->imm = (s64)p->op[0].imm;
+    return true;
+}
+
+const struct opcode wgmma_opcodes[] = {{"wgmma", lower_wgmma}, {NULL, NULL}};
