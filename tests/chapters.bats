@@ -51,6 +51,11 @@ all_right() {
     assert_line "02_tiled_matmul: all 6 runs right"
 }
 
+@test "chapter 5: step 3 is right where a block has more than one tile of C" {
+    run -0 make chapter-5 DEVICE=sim STEP=3 SHAPE=m=1505,n=3401,k=8 PROFILE=0
+    assert_line "05_cp_async_pipeline: all 2 runs right"
+}
+
 @test "make chapter-2 with a bad SHAPE fails in one line that names the size" {
     run -2 make --no-print-directory chapter-2 SHAPE=m=0,n=77,k=129
     assert_line --partial "SHAPE 'm=0,n=77,k=129': m is 0, expected 1 to 2147483647"

@@ -11,13 +11,15 @@
 //      mma      frag 0      frag 1      frag 2      frag 3          frag 0'
 //
 // 2. What a warp issues between two mma delays the second one. So ldmatrix.x4 brings two B fragments at once,
-//    pointers advance instead of being computed, and a block that has no edge does not look for one.
-// 3. A block of 128 x 256 (8 warps of 64 x 64) uses each byte from the L2 more often; blocks that run together
-//    share rows. C leaves through shared memory, in pieces of 128 bytes.
+//    pointers advance instead of being computed, and where no tile has an edge nobody looks for one.
+// 3. A block of 128 x 256 (8 warps of 64 x 64) uses each byte from the L2 more often; blocks that run
+//    together share rows.
+// 4. A block stays for tile after tile of C. Its copies do not stop in between: those of the next tile are on
+//    their way while the last product of this one is made and stored, straight from registers.
 //
 // Grows from: step 2. New instructions: none (ldmatrix.x4 now for B too). Shared memory: 147,456 bytes for
 // 3 stages, 98,304 for the 2 that fit a GPU with 99 KB. Registers: 128 accumulators and 64 fragments of about
-// 240 a thread, one block a multiprocessor.
+// 250 a thread, one block a multiprocessor.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
@@ -45,20 +47,29 @@ constexpr int COPY_ROWS = NUM_THREADS / CHUNKS_PER_ROW; // rows the block copies
 static_assert(CHUNKS_PER_ROW == 1 << SWIZZLE_BITS, "the swizzle permutes the chunks of a row");
 static_assert(WARP_M % MMA_M == 0 && WARP_N % MMA_N == 0 && BLOCK_K % MMA_K == 0,
               "whole mma in every direction");
+static_assert(COPY_ROWS == 32 && WARP_N % 32 == 0, "B_row orders 32 rows");
 static_assert(BLOCK_M % COPY_ROWS == 0 && BLOCK_N % COPY_ROWS == 0, "every thread copies alike");
 
 template <int NUM_STAGES>
-union SharedStorage {
-    struct {
-        __nv_bfloat16 A_smem[NUM_STAGES][BLOCK_M][BLOCK_K]; // (stage, m, k), 16,384 bytes a stage
-        __nv_bfloat16 B_smem[NUM_STAGES][BLOCK_N][BLOCK_K]; // (stage, n, k), 32,768 bytes a stage
-    };
-    __nv_bfloat16 C_smem[NUM_THREADS / 32][WARP_M][WARP_N + CHUNK]; // (warp, m, n), in the epilogue
+struct SharedStorage {
+    __nv_bfloat16 A_smem[NUM_STAGES][BLOCK_M][BLOCK_K]; // (stage, m, k), 16,384 bytes a stage
+    __nv_bfloat16 B_smem[NUM_STAGES][BLOCK_N][BLOCK_K]; // (stage, n, k), 32,768 bytes a stage
 };
 
+// Which of 32 rows of B row n of a stage holds. A lane owns columns l % 4 * 2 and + 1 of every fragment;
+// which row of B a column stands for is ours to choose. In this order, a lane's columns of four fragments are
+// 8 neighbours in C, 16 bytes:
+//
+//      row of the stage   0 1 2 3  4  5  6  7 | 8 9 10 11 …
+//      row of B           0 1 8 9 16 17 24 25 | 2 3 10 11 …
+static __device__ int B_row(int n)
+{
+    return n % 8 / 2 * 8 + n / 8 * 2 + n % 2;
+}
+
 // Starts this thread's copies of a tile, 16 bytes each, every COPY_ROWS rows: to dst_addr on, from src on.
-// Past every edge the tile gets zeros: they add nothing. INSIDE: the block has no row past the edge, and
-// nobody has to look.
+// Past every edge the tile gets zeros: they add nothing. INSIDE: no tile has a row past the edge, and nobody
+// has to look.
 template <bool INSIDE, int ROWS>
 static __device__ void load_tile(uint32_t dst_addr, const __nv_bfloat16 *src, size_t src_step, int rows_left,
                                  bool k_inside)
@@ -106,18 +117,72 @@ static __device__ void mma_slice(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4]
         }
 }
 
-// The product of the block's rows of A and rows of B, in the accumulators of its warps. INSIDE: no row is
-// past the edge.
-template <bool INSIDE, int NUM_STAGES>
-static __device__ void mainloop(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4],
-                                SharedStorage<NUM_STAGES> &smem, const __nv_bfloat16 *A,
-                                const __nv_bfloat16 *B, int block_row, int block_col, int M, int N, int K,
-                                int tid)
+// Writes a warp's accumulators, with the bias, to the rows and columns from (row0, col0) on: 16 bytes at a
+// time, a lane's columns of four fragments (B_row). N % 8 == 0 keeps them aligned in C.
+static __device__ void store_tile(__nv_bfloat16 *C, const __nv_bfloat16 *bias,
+                                  const float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4], int row0, int col0,
+                                  int M, int N, int lane)
 {
+#pragma unroll
+    for (int j = 0; j < WARP_N / MMA_N; j += 4) {
+        const int col = col0 + j * MMA_N + lane % 4 * CHUNK;
+        float bias_frag[CHUNK];
+#pragma unroll
+        for (int n = 0; n < CHUNK; n++)
+            bias_frag[n] = bias && col + n < N ? __bfloat162float(bias[col + n]) : 0.0f;
+#pragma unroll
+        for (int i = 0; i < WARP_M / MMA_M; i++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) { // rows l / 4 and l / 4 + 8 of a piece
+                const int row = row0 + i * MMA_M + half * 8 + lane / 4;
+                __align__(16) __nv_bfloat162 C_frag[CHUNK / 2];
+#pragma unroll
+                for (int n = 0; n < CHUNK / 2; n++)
+                    C_frag[n] = __floats2bfloat162_rn(acc[i][j + n][half * 2] + bias_frag[n * 2],
+                                                      acc[i][j + n][half * 2 + 1] + bias_frag[n * 2 + 1]);
+                __nv_bfloat16 *dst = C + (size_t)row * N + col;
+                if (N % CHUNK == 0) {
+                    if (row < M && col < N)
+                        *reinterpret_cast<uint4 *>(dst) = *reinterpret_cast<const uint4 *>(C_frag);
+                } else {
+#pragma unroll
+                    for (int n = 0; n < CHUNK; n++)
+                        if (row < M && col + n < N) dst[n] = n % 2 == 0 ? C_frag[n / 2].x : C_frag[n / 2].y;
+                }
+            }
+    }
+}
+
+// Where a tile of C begins. Blocks work on tiles of neighbouring numbers, which should share rows of A and B
+// in the L2: the numbers walk down GROUP_M tiles, then one to the right, and so on to the edge before the
+// next GROUP_M.
+static __device__ void tile_origin(int tile, int tiles_m, int tiles_n, int &row, int &col)
+{
+    const int group = tile / (GROUP_M * tiles_n);
+    const int rows = min(GROUP_M, tiles_m - group * GROUP_M);
+    const int in_group = tile - group * GROUP_M * tiles_n;
+    row = (group * GROUP_M + in_group % rows) * BLOCK_M;
+    col = in_group / rows * BLOCK_N;
+}
+
+template <int NUM_STAGES, bool INSIDE>
+__global__ void __launch_bounds__(NUM_THREADS, 1)
+    pipeline_ldmatrix_x4_kernel(const __nv_bfloat16 *A,    // (M, K)
+                                const __nv_bfloat16 *B,    // (N, K)
+                                const __nv_bfloat16 *bias, // (N) or NULL
+                                __nv_bfloat16 *C,          // (M, N)
+                                int M, int N, int K)
+{
+    extern __shared__ __align__(1024) char smem_bytes[];
+    SharedStorage<NUM_STAGES> &smem = *reinterpret_cast<SharedStorage<NUM_STAGES> *>(smem_bytes);
+    const int tid = threadIdx.x;
     const int lane = tid % 32;
     const int warp = tid / 32;
     const int warp_row = warp / WARPS_N * WARP_M;
     const int warp_col = warp % WARPS_N * WARP_N;
+    const int tiles_m = (M - 1) / BLOCK_M + 1;
+    const int tiles_n = (N - 1) / BLOCK_N + 1;
+    const int num_tiles = tiles_m * tiles_n;
 
     // Lanes 0-15 give rows 0-15 of A's left half, 16-31 of its right half. B: lanes 0-7 and 8-15 give the
     // halves of one fragment's 8 rows, lanes 16-31 those of the next.
@@ -134,25 +199,46 @@ static __device__ void mainloop(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4],
         swizzle(copy_row * ROW_BYTES + copy_col * sizeof(__nv_bfloat16), SWIZZLE_BITS);
     const uint32_t A_dst = smem_addr(smem.A_smem[0]) + copy_offset;
     const uint32_t B_dst = smem_addr(smem.B_smem[0]) + copy_offset;
-    const __nv_bfloat16 *A_src = A + (size_t)(block_row + copy_row) * K + copy_col;
-    const __nv_bfloat16 *B_src = B + (size_t)(block_col + copy_row) * K + copy_col;
     const size_t src_step = (size_t)COPY_ROWS * K;
-    int k_left = K - copy_col; // columns from A_src and B_src to the edge
+
+    // The copies run ahead of the products, from one tile of C into the next. After the last one k_left stays
+    // at or below 0: a copy then reads nothing, and the loop below needs no branch around it.
+    const __nv_bfloat16 *A_src, *B_src;
+    int A_left, B_left, k_left; // rows and columns to the edge
+    int copy_tile = blockIdx.x;
+    const auto start_tile = [&]() {
+        int row, col;
+        tile_origin(copy_tile, tiles_m, tiles_n, row, col);
+        A_src = A + (size_t)(row + copy_row) * K + copy_col;
+        B_src = B + (size_t)(col + B_row(copy_row)) * K + copy_col;
+        A_left = M - row - copy_row;
+        B_left = N - col - B_row(copy_row);
+        k_left = K;
+    };
     const auto load_stage = [&](int stage) {
-        load_tile<INSIDE, BLOCK_M>(A_dst + stage * BLOCK_M * ROW_BYTES, A_src, src_step,
-                                   M - block_row - copy_row, k_left > 0);
-        load_tile<INSIDE, BLOCK_N>(B_dst + stage * BLOCK_N * ROW_BYTES, B_src, src_step,
-                                   N - block_col - copy_row, k_left > 0);
+        load_tile<INSIDE, BLOCK_M>(A_dst + stage * BLOCK_M * ROW_BYTES, A_src, src_step, A_left,
+                                   copy_col < k_left);
+        load_tile<INSIDE, BLOCK_N>(B_dst + stage * BLOCK_N * ROW_BYTES, B_src, src_step, B_left,
+                                   copy_col < k_left);
+    };
+    const auto advance = [&]() {
         A_src += BLOCK_K;
         B_src += BLOCK_K;
         k_left -= BLOCK_K;
+        if (k_left <= 0) {
+            copy_tile += gridDim.x;
+            if (copy_tile < num_tiles) start_tile();
+        }
     };
 
     // Prologue: all stages but one are on their way, and the fragments of the first slice are in registers.
-    const int num_tiles = (K - 1) / BLOCK_K + 1;
+    start_tile();
 #pragma unroll
     for (int stage = 0; stage < NUM_STAGES - 1; stage++) {
-        if (stage < num_tiles) load_stage(stage);
+        if (copy_tile < num_tiles) {
+            load_stage(stage);
+            advance();
+        }
         cp_async_commit_group();
     }
     cp_async_wait_group<NUM_STAGES - 2>();
@@ -160,113 +246,56 @@ static __device__ void mainloop(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4],
     uint32_t A_frag[2][WARP_M / MMA_M][4], B_frag[2][WARP_N / MMA_N][2]; // (slice % 2, ...)
     load_frags(A_frag[0], B_frag[0], A_addr, B_addr, 0, 0);
 
-    // Mainloop. While one slice is multiplied, the fragments of the next are on their way from shared memory.
     int stage = 0, free_stage = NUM_STAGES - 1;
-    for (int tile = 0; tile < num_tiles; tile++) {
-        const int next_stage = stage + 1 == NUM_STAGES ? 0 : stage + 1;
+    for (int tile = blockIdx.x; tile < num_tiles; tile += gridDim.x) {
+        // Mainloop. While one slice is multiplied, the fragments of the next are on their way from shared
+        // memory.
+        float acc[WARP_M / MMA_M][WARP_N / MMA_N][4] = {};
+        for (unsigned k = 0; k < (unsigned)K; k += BLOCK_K) {
+            const int next_stage = stage + 1 == NUM_STAGES ? 0 : stage + 1;
 #pragma unroll
-        for (int slice = 0; slice < SLICES; slice++) {
-            const bool last = slice == SLICES - 1;
-            if (last) {
-                cp_async_wait_group<NUM_STAGES - 2>(); // The next tile has arrived,
-                __syncthreads(); // every thread's part. Everyone has read this tile's last fragments.
+            for (int slice = 0; slice < SLICES; slice++) {
+                const bool last = slice == SLICES - 1;
+                if (last) {
+                    cp_async_wait_group<NUM_STAGES - 2>(); // The next stage has arrived,
+                    __syncthreads(); // every thread's part. Everyone has read this stage's last fragments.
+                }
+                load_frags(A_frag[(slice + 1) % 2], B_frag[(slice + 1) % 2], A_addr, B_addr,
+                           last ? next_stage : stage, (slice + 1) % SLICES);
+                if (slice == 0) {
+                    load_stage(free_stage);
+                    cp_async_commit_group();
+                }
+                mma_slice(acc, A_frag[slice % 2], B_frag[slice % 2]);
             }
-            load_frags(A_frag[(slice + 1) % 2], B_frag[(slice + 1) % 2], A_addr, B_addr,
-                       last ? next_stage : stage, (slice + 1) % SLICES);
-            if (slice == 0) {
-                if (tile + NUM_STAGES - 1 < num_tiles) load_stage(free_stage);
-                cp_async_commit_group();
-            }
-            mma_slice(acc, A_frag[slice % 2], B_frag[slice % 2]);
+            free_stage = stage;
+            stage = next_stage;
+            advance();
         }
-        free_stage = stage;
-        stage = next_stage;
+
+        // Epilogue. It touches no shared memory: nobody waits, and the copies go on.
+        int row, col;
+        tile_origin(tile, tiles_m, tiles_n, row, col);
+        store_tile(C, bias, acc, row + warp_row, col + warp_col, M, N, lane);
     }
-}
-
-// Writes a warp's accumulators, with the bias, to the rows and columns from (row0, col0) on. They go through
-// shared memory, where lanes exchange pairs for rows of 16 bytes. N % 8 == 0 keeps those aligned in C.
-static __device__ void store_tile(__nv_bfloat16 *C, const __nv_bfloat16 *bias,
-                                  const float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4],
-                                  __nv_bfloat16 (&C_smem)[WARP_M][WARP_N + CHUNK], int row0, int col0, int M,
-                                  int N, int lane)
-{
-#pragma unroll
-    for (int j = 0; j < WARP_N / MMA_N; j++) {
-        const int col = j * MMA_N + lane % 4 * 2;
-        const float bias_0 = bias && col0 + col < N ? __bfloat162float(bias[col0 + col]) : 0.0f;
-        const float bias_1 = bias && col0 + col + 1 < N ? __bfloat162float(bias[col0 + col + 1]) : 0.0f;
-#pragma unroll
-        for (int i = 0; i < WARP_M / MMA_M; i++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) // rows l / 4 and l / 4 + 8 of a piece
-                *reinterpret_cast<__nv_bfloat162 *>(&C_smem[i * MMA_M + half * 8 + lane / 4][col]) =
-                    __floats2bfloat162_rn(acc[i][j][half * 2] + bias_0, acc[i][j][half * 2 + 1] + bias_1);
-    }
-    __syncwarp(); // The tile is complete before any lane reads it.
-
-    if (N % CHUNK == 0) {
-#pragma unroll
-        for (int i = 0; i < WARP_M * WARP_N / CHUNK / 32; i++) {
-            const int row = (i * 32 + lane) / (WARP_N / CHUNK);
-            const int col = (i * 32 + lane) % (WARP_N / CHUNK) * CHUNK;
-            if (row0 + row < M && col0 + col < N)
-                *reinterpret_cast<uint4 *>(C + (size_t)(row0 + row) * N + col0 + col) =
-                    *reinterpret_cast<const uint4 *>(&C_smem[row][col]);
-        }
-    } else {
-        for (int row = 0; row < WARP_M && row0 + row < M; row++)
-            for (int col = lane; col < WARP_N && col0 + col < N; col += 32)
-                C[(size_t)(row0 + row) * N + col0 + col] = C_smem[row][col];
-    }
-}
-
-template <int NUM_STAGES>
-__global__ void __launch_bounds__(NUM_THREADS, 1)
-    pipeline_ldmatrix_x4_kernel(const __nv_bfloat16 *A,    // (M, K)
-                                const __nv_bfloat16 *B,    // (N, K)
-                                const __nv_bfloat16 *bias, // (N) or NULL
-                                __nv_bfloat16 *C,          // (M, N)
-                                int M, int N, int K)
-{
-    extern __shared__ __align__(1024) char smem_bytes[];
-    SharedStorage<NUM_STAGES> &smem = *reinterpret_cast<SharedStorage<NUM_STAGES> *>(smem_bytes);
-    const int tid = threadIdx.x;
-    const int lane = tid % 32;
-    const int warp = tid / 32;
-
-    // Blocks start in the order x, y, z. Those that run together should share rows of A and B in the L2: they
-    // walk down GROUP_M tiles (x), then one to the right (y), and so on to the edge before the next GROUP_M
-    // (z).
-    const int block_row = (blockIdx.z * GROUP_M + blockIdx.x) * BLOCK_M;
-    const int block_col = blockIdx.y * BLOCK_N;
-    if (block_row >= M) return;
-
-    float acc[WARP_M / MMA_M][WARP_N / MMA_N][4] = {};
-    if (block_row + BLOCK_M <= M && block_col + BLOCK_N <= N)
-        mainloop<true>(acc, smem, A, B, block_row, block_col, M, N, K, tid);
-    else
-        mainloop<false>(acc, smem, A, B, block_row, block_col, M, N, K, tid);
-
-    // Epilogue. C takes the place of the stages.
-    __syncthreads(); // Everyone has read the last of them.
-    store_tile(C, bias, acc, smem.C_smem[warp], block_row + warp / WARPS_N * WARP_M,
-               block_col + warp % WARPS_N * WARP_N, M, N, lane);
+    cp_async_wait_group<0>(); // No copy outlives its block.
 }
 
 template <int NUM_STAGES>
 static cudaError_t launch(const __nv_bfloat16 *A, const __nv_bfloat16 *B, const __nv_bfloat16 *bias,
-                          __nv_bfloat16 *C, int M, int N, int K, cudaStream_t stream)
+                          __nv_bfloat16 *C, int M, int N, int K, int multiprocessors, cudaStream_t stream)
 {
     constexpr int smem_bytes = sizeof(SharedStorage<NUM_STAGES>);
-    const auto kernel = pipeline_ldmatrix_x4_kernel<NUM_STAGES>;
+    const bool inside = M % BLOCK_M == 0 && N % BLOCK_N == 0;
+    const auto kernel = inside ? pipeline_ldmatrix_x4_kernel<NUM_STAGES, true>
+                               : pipeline_ldmatrix_x4_kernel<NUM_STAGES, false>;
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
 
-    const int tiles_m = (M - 1) / BLOCK_M + 1;
-    const dim3 grid(GROUP_M, (N - 1) / BLOCK_N + 1, (tiles_m - 1) / GROUP_M + 1);
-    kernel<<<grid, NUM_THREADS, smem_bytes, stream>>>(A, B, bias, C, M, N, K);
+    const int num_tiles = ((M - 1) / BLOCK_M + 1) * ((N - 1) / BLOCK_N + 1);
+    const int num_blocks = num_tiles < multiprocessors ? num_tiles : multiprocessors;
+    kernel<<<num_blocks, NUM_THREADS, smem_bytes, stream>>>(A, B, bias, C, M, N, K);
     return cudaGetLastError();
 }
 
@@ -278,11 +307,14 @@ extern "C" cudaError_t pipeline_ldmatrix_x4(const __nv_bfloat16 *A, const __nv_b
     if (K % CHUNK != 0 || ((uintptr_t)A | (uintptr_t)B | (uintptr_t)C) % 16 != 0)
         return cudaErrorInvalidValue;
 
-    int device, max_smem_bytes;
+    int device, max_smem_bytes, multiprocessors;
     cudaError_t error = cudaGetDevice(&device);
     if (error == cudaSuccess)
         error = cudaDeviceGetAttribute(&max_smem_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
     if (error != cudaSuccess) return error;
-    if (max_smem_bytes >= (int)sizeof(SharedStorage<3>)) return launch<3>(A, B, bias, C, M, N, K, stream);
-    return launch<2>(A, B, bias, C, M, N, K, stream); // 99 KB at most: most GPUs without HBM
+    if (max_smem_bytes >= (int)sizeof(SharedStorage<3>))
+        return launch<3>(A, B, bias, C, M, N, K, multiprocessors, stream);
+    return launch<2>(A, B, bias, C, M, N, K, multiprocessors, stream); // 99 KB: most GPUs without HBM
 }
