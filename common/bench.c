@@ -314,7 +314,7 @@ static void add_record(const struct chapter *chapter, const struct device *devic
                  work / quantile(baseline->ms, rounds, 0.5), ratio);
     snprintf(key, sizeof key,
              "\"chapter\": \"%s\", \"step\": \"%s\", \"case\": \"%s\", \"dtype\": \"%s\", \"metric\": \"%s\"",
-             chapter->name, step->step->name, shape, dtype_name(chapter->tensors[0].dtype), metric);
+             chapter->name, step->step->name, shape, dtype_name(chapter_dtype(chapter, false)), metric);
     snprintf(
         value, sizeof value,
         "\"value\": %.5g, \"spread\": [%.5g, %.5g], %s, \"fraction_of_limit\": %s, \"limit\": %s, \"gpu\": %s, "

@@ -32,6 +32,13 @@ enum dtype chapter_tensor_dtype(const struct chapter *chapter, int t, bool f16)
     return f16 && dtype == BF16 ? F16 : dtype;
 }
 
+enum dtype chapter_dtype(const struct chapter *chapter, bool f16)
+{
+    int t = 0;
+    while (chapter->tensors[t].role == PARAM && chapter->tensors[t + 1].name) t++;
+    return chapter_tensor_dtype(chapter, t, f16);
+}
+
 int chapter_tensor_shape(const struct chapter *chapter, int t, const int64_t *dim, int64_t *shape,
                          struct error *error)
 {
@@ -277,7 +284,7 @@ static void add_check_record(const struct chapter *chapter, const struct device 
     snprintf(
         key, sizeof key,
         "\"chapter\": \"%s\", \"step\": \"%s\", \"case\": \"%s\", \"dtype\": \"%s\", \"metric\": \"error/tolerance\"",
-        chapter->name, step, golden->name, dtype_name(chapter_tensor_dtype(chapter, 0, golden->f16)));
+        chapter->name, step, golden->name, dtype_name(chapter_dtype(chapter, golden->f16)));
     // JSON has no infinity, which is what a NaN output counts as.
     char worst[40] = "null";
     if (isfinite(verdict->worst)) snprintf(worst, sizeof worst, "%.6g", verdict->worst);

@@ -82,6 +82,9 @@ int chapter_steps(const struct chapter *chapter);
 // Type of tensor t in a case or run of bf16 or of f16.
 enum dtype chapter_tensor_dtype(const struct chapter *chapter, int t, bool f16);
 
+// The type that results are recorded under: that of the first tensor that is no parameter.
+enum dtype chapter_dtype(const struct chapter *chapter, bool f16);
+
 // Shape of tensor t for these dimensions. Returns its rank, or -1 with the reason in *error.
 int chapter_tensor_shape(const struct chapter *chapter, int t, const int64_t *dim, int64_t *shape,
                          struct error *error);
