@@ -30,8 +30,18 @@ def percent(value):
     return "" if value is None else f"{100 * value:.1f} %"
 
 
+def first_two_shapes(records):
+    """The records of the first two shapes that each step of a type was measured on: enough for an overview."""
+    seen = {}
+    for r in records:
+        shapes = seen.setdefault((r["chapter"], r["step"], r["dtype"]), [])
+        if r["case"] not in shapes:
+            shapes.append(r["case"])
+    return [r for r in records if r["case"] in seen[r["chapter"], r["step"], r["dtype"]][:2]]
+
+
 def results_table(results):
-    """Markdown: for each GPU one line for each step and shape."""
+    """Markdown: for each GPU one line for each step, on two shapes; the notes have all."""
     if not results:
         return "No GPU has been measured yet: `make bench` on a machine with one, then `make report`.\n"
     lines = []
@@ -40,7 +50,7 @@ def results_table(results):
         lines += [f"**{gpu}**, driver {driver}, CUDA {cuda}, commit {commit}:\n",
                   "| chapter | step | type | shape | speed | baseline | × baseline | of the limit |",
                   "| --- | --- | --- | --- | ---: | ---: | ---: | ---: |"]
-        for r in sorted(records, key=lambda record: (record["chapter"], record["case"])):
+        for r in sorted(first_two_shapes(records), key=lambda record: (record["chapter"], record["dtype"], record["case"])):
             baseline = "" if r["baseline"] is None else f"{r['baseline']} {r['baseline_value']:.1f}"
             ratio = "" if r["ratio"] is None else f"{r['ratio']:.3f}"
             limit = "" if r["limit"] is None else f"{percent(r['fraction_of_limit'])} of {r['limit']['value']:g} ({r['limit']['name']})"
@@ -58,11 +68,11 @@ def chapter_table(results, chapter):
         if not mine:
             continue
         lines += [f"{gpu}, commit {mine[0]['commit']}, `make bench-{int(chapter[:2])}`:\n",
-                  f"| step | shape | {mine[0]['metric']} | of {mine[0]['baseline'] or 'the baseline'} | of {mine[0]['limit']['name']} |",
-                  "| --- | --- | ---: | ---: | ---: |"]
+                  f"| step | type | shape | {mine[0]['metric']} | of {mine[0]['baseline'] or 'a baseline'} | of {mine[0]['limit']['name']} |",
+                  "| --- | --- | --- | ---: | ---: | ---: |"]
         for r in mine:
             ratio = "" if r["ratio"] is None else f"{r['ratio']:.3f}"
-            lines.append(f"| {r['step']} | {r['case'].replace(',', ', ')} | {r['value']:.1f} | {ratio} | {percent(r['fraction_of_limit'])} |")
+            lines.append(f"| {r['step']} | {r['dtype']} | {r['case'].replace(',', ', ')} | {r['value']:.1f} | {ratio} | {percent(r['fraction_of_limit'])} |")
         lines.append("")
     return "\n".join(lines) + "\n" if lines else "Not measured yet.\n"
 
