@@ -363,11 +363,21 @@ static void load_64(struct warp *w, const struct inst *in, u32 mask)
     FOR_LANES(mask, { d[i] = *(const u64 *)(uintptr_t)at[i]; });
 }
 
+/* One element as it goes into a register: zero-extended, or sign-extended to in->aux bytes. */
+static void read_element(const struct inst *in, const void *from, u64 v[2])
+{
+    u32 sign = 8u * in->bytes - 1;
+    v[0] = v[1] = 0;
+    memcpy(v, from, in->bytes);
+    if (in->aux && v[0] >> sign & 1) v[0] |= ~0ull << sign;
+    if (in->aux == 2) v[0] &= 0xffff;
+}
+
 /* Any element size, any count, any register width. */
 static void load_any(struct warp *w, const struct inst *in, u32 mask)
 {
     u64 at[LANES];
-    u32 bytes = in->bytes, whole = bytes * in->count, extend = in->aux;
+    u32 bytes = in->bytes, whole = bytes * in->count;
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, whole, whole, false);
     for (u32 k = 0; k < in->count; k++) {
@@ -376,10 +386,8 @@ static void load_any(struct warp *w, const struct inst *in, u32 mask)
         for (u32 i = 0; i < LANES; i++) {
             if (!(mask >> i & 1)) continue;
             const u8 *from = (const u8 *)(uintptr_t)at[i] + k * bytes;
-            u64 v[2] = {0, 0};
-            memcpy(v, from, bytes);
-            if (extend && v[0] >> (8 * bytes - 1) & 1) v[0] |= ~0ull << (8 * bytes - 1);
-            if (extend == 2) v[0] &= 0xffff;
+            u64 v[2];
+            read_element(in, from, v);
             memcpy(d + i * (in->flags >> 8), v, in->flags >> 8);
         }
     }
@@ -448,10 +456,8 @@ static void load_param(struct warp *w, const struct inst *in, u32 mask)
     for (u32 k = 0; k < in->count; k++) {
         if (in->more[k] == NO_OPERAND) continue;
         u8 *d = lanes_of(w, in->more[k]);
-        u64 v[2] = {0, 0};
-        memcpy(v, from + k * in->bytes, in->bytes);
-        if (in->aux && v[0] >> (8 * in->bytes - 1) & 1) v[0] |= ~0ull << (8 * in->bytes - 1);
-        if (in->aux == 2) v[0] &= 0xffff;
+        u64 v[2];
+        read_element(in, from + k * in->bytes, v);
         for (u32 i = 0; i < LANES; i++)
             if (mask >> i & 1) memcpy(d + i * (in->flags >> 8), v, in->flags >> 8);
     }
@@ -465,10 +471,8 @@ static void load_arg(struct warp *w, const struct inst *in, u32 mask)
         const u8 *from = w->frame->args + i * w->frame->fn->arg_bytes + in->imm;
         for (u32 k = 0; k < in->count; k++) {
             if (in->more[k] == NO_OPERAND) continue;
-            u64 v[2] = {0, 0};
-            memcpy(v, from + k * in->bytes, in->bytes);
-            if (in->aux && v[0] >> (8 * in->bytes - 1) & 1) v[0] |= ~0ull << (8 * in->bytes - 1);
-            if (in->aux == 2) v[0] &= 0xffff;
+            u64 v[2];
+            read_element(in, from + k * in->bytes, v);
             memcpy((u8 *)lanes_of(w, in->more[k]) + i * (in->flags >> 8), v, in->flags >> 8);
         }
     }
