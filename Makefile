@@ -38,7 +38,7 @@ CXX        := g++
 CFLAGS     := -std=gnu11 -O2 -g -Wall -Wextra -Werror
 NVCCFLAGS  := -std=c++17 -O3 -lineinfo -Werror all-warnings -Xcompiler -Wall,-Wextra
 DEPENDS     = -MMD -MP -MF $(@:.o=.d)
-COMMON_OBJ := $(patsubst %.c,build/obj/%.o,$(wildcard common/*.c))
+COMMON_OBJ := $(patsubst %.c,build/obj/%.o,$(wildcard common/*.c)) $(patsubst %.cu,build/obj/%.o,$(wildcard common/*.cu))
 JOBS       := $(shell nproc)
 comma      := ,
 Q          := $(if $(V),,@)
@@ -61,6 +61,26 @@ build/obj/%.o: %.c build/config.mk
 	@echo "gcc  $<"
 	$Q$(CC) $(CFLAGS) $(DEPENDS) -isystem $(CUDA_INCLUDE) -c -o $@ $<
 
+# Other flags than last time (another GPU_ARCH) are a reason to compile again; make -n does not take note.
+# $1: a folder of sources, $2: its -gencode flags.
+define flags_rule
+ifdef CUDA_LIB
+ifeq ($$(findstring n,$$(filter-out --%,$$(firstword -$$(MAKEFLAGS)))),)
+ifneq ($$(strip $$(file <build/obj/$1/flags)),$$(strip $$(NVCCFLAGS) $2))
+$$(shell mkdir -p build/obj/$1; echo '$$(NVCCFLAGS) $2' >build/obj/$1/flags)
+endif
+endif
+endif
+endef
+
+# The kernels of common/ run wherever any chapter does.
+GENCODE_common := $(call gencode,75)
+$(eval $(call flags_rule,common,$$(GENCODE_common)))
+build/obj/common/%.o: common/%.cu build/obj/common/flags build/config.mk
+	@mkdir -p $(@D)
+	@echo "nvcc $<"
+	$Q$(NVCC) $(NVCCFLAGS) $(GENCODE_common) $(DEPENDS) -c -o $@ $<
+
 # $1: the chapter's folder, $2: its number.
 define chapter_rules
 ARCH       :=
@@ -78,14 +98,7 @@ SIM_FOR_$1    := $$(if $$(and $$(call sass_here,$$(firstword $$(ARCH_$1))),$$(fi
 STEPS_$1      := $$(sort $$(wildcard chapters/$1/step*.cu))
 OBJ_$1        := build/obj/chapters/$1/main.o $$(STEPS_$1:%.cu=build/obj/%.o)
 
-# Other flags than last time (another GPU_ARCH) are a reason to compile again; make -n does not take note.
-ifdef CUDA_LIB
-ifeq ($$(findstring n,$$(filter-out --%,$$(firstword -$$(MAKEFLAGS)))),)
-ifneq ($$(strip $$(file <build/obj/chapters/$1/flags)),$$(strip $$(NVCCFLAGS) $$(GENCODE_$1)))
-$$(shell mkdir -p build/obj/chapters/$1; echo '$$(NVCCFLAGS) $$(GENCODE_$1)' >build/obj/chapters/$1/flags)
-endif
-endif
-endif
+$(call flags_rule,chapters/$1,$$(GENCODE_$1))
 
 build/obj/chapters/$1/%.o: chapters/$1/%.cu build/obj/chapters/$1/flags build/config.mk
 	@mkdir -p $$(@D)

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "case.h"
+#include "compare.h"
 
 enum {
     CONTENDERS = CHAPTER_MAX_STEPS + 1, // 0 is the baseline
@@ -81,32 +82,59 @@ static int64_t evaluate(const struct chapter *chapter, const char *expression, c
     return value;
 }
 
+// What tensor t of the run is, without its data.
+static struct npy describe(const struct chapter *chapter, const struct run *run, int t)
+{
+    struct error error;
+    struct npy array = {.dtype = chapter_tensor_dtype(chapter, t, run->f16), .count = 1};
+    array.rank = chapter_tensor_shape(chapter, t, run->dim, array.shape, &error);
+    if (array.rank < 0) die_input("%s: %s", chapter->name, error.text);
+    for (int i = 0; i < array.rank; i++) array.count *= array.shape[i];
+    return array;
+}
+
+static size_t array_bytes(const struct npy *array)
+{
+    return (size_t)array->count * dtype_bytes(array->dtype);
+}
+
+// A copy of tensor t of the run, in device memory.
+static void *device_copy(const struct chapter *chapter, const struct run *run, int t)
+{
+    struct npy array = describe(chapter, run, t);
+    void *copy;
+    CUDA_CHECK(cudaMalloc(&copy, array_bytes(&array)));
+    CUDA_CHECK(cudaMemcpy(copy, run->data[t], array_bytes(&array), cudaMemcpyDeviceToDevice));
+    return copy;
+}
+
 // Fills every input of the run with standard normal numbers (Box-Muller on a 48-bit generator, fixed seed), integers
 // with what `below` of their tensor says. A pool of a few million is repeated over larger tensors, with a period that
 // no power of two divides.
 static void fill_inputs(const struct chapter *chapter, const struct run *run)
 {
     enum { POOL = 4194301 };
-    static double pool[POOL];
+    static double pool[POOL], values[POOL]; // of any type, so of 8 bytes
     unsigned short seed[3] = {1, 2, 3};
     for (int i = 0; i < POOL && pool[POOL - 1] == 0; i++)
         pool[i] = sqrt(-2 * log(1 - erand48(seed))) * cos(2 * M_PI * erand48(seed));
     for (int t = 0, offset = 0; t < chapter_tensors(chapter); t++) {
         enum role role = chapter->tensors[t].role;
         if (!run->data[t] || role == OUT) continue;
-        struct npy array = run_download(chapter, run, t);
+        struct npy array = describe(chapter, run, t);
         int64_t unique = array.count < POOL ? array.count : POOL;
         const char *below = chapter->tensors[t].below;
         int64_t limit = below ? evaluate(chapter, below, run->dim) : 0;
-        size_t bytes = dtype_bytes(array.dtype), total = (size_t)array.count * bytes;
+        size_t bytes = dtype_bytes(array.dtype), total = (size_t)array.count * bytes,
+               period = (size_t)unique * bytes;
+        char *data = run->data[t];
         for (int64_t i = 0; i < unique; i++)
-            dtype_set(array.dtype, array.data, i,
+            dtype_set(array.dtype, values, i,
                       below ? floor((double)limit * erand48(seed)) : pool[(i + offset) % POOL]);
-        for (size_t done = (size_t)unique * bytes; done < total; done += (size_t)unique * bytes)
-            memcpy((char *)array.data + done, array.data,
-                   total - done < (size_t)unique * bytes ? total - done : (size_t)unique * bytes);
-        CUDA_CHECK(cudaMemcpy(run->data[t], array.data, total, cudaMemcpyHostToDevice));
-        npy_free(&array);
+        CUDA_CHECK(cudaMemcpy(data, values, period, cudaMemcpyHostToDevice));
+        for (size_t done = period; done < total; done += period)
+            CUDA_CHECK(cudaMemcpy(data + done, data, total - done < period ? total - done : period,
+                                  cudaMemcpyDeviceToDevice));
         offset += 1000003;
     }
 }
@@ -143,10 +171,9 @@ static int make_sets(const struct chapter *chapter, const int64_t *dim, struct r
         run_allocate(chapter, &sets[i], without_optionals, 0);
         for (int t = 0; t < chapter_tensors(chapter); t++) {
             if (!sets[0].data[t] || chapter->tensors[t].role == OUT) continue;
-            struct npy array = run_download(chapter, &sets[0], t);
-            size_t bytes = (size_t)array.count * dtype_bytes(array.dtype);
-            CUDA_CHECK(cudaMemcpy(sets[i].data[t], array.data, bytes, cudaMemcpyHostToDevice));
-            npy_free(&array);
+            struct npy array = describe(chapter, &sets[0], t);
+            CUDA_CHECK(
+                cudaMemcpy(sets[i].data[t], sets[0].data[t], array_bytes(&array), cudaMemcpyDeviceToDevice));
         }
     }
     return count;
@@ -156,62 +183,43 @@ static int make_sets(const struct chapter *chapter, const int64_t *dim, struct r
 // standard normal inputs) and by one rounding to the output's type (one epsilon of the value). A tile or an index
 // gone wrong is off by about the RMS itself. A chapter with a bench_difference of its own has it apply to the RMS of
 // each row (last dimension). Returns false with the first difference in *error.
-static bool same_output(const char *name, const struct npy *got, const struct npy *baseline,
-                        double difference, struct error *error)
+static bool same_output(const char *name, const struct npy *array, const void *got, const void *baseline,
+                        double share, struct error *error)
 {
-    int64_t row = difference ? baseline->shape[baseline->rank - 1] : baseline->count;
-    double rms = 0;
-    for (int64_t i = 0; i < got->count; i++) {
-        if (i % row == 0) {
-            double squares = 0;
-            for (int64_t j = i; j < i + row; j++) {
-                double value = dtype_get(baseline->dtype, baseline->data, j);
-                squares += value * value;
-            }
-            rms = sqrt(squares / (double)row);
-        }
-        double value = dtype_get(got->dtype, got->data, i),
-               expected = dtype_get(baseline->dtype, baseline->data, i);
-        double allowed = (difference ? difference : 1e-4) * rms + dtype_epsilon(got->dtype) * fabs(expected);
-        char element[200];
-        if (!(fabs(value - expected) <= allowed))
-            return error_set(error, "%s: got %.9g, baseline %.9g, allowed difference %.3g",
-                             case_element_text(name, got, i, element, sizeof element), value, expected,
-                             allowed);
-    }
-    return true;
+    int64_t row = share ? array->shape[array->rank - 1] : array->count;
+    struct difference first;
+    char element[200];
+    CUDA_CHECK(compare_arrays(array->dtype, got, baseline, array->count, row, share ? share : 1e-4, &first));
+    if (first.index < 0) return true;
+    return error_set(error, "%s: got %.9g, baseline %.9g, allowed difference %.3g",
+                     case_element_text(name, array, first.index, element, sizeof element), first.value,
+                     first.expected, first.allowed);
 }
 
 // Runs the step once on set 0, from poisoned outputs and from what initial[] has for tensors that it changes; its
-// outputs must be those of reference[], or become it.
+// outputs must be those of reference[], or become it. All of them are in device memory.
 static bool check_contender(const struct chapter *chapter, const struct step *step, const struct run *run,
-                            cudaStream_t stream, const struct npy *initial, struct npy *reference,
-                            struct error *error)
+                            cudaStream_t stream, void *const *initial, void **reference, struct error *error)
 {
     bool ok = true;
     for (int t = 0; t < chapter_tensors(chapter); t++) {
-        if (initial[t].data)
-            CUDA_CHECK(cudaMemcpyAsync(run->data[t], initial[t].data,
-                                       (size_t)initial[t].count * dtype_bytes(initial[t].dtype),
-                                       cudaMemcpyHostToDevice, stream));
-        if (chapter->tensors[t].role != OUT) continue;
-        int64_t shape[NPY_MAX_RANK], bytes = (int64_t)dtype_bytes(chapter->tensors[t].dtype);
-        int rank = chapter_tensor_shape(chapter, t, run->dim, shape, error);
-        for (int i = 0; i < rank; i++) bytes *= shape[i];
-        CUDA_CHECK(cudaMemsetAsync(run->data[t], 0xff, (size_t)bytes, stream));
+        struct npy array = describe(chapter, run, t);
+        if (initial[t])
+            CUDA_CHECK(cudaMemcpyAsync(run->data[t], initial[t], array_bytes(&array),
+                                       cudaMemcpyDeviceToDevice, stream));
+        if (chapter->tensors[t].role == OUT)
+            CUDA_CHECK(cudaMemsetAsync(run->data[t], 0xff, array_bytes(&array), stream));
     }
     CUDA_CHECK(step->launch(step, run, stream));
     CUDA_CHECK(cudaStreamSynchronize(stream));
     for (int t = 0; t < chapter_tensors(chapter); t++) {
         if (chapter->tensors[t].role != OUT && chapter->tensors[t].role != INOUT) continue;
-        struct npy got = run_download(chapter, run, t);
-        if (!reference[t].data) {
-            reference[t] = got;
-            continue;
-        }
-        ok = ok &&
-             same_output(chapter->tensors[t].name, &got, &reference[t], chapter->bench_difference, error);
-        npy_free(&got);
+        struct npy array = describe(chapter, run, t);
+        if (!reference[t])
+            reference[t] = device_copy(chapter, run, t);
+        else
+            ok = ok && same_output(chapter->tensors[t].name, &array, run->data[t], reference[t],
+                                   chapter->bench_difference, error);
     }
     return ok;
 }
@@ -369,13 +377,13 @@ int bench_run(const struct chapter *chapter, const struct device *device, const 
 {
     static struct contender contenders[CONTENDERS];
     static struct run sets[MAX_SETS];
-    struct npy initial[CHAPTER_MAX_TENSORS] = {0}, reference[CHAPTER_MAX_TENSORS] = {0};
+    void *initial[CHAPTER_MAX_TENSORS] = {0}, *reference[CHAPTER_MAX_TENSORS] = {0};
     struct error error;
     int count = 0, wrong = 0, set_count = make_sets(chapter, dim, sets);
     cudaStream_t stream;
     CUDA_CHECK(cudaStreamCreate(&stream));
     for (int t = 0; t < chapter_tensors(chapter); t++)
-        if (chapter->tensors[t].role == INOUT) initial[t] = run_download(chapter, &sets[0], t);
+        if (chapter->tensors[t].role == INOUT) initial[t] = device_copy(chapter, &sets[0], t);
     for (int s = 0; s <= chapter_steps(chapter); s++) {
         const struct step *step = s ? &chapter->steps[s - 1] : &chapter->baseline;
         if (!step->name || (s > 0 && !selected[s])) continue;
@@ -392,8 +400,8 @@ int bench_run(const struct chapter *chapter, const struct device *device, const 
         report(chapter, device, contenders, count, rounds, dim, command, results);
     }
     for (int t = 0; t < CHAPTER_MAX_TENSORS; t++) {
-        npy_free(&initial[t]);
-        npy_free(&reference[t]);
+        CUDA_CHECK(cudaFree(initial[t])); // NULL is ignored
+        CUDA_CHECK(cudaFree(reference[t]));
     }
     for (int i = 0; i < set_count; i++) run_free(&sets[i]);
     CUDA_CHECK(cudaStreamDestroy(stream));

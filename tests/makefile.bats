@@ -28,7 +28,8 @@ compiled() { rebuilt "$1" | grep -v '^link'; }
     assert_line "gcc chapters/01_naive_matmul/main.c"
     refute_line "gcc common/shape.c"
     refute_line "gcc common/results.c"
-    refute_line --regexp '^(nvcc|golden)'
+    assert_line "nvcc common/compare.cu"
+    refute_line --regexp '^(nvcc chapters|golden)'
 }
 
 @test "makefile: a header that few include rebuilds only those" {

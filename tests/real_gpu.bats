@@ -59,3 +59,58 @@ for r in json.load(open(sys.argv[1])):
     run -0 python 'import json; print([r["step"] for r in json.load(open(sys.argv[1]))])' "$BATS_TEST_TMPDIR/gpu.json"
     assert_output "['uncoalesced']"
 }
+
+@test "real GPU: a NaN is not what the baseline has" {
+    real_gpu step2_coalesced.cu 's/= sum \+ \(bias/= (row == M - 1 ? nanf("") : sum) + (bias/'
+    run -1 "$SIMGPU" "$PROGRAM" --bench --shape m=64,n=48,k=40
+    assert_line --regexp '^  coalesced: WRONG, so not timed: C\[row 63, col 0\]: got -?nan, baseline '
+}
+
+@test "real GPU: arrays are compared in every type, row by row, and the first difference is found" {
+    local cuda_include cuda_lib
+    cuda_include=$(sed -n 's/^CUDA_INCLUDE *:= *//p' build/config.mk)
+    cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
+    cat >"$BATS_TEST_TMPDIR/compare.c" <<'END'
+#include "compare.h"
+#include <math.h>
+
+enum { ROWS = 3, COLS = 5000, COUNT = ROWS * COLS };
+
+// The first element that differs when elements `at` and `at + 1` are `got` and all are expected to be 1, in row 2: 16.
+static int64_t first_difference(enum dtype dtype, int64_t at, double got, int64_t row, double share)
+{
+    static double data[2][COUNT]; // room for any type
+    void *device[2];
+    struct difference first;
+    for (int i = 0; i < 2 * COUNT; i++) dtype_set(dtype, data[i / COUNT], i % COUNT, i % COUNT < 2 * COLS ? 1 : 16);
+    if (at >= 0) dtype_set(dtype, data[0], at, got);
+    if (at >= 0) dtype_set(dtype, data[0], at + 1, got);
+    for (int a = 0; a < 2; a++) {
+        CUDA_CHECK(cudaMalloc(&device[a], sizeof data[a]));
+        CUDA_CHECK(cudaMemcpy(device[a], data[a], sizeof data[a], cudaMemcpyHostToDevice));
+    }
+    CUDA_CHECK(compare_arrays(dtype, device[0], device[1], COUNT, row, share, &first));
+    if (first.index >= 0 && first.value != got && !isnan(got)) printf("found %g, not %g\n", first.value, got);
+    for (int a = 0; a < 2; a++) CUDA_CHECK(cudaFree(device[a]));
+    return first.index;
+}
+
+int main(void)
+{
+    const enum dtype types[] = {F32, F64, F16, BF16, E4M3, I32, I64, U8};
+    for (int i = 0; i < 8; i++)
+        printf("%s: %d %d\n", dtype_name(types[i]), (int)first_difference(types[i], -1, 0, COLS, 1e-4),
+               (int)first_difference(types[i], COLS + 4321, 2, COLS, 1e-4));
+    printf("NaN: %d\n", (int)first_difference(F32, 7, NAN, COUNT, 100));
+    printf("an epsilon: %d, two: %d\n", (int)first_difference(BF16, 7, 1 + 0x1p-7, COLS, 1e-4),
+           (int)first_difference(BF16, 7, 1 + 0x1p-6, COLS, 1e-4));
+    printf("a tenth of a row's RMS: %d, of all rows': %d\n", (int)first_difference(F32, 7, 1.125, COLS, 0.1),
+           (int)first_difference(F32, 7, 1.125, COUNT, 0.1));
+}
+END
+    gcc -std=gnu11 -Wall -Werror -Icommon -isystem "$cuda_include" -o "$BATS_TEST_TMPDIR/compare" "$BATS_TEST_TMPDIR/compare.c" \
+        build/obj/common/{compare,npy}.o -L"$cuda_lib" -l:libcudart.so.13 -lstdc++ -lm
+    run -0 "$SIMGPU" "$BATS_TEST_TMPDIR/compare"
+    assert_output "$(printf '%s: -1 9321\n' f32 f64 f16 bf16 e4m3 i32 i64 u8; printf '%s\n' "NaN: 7" \
+        "an epsilon: -1, two: 7" "a tenth of a row's RMS: 7, of all rows': -1")"
+}
