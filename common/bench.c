@@ -13,7 +13,7 @@ enum {
     MAX_ROUNDS = 200,
     MAX_SETS = 64,
 };
-static const double SLICE_MS = 4, BUDGET_MS = 3000;
+static const double SLICE_MS = 4, BUDGET_MS = 1000;
 
 struct contender {
     const struct step *step;

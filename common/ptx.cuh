@@ -100,6 +100,20 @@ __device__ inline float ex2_approx_ftz(float x)
     return y;
 }
 
+// Memory consistency model, st.relaxed.gpu: writes 8 bytes for any thread of the GPU to see, all of them or none.
+__device__ inline void st_relaxed_gpu(unsigned long long *address, unsigned long long value)
+{
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
+}
+
+// Memory consistency model, ld.relaxed.gpu: 8 bytes as some thread of the GPU wrote them, and sooner or later the last.
+__device__ inline unsigned long long ld_relaxed_gpu(const unsigned long long *address)
+{
+    unsigned long long value;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+    return value;
+}
+
 // Memory consistency model, red.release.gpu: adds to *counter after everything this thread wrote before, for any
 // thread of the GPU that acquires the sum.
 __device__ inline void red_release_gpu_add(unsigned *counter, unsigned value)

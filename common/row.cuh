@@ -9,6 +9,8 @@
 //      |n n n r r r r r|r r r r r r n n|        n: a neighbour's
 //       pack 0          pack 1
 #pragma once
+#include "ptx.cuh"
+
 #include <cuda_bf16.h>
 #include <stdint.h>
 
@@ -23,6 +25,7 @@ struct Row {
     int skip;                 // elements of pack 0 before the row
     int count;                // packs
     int full_begin, full_end; // packs [full_begin, full_end) hold the row and nothing else
+    int load_end; // packs [full_begin, load_end) may be loaded whole: past full_end is what first_cols cut off
 };
 
 template <typename T>
@@ -34,7 +37,7 @@ __device__ inline Row<T> make_row(T *data, int cols)
     row.skip = (int)((uintptr_t)data % PACK_BYTES / sizeof(T));
     row.count = (int)(((unsigned)row.skip + (unsigned)cols + PACK<T> - 1) / PACK<T>);
     row.full_begin = row.skip > 0;
-    row.full_end = (int)(((unsigned)row.skip + (unsigned)cols) / PACK<T>);
+    row.full_end = row.load_end = (int)(((unsigned)row.skip + (unsigned)cols) / PACK<T>);
     return row;
 }
 
@@ -42,7 +45,7 @@ __device__ inline Row<T> make_row(T *data, int cols)
 template <typename T, typename U>
 __device__ inline Row<T> same_row(const Row<U> &row, T *matrix, size_t offset)
 {
-    return {matrix + offset, row.cols, row.skip, row.count, row.full_begin, row.full_end};
+    return {matrix + offset, row.cols, row.skip, row.count, row.full_begin, row.full_end, row.load_end};
 }
 
 // The first `cols` columns of a row.
@@ -50,8 +53,8 @@ template <typename T>
 __device__ inline Row<T> first_cols(const Row<T> &row, int cols)
 {
     const unsigned end = (unsigned)row.skip + (unsigned)cols;
-    return {
-        row.data, cols, row.skip, (int)((end + PACK<T> - 1) / PACK<T>), row.full_begin, (int)(end / PACK<T>)};
+    const int count = (int)((end + PACK<T> - 1) / PACK<T>);
+    return {row.data, cols, row.skip, count, row.full_begin, (int)(end / PACK<T>), min(count, row.full_end)};
 }
 
 // The most packs that a row of a (rows, cols) matrix can have; the matrix begins at a multiple of 16 bytes.
@@ -153,6 +156,26 @@ __device__ inline bool is_full(const Row<T> &row, int p)
     return p >= row.full_begin && p < row.full_end;
 }
 
+template <typename T>
+__device__ inline bool is_loadable(const Row<T> &row, int p)
+{
+    return p >= row.full_begin && p < row.load_end;
+}
+
+// A pack with `outside` for what is not the row's.
+template <typename T>
+__device__ inline uint4 only_row(const Row<T> &row, int p, uint4 pack, float outside)
+{
+    float values[PACK<T>];
+    unpack(values, pack, T());
+#pragma unroll
+    for (int k = 0; k < PACK<T>; k++) {
+        const int col = pack_col(row, p) + k;
+        if (col < 0 || col >= row.cols) values[k] = outside;
+    }
+    return make_pack(values, T());
+}
+
 // The pack's elements one by one; `outside` stands for those that are not the row's.
 template <typename T>
 __device__ inline uint4 load_edge(const Row<T> &row, int p, float outside)
@@ -238,14 +261,20 @@ __device__ inline void load_packs(uint4 (&frag)[PACKS], const Row<T> &row, int f
     for (int i = 0; i < PACKS; i++) {
         const int p = first + 32 * i;
         frag[i] = make_pack(nothing, T());
-        if (p < end && is_full(row, p)) frag[i] = __ldcs(pack_address(row, p));
+        if (p < end && is_loadable(row, p)) frag[i] = __ldcs(pack_address(row, p));
     }
-    if (row.full_begin == 0 && row.full_end == row.count) return;
+    if (row.load_end > row.full_end) { // the last pack of a row that was cut
+        const int index = pack_index<PACKS>(first, end, row.full_end);
+#pragma unroll
+        for (int i = 0; i < PACKS; i++)
+            if (i == index) frag[i] = only_row(row, row.full_end, frag[i], outside);
+    }
+    if (row.full_begin == 0 && row.load_end == row.count) return;
 #pragma unroll 1
     for (int edge = 0; edge < 2; edge++) {
         const int p = edge ? row.count - 1 : 0;
         const int index = pack_index<PACKS>(first, end, p);
-        if (index == PACKS || is_full(row, p)) continue;
+        if (index == PACKS || is_loadable(row, p)) continue;
         const uint4 pack = load_edge(row, p, outside);
 #pragma unroll
         for (int i = 0; i < PACKS; i++)
@@ -253,7 +282,7 @@ __device__ inline void load_packs(uint4 (&frag)[PACKS], const Row<T> &row, int f
     }
 }
 
-// What `value` makes of each of the same packs to the row, not to stay in the caches (st.cs).
+// What `value(pack, p)` makes of each of the same packs to the row, not to stay in the caches (st.cs).
 template <int PACKS, typename T, typename Value>
 __device__ inline void store_packs(const Row<T> &row, int first, int end, const uint4 (&frag)[PACKS],
                                    Value value)
@@ -261,7 +290,7 @@ __device__ inline void store_packs(const Row<T> &row, int first, int end, const 
 #pragma unroll
     for (int i = 0; i < PACKS; i++) {
         const int p = first + 32 * i;
-        if (p < end && is_full(row, p)) __stcs(pack_address(row, p), value(frag[i]));
+        if (p < end && is_full(row, p)) __stcs(pack_address(row, p), value(frag[i], p));
     }
     if (row.full_begin == 0 && row.full_end == row.count) return;
 #pragma unroll 1
@@ -273,6 +302,55 @@ __device__ inline void store_packs(const Row<T> &row, int first, int end, const 
 #pragma unroll
         for (int i = 1; i < PACKS; i++)
             if (i == index) pack = frag[i];
-        store_edge(row, p, value(pack));
+        store_edge(row, p, value(pack, p));
     }
+}
+
+// A block's part of a row in shared memory, packs [begin, end) of it. Each warp has packs that are neighbours, and each
+// thread every 32nd of them, from `first` to below `last`: only the thread itself reads what it copied, so that no
+// barrier is needed.
+//
+//      warp 0: packs begin to begin + each - 1, 32 at a time      warp 1: the next `each`      ...
+struct Part {
+    uint4 *smem; // pack p is smem[p - begin]
+    int begin;
+    int first, last;
+};
+
+__device__ inline Part make_part(uint4 *smem, int begin, int end)
+{
+    const int warps = blockDim.x / 32;
+    const int warp = threadIdx.x / 32;
+    const int each = ((end - begin - 1) / (32 * warps) + 1) * 32;
+    const int warp_begin = begin + warp * each;
+    return {smem, begin, warp_begin + (int)threadIdx.x % 32, min(warp_begin + each, end)};
+}
+
+// Whether pack p is this thread's.
+__device__ inline bool has_pack(const Part &part, int p)
+{
+    return p >= part.first && p < part.last && (p - part.first) % 32 == 0;
+}
+
+// Starts to copy the thread's packs of the row, past the registers; edges go one by one.
+template <typename T>
+__device__ inline void fetch_part(const Part &part, const Row<T> &row, float outside)
+{
+    for (int p = part.first; p < min(part.last, row.count); p += 32) {
+        if (is_loadable(row, p))
+            cp_async_cg_16(smem_addr(&part.smem[p - part.begin]), pack_address(row, p), 16);
+        else
+            part.smem[p - part.begin] = load_edge(row, p, outside);
+    }
+    cp_async_commit_group();
+}
+
+// Waits for the thread's packs, and cuts off what is not the row's.
+template <typename T>
+__device__ inline void wait_part(const Part &part, const Row<T> &row, float outside)
+{
+    cp_async_wait_group<0>();
+    const int p = row.full_end;
+    if (row.load_end > p && has_pack(part, p))
+        part.smem[p - part.begin] = only_row(row, p, part.smem[p - part.begin], outside);
 }

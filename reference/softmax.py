@@ -103,15 +103,15 @@ class Rows:
             "block": (3, 300 * pack),
             "ragged": (9, 1021),
             "ragged_block": (3, 1050 * pack + 3),
-            "two_blocks": (3, 2048 * pack + 5),
+            "several_blocks": (3, 8192 * pack + 5),
             "many_blocks": (2, 70001),
             "longest": (1, 131072),
         }
         named = {name: dict(rows=rows, cols=cols) for name, (rows, cols) in shapes.items()}
         for special in ("extreme", "equal", "minus_infinity"):
             named[special] = dict(rows=6, cols=301, special=special)
-        named["extreme_long"] = dict(rows=2, cols=2060 * pack + 1, special="extreme")
-        named["minus_infinity_long"] = dict(rows=3, cols=2060 * pack + 1, special="minus_infinity")
+        named["extreme_long"] = dict(rows=2, cols=8240 * pack + 1, special="extreme")
+        named["minus_infinity_long"] = dict(rows=3, cols=8240 * pack + 1, special="minus_infinity")
         return named
 
 
@@ -248,9 +248,9 @@ class Classifier:
             "no_padding": dict(rows=4, v=256, vp=256),
             "ragged": dict(rows=7, v=1001, vp=1003, dloss=True),
             "block": dict(rows=3, v=1500 * pack - 7, vp=1500 * pack),
-            "two_blocks": dict(rows=2, v=2500 * pack - 47, vp=2500 * pack, dloss=True),
-            "ragged_blocks": dict(rows=3, v=2500 * pack - 47, vp=2500 * pack + 1, dloss=True),
-            "block_of_padding": dict(rows=2, v=1000, vp=2500 * pack),
+            "two_blocks": dict(rows=2, v=7000 * pack - 47, vp=7000 * pack, dloss=True),
+            "ragged_blocks": dict(rows=3, v=7000 * pack - 47, vp=7000 * pack + 1, dloss=True),
+            "block_of_padding": dict(rows=2, v=1000, vp=7000 * pack),
             "gpt2": dict(rows=1, v=50257, vp=50304),
             "extreme": dict(rows=6, v=301, vp=304, special="extreme"),
             "equal": dict(rows=6, v=301, vp=304, special="equal"),

@@ -21,7 +21,7 @@ CHAPTER=08_online_softmax
 
 @test "chapter 8: the warps' order does not matter" {
     local seed name
-    for name in ragged two_blocks many_blocks minus_infinity; do
+    for name in ragged several_blocks many_blocks minus_infinity; do
         for seed in 1 2; do
             run -0 "$SIMGPU" --seed $seed "$(chapter $CHAPTER)" --case $name
         done

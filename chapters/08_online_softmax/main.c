@@ -281,15 +281,15 @@ static const struct chapter operations[] = {
                     "rows=4096,cols=32768", "rows=2048,cols=65536", "rows=1024,cols=131072"),
                LIST("batch=96,t=1024", "batch=8,t=4096"),
                LIST("rows=131072,cols=1024", "rows=32768,cols=4096", "rows=8192,cols=16384",
-                    "rows=1024,cols=131072"),
+                    "rows=4096,cols=32768", "rows=2048,cols=65536", "rows=1024,cols=131072"),
                LIST("rows=8192,v=50257,vp=50304")),
     OPERATIONS(
         bf16, BF16, 2,
         LIST("rows=262144,cols=1024", "rows=65536,cols=4096", "rows=16384,cols=16384", "rows=8192,cols=32768",
              "rows=4096,cols=65536", "rows=2048,cols=131072"),
         LIST("batch=192,t=1024", "batch=16,t=4096"),
-        LIST("rows=262144,cols=1024", "rows=65536,cols=4096", "rows=16384,cols=16384",
-             "rows=2048,cols=131072"),
+        LIST("rows=262144,cols=1024", "rows=65536,cols=4096", "rows=16384,cols=16384", "rows=8192,cols=32768",
+             "rows=4096,cols=65536", "rows=2048,cols=131072"),
         LIST("rows=16384,v=50257,vp=50304", "rows=16384,v=50304,vp=50304", "rows=8192,v=128256,vp=128256")),
 };
 

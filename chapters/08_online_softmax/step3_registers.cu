@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(PACKS < MAX_PACKS ? 32 * WARP_ROWS : MAX_THREA
 
     const float norm = state.sum > 0.0f ? 1.0f / state.sum : 0.0f;
     store_packs(y_row, first, min(rest, y_row.count), frag,
-                [=](uint4 pack) { return normalize<T>(pack, state, norm); });
+                [=](uint4 pack, int) { return normalize<T>(pack, state, norm); });
     for (int p = rest + lane; p < x_row.count; p += lanes)
         store_pack(y_row, p, normalize<T>(load_pack(x_row, p, -INFINITY), state, norm));
 }

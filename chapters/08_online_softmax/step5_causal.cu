@@ -3,8 +3,8 @@
 // Question: attention divides its scores by sqrt(head_dim) and hides the future; must that cost passes of its own?
 //
 // Grows from step 3. Row i of a (t, t) matrix is a row of i + 1 columns, and exp(scale * (x - max)) has the
-// scale in a factor that is there anyway. What lies above the diagonal is not read, and written as zeros, since the
-// product with V that follows reads all of it.
+// scale in a factor that is there anyway. What lies above the diagonal is written as zeros, since the product with V
+// that follows reads all of it; it is neither read, but for the rest of a pack, nor computed.
 //
 //      i = 0   x 0 0 0        blocks start in the order of their number, so number 0 takes the last row: what is
 //          1   x x 0 0        written last, and may still be in the L2 for whoever comes next, is the upper left,
@@ -71,9 +71,10 @@ static __device__ State row_merge(State state, float factor)
     return warp_merge(lane < blockDim.x / 32 ? warp_state[lane] : identity(), factor);
 }
 
-// The state of the elements in frag; -infinity stands for those that are no element.
+// The state of the elements in frag, whose packs are first, first + 32, ... below `end`; -infinity stands for those that
+// are no element. What a warp does not have it does not compute: half of all exponentials are of the future.
 template <typename T, int PACKS>
-static __device__ State state_of(uint4 (&frag)[PACKS], float factor)
+static __device__ State state_of(uint4 (&frag)[PACKS], int first, int end, float factor)
 {
     State state = identity();
     float values[PACK<T>];
@@ -81,6 +82,7 @@ static __device__ State state_of(uint4 (&frag)[PACKS], float factor)
     for (int i = 0; i < PACKS; i++) state.max = fmaxf(state.max, pack_max(frag[i], T()));
 #pragma unroll
     for (int i = 0; i < PACKS; i++) {
+        if (first + 32 * i >= end) break;
         keep_packed(frag[i]);
         unpack(values, frag[i], T());
 #pragma unroll
@@ -115,13 +117,15 @@ __global__ void __launch_bounds__(PACKS < MAX_PACKS ? 32 * WARP_ROWS : MAX_THREA
     const float factor = scale * LOG2E;
 
     uint4 frag[PACKS];
-    load_packs(frag, x_row, first, x_row.count, -INFINITY); // the future is -infinity, and gives zeros
-    const State state = row_merge(state_of<T>(frag, factor), factor);
+    load_packs(frag, x_row, first, x_row.count, -INFINITY);
+    const State state = row_merge(state_of<T>(frag, first, x_row.count, factor), factor);
 
     const Row<T> y_row = same_row(whole, y, (size_t)row * t);
     const float norm = state.sum > 0.0f ? 1.0f / state.sum : 0.0f;
-    store_packs(y_row, first, y_row.count, frag,
-                [=](uint4 pack) { return normalize<T>(pack, state, factor, norm); });
+    const int valid_end = x_row.count;
+    store_packs(y_row, first, y_row.count, frag, [=](uint4 pack, int p) {
+        return p < valid_end ? normalize<T>(pack, state, factor, norm) : make_uint4(0, 0, 0, 0);
+    });
 }
 
 template <typename T>

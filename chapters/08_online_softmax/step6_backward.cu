@@ -4,27 +4,29 @@
 //
 //      dx[j] = scale * y[j] * (dy[j] - d)        d = sum of y[k] * dy[k]
 //
-// One number a row, a plain sum: no maximum, no rescaling. Grows from step 4: y and dy stay in registers, 4 packs
-// of each a thread, and the blocks of a long row add their parts of d instead of merging states. A causal row i of
-// a (t, t) matrix has i + 1 columns; its gradient above the diagonal is written as zeros, and the last row comes
-// first, as in step 5. x itself is not needed.
+// One number a row, a plain sum: no maximum, no rescaling. x itself is not needed. Grows from steps 3 and 4: a block
+// that can holds y and dy of a row in registers, 4 or 8 packs of each a thread; of longer rows several blocks hold a
+// part of both in shared memory, and add their parts of d instead of merging states.
 //
-// Shared memory: 36 bytes. Registers: at most 64.
+// A causal row i of a (t, t) matrix has i + 1 columns; its gradient above the diagonal is written as zeros, and the
+// last row comes first, as in step 5.
+//
+// Registers: at most 128, and 40 of those that share a row. Shared memory: 64 bytes, or 64 KB + 72 bytes.
 #include "../../common/ptx.cuh"
 #include "../../common/row.cuh"
 
 #include <cuda_runtime.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdint.h>
 
-constexpr int PACKS = 4;         // of y, and of dy, a thread keeps
-constexpr int NUM_THREADS = 256; // a block at most
-constexpr int NUM_WARPS = NUM_THREADS / 32;
-constexpr int BLOCK_PACKS = PACKS * NUM_THREADS; // of y, and of dy, a block holds: 2 x 16 KB
-constexpr int BLOCKS_PER_SM = 4;
-constexpr int MAX_SPLIT = 64; // blocks of a row
-constexpr int MAX_BLOCKS = 2048;
-static_assert(BLOCKS_PER_SM * NUM_THREADS * 64 <= 65536, "64 registers a thread");
+constexpr int NUM_THREADS = 512; // of a block at most
+constexpr int FEW_PACKS = 4;     // of y, and of dy, a thread keeps in registers while 256 threads hold a row,
+constexpr int MANY_PACKS = 8;    // and of longer ones
+constexpr int PART_PACKS = 2048; // of y, and of dy, such a part has: 2 x 32 KB
+constexpr int BLOCKS_PER_SM = 3; // that hold parts
+constexpr int MAX_PARTS = 1 << 16; // of rows, in one launch
+static_assert(BLOCKS_PER_SM * NUM_THREADS * 40 <= 65536, "40 registers a thread");
 
 static __device__ float warp_sum(float value)
 {
@@ -33,45 +35,28 @@ static __device__ float warp_sum(float value)
     return value;
 }
 
-// What the blocks that share a row tell each other. A row's sums are in the array that its round's parity
-// chooses: a block writes there again only after everyone has arrived at the round in between, so after everyone
-// has read. Launches share these arrays, so no two may run at the same time.
-__device__ float part_dot[2][MAX_BLOCKS];
-__device__ unsigned
-    arrived[MAX_BLOCKS]; // of each group of blocks: how often one of them arrived; begins at 0
-
-struct SharedStorage {
-    float warp_dot[NUM_WARPS];
-    float row_dot;
-};
-
-// Adds the sums of a block's threads and then of the `split` blocks of its group; every thread gets the row's.
-static __device__ float group_sum(float dot, SharedStorage &smem, int split, int round)
+// Adds the sums of a block's threads; every thread gets the block's.
+static __device__ float block_sum(float dot)
 {
-    const int lane = threadIdx.x % 32;
-    const int warp = threadIdx.x / 32;
-    const int group = blockIdx.x / split;
+    __shared__ float warp_dot[NUM_THREADS / 32];
     dot = warp_sum(dot);
-    if (lane == 0) smem.warp_dot[warp] = dot;
-    __syncthreads(); // Every warp's sum is there, and everyone has read row_dot of the round before.
-    if (warp == 0) {
-        dot = warp_sum(lane < blockDim.x / 32 ? smem.warp_dot[lane] : 0.0f);
-        if (split > 1) {
-            float *parts = part_dot[round % 2];
-            if (lane == 0) {
-                parts[blockIdx.x] = dot;
-                red_release_gpu_add(&arrived[group], 1);
-                while (ld_acquire_gpu(&arrived[group]) < (unsigned)(round + 1) * split) continue;
-            }
-            __syncwarp(); // What lane 0 acquired is now every lane's to read.
-            dot = 0.0f;
-            for (int i = lane; i < split; i += 32) dot += __ldcg(&parts[group * split + i]); // past the L1
-            dot = warp_sum(dot);
-        }
-        if (lane == 0) smem.row_dot = dot;
-    }
-    __syncthreads(); // row_dot is there, and warp_dot has been read.
-    return smem.row_dot;
+    if (blockDim.x == 32) return dot;
+    if (threadIdx.x % 32 == 0) warp_dot[threadIdx.x / 32] = dot;
+    __syncthreads(); // Every warp's sum is there.
+    const int lane = threadIdx.x % 32;
+    return warp_sum(lane < blockDim.x / 32 ? warp_dot[lane] : 0.0f);
+}
+
+// The sum of y dy over a pack.
+template <typename T>
+static __device__ float pack_dot(uint4 y_pack, uint4 dy_pack)
+{
+    float y[PACK<T>], dy[PACK<T>], dot = 0.0f;
+    unpack(y, y_pack, T());
+    unpack(dy, dy_pack, T());
+#pragma unroll
+    for (int k = 0; k < PACK<T>; k++) dot += y[k] * dy[k];
+    return dot;
 }
 
 // y becomes dx.
@@ -79,8 +64,6 @@ template <typename T>
 static __device__ uint4 gradient(uint4 y_pack, uint4 dy_pack, float dot, float scale)
 {
     float y[PACK<T>], dy[PACK<T>];
-    keep_packed(y_pack);
-    keep_packed(dy_pack);
     unpack(y, y_pack, T());
     unpack(dy, dy_pack, T());
 #pragma unroll
@@ -88,77 +71,135 @@ static __device__ uint4 gradient(uint4 y_pack, uint4 dy_pack, float dot, float s
     return make_pack(y, T());
 }
 
-template <typename T, bool CAUSAL>
-__global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
-    softmax_backward_kernel(const T *y,  // (rows, cols)
-                            const T *dy, // (rows, cols)
-                            T *dx,       // (rows, cols)
-                            float scale, int rows, int cols, int split)
+// A block a row, in registers.
+template <typename T, int PACKS, bool CAUSAL>
+__global__ void __launch_bounds__(NUM_THREADS) softmax_backward_kernel(const T *y,  // (rows, cols)
+                                                                       const T *dy, // (rows, cols)
+                                                                       T *dx,       // (rows, cols)
+                                                                       float scale, int cols)
 {
-    __shared__ SharedStorage smem;
-    const int groups = gridDim.x / split;
-    const int part = blockIdx.x % split;
-    for (int round = 0;; round++) {
-        const unsigned i = blockIdx.x / split + (unsigned)round * groups;
-        if (i >= (unsigned)rows) break;
-        const int row = CAUSAL ? rows - 1 - (int)i : (int)i;
-        const int valid = CAUSAL ? row % cols + 1 : cols;
-        const Row<T> dx_row = make_row(dx + (size_t)row * cols, cols);
-        const Row<const T> y_row = first_cols(same_row(dx_row, y, (size_t)row * cols), valid);
-        const Row<const T> dy_row = same_row(y_row, dy, (size_t)row * cols);
-        const int share = packs_each(dx_row.count, split);
-        const int begin = part * share;
-        const int end = min(begin + share, dx_row.count);
-        const int first = first_pack<PACKS>(begin, threadIdx.x);
-        const int valid_end = min(end, y_row.count);
+    const int row = CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+    const int valid = CAUSAL ? row % cols + 1 : cols;
+    const Row<T> dx_row = make_row(dx + (size_t)row * cols, cols);
+    const Row<const T> y_row = first_cols(same_row(dx_row, y, (size_t)row * cols), valid);
+    const Row<const T> dy_row = same_row(y_row, dy, (size_t)row * cols);
+    const int first = first_pack<PACKS>(0, threadIdx.x);
 
-        uint4 y_frag[PACKS], dy_frag[PACKS];
-        load_packs(y_frag, y_row, first, valid_end, 0.0f);
-        load_packs(dy_frag, dy_row, first, valid_end, 0.0f);
-        float dot = 0.0f;
+    uint4 y_frag[PACKS], dy_frag[PACKS];
+    load_packs(y_frag, y_row, first, y_row.count, 0.0f);
+    load_packs(dy_frag, dy_row, first, y_row.count, 0.0f);
+    float dot = 0.0f;
 #pragma unroll
-        for (int j = 0; j < PACKS; j++) {
-            float y_values[PACK<T>], dy_values[PACK<T>];
-            keep_packed(y_frag[j]);
-            keep_packed(dy_frag[j]);
-            unpack(y_values, y_frag[j], T());
-            unpack(dy_values, dy_frag[j], T());
-#pragma unroll
-            for (int k = 0; k < PACK<T>; k++) dot += y_values[k] * dy_values[k];
-        }
-        dot = group_sum(dot, smem, split, round);
-
-#pragma unroll
-        for (int j = 0; j < PACKS; j++) y_frag[j] = gradient<T>(y_frag[j], dy_frag[j], dot, scale);
-        store_packs(dx_row, first, end, y_frag, [](uint4 pack) { return pack; });
+    for (int i = 0; i < PACKS; i++) {
+        keep_packed(y_frag[i]);
+        keep_packed(dy_frag[i]);
+        dot += pack_dot<T>(y_frag[i], dy_frag[i]);
     }
+    dot = block_sum(dot);
+
+#pragma unroll
+    for (int i = 0; i < PACKS; i++) {
+        keep_packed(y_frag[i]);
+        keep_packed(dy_frag[i]);
+        y_frag[i] = gradient<T>(y_frag[i], dy_frag[i], dot, scale);
+    }
+    store_packs(dx_row, first, dx_row.count, y_frag, [](uint4 pack, int) { return pack; });
 }
 
-// Launches `kernel` with `split` blocks a row. More than one wait for each other, so all of the grid must be on the
-// GPU at the same time: a cooperative launch, whose groups of blocks go from row to row.
-template <typename Kernel>
-static cudaError_t launch_groups(Kernel *kernel, void **arguments, int rows, int split, int threads,
-                                 cudaStream_t stream)
-{
-    if (split == 1) return cudaLaunchKernel((const void *)kernel, rows, threads, arguments, 0, stream);
+// What blocks tell each other. All of it begins at 0; launches share it, so no two may run at the same time.
+struct Exchange {
+    unsigned tickets; // taken
+    unsigned long long
+        part_dot[MAX_PARTS]; // by ticket, in the lower half; the upper half is 1 when it is there
+};
+__device__ Exchange exchange;
 
-    int device, sms, blocks_per_sm;
-    void *counters;
+// `split` blocks a row, in shared memory.
+template <typename T>
+__global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
+    softmax_backward_split_kernel(const T *y,  // (rows, cols)
+                                  const T *dy, // (rows, cols)
+                                  T *dx,       // (rows, cols)
+                                  int cols, unsigned split)
+{
+    extern __shared__ uint4 part_smem[]; // (2, share): y, dy
+    __shared__ unsigned block_ticket;
+    __shared__ float row_dot;
+    if (threadIdx.x == 0) block_ticket = atomicAdd(&exchange.tickets, 1u);
+    __syncthreads(); // The ticket is there.
+    const unsigned ticket = block_ticket;
+    const int row = ticket / split;
+    const int part_of_row = ticket % split;
+    const Row<T> dx_row = make_row(dx + (size_t)row * cols, cols);
+    const Row<const T> y_row = same_row(dx_row, y, (size_t)row * cols);
+    const Row<const T> dy_row = same_row(dx_row, dy, (size_t)row * cols);
+    const int share = packs_each(dx_row.count, split);
+    const int begin = part_of_row * share;
+    const int end = min(begin + share, dx_row.count);
+    const Part y_part = make_part(part_smem, begin, end);
+    const Part dy_part = make_part(part_smem + share, begin, end);
+
+    fetch_part(y_part, y_row, 0.0f);
+    fetch_part(dy_part, dy_row, 0.0f);
+    wait_part(y_part, y_row, 0.0f);
+    float dot = 0.0f;
+#pragma unroll 2
+    for (int p = y_part.first; p < y_part.last; p += 32)
+        dot += pack_dot<T>(y_part.smem[p - begin], dy_part.smem[p - begin]);
+    dot = block_sum(dot);
+
+    if (threadIdx.x < 32) {
+        unsigned long long *parts = &exchange.part_dot[ticket - part_of_row];
+        if (threadIdx.x == 0) st_relaxed_gpu(&parts[part_of_row], 1ull << 32 | __float_as_uint(dot));
+        unsigned long long word = threadIdx.x < split ? 0 : 1ull << 32;
+        while (__any_sync(0xffffffff, word == 0)) {
+            if (word == 0) word = ld_relaxed_gpu(&parts[threadIdx.x]);
+            if (word == 0) __nanosleep(20);
+        }
+        dot = warp_sum(__uint_as_float((unsigned)word));
+        if (threadIdx.x == 0) row_dot = dot;
+    }
+    __syncthreads(); // row_dot is there.
+    dot = row_dot;
+#pragma unroll 2
+    for (int p = y_part.first; p < y_part.last; p += 32)
+        store_pack(dx_row, p, gradient<T>(y_part.smem[p - begin], dy_part.smem[p - begin], dot, 1.0f));
+}
+
+// As many rows a launch as there are words for their parts.
+template <typename T>
+static cudaError_t launch_split(const T *y, const T *dy, T *dx, int rows, int cols, cudaStream_t stream)
+{
+    const int packs = max_packs<T>(cols);
+    const int split = (packs - 1) / PART_PACKS + 1;
+    const int smem_bytes = 2 * packs_each(packs, split) * PACK_BYTES;
+    int device, sms;
+    void *words;
     cudaError_t error = cudaGetDevice(&device);
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    if (error == cudaSuccess) error = cudaGetSymbolAddress(&words, exchange);
     if (error == cudaSuccess)
-        error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_per_sm, kernel, threads, 0);
-    if (error == cudaSuccess) error = cudaGetSymbolAddress(&counters, arrived);
-    if (error == cudaSuccess) error = cudaMemsetAsync(counters, 0, sizeof arrived, stream);
+        error = cudaFuncSetAttribute(softmax_backward_split_kernel<T>,
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
-    const int resident = sms * blocks_per_sm < MAX_BLOCKS ? sms * blocks_per_sm : MAX_BLOCKS;
-    if (resident < split) return cudaErrorCooperativeLaunchTooLarge;
-    const int groups = rows < resident / split ? rows : resident / split;
-    return cudaLaunchCooperativeKernel((const void *)kernel, groups * split, threads, arguments, 0, stream);
+    // A row's blocks must all run at the same time, and a warp reads what they tell.
+    if (split > sms || split > 32) return cudaErrorInvalidValue;
+    for (int row = 0; row < rows && error == cudaSuccess; row += MAX_PARTS / split) {
+        const int count = rows - row < MAX_PARTS / split ? rows - row : MAX_PARTS / split;
+        const size_t bytes =
+            offsetof(Exchange, part_dot) + (size_t)count * split * sizeof(unsigned long long);
+        error = cudaMemsetAsync(words, 0, bytes, stream);
+        if (error != cudaSuccess) break;
+        const size_t offset = (size_t)row * cols;
+        softmax_backward_split_kernel<<<count * split, NUM_THREADS, smem_bytes, stream>>>(
+            y + offset, dy + offset, dx + offset, cols, split);
+        error = cudaGetLastError();
+    }
+    return error;
 }
 
 template <typename T, bool CAUSAL>
-static cudaError_t launch(const void *y, const void *dy, void *dx, float scale, int rows, int cols,
+static cudaError_t launch(const T *y, const T *dy, T *dx, float scale, int rows, int cols,
                           cudaStream_t stream)
 {
     // The packs of y, dy and dx must lie alike.
@@ -166,36 +207,42 @@ static cudaError_t launch(const void *y, const void *dy, void *dx, float scale, 
         (uintptr_t)dx % 16)
         return cudaErrorInvalidValue;
     const int packs = max_packs<T>(cols);
-    int split = (packs - 1) / BLOCK_PACKS + 1;
-    if (split > MAX_SPLIT) return cudaErrorInvalidValue;
-    const int share = packs_each(packs, split);
-    const int warps = (share - 1) / (32 * PACKS) + 1;
-    void *arguments[] = {&y, &dy, &dx, &scale, &rows, &cols, &split};
-    return launch_groups(softmax_backward_kernel<T, CAUSAL>, arguments, rows, split, warps * 32, stream);
+    const auto threads = [=](int each) { return ((packs - 1) / (32 * each) + 1) * 32; };
+    if (packs <= FEW_PACKS * 256)
+        softmax_backward_kernel<T, FEW_PACKS, CAUSAL>
+            <<<rows, threads(FEW_PACKS), 0, stream>>>(y, dy, dx, scale, cols);
+    else if (packs <= MANY_PACKS * NUM_THREADS)
+        softmax_backward_kernel<T, MANY_PACKS, CAUSAL>
+            <<<rows, threads(MANY_PACKS), 0, stream>>>(y, dy, dx, scale, cols);
+    else
+        return CAUSAL ? cudaErrorInvalidValue : launch_split(y, dy, dx, rows, cols, stream);
+    return cudaGetLastError();
 }
 
 extern "C" cudaError_t softmax_backward_f32(const void *y, const void *dy, void *dx, int rows, int cols,
                                             cudaStream_t stream)
 {
-    return launch<float, false>(y, dy, dx, 1.0f, rows, cols, stream);
+    return launch<float, false>((const float *)y, (const float *)dy, (float *)dx, 1.0f, rows, cols, stream);
 }
 
 extern "C" cudaError_t softmax_backward_bf16(const void *y, const void *dy, void *dx, int rows, int cols,
                                              cudaStream_t stream)
 {
-    return launch<__nv_bfloat16, false>(y, dy, dx, 1.0f, rows, cols, stream);
+    return launch<__nv_bfloat16, false>((const __nv_bfloat16 *)y, (const __nv_bfloat16 *)dy,
+                                        (__nv_bfloat16 *)dx, 1.0f, rows, cols, stream);
 }
 
 extern "C" cudaError_t softmax_causal_backward_f32(const void *y, const void *dy, void *dx, float scale,
                                                    int batch, int t, cudaStream_t stream)
 {
     if (batch <= 0 || t <= 0 || batch > INT32_MAX / t) return cudaErrorInvalidValue;
-    return launch<float, true>(y, dy, dx, scale, batch * t, t, stream);
+    return launch<float, true>((const float *)y, (const float *)dy, (float *)dx, scale, batch * t, t, stream);
 }
 
 extern "C" cudaError_t softmax_causal_backward_bf16(const void *y, const void *dy, void *dx, float scale,
                                                     int batch, int t, cudaStream_t stream)
 {
     if (batch <= 0 || t <= 0 || batch > INT32_MAX / t) return cudaErrorInvalidValue;
-    return launch<__nv_bfloat16, true>(y, dy, dx, scale, batch * t, t, stream);
+    return launch<__nv_bfloat16, true>((const __nv_bfloat16 *)y, (const __nv_bfloat16 *)dy,
+                                       (__nv_bfloat16 *)dx, scale, batch * t, t, stream);
 }

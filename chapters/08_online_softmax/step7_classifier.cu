@@ -5,30 +5,30 @@
 //
 //      loss = log(s) + m - x[target]        dx[j] = (exp(x[j] - m) / s - (j == target ? 1 : 0)) * dloss
 //
-// Grows from step 4: the same groups of blocks hold a row in registers, merge its state, and write the gradient
-// where the logits were. The vocabulary v is padded to vp columns, for the sake of the matrix multiplication that
-// made the logits: the padding is not read, whatever is there, and its gradient is zero.
+// Grows from step 4: a row stays in shared memory, of one block if it fits, and its gradient goes where the logits
+// were. The vocabulary v is padded to vp columns, for the sake of the matrix multiplication that made the logits: the
+// padding is not used, whatever is there, and its gradient is zero.
 //
-//      row of vp = 50304 bf16, 7 blocks   [ 7232 | 7232 | 7232 | 7232 | 7232 | 7232 | 6865 logits, 47 padding ]
+//      row of vp = 50304 bf16, 1 block     [ 50257 logits | 47 padding ]                  98 KB, so 2 an SM
+//      row of vp = 128256 bf16, 3 blocks   [ 42752 logits ][ 42752 logits ][ 42752 logits ]
 //
 // dloss is the gradient of each token's loss; without it, 1 / rows, that of the mean. A row needs a logit that is
-// not -infinity. Registers: at most 72. Shared memory: 40 bytes.
+// not -infinity. Registers: at most 64. Shared memory: at most 104 KB + 152 bytes.
 #include "../../common/ptx.cuh"
 #include "../../common/row.cuh"
 
 #include <cuda_runtime.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdint.h>
 
-constexpr int PACKS = 8;         // a thread keeps
-constexpr int NUM_THREADS = 128; // a block at most
+constexpr int NUM_THREADS = 512;
 constexpr int NUM_WARPS = NUM_THREADS / 32;
-constexpr int BLOCK_PACKS = PACKS * NUM_THREADS; // a block holds: 16 KB
-constexpr int BLOCKS_PER_SM = 7;
-constexpr int MAX_SPLIT = 64; // blocks of a row
-constexpr int MAX_BLOCKS = 2048;
+constexpr int PART_PACKS = 6656; // a block holds at most: 104 KB
+constexpr int BLOCKS_PER_SM = 2;
+constexpr int MAX_PARTS = 1 << 16;   // of rows, in one launch
 constexpr float LOG2E = 1.44269504f; // exp(x) = 2^(x * LOG2E)
-static_assert(BLOCKS_PER_SM * NUM_THREADS * 72 <= 65536, "72 registers a thread");
+static_assert(BLOCKS_PER_SM * NUM_THREADS * 64 <= 65536, "64 registers a thread");
 
 // What is known of a part of a row.
 struct __align__(8) State
@@ -63,62 +63,77 @@ static __device__ State warp_merge(State state)
     return state;
 }
 
-// What the blocks that share a row tell each other. A row's states are in the array that its round's parity
-// chooses: a block writes there again only after everyone has arrived at the round in between, so after everyone
-// has read. Launches share these arrays, so no two may run at the same time.
-__device__ State part_state[2][MAX_BLOCKS];
-__device__ unsigned
-    arrived[MAX_BLOCKS]; // of each group of blocks: how often one of them arrived; begins at 0
+// What blocks tell each other. All of it begins at 0; launches share it, so no two may run at the same time.
+struct Exchange {
+    unsigned tickets;                         // taken
+    unsigned long long part_state[MAX_PARTS]; // by ticket; 0: not known yet
+};
+__device__ Exchange exchange;
 
 struct SharedStorage {
+    unsigned ticket;
     State warp_state[NUM_WARPS];
     State row_state;
 };
 
-// Merges the states of a block's threads and then of the `split` blocks of its group; every thread gets the row's.
-static __device__ State group_merge(State state, SharedStorage &smem, int split, int round)
+static __device__ unsigned take_ticket(SharedStorage &smem)
+{
+    if (threadIdx.x == 0) smem.ticket = atomicAdd(&exchange.tickets, 1u);
+    __syncthreads(); // The ticket is there.
+    return smem.ticket;
+}
+
+// A state travels as one word of 8 bytes, so whoever sees any of it sees all of it. No state is the word 0: a maximum
+// of 0 has a sum of at least 1.
+static __device__ unsigned long long to_word(State state)
+{
+    return (unsigned long long)__float_as_uint(state.sum) << 32 | __float_as_uint(state.max);
+}
+
+static __device__ State from_word(unsigned long long word)
+{
+    return {__uint_as_float((unsigned)word), __uint_as_float((unsigned)(word >> 32))};
+}
+
+// Merges the states of a block's threads and then of all blocks of the row, whose tickets are row_ticket to
+// row_ticket + split - 1; every thread gets the row's.
+static __device__ State row_merge(State state, SharedStorage &smem, unsigned ticket, unsigned row_ticket,
+                                  int split)
 {
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32;
-    const int group = blockIdx.x / split;
     state = warp_merge(state);
     if (lane == 0) smem.warp_state[warp] = state;
-    __syncthreads(); // Every warp's state is there, and everyone has read row_state of the round before.
+    __syncthreads(); // Every warp's state is there.
+    if (split == 1) return warp_merge(lane < NUM_WARPS ? smem.warp_state[lane] : identity());
     if (warp == 0) {
-        state = warp_merge(lane < blockDim.x / 32 ? smem.warp_state[lane] : identity());
-        if (split > 1) {
-            State *parts = part_state[round % 2];
-            if (lane == 0) {
-                parts[blockIdx.x] = state;
-                red_release_gpu_add(&arrived[group], 1);
-                while (ld_acquire_gpu(&arrived[group]) < (unsigned)(round + 1) * split) continue;
-            }
-            __syncwarp(); // What lane 0 acquired is now every lane's to read.
-            state = identity();
-            for (int i = lane; i < split; i += 32) {
-                const float2 part = __ldcg((const float2 *)&parts[group * split + i]); // past the L1
-                state = merge(state, {part.x, part.y});
-            }
-            state = warp_merge(state);
+        state = warp_merge(lane < NUM_WARPS ? smem.warp_state[lane] : identity());
+        if (lane == 0) st_relaxed_gpu(&exchange.part_state[ticket], to_word(state));
+        unsigned long long word = lane < split ? 0 : to_word(identity());
+        while (__any_sync(0xffffffff, word == 0)) {
+            if (word == 0) word = ld_relaxed_gpu(&exchange.part_state[row_ticket + lane]);
+            if (word == 0) __nanosleep(20);
         }
+        state = warp_merge(from_word(word));
         if (lane == 0) smem.row_state = state;
     }
-    __syncthreads(); // row_state is there, and warp_state has been read.
+    __syncthreads(); // row_state is there.
     return smem.row_state;
 }
 
-// The state of the elements in frag; -infinity stands for those that are no element.
-template <typename T, int PACKS>
-static __device__ State state_of(uint4 (&frag)[PACKS])
+// The state of the thread's elements in the row's first `count` packs; -infinity stands for those that are no element.
+template <typename T>
+static __device__ State state_of(const Part &part, int count)
 {
+    const int last = min(part.last, count);
     State state = identity();
-    float values[PACK<T>];
-#pragma unroll
-    for (int i = 0; i < PACKS; i++) state.max = fmaxf(state.max, pack_max(frag[i], T()));
-#pragma unroll
-    for (int i = 0; i < PACKS; i++) {
-        keep_packed(frag[i]);
-        unpack(values, frag[i], T());
+#pragma unroll 4
+    for (int p = part.first; p < last; p += 32)
+        state.max = fmaxf(state.max, pack_max(part.smem[p - part.begin], T()));
+#pragma unroll 4
+    for (int p = part.first; p < last; p += 32) {
+        float values[PACK<T>];
+        unpack(values, part.smem[p - part.begin], T());
 #pragma unroll
         for (int k = 0; k < PACK<T>; k++) state.sum += exp_below(values[k], state.max);
     }
@@ -130,18 +145,10 @@ template <typename T>
 static __device__ uint4 scaled_softmax(uint4 pack, State state, float scale)
 {
     float values[PACK<T>];
-    keep_packed(pack);
     unpack(values, pack, T());
 #pragma unroll
     for (int k = 0; k < PACK<T>; k++) values[k] = exp_below(values[k], state.max) * scale;
     return make_pack(values, T());
-}
-
-// Whether this thread keeps the pack with column `col`.
-template <int PACKS, typename T>
-static __device__ bool has_pack(const Row<T> &row, int first, int end, int col)
-{
-    return pack_index<PACKS>(first, end, (row.skip + col) / PACK<T>) < PACKS;
 }
 
 template <typename T>
@@ -150,86 +157,88 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
                       float *loss,        // (rows)
                       const int *target,  // (rows), each below v
                       const float *dloss, // (rows) or NULL
-                      int rows, int v, int vp, int split)
+                      float mean,         // 1 / rows of all launches
+                      int v, int vp, int split)
 {
+    extern __shared__ uint4 part_smem[];
     __shared__ SharedStorage smem;
-    const int groups = gridDim.x / split;
-    const int part = blockIdx.x % split;
-    for (int round = 0;; round++) {
-        const int i = blockIdx.x / split + round * groups;
-        if (i >= rows) break;
-        T *row = logits + (size_t)i * vp;
-        const Row<T> out = make_row(row, vp);
-        const Row<T> in = first_cols(out, v);
-        const int share = packs_each(out.count, split);
-        const int begin = part * share;
-        const int end = min(begin + share, out.count);
-        const int first = first_pack<PACKS>(begin, threadIdx.x);
+    const unsigned ticket = split > 1 ? take_ticket(smem) : blockIdx.x;
+    const int i = ticket / split;
+    const int part_of_row = ticket % split;
+    T *row = logits + (size_t)i * vp;
+    const Row<T> out = make_row(row, vp);
+    const Row<T> in = first_cols(out, v);
+    const int share = packs_each(out.count, split);
+    const int begin = part_of_row * share;
+    const Part part = make_part(part_smem, begin, min(begin + share, out.count));
 
-        uint4 frag[PACKS];
-        load_packs(frag, in, first, min(end, in.count), -INFINITY);
-        // One thread of the group holds the target's pack; it writes the loss, and the target's gradient.
-        const float right_logit =
-            has_pack<PACKS>(out, first, end, target[i]) ? to_float(row[target[i]]) : 0.0f;
-        const State state = group_merge(state_of<T>(frag), smem, split, round);
+    fetch_part(part, in, -INFINITY);
+    // One thread has the target's pack; it writes the loss, and the target's gradient.
+    const bool has_target = has_pack(part, (out.skip + target[i]) / PACK<T>);
+    const float right_logit = has_target ? to_float(row[target[i]]) : 0.0f;
+    wait_part(part, in, -INFINITY);
+    const State state = row_merge(state_of<T>(part, in.count), smem, ticket, ticket - part_of_row, split);
 
-        const float factor = dloss ? dloss[i] : 1.0f / (float)rows;
-        const float scale = factor / state.sum;
-        store_packs(out, first, end, frag, [=](uint4 pack) { return scaled_softmax<T>(pack, state, scale); });
-        if (has_pack<PACKS>(out, first, end, target[i])) {
-            loss[i] = logf(state.sum) + (state.max - right_logit);
-            from_float(&row[target[i]], exp_below(right_logit, state.max) * scale - factor);
-        }
+    const float factor = dloss ? dloss[i] : mean;
+    const float scale = factor / state.sum;
+#pragma unroll 4
+    for (int p = part.first; p < part.last; p += 32)
+        store_pack(out, p,
+                   p < in.count ? scaled_softmax<T>(part.smem[p - begin], state, scale)
+                                : make_uint4(0, 0, 0, 0));
+    if (has_target) {
+        loss[i] = logf(state.sum) + (state.max - right_logit);
+        from_float(&row[target[i]], exp_below(right_logit, state.max) * scale - factor);
     }
 }
 
-// Launches `kernel` with `split` blocks a row. More than one wait for each other, so all of the grid must be on the
-// GPU at the same time: a cooperative launch, whose groups of blocks go from row to row.
-template <typename Kernel>
-static cudaError_t launch_groups(Kernel *kernel, void **arguments, int rows, int split, int threads,
-                                 cudaStream_t stream)
-{
-    if (split == 1) return cudaLaunchKernel((const void *)kernel, rows, threads, arguments, 0, stream);
-
-    int device, sms, blocks_per_sm;
-    void *counters;
-    cudaError_t error = cudaGetDevice(&device);
-    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-    if (error == cudaSuccess)
-        error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_per_sm, kernel, threads, 0);
-    if (error == cudaSuccess) error = cudaGetSymbolAddress(&counters, arrived);
-    if (error == cudaSuccess) error = cudaMemsetAsync(counters, 0, sizeof arrived, stream);
-    if (error != cudaSuccess) return error;
-    const int resident = sms * blocks_per_sm < MAX_BLOCKS ? sms * blocks_per_sm : MAX_BLOCKS;
-    if (resident < split) return cudaErrorCooperativeLaunchTooLarge;
-    const int groups = rows < resident / split ? rows : resident / split;
-    return cudaLaunchCooperativeKernel((const void *)kernel, groups * split, threads, arguments, 0, stream);
-}
-
+// As many blocks a row as it takes to hold it, and as many rows a launch as there are words for their parts.
 template <typename T>
-static cudaError_t launch(void *logits, float *loss, const int *target, const float *dloss, int rows, int v,
+static cudaError_t launch(T *logits, float *loss, const int *target, const float *dloss, int rows, int v,
                           int vp, cudaStream_t stream)
 {
     if (!logits || !loss || !target || rows <= 0 || rows > INT32_MAX / 2 || v <= 0 || vp < v ||
         (uintptr_t)logits % 16)
         return cudaErrorInvalidValue;
+    int device, sms, block_bytes;
+    void *words;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&block_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (error == cudaSuccess) error = cudaGetSymbolAddress(&words, exchange);
+    if (error != cudaSuccess) return error;
+    const int room = (block_bytes - (int)sizeof(SharedStorage)) / PACK_BYTES / 8 * 8; // as packs_each rounds
+    const int part_packs = room < PART_PACKS ? room : PART_PACKS;
     const int packs = max_packs<T>(vp);
-    int split = (packs - 1) / BLOCK_PACKS + 1;
-    if (split > MAX_SPLIT) return cudaErrorInvalidValue;
-    const int share = packs_each(packs, split);
-    const int warps = (share - 1) / (32 * PACKS) + 1;
-    void *arguments[] = {&logits, &loss, &target, &dloss, &rows, &v, &vp, &split};
-    return launch_groups(classifier_kernel<T>, arguments, rows, split, warps * 32, stream);
+    const int split = (packs - 1) / part_packs + 1;
+    const int smem_bytes = packs_each(packs, split) * PACK_BYTES;
+    // A row's blocks must all run at the same time, and a warp reads what they tell.
+    if (split > sms || split > 32) return cudaErrorInvalidValue;
+    error =
+        cudaFuncSetAttribute(classifier_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+    for (int row = 0; row < rows && error == cudaSuccess; row += MAX_PARTS / split) {
+        const int count = rows - row < MAX_PARTS / split ? rows - row : MAX_PARTS / split;
+        const size_t bytes =
+            offsetof(Exchange, part_state) + (size_t)count * split * sizeof(unsigned long long);
+        if (split > 1) error = cudaMemsetAsync(words, 0, bytes, stream);
+        if (error != cudaSuccess) break;
+        classifier_kernel<<<count * split, NUM_THREADS, smem_bytes, stream>>>(
+            logits + (size_t)row * vp, loss + row, target + row, dloss ? dloss + row : NULL,
+            1.0f / (float)rows, v, vp, split);
+        error = cudaGetLastError();
+    }
+    return error;
 }
 
 extern "C" cudaError_t classifier_f32(void *logits, float *loss, const int *target, const float *dloss,
                                       int rows, int v, int vp, cudaStream_t stream)
 {
-    return launch<float>(logits, loss, target, dloss, rows, v, vp, stream);
+    return launch((float *)logits, loss, target, dloss, rows, v, vp, stream);
 }
 
 extern "C" cudaError_t classifier_bf16(void *logits, float *loss, const int *target, const float *dloss,
                                        int rows, int v, int vp, cudaStream_t stream)
 {
-    return launch<__nv_bfloat16>(logits, loss, target, dloss, rows, v, vp, stream);
+    return launch((__nv_bfloat16 *)logits, loss, target, dloss, rows, v, vp, stream);
 }
