@@ -16,7 +16,7 @@
 // While some wait, others must load, so an SM should hold as much as it can: the parts are in shared memory, which has
 // room for 3 x 64 KB where registers had 128 KB, and cp.async brings them there.
 //
-// New instructions: st.relaxed, ld.relaxed. Registers: at most 40. Shared memory: 64 KB + 152 bytes.
+// New instructions: st.relaxed, ld.relaxed. Registers: at most 40. Shared memory: 64 KB + 144 bytes.
 #include "../../common/ptx.cuh"
 #include "../../common/row.cuh"
 

@@ -11,7 +11,7 @@
 // A causal row i of a (t, t) matrix has i + 1 columns; its gradient above the diagonal is written as zeros, and the
 // last row comes first, as in step 5.
 //
-// Registers: at most 128, and 40 of those that share a row. Shared memory: 64 bytes, or 64 KB + 72 bytes.
+// Registers: at most 128, and 40 of those that share a row. Shared memory: 64 bytes, or 64 KB + 80 bytes.
 #include "../../common/ptx.cuh"
 #include "../../common/row.cuh"
 

@@ -13,7 +13,7 @@
 //      row of vp = 128256 bf16, 3 blocks   [ 42752 logits ][ 42752 logits ][ 42752 logits ]
 //
 // dloss is the gradient of each token's loss; without it, 1 / rows, that of the mean. A row needs a logit that is
-// not -infinity. Registers: at most 64. Shared memory: at most 104 KB + 152 bytes.
+// not -infinity. Registers: at most 64. Shared memory: at most 104 KB + 144 bytes.
 #include "../../common/ptx.cuh"
 #include "../../common/row.cuh"
 
