@@ -70,7 +70,7 @@ CHAPTER=08_online_softmax
     stored=$(total "$json" global_sectors 'store_pack')
     [[ $stored -ge $row && $stored -le $((row * 11 / 10)) ]]
     counters "$json" $CHAPTER backward longest --op backward_f32
-    assert_equal "$(total "$json" global_sectors 'fetch_part')" $((2 * row))
+    assert_equal "$(total "$json" global_sectors 'fetch_part|load_packs')" $((2 * row))
     counters "$json" $CHAPTER classifier gpt2 --op classifier_bf16
     [[ $(total "$json" global_sectors 'fetch_part') -le $((50304 * 2 / 32 + 1)) ]]
 }

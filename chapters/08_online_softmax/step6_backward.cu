@@ -6,12 +6,13 @@
 //
 // One number a row, a plain sum: no maximum, no rescaling. x itself is not needed. Grows from steps 3 and 4: a block
 // that can holds y and dy of a row in registers, 4 or 8 packs of each a thread; of longer rows several blocks hold a
-// part of both in shared memory, and add their parts of d instead of merging states.
+// part, y in registers and dy in shared memory since neither has room for both of two blocks, and add their parts of
+// d instead of merging states.
 //
 // A causal row i of a (t, t) matrix has i + 1 columns; its gradient above the diagonal is written as zeros, and the
 // last row comes first, as in step 5.
 //
-// Registers: at most 128, and 40 of those that share a row. Shared memory: 64 bytes, or 64 KB + 80 bytes.
+// Registers: at most 128, and 64 of those that share a row. Shared memory: 64 bytes, or 64 KB + 80 bytes.
 #include "../../common/ptx.cuh"
 #include "../../common/row.cuh"
 
@@ -23,10 +24,11 @@
 constexpr int NUM_THREADS = 512; // of a block at most
 constexpr int FEW_PACKS = 4;     // of y, and of dy, a thread keeps in registers while 256 threads hold a row,
 constexpr int MANY_PACKS = 8;    // and of longer ones
-constexpr int PART_PACKS = 2048; // of y, and of dy, such a part has: 2 x 32 KB
-constexpr int BLOCKS_PER_SM = 3; // that hold parts
+constexpr int PART_PACKS =
+    MANY_PACKS * NUM_THREADS;      // of y, and of dy, a block holds of a longer row: 2 x 64 KB
+constexpr int BLOCKS_PER_SM = 2;   // that hold parts
 constexpr int MAX_PARTS = 1 << 16; // of rows, in one launch
-static_assert(BLOCKS_PER_SM * NUM_THREADS * 40 <= 65536, "40 registers a thread");
+static_assert(BLOCKS_PER_SM * NUM_THREADS * 64 <= 65536, "64 registers a thread");
 
 static __device__ float warp_sum(float value)
 {
@@ -114,7 +116,7 @@ struct Exchange {
 };
 __device__ Exchange exchange;
 
-// `split` blocks a row, in shared memory.
+// `split` blocks a row, y in registers and dy in shared memory.
 template <typename T>
 __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
     softmax_backward_split_kernel(const T *y,  // (rows, cols)
@@ -122,7 +124,7 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
                                   T *dx,       // (rows, cols)
                                   int cols, unsigned split)
 {
-    extern __shared__ uint4 part_smem[]; // (2, share): y, dy
+    extern __shared__ uint4 dy_smem[]; // (share)
     __shared__ unsigned block_ticket;
     __shared__ float row_dot;
     if (threadIdx.x == 0) block_ticket = atomicAdd(&exchange.tickets, 1u);
@@ -136,16 +138,19 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
     const int share = packs_each(dx_row.count, split);
     const int begin = part_of_row * share;
     const int end = min(begin + share, dx_row.count);
-    const Part y_part = make_part(part_smem, begin, end);
-    const Part dy_part = make_part(part_smem + share, begin, end);
+    const int first = first_pack<MANY_PACKS>(begin, threadIdx.x);
+    const Part dy_part = {dy_smem, begin, first, min(first + 32 * MANY_PACKS, end)};
 
-    fetch_part(y_part, y_row, 0.0f);
+    uint4 y_frag[MANY_PACKS];
     fetch_part(dy_part, dy_row, 0.0f);
-    wait_part(y_part, y_row, 0.0f);
+    load_packs(y_frag, y_row, first, end, 0.0f);
+    wait_part(dy_part, dy_row, 0.0f);
     float dot = 0.0f;
-#pragma unroll 2
-    for (int p = y_part.first; p < y_part.last; p += 32)
-        dot += pack_dot<T>(y_part.smem[p - begin], dy_part.smem[p - begin]);
+#pragma unroll
+    for (int i = 0; i < MANY_PACKS; i++) {
+        keep_packed(y_frag[i]);
+        if (first + 32 * i < end) dot += pack_dot<T>(y_frag[i], dy_smem[first + 32 * i - begin]);
+    }
     dot = block_sum(dot);
 
     if (threadIdx.x < 32) {
@@ -161,9 +166,8 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
     }
     __syncthreads(); // row_dot is there.
     dot = row_dot;
-#pragma unroll 2
-    for (int p = y_part.first; p < y_part.last; p += 32)
-        store_pack(dx_row, p, gradient<T>(y_part.smem[p - begin], dy_part.smem[p - begin], dot, 1.0f));
+    store_packs(dx_row, first, end, y_frag,
+                [=](uint4 pack, int p) { return gradient<T>(pack, dy_smem[p - begin], dot, 1.0f); });
 }
 
 // As many rows a launch as there are words for their parts.
@@ -172,7 +176,7 @@ static cudaError_t launch_split(const T *y, const T *dy, T *dx, int rows, int co
 {
     const int packs = max_packs<T>(cols);
     const int split = (packs - 1) / PART_PACKS + 1;
-    const int smem_bytes = 2 * packs_each(packs, split) * PACK_BYTES;
+    const int smem_bytes = packs_each(packs, split) * PACK_BYTES;
     int device, sms;
     void *words;
     cudaError_t error = cudaGetDevice(&device);
