@@ -77,6 +77,17 @@ __device__ inline void cp_async_cg_16(uint32_t dst_addr, const void *src, uint32
                  : "memory");
 }
 
+// Non-bulk copy, cp.async with a cache policy (createpolicy): the same of all 16 bytes, which are the first to be
+// evicted from the L2.
+__device__ inline void cp_async_cg_16_evict_first(uint32_t dst_addr, const void *src)
+{
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(dst_addr), "l"(src),
+                 "l"(policy)
+                 : "memory");
+}
+
 // Non-bulk copy, cp.async.commit_group: this thread's copies since the last commit become one group.
 __device__ inline void cp_async_commit_group()
 {

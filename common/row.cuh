@@ -332,13 +332,13 @@ __device__ inline bool has_pack(const Part &part, int p)
     return p >= part.first && p < part.last && (p - part.first) % 32 == 0;
 }
 
-// Starts to copy the thread's packs of the row, past the registers; edges go one by one.
+// Starts to copy the thread's packs of the row, past the registers, read once as by load_packs; edges go one by one.
 template <typename T>
 __device__ inline void fetch_part(const Part &part, const Row<T> &row, float outside)
 {
     for (int p = part.first; p < min(part.last, row.count); p += 32) {
         if (is_loadable(row, p))
-            cp_async_cg_16(smem_addr(&part.smem[p - part.begin]), pack_address(row, p), 16);
+            cp_async_cg_16_evict_first(smem_addr(&part.smem[p - part.begin]), pack_address(row, p));
         else
             part.smem[p - part.begin] = load_edge(row, p, outside);
     }
