@@ -11,7 +11,7 @@
 //          2   x x x 0        which is where the next kernel begins. It also starts the long rows first, so
 //          3   x x x x        that short ones fill the end.
 //
-// Registers: at most 72. Shared memory: 128 bytes.
+// Registers: at most 64. Shared memory: 128 bytes.
 #include "../../common/ptx.cuh"
 #include "../../common/row.cuh"
 
