@@ -16,7 +16,7 @@ setup() { export PYTHONPATH=$ROOT/reference; }
     local cases
     cases=$(find "$GOLDEN" -mindepth 1 -maxdepth 1 -type d | wc -l)
     run -0 "$SIMGPU" "$(chapter $CHAPTER)" --golden "$GOLDEN"
-    assert_line "$CHAPTER: all $((cases * 6)) runs right"
+    assert_line "$CHAPTER: all $((cases * 7)) runs right"
 }
 
 @test "chapter 12: the warps' order does not matter" {
@@ -30,8 +30,8 @@ setup() { export PYTHONPATH=$ROOT/reference; }
 
 @test "chapter 12: a shape of the user's own, causal and not" {
     run -0 make chapter-12 DEVICE=sim SHAPE=b=1,q=77,k=190,h=2,g=1,d=64 SEED=3 PROFILE=0
-    assert_line --regexp '^  6 less_softmax +causal +b=1,q=77,k=190,h=2,g=1,d=64,causal=1 right'
-    assert_line --regexp '^  6 less_softmax +full +b=1,q=77,k=190,h=2,g=1,d=64,causal=0 right'
+    assert_line --regexp '^  7 one_barrier +causal +b=1,q=77,k=190,h=2,g=1,d=64,causal=1 right'
+    assert_line --regexp '^  7 one_barrier +full +b=1,q=77,k=190,h=2,g=1,d=64,causal=0 right'
 }
 
 @test "chapter 12: a head dimension of 96, or heads that do not divide, is refused in one line" {
@@ -141,7 +141,7 @@ for name in "len1000", "len1000_causal", "shared_heads":
 
 @test "chapter 12: step 1's ldmatrix take 8 wavefronts where 1 is ideal, the later steps' 1" {
     local json=$BATS_TEST_TMPDIR/counters.json step name times
-    for step in 1 2 3 4 5 6; do
+    for step in 1 2 3 4 5 6 7; do
         times=$((step == 1 ? 8 : 1))
         for name in len64 len64_causal; do
             counters "$json" $CHAPTER $step $name
@@ -177,6 +177,14 @@ for name in "len1000", "len1000_causal", "shared_heads":
     echo "$(total "$five" warp_instructions) $(total "$six" warp_instructions)"
     assert_equal "$(total "$six" tensor_flops)" "$(total "$five" tensor_flops)"
     [[ $((100 * $(total "$six" warp_instructions))) -lt $((95 * $(total "$five" warp_instructions))) ]]
+}
+
+@test "chapter 12: step 7 waits at one barrier a tile, where step 6 has two" {
+    local six=$BATS_TEST_TMPDIR/6.json seven=$BATS_TEST_TMPDIR/7.json
+    counters "$six" $CHAPTER 6 len1000
+    counters "$seven" $CHAPTER 7 len1000
+    assert_equal "$(total "$six" warp_instructions '^__syncthreads')" "$((2 * $(total "$seven" warp_instructions '^__syncthreads')))"
+    assert_equal "$(total "$six" tensor_flops)" "$(total "$seven" tensor_flops)"
 }
 
 # --- Broken kernels, each a step with one edit ----------------------------------------------------------------------
@@ -223,9 +231,19 @@ for name in "len1000", "len1000_causal", "shared_heads":
     done
 }
 
+@test "chapter 12: step 7 without its wait or its barrier fails" {
+    broken $CHAPTER step7_one_barrier.cu "/part of K and V has arrived/s/wait_group<0>/wait_group<1>/"
+    fails $CHAPTER 7 few_queries_causal
+    broken $CHAPTER step7_one_barrier.cu "/Every thread's part has/d"
+    fails $CHAPTER 7 few_queries_causal
+}
+
 @test "chapter 12: a mask aligned at the top left, or a skipped rescale that is needed, fails" {
-    broken $CHAPTER step6_less_softmax.cu 's/row \+ 1 \+ a\.k_len - a\.q_len/row + 1/'
-    fails $CHAPTER 6 few_queries_causal
-    broken $CHAPTER step6_less_softmax.cu 's/^( *)O\[i\]\[j\]\[half \* 2\] \*= rescale;/\1;/'
-    fails $CHAPTER 6 outliers
+    local file
+    for file in step6_less_softmax.cu step7_one_barrier.cu; do
+        broken $CHAPTER $file 's/row \+ 1 \+ a\.k_len - a\.q_len/row + 1/'
+        fails $CHAPTER "${file:4:1}" few_queries_causal
+        broken $CHAPTER $file 's/^( *)O\[i\]\[j\]\[half \* 2\] \*= rescale;/\1;/'
+        fails $CHAPTER "${file:4:1}" outliers
+    done
 }

@@ -1,4 +1,4 @@
-// Chapter 12: attention forward on mma.sync, one algorithm in six versions.
+// Chapter 12: attention forward on mma.sync, one algorithm in seven versions.
 #include "../../common/chapter.h"
 #include "../../common/sdpa_baseline.h"
 #include "attention.h"
@@ -9,7 +9,7 @@ enum { BATCH, Q_LEN, K_LEN, HEADS, KV_HEADS, HEAD_DIM, CAUSAL };
 // The launchers in the .cu files.
 typedef cudaError_t launcher(const struct attention *attention, cudaStream_t stream);
 launcher attention_basic, attention_swizzled, attention_two_stage, attention_ldmatrix_x4,
-    attention_large_tile, attention_less_softmax;
+    attention_large_tile, attention_less_softmax, attention_one_barrier;
 
 static cudaError_t launch(const struct step *step, const struct run *run, cudaStream_t stream)
 {
@@ -95,6 +95,7 @@ static const struct chapter chapter = {
             {"ldmatrix_x4", launch, (void (*)(void))attention_ldmatrix_x4},
             {"large_tile", launch, (void (*)(void))attention_large_tile},
             {"less_softmax", launch, (void (*)(void))attention_less_softmax},
+            {"one_barrier", launch, (void (*)(void))attention_one_barrier},
         },
     .check_shape = check_shape,
     .flops = "4*b*h*q*k*d/(1+causal)",
