@@ -5,10 +5,9 @@
 //
 // 1. K and V of the next tile are one group, started right after the only barrier: it says that this tile has
 //    arrived and that everyone has read the one before, whose place the next one takes.
-// 2. What a warp does in a tile has no other stop; ptxas may move instructions across all of it.
-// 3. Whether a maximum has grown by more than 2^RESCALE_LOG2 is asked before the lanes of a row exchange theirs, not
+// 2. Whether a maximum has grown by more than 2^RESCALE_LOG2 is asked before the lanes of a row exchange theirs, not
 //    after: two dependent shuffles less in nearly every tile.
-// 4. The epilogue's addresses are steps from one another: a third of its instructions go.
+// 3. The epilogue's addresses are steps from one another: a third of its instructions go.
 //
 //      tile t:   wait for K, V t | barrier | load K, V t+1 | S = Q K | softmax | O += P V
 //
@@ -212,7 +211,8 @@ static __device__ void store_rows(T *O_gmem, float *LSE, const float (&O)[WARP_Q
                 *reinterpret_cast<uint32_t *>(O_smem + move_right(offset, j * MMA_N)) =
                     pack<T>(O[i][j][half * 2] * inverse, O[i][j][half * 2 + 1] * inverse);
         }
-    __syncwarp();                                // The warp's rows are complete before any lane reads them.
+    __syncwarp(); // The warp's rows are complete before any lane reads them.
+
     constexpr int STORE_ROWS = 32 / (D / CHUNK); // rows the warp stores at a time
     const int row = first_row + lane / (D / CHUNK), col = lane % (D / CHUNK) * CHUNK;
     const uint32_t row_stride = a.heads * D;
@@ -277,8 +277,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 2)
                               tid);
     const auto load = [&](uint32_t stage_bytes, int tile) {
         const int col = tile * BLOCK_KV;
-        const size_t offset =
-            (size_t)tile * (uint32_t)(BLOCK_KV * a.kv_heads * D); // unsigned: fewer registers
+        // Unsigned: a product with a sign takes more registers.
+        const size_t offset = (size_t)tile * (uint32_t)(BLOCK_KV * a.kv_heads * D);
         if (tile < num_tiles) {
             load_tile<BLOCK_KV, D>(K_smem + stage_bytes, K + offset, a.kv_heads * D, a.k_len - col, tid);
             load_tile<BLOCK_KV, D>(V_smem + stage_bytes, V + offset, a.kv_heads * D, a.k_len - col, tid);
