@@ -60,6 +60,50 @@ setup() { export PYTHONPATH=$ROOT/reference; }
     assert_output --partial "PyTorch: no baseline: $TORCH_LIB/libtorch_cuda.so: cannot open shared object file"
 }
 
+# torch_stub: makes TORCH_LIB a folder with a stand-in for PyTorch.
+torch_stub() {
+    local cuda_include cuda_lib
+    cuda_include=$(sed -n 's/^CUDA_INCLUDE *:= *//p' build/config.mk)
+    cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
+    export TORCH_LIB=$BATS_TEST_TMPDIR/torch
+    mkdir -p "$TORCH_LIB"
+    gcc -O2 -Wall -Wextra -Werror -shared -fPIC -isystem "$cuda_include" -o "$TORCH_LIB/libtorch_cuda.so" \
+        tests/test_helper/torch_stub.c -L"$cuda_lib" -l:libcudart.so.13 -lm
+}
+
+@test "chapter 12: the baseline is handed the layout that PyTorch wants, and its outputs come back in ours" {
+    torch_stub
+    local name
+    for name in len17 len64_causal len65_causal; do
+        run -0 "$SIMGPU" "$(chapter $CHAPTER)" --step 0 --case $name
+        assert_line --regexp "^  0 SDPA FLASH +$name .* right"
+    done
+}
+
+@test "chapter 12: --bench times the steps beside the baseline, and without one where there is none" {
+    local shape=b=2,q=70,k=70,h=2,g=2,d=64,causal=1 objects cuda_include cuda_lib program=$BATS_TEST_TMPDIR/program
+    cuda_include=$(sed -n 's/^CUDA_INCLUDE *:= *//p' build/config.mk)
+    cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
+    # A driver that takes the simulated GPU for a real one.
+    sed 's/device\.simulated = .*/device.simulated = false;/' common/chapter.c >"$BATS_TEST_TMPDIR/chapter.c"
+    gcc -std=gnu11 -O1 -Icommon -isystem "$cuda_include" -c -o "$BATS_TEST_TMPDIR/chapter.o" "$BATS_TEST_TMPDIR/chapter.c"
+    mapfile -t objects < <(find build/obj/chapters/$CHAPTER build/obj/common -name '*.o' ! -name chapter.o)
+    g++ -o "$program" "$BATS_TEST_TMPDIR/chapter.o" "${objects[@]}" -L"$cuda_lib" -l:libcudart.so.13 -ldl -lm
+    torch_stub
+    run -0 "$SIMGPU" "$program" --bench --shape $shape --step 7
+    assert_line --regexp "^  SDPA FLASH +$shape .* 1\.000"
+    assert_line --regexp "^  one_barrier +$shape "
+    run -0 "$SIMGPU" "$program" --bench --shape b=1,q=70,k=90,h=2,g=2,d=64,causal=1 --step 7
+    assert_line "  SDPA FLASH: it does not have this shape"
+    assert_line --regexp "^  one_barrier "
+    export TORCH_LIB=/nowhere
+    run -0 "$SIMGPU" "$program" --bench --shape $shape --step 7 --json "$BATS_TEST_TMPDIR/gpu.json"
+    assert_line --partial "PyTorch: no baseline: /nowhere/libtorch_cuda.so: cannot open shared object file"
+    refute_line --regexp "^  SDPA FLASH"
+    run -0 python 'import json; print([(r["step"], r["baseline"], r["ratio"]) for r in json.load(open(sys.argv[1]))])' "$BATS_TEST_TMPDIR/gpu.json"
+    assert_output "[('one_barrier', None, None)]"
+}
+
 @test "chapter 12: a case of f16 may not hold a tensor of bf16" {
     one_case $CHAPTER f16
     mv "$CASE_DIR/K.npy" "$CASE_DIR/K.bf16.npy"
