@@ -310,7 +310,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 2)
         multiply_PV<T, D>(O, S, V_addr + stage_bytes);
     }
 
-    // Epilogue. A warp writes where only it has read.
+    // Epilogue. A warp writes where only it has read, after its last lane has: no barrier lies in between any more.
+    __syncwarp();
     store_rows<T, D>((T *)a.O + ((size_t)batch * a.q_len * a.heads + head) * D,
                      a.LSE + ((size_t)batch * a.heads + head) * a.q_len, O, m, l,
                      (char *)&smem.Q_smem[warp * WARP_Q], warp_row, scale, a, lane);
