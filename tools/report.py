@@ -63,7 +63,7 @@ def results_table(results):
 def cell(record):
     """A step's speed, and in brackets what it is of the baseline and of the limit, as far as there are any."""
     shares = [f"{record['ratio']:.3f}"] if record["ratio"] is not None else []
-    shares += [percent(record["fraction_of_limit"])] if record["limit"] else []
+    shares += [percent(record["fraction_of_limit"]).replace(" ", "")] if record["limit"] else []
     return f"{record['value']:.1f}" + (f" ({', '.join(shares)})" if shares else "")
 
 
@@ -79,17 +79,18 @@ def chapter_table(results, chapter):
         limit = mine[0]["limit"]
         shares = ([f"of {baseline}"] if baseline else []) + ([f"of {limit['value']:g} ({limit['name']})"] if limit else [])
         commits = ", ".join(dict.fromkeys(r["commit"] for r in mine))
-        lines += [f"{gpu}, commit {commits}, `make bench-{int(chapter[:2])}`: {mine[0]['metric']}" +
-                  (f"; in brackets the share {' and '.join(shares)}" if shares else "") + ".\n",
-                  f"| shape | type | {f'{baseline} | ' if baseline else ''}{' | '.join(steps)} |",
-                  "| --- | --- |" + " ---: |" * (len(steps) + bool(baseline))]
+        dtypes = list(dict.fromkeys(r["dtype"] for r in mine))
+        lines += [f"{gpu}, commit {commits}, `make bench-{int(chapter[:2])}`: {mine[0]['metric']}{', ' + dtypes[0] if len(dtypes) == 1 else ''}" +
+                  (f"; in brackets the share {' and '.join(shares)}" if shares else "") + ".\n"]
+        rows = [["shape"] + ["type"] * (len(dtypes) > 1) + [baseline] * bool(baseline) + steps]
+        rows.append(["---"] * (1 + (len(dtypes) > 1)) + ["---:"] * (len(steps) + bool(baseline)))
         for case, dtype in dict.fromkeys((r["case"], r["dtype"]) for r in mine):
             row = {r["step"]: r for r in mine if (r["case"], r["dtype"]) == (case, dtype)}
             values = sorted({f"{r['baseline_value']:.1f}" for r in row.values() if r["baseline"]}, key=float)
-            cells = ["–".join(dict.fromkeys((values[0], values[-1]))) if values else ""] if baseline else []
-            cells += [cell(row[s]) if s in row else "" for s in steps]
-            lines.append(f"| {case.replace(',', ', ')} | {dtype} | {' | '.join(cells)} |")
-        lines.append("")
+            cells = [case] + [dtype] * (len(dtypes) > 1)
+            cells += ["–".join(dict.fromkeys((values[0], values[-1]))) if values else ""] if baseline else []
+            rows.append(cells + [cell(row[s]) if s in row else "" for s in steps])
+        lines += ["|" + "|".join(f" {c} " if c else "" for c in cells) + "|" for cells in rows] + [""]
     return "\n".join(lines) + "\n" if lines else "Not measured yet.\n"
 
 
