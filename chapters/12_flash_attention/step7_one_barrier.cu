@@ -1,6 +1,6 @@
 // Chapter 12, step 7: one barrier a tile. Two buffers for V as well, and its copy has a whole tile of time.
 //
-// Question: the profile of step 6 has the tensor cores at 56 %, and each scheduler two warps to choose from. Everyone
+// Question: the profile of step 6 has the tensor cores at 55 %, and each scheduler two warps to choose from. Everyone
 // stops twice a tile: for K, and for V, whose copy started only after K's wait. What if V were there already?
 //
 // 1. K and V of the next tile are one group, started right after the only barrier: it says that this tile has

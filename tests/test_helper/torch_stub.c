@@ -113,7 +113,7 @@ int aoti_torch_cuda__scaled_dot_product_flash_attention(struct tensor *Q, struct
                     for (int64_t d = 0; d < D; d++) s += get(Q, q, b, h, i, d) * get(K, k, b, h, j, d);
                     sum += P[j] = exp(s / sqrt((double)D));
                 }
-                lse[(b * H + h) * M + i] = (float)log(sum);
+                lse[(b * H + h) * M + i] = sum > 0 ? (float)log(sum) : -INFINITY;
                 for (int64_t d = 0; d < D; d++) {
                     double value = 0;
                     for (int64_t j = 0; j < keys; j++) value += P[j] / sum * get(V, v, b, h, j, d);
