@@ -130,7 +130,7 @@ chapter-$2:
 
 bench-$2: need-gpu build-$2
 	@mkdir -p results
-	COOKBOOK_COMMIT=$$$$(git rev-parse --short HEAD 2>/dev/null) build/chapters/$1 --bench \
+	TORCH_LIB=$$(TORCH_LIB) COOKBOOK_COMMIT=$$$$(git rev-parse --short HEAD 2>/dev/null) build/chapters/$1 --bench \
 	    $$(if $$(SHAPE),--shape $$(SHAPE)) $$(if $$(OP),--op $$(OP)) $$(if $$(STEP),--step $$(STEP)) --json results/$$(GPU_FILE).json
 
 diff-$2:
@@ -172,6 +172,8 @@ all: $(NUMBERS:%=build-%) $(SIMGPU) $(SIMGPU_LIBS)
 golden: $(CHAPTERS:%=build/golden/%/.stamp)
 
 ## bench          time every chapter beside its baseline and record it in results/ (needs a GPU); bench-N: only chapter N
+# Where the PyTorch of the user's own Python is, the attention chapters' baseline; nothing where it has none.
+TORCH_LIB ?= $(shell python3 -c 'import importlib.util as u, os; s = u.find_spec("torch"); print(os.path.dirname(s.origin) + "/lib" if s else "")' 2>/dev/null)
 GPU_FILE = $(shell echo "$(GPU_NAME)" | tr 'A-Z ' 'a-z_' | tr -dc 'a-z0-9_')
 .PHONY: bench need-gpu
 need-gpu:

@@ -211,6 +211,7 @@ static bool check_contender(const struct chapter *chapter, const struct step *st
             CUDA_CHECK(cudaMemsetAsync(run->data[t], 0xff, array_bytes(&array), stream));
     }
     CUDA_CHECK(step->launch(step, run, stream));
+    if (step->fetch) CUDA_CHECK(step->fetch(step, run, stream));
     CUDA_CHECK(cudaStreamSynchronize(stream));
     for (int t = 0; t < chapter_tensors(chapter); t++) {
         if (chapter->tensors[t].role != OUT && chapter->tensors[t].role != INOUT) continue;
@@ -341,7 +342,7 @@ static void report(const struct chapter *chapter, const struct device *device,
 {
     char shape[200];
     const char *metric = chapter->flops ? "TFLOP/s" : "GB/s";
-    const struct contender *baseline = chapter->baseline.name ? &contenders[0] : NULL;
+    const struct contender *baseline = contenders[0].step == &chapter->baseline ? &contenders[0] : NULL;
     // In the metric's unit when divided by milliseconds: 1 TFLOP/s is 1e9 FLOP/ms, 1 GB/s is 1e6 byte/ms.
     double work = chapter->flops ? (double)evaluate(chapter, chapter->flops, dim) / 1e9
                                  : (double)evaluate(chapter, chapter->bytes, dim) / 1e6;
@@ -372,6 +373,14 @@ static void report(const struct chapter *chapter, const struct device *device,
     printf("\n");
 }
 
+// Whether there is no baseline to time for this shape, or none on this machine.
+static bool baseline_absent(const struct step *baseline, const struct run *run, cudaStream_t stream)
+{
+    cudaError_t error = baseline->launch(baseline, run, stream);
+    if (error == cudaErrorNotSupported) printf("  %s: it does not have this shape\n", baseline->name);
+    return error == cudaErrorNotSupported || error == cudaErrorSharedObjectInitFailed;
+}
+
 int bench_run(const struct chapter *chapter, const struct device *device, const bool *selected,
               const int64_t *dim, const char *command, struct results *results)
 {
@@ -387,6 +396,7 @@ int bench_run(const struct chapter *chapter, const struct device *device, const 
     for (int s = 0; s <= chapter_steps(chapter); s++) {
         const struct step *step = s ? &chapter->steps[s - 1] : &chapter->baseline;
         if (!step->name || (s > 0 && !selected[s])) continue;
+        if (s == 0 && baseline_absent(step, &sets[0], stream)) continue;
         if (step->only_moves ||
             check_contender(chapter, step, &sets[0], stream, initial, reference, &error)) {
             contenders[count++] = (struct contender){.step = step};

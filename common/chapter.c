@@ -311,6 +311,7 @@ static int check_step(const struct chapter *chapter, const struct device *device
     fflush(stdout);
     case_upload(chapter, golden, guard, &run);
     cudaError_t error = step->launch(step, &run, stream);
+    if (error == cudaSuccess && step->fetch) error = step->fetch(step, &run, stream);
     if (s == 0 && error == cudaErrorNotSupported) {
         printf("skipped: the baseline does not have it\n");
         run_free(&run);

@@ -8,7 +8,7 @@
 #include "npy.h"
 #include "shape.h"
 
-enum { CHAPTER_MAX_TENSORS = 24, CHAPTER_MAX_STEPS = 12, CHAPTER_MAX_BENCH = 8 };
+enum { CHAPTER_MAX_TENSORS = 24, CHAPTER_MAX_STEPS = 12, CHAPTER_MAX_BENCH = 24 };
 
 // What a tensor is to a step, and the files that a case has for it (SUFFIX as in npy.h).
 enum role {
@@ -39,10 +39,13 @@ struct run {
 struct step {
     const char *name;
     // Starts the step's work in `stream`. Returns the launch's error; cudaErrorNotSupported from a baseline means
-    // that it has no counterpart of this case, which is then shown as skipped.
+    // that it has no counterpart of this case, which is then shown as skipped; cudaErrorSharedObjectInitFailed, that
+    // its library is not here (it has said so). A benchmark goes on without it in both cases.
     cudaError_t (*launch)(const struct step *step, const struct run *run, cudaStream_t stream);
     void (*kernel)(void); // the .cu file's launcher, cast back to its own type by `launch`
     bool only_moves;      // a baseline that moves the bytes and computes nothing: never compared
+    // A baseline whose library allocates its outputs: copies those of the last launch to the run's. Never timed.
+    cudaError_t (*fetch)(const struct step *step, const struct run *run, cudaStream_t stream);
 };
 
 // What bounds the chapter on an ideal machine; bench.c has the value for each GPU.

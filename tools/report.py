@@ -60,20 +60,37 @@ def results_table(results):
     return "\n".join(lines) + "\n"
 
 
+def cell(record):
+    """A step's speed, and in brackets what it is of the baseline and of the limit, as far as there are any."""
+    shares = [f"{record['ratio']:.3f}"] if record["ratio"] is not None else []
+    shares += [percent(record["fraction_of_limit"]).replace(" ", "")] if record["limit"] else []
+    return f"{record['value']:.1f}" + (f" ({', '.join(shares)})" if shares else "")
+
+
 def chapter_table(results, chapter):
-    """Markdown: one chapter's steps on every GPU, for its note."""
+    """Markdown: one chapter on every GPU, for its note: a line for each shape, a column for each step."""
     lines = []
     for gpu, records in results.items():
-        mine = sorted((r for r in records if r["chapter"] == chapter), key=lambda record: record["case"])
+        mine = [r for r in records if r["chapter"] == chapter]
         if not mine:
             continue
-        lines += [f"{gpu}, commit {mine[0]['commit']}, `make bench-{int(chapter[:2])}`:\n",
-                  f"| step | type | shape | {mine[0]['metric']} | of {mine[0]['baseline'] or 'a baseline'} | of {mine[0]['limit']['name']} |",
-                  "| --- | --- | --- | ---: | ---: | ---: |"]
-        for r in mine:
-            ratio = "" if r["ratio"] is None else f"{r['ratio']:.3f}"
-            lines.append(f"| {r['step']} | {r['dtype']} | {r['case'].replace(',', ', ')} | {r['value']:.1f} | {ratio} | {percent(r['fraction_of_limit'])} |")
-        lines.append("")
+        steps = list(dict.fromkeys(r["step"] for r in mine))
+        baseline = next((r["baseline"] for r in mine if r["baseline"]), None)
+        limit = mine[0]["limit"]
+        shares = ([f"of {baseline}"] if baseline else []) + ([f"of {limit['value']:g} ({limit['name']})"] if limit else [])
+        commits = ", ".join(dict.fromkeys(r["commit"] for r in mine))
+        dtypes = list(dict.fromkeys(r["dtype"] for r in mine))
+        lines += [f"{gpu}, commit {commits}, `make bench-{int(chapter[:2])}`: {mine[0]['metric']}{', ' + dtypes[0] if len(dtypes) == 1 else ''}" +
+                  (f"; in brackets the share {' and '.join(shares)}" if shares else "") + ".\n"]
+        rows = [["shape"] + ["type"] * (len(dtypes) > 1) + [baseline] * bool(baseline) + steps]
+        rows.append(["---"] * (1 + (len(dtypes) > 1)) + ["---:"] * (len(steps) + bool(baseline)))
+        for case, dtype in dict.fromkeys((r["case"], r["dtype"]) for r in mine):
+            row = {r["step"]: r for r in mine if (r["case"], r["dtype"]) == (case, dtype)}
+            values = sorted({f"{r['baseline_value']:.1f}" for r in row.values() if r["baseline"]}, key=float)
+            cells = [case] + [dtype] * (len(dtypes) > 1)
+            cells += ["–".join(dict.fromkeys((values[0], values[-1]))) if values else ""] if baseline else []
+            rows.append(cells + [cell(row[s]) if s in row else "" for s in steps])
+        lines += ["|" + "|".join(f" {c} " if c else "" for c in cells) + "|" for cells in rows] + [""]
     return "\n".join(lines) + "\n" if lines else "Not measured yet.\n"
 
 
@@ -110,8 +127,12 @@ def draw(results):
         for chapter in sorted({r["chapter"] for r in records}):
             mine = [r for r in records if r["chapter"] == chapter]
             cases = sorted({r["case"] for r in mine})
-            figure, axes = pyplot.subplots(1, len(cases), figsize=(5 * len(cases), 0.5 * len(mine) / len(cases) + 1.4), squeeze=False)
-            for axis, case in zip(axes[0], cases):
+            columns = min(len(cases), 4)
+            rows = (len(cases) - 1) // columns + 1
+            figure, axes = pyplot.subplots(rows, columns, figsize=(5 * columns, rows * (0.5 * len(mine) / len(cases) + 1.4)), squeeze=False)
+            for axis in axes.flat[len(cases):]:
+                axis.remove()
+            for axis, case in zip(axes.flat, cases):
                 bars = [r for r in mine if r["case"] == case]
                 axis.barh([r["step"] for r in bars], [r["value"] for r in bars], color="#4c72b0")
                 axis.invert_yaxis()

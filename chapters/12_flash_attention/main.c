@@ -1,5 +1,6 @@
-// Chapter 12: attention forward on mma.sync, one algorithm in six versions.
+// Chapter 12: attention forward on mma.sync, one algorithm in seven versions.
 #include "../../common/chapter.h"
+#include "../../common/sdpa_baseline.h"
 #include "attention.h"
 
 enum { CAUSAL_PARAM, Q, K, V, O, LSE };
@@ -8,7 +9,7 @@ enum { BATCH, Q_LEN, K_LEN, HEADS, KV_HEADS, HEAD_DIM, CAUSAL };
 // The launchers in the .cu files.
 typedef cudaError_t launcher(const struct attention *attention, cudaStream_t stream);
 launcher attention_basic, attention_swizzled, attention_two_stage, attention_ldmatrix_x4,
-    attention_large_tile, attention_less_softmax;
+    attention_large_tile, attention_less_softmax, attention_one_barrier;
 
 static cudaError_t launch(const struct step *step, const struct run *run, cudaStream_t stream)
 {
@@ -28,6 +29,38 @@ static cudaError_t launch(const struct step *step, const struct run *run, cudaSt
         .f16 = run->f16,
     };
     return ((launcher *)step->kernel)(&attention, stream);
+}
+
+static struct sdpa sdpa(const struct run *run)
+{
+    return (struct sdpa){
+        .Q = run->data[Q],
+        .K = run->data[K],
+        .V = run->data[V],
+        .O = run->data[O],
+        .LSE = run->data[LSE],
+        .batch = run->dim[BATCH],
+        .q_len = run->dim[Q_LEN],
+        .k_len = run->dim[K_LEN],
+        .heads = run->dim[HEADS],
+        .head_dim = run->dim[HEAD_DIM],
+        .causal = run->param[CAUSAL_PARAM] != 0,
+        .dtype = run->f16 ? F16 : BF16,
+    };
+}
+
+static cudaError_t launch_sdpa(const struct step *step, const struct run *run, cudaStream_t stream)
+{
+    (void)step;
+    const struct sdpa attention = sdpa(run);
+    return run->dim[HEADS] == run->dim[KV_HEADS] ? sdpa_flash(&attention, stream) : cudaErrorNotSupported;
+}
+
+static cudaError_t fetch_sdpa(const struct step *step, const struct run *run, cudaStream_t stream)
+{
+    (void)step;
+    const struct sdpa attention = sdpa(run);
+    return sdpa_fetch(&attention, stream);
 }
 
 static const char *check_shape(const int64_t *dim)
@@ -62,16 +95,26 @@ static const struct chapter chapter = {
             {"ldmatrix_x4", launch, (void (*)(void))attention_ldmatrix_x4},
             {"large_tile", launch, (void (*)(void))attention_large_tile},
             {"less_softmax", launch, (void (*)(void))attention_less_softmax},
+            {"one_barrier", launch, (void (*)(void))attention_one_barrier},
         },
     .check_shape = check_shape,
     .flops = "4*b*h*q*k*d/(1+causal)",
     .limit = LIMIT_BF16_TENSOR,
     .f16_too = true,
     .bench_difference = 0.02,
-    .bench = {"b=32,q=512,k=512,h=16,g=16,d=128,causal=0", "b=4,q=4096,k=4096,h=16,g=16,d=128,causal=0",
-              "b=1,q=16384,k=16384,h=16,g=16,d=128,causal=0", "b=4,q=4096,k=4096,h=16,g=16,d=128,causal=1",
-              "b=1,q=16384,k=16384,h=16,g=16,d=128,causal=1", "b=4,q=4096,k=4096,h=32,g=32,d=64,causal=0",
-              "b=4,q=4096,k=4096,h=32,g=32,d=64,causal=1", "b=32,q=512,k=512,h=32,g=32,d=64,causal=1"},
+    .baseline = {.name = "SDPA FLASH", .launch = launch_sdpa, .fetch = fetch_sdpa},
+    .bench = {"b=32,q=512,k=512,h=16,g=16,d=128,causal=0",  "b=16,q=1024,k=1024,h=16,g=16,d=128,causal=0",
+              "b=8,q=2048,k=2048,h=16,g=16,d=128,causal=0", "b=4,q=4096,k=4096,h=16,g=16,d=128,causal=0",
+              "b=2,q=8192,k=8192,h=16,g=16,d=128,causal=0", "b=1,q=16384,k=16384,h=16,g=16,d=128,causal=0",
+              "b=32,q=512,k=512,h=16,g=16,d=128,causal=1",  "b=16,q=1024,k=1024,h=16,g=16,d=128,causal=1",
+              "b=8,q=2048,k=2048,h=16,g=16,d=128,causal=1", "b=4,q=4096,k=4096,h=16,g=16,d=128,causal=1",
+              "b=2,q=8192,k=8192,h=16,g=16,d=128,causal=1", "b=1,q=16384,k=16384,h=16,g=16,d=128,causal=1",
+              "b=32,q=512,k=512,h=32,g=32,d=64,causal=0",   "b=16,q=1024,k=1024,h=32,g=32,d=64,causal=0",
+              "b=8,q=2048,k=2048,h=32,g=32,d=64,causal=0",  "b=4,q=4096,k=4096,h=32,g=32,d=64,causal=0",
+              "b=2,q=8192,k=8192,h=32,g=32,d=64,causal=0",  "b=1,q=16384,k=16384,h=32,g=32,d=64,causal=0",
+              "b=32,q=512,k=512,h=32,g=32,d=64,causal=1",   "b=16,q=1024,k=1024,h=32,g=32,d=64,causal=1",
+              "b=8,q=2048,k=2048,h=32,g=32,d=64,causal=1",  "b=4,q=4096,k=4096,h=32,g=32,d=64,causal=1",
+              "b=2,q=8192,k=8192,h=32,g=32,d=64,causal=1",  "b=1,q=16384,k=16384,h=32,g=32,d=64,causal=1"},
 };
 
 int main(int argc, char **argv)

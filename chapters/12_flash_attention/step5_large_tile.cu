@@ -9,13 +9,16 @@
 // 2. O of 32 queries takes D registers a thread, too many beside Q's D / 2. Q stays in shared memory instead, and is
 //    read again for every tile: 1 ldmatrix for 8 mma (K and V, 2 for 8).
 //
+// 3. Masks only where a tile has an edge: with these registers, exp and the masks do not both fit.
+//
 //      tile t:   wait for K t | load V t | S = Q K | load K t+1 | softmax | wait for V t | O += P V
 //      groups:   -              V                    V K                    K
 //
 // Grows from: step 4. New instructions: none. Shared memory: (128 + 3 x 64) x D x 2 bytes, 81,920 at D = 128: two
 // blocks a multiprocessor (with two buffers of V they would not fit into the 163 KB of an A100). Registers: O D, S 64
 // of the 255 that two blocks leave.
-// spills: allowed, about 50 registers at D = 128, where exp and the masks need more than is left; step 6 spills none.
+// spills: allowed, at D = 128 4 registers (on sm_80 23), addresses, read back once a tile. With a mask in every tile, as
+// in step 4, they are 64, and step 5 is the slower one; with BLOCK_KV = 32 there are none, and 7 % less speed.
 #include <cfloat>
 
 #include "attention.cuh"
@@ -75,7 +78,7 @@ template <typename T, int D>
 static __device__ void multiply_QK(float (&S)[WARP_Q / MMA_M][BLOCK_KV / MMA_N][4], uint32_t Q_addr,
                                    uint32_t K_addr)
 {
-#pragma unroll
+#pragma unroll 4 // 8 at D = 128 is where ptxas runs out of registers
     for (int k = 0; k < D / MMA_K; k++) {
         uint32_t Q_frag[WARP_Q / MMA_M][4];
 #pragma unroll
@@ -230,10 +233,10 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) attention_large_tile_kernel(co
     load_tile<BLOCK_Q, D>(Q_smem, Q + (size_t)block_row * a.heads * D, a.heads * D, a.q_len - block_row, tid);
     const int num_tiles = (a.k_len - 1) / BLOCK_KV + 1;
     const auto load = [&](uint32_t tile_addr, const T *src, int tile) {
-        const int col = tile * BLOCK_KV;
+        // Unsigned: a product with a sign takes more registers.
+        const size_t offset = (size_t)tile * (uint32_t)(BLOCK_KV * a.kv_heads * D);
         if (tile < num_tiles)
-            load_tile<BLOCK_KV, D>(tile_addr, src + (size_t)col * a.kv_heads * D, a.kv_heads * D,
-                                   a.k_len - col, tid);
+            load_tile<BLOCK_KV, D>(tile_addr, src + offset, a.kv_heads * D, a.k_len - tile * BLOCK_KV, tid);
         cp_async_commit_group();
     };
     load(K_smem, K, 0);
@@ -257,7 +260,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) attention_large_tile_kernel(co
 
         // The next stage held K of tile - 1; everyone had read it before this tile's first barrier.
         load(K_smem + next_bytes, K, tile + 1);
-        mask_tile(S, first_row, tile * BLOCK_KV + lane % 4 * 2, a);
+        if (a.causal || tile == num_tiles - 1) mask_tile(S, first_row, tile * BLOCK_KV + lane % 4 * 2, a);
         softmax_tile<D>(S, m, l, O, scale);
         cp_async_wait_group<1>(); // This thread's part of V has arrived; the next K may be on its way.
         __syncthreads();          // Every thread's part of V has arrived.

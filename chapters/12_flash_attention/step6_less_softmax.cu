@@ -1,11 +1,11 @@
 // Chapter 12, step 6: do less. What the tensor cores wait for now is everything that is not an mma.
 //
-// Question: per score a lane spends a multiplication, an addition for exp's 2 ln(2), range checks, a comparison or two
-// for masks, and per tile D multiplications of O: which of them change the result?
+// Question: per score a lane spends a multiplication, an addition for exp's 2 ln(2), range checks, in causal tiles a
+// comparison for the mask, and per tile D multiplications of O: which of them change the result?
 //
 // 1. exp(scale (s - m)) = 2^(c s - c m) with c = scale log2(e): one FFMA and one ex2.
-// 2. Masks are looked at in tiles that cross an edge; tiles beyond the diagonal are not loaded, or, where only some
-//    warps are done, not multiplied.
+// 2. Causal masks only in tiles that the diagonal crosses; tiles beyond it are not loaded, or, where only some warps
+//    are done, not multiplied.
 // 3. O is rescaled when a maximum has grown by more than 2^RESCALE_LOG2, seldom after the first tiles. Until then P
 //    may exceed 1: the state (m, l, O) is right with any m, and float and 16-bit P have room for 2^8.
 // 4. Causal blocks are not alike: the longest start first, in groups of heads whose K and V fit in the L2, so that

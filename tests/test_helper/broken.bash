@@ -10,6 +10,7 @@ broken() {
     cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
     mkdir -p "$dir/chapters/$chapter"
     ln -sfn "$ROOT/common" "$dir/common"
+    find "$ROOT/chapters/$chapter" \( -name '*.h' -o -name '*.cuh' \) -exec ln -sf -t "$dir/chapters/$chapter" {} +
     sed -E "$@" "chapters/$chapter/$file" >"$dir/chapters/$chapter/$file"
     run ! cmp -s "chapters/$chapter/$file" "$dir/chapters/$chapter/$file"
     "$nvcc" -std=c++17 -O3 -lineinfo -gencode "arch=compute_$arch,code=compute_$arch" -c \
@@ -34,5 +35,15 @@ faults() {
     for seed in 0 1 2 3; do
         run -3 "$SIMGPU" --seed $seed "$BROKEN" --golden "build/golden/$1" --step "$2" --case "$3" "${@:4}"
         assert_line --regexp "at .*/chapters/$1/step$2_[a-z0-9_]+\.cu:[0-9]+"
+    done
+}
+
+# fails CHAPTER STEP CASE [FLAG...]: the one or the other, as the order of the warps has it.
+fails() {
+    local seed
+    for seed in 0 1 2 3; do
+        run "$SIMGPU" --seed $seed "$BROKEN" --golden "build/golden/$1" --step "$2" --case "$3" "${@:4}"
+        [[ $status -eq 1 || $status -eq 3 ]] || fail "seed $seed: exit status $status, expected 1 or 3"
+        assert_output --regexp "$1: WRONG in 1 of 1 runs|at .*/chapters/$1/step$2_[a-z0-9_]+\.cu:[0-9]+"
     done
 }

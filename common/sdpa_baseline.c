@@ -1,0 +1,128 @@
+#include "sdpa_baseline.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+// The few declarations of torch/csrc/inductor/aoti_torch/c/shim.h and generated/c_shim_cuda.h that are used here. A
+// function returns 0, or else has printed why not.
+typedef struct torch_tensor *torch_tensor;
+
+static struct {
+    bool tried, found;
+    int (*make_guard)(void *stream, int32_t device, void **guard);
+    int (*delete_guard)(void *guard);
+    int (*wrap)(void *data, int64_t rank, const int64_t *sizes, const int64_t *strides, int64_t offset,
+                int32_t dtype, int32_t device_type, int32_t device, torch_tensor *tensor);
+    int (*delete_tensor)(torch_tensor);
+    int (*data)(torch_tensor, void **data);
+    int (*strides)(torch_tensor, int64_t **strides);
+    int32_t (*bf16)(void), (*f16)(void), (*cuda)(void);
+    int (*flash)(torch_tensor Q, torch_tensor K, torch_tensor V, double dropout, int32_t causal,
+                 int32_t return_debug_mask, double *scale, torch_tensor *O, torch_tensor *LSE,
+                 torch_tensor *cum_q, torch_tensor *cum_k, int64_t *max_q, int64_t *max_k, torch_tensor *seed,
+                 torch_tensor *offset, torch_tensor *debug_mask);
+    torch_tensor O, LSE; // of the last call
+} torch;
+
+// Finds a function of the library; dlsym's object pointer becomes a function pointer as POSIX prescribes.
+static bool find(void *library, const char *name, void *function)
+{
+    *(void **)function = dlsym(library, name);
+    if (!*(void **)function) fprintf(stderr, "PyTorch: %s\n", dlerror());
+    return *(void **)function != NULL;
+}
+
+static bool open_torch(void)
+{
+    char path[PATH_MAX];
+    const char *folder = getenv("TORCH_LIB");
+    if (torch.tried) return torch.found;
+    torch.tried = true;
+    snprintf(path, sizeof path, "%s%slibtorch_cuda.so", folder ? folder : "", folder && *folder ? "/" : "");
+    void *library = dlopen(path, RTLD_NOW);
+    if (!library) {
+        fprintf(stderr, "PyTorch: no baseline: %s; TORCH_LIB is the folder that it is looked for in\n",
+                dlerror());
+        return false;
+    }
+    torch.found = find(library, "aoti_torch_create_cuda_stream_guard", &torch.make_guard) &&
+                  find(library, "aoti_torch_delete_cuda_stream_guard", &torch.delete_guard) &&
+                  find(library, "aoti_torch_create_tensor_from_blob", &torch.wrap) &&
+                  find(library, "aoti_torch_delete_tensor_object", &torch.delete_tensor) &&
+                  find(library, "aoti_torch_get_data_ptr", &torch.data) &&
+                  find(library, "aoti_torch_get_strides", &torch.strides) &&
+                  find(library, "aoti_torch_dtype_bfloat16", &torch.bf16) &&
+                  find(library, "aoti_torch_dtype_float16", &torch.f16) &&
+                  find(library, "aoti_torch_device_type_cuda", &torch.cuda) &&
+                  find(library, "aoti_torch_cuda__scaled_dot_product_flash_attention", &torch.flash);
+    return torch.found;
+}
+
+// PyTorch's view (batch, heads, rows, head_dim) of our (batch, rows, heads, head_dim).
+static bool wrap(const struct sdpa *a, const void *data, int64_t rows, torch_tensor *tensor)
+{
+    const int64_t sizes[] = {a->batch, a->heads, rows, a->head_dim};
+    const int64_t strides[] = {rows * a->heads * a->head_dim, a->head_dim, a->heads * a->head_dim, 1};
+    int device = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           torch.wrap((void *)data, 4, sizes, strides, 0, a->dtype == F16 ? torch.f16() : torch.bf16(),
+                      torch.cuda(), device, tensor) == 0;
+}
+
+static void release(torch_tensor *tensor)
+{
+    if (*tensor) torch.delete_tensor(*tensor);
+    *tensor = NULL;
+}
+
+cudaError_t sdpa_flash(const struct sdpa *a, cudaStream_t stream)
+{
+    torch_tensor Q = NULL, K = NULL, V = NULL, unused[5] = {NULL};
+    int64_t max_q, max_k;
+    void *guard = NULL;
+    int device = 0;
+    if (a->causal && a->q_len != a->k_len) return cudaErrorNotSupported;
+    if (!open_torch()) return cudaErrorSharedObjectInitFailed;
+    release(&torch.O);
+    release(&torch.LSE);
+    bool ok = cudaGetDevice(&device) == cudaSuccess && torch.make_guard(stream, device, &guard) == 0 &&
+              wrap(a, a->Q, a->q_len, &Q) && wrap(a, a->K, a->k_len, &K) && wrap(a, a->V, a->k_len, &V) &&
+              torch.flash(Q, K, V, 0, a->causal, 0, NULL, &torch.O, &torch.LSE, &unused[0], &unused[1],
+                          &max_q, &max_k, &unused[2], &unused[3], &unused[4]) == 0;
+    release(&Q);
+    release(&K);
+    release(&V);
+    for (int i = 0; i < 5; i++) release(&unused[i]);
+    if (guard) torch.delete_guard(guard);
+    return ok ? cudaGetLastError() : cudaErrorUnknown;
+}
+
+// Copies a tensor of PyTorch's to `to` if it is in C order once its dimensions are taken in the order given.
+static cudaError_t fetch(torch_tensor tensor, const int64_t *sizes, const int *order, int rank, void *to,
+                         int64_t element_bytes, cudaStream_t stream)
+{
+    int64_t *strides, count = 1;
+    void *data;
+    if (!tensor || torch.strides(tensor, &strides) != 0 || torch.data(tensor, &data) != 0)
+        return cudaErrorUnknown;
+    for (int i = rank - 1; i >= 0; i--) {
+        const int64_t size = sizes[order[i]], stride = strides[order[i]];
+        if (size > 1 && stride != count) {
+            fprintf(stderr, "PyTorch: an output's stride %d is %lld, expected %lld\n", order[i],
+                    (long long)stride, (long long)count);
+            return cudaErrorUnknown;
+        }
+        count *= size;
+    }
+    return cudaMemcpyAsync(to, data, (size_t)(count * element_bytes), cudaMemcpyDeviceToDevice, stream);
+}
+
+cudaError_t sdpa_fetch(const struct sdpa *a, cudaStream_t stream)
+{
+    const int64_t sizes[] = {a->batch, a->heads, a->q_len, a->head_dim};
+    const int by_rows[] = {0, 2, 1, 3}, as_is[] = {0, 1, 2};
+    cudaError_t error = fetch(torch.O, sizes, by_rows, 4, a->O, 2, stream);
+    return error ? error : fetch(torch.LSE, sizes, as_is, 3, a->LSE, sizeof *a->LSE, stream);
+}
