@@ -379,7 +379,7 @@ static void write_bytes(struct warp *w, const struct inst *in, const struct bulk
     u8 *p = global_pointer(w, in, c->lane, to, bytes, true);
     enum type t = (enum type)c->type;
     u32 size = type_bytes(t);
-    bool keeps = t == T_F32 && c->map.type != MAP_FLOAT32_FTZ;
+    bool keeps = t == T_F32 && c->map.type != MAP_FLOAT32_FTZ && c->map.type != MAP_TFLOAT32_FTZ;
     if (c->op < 0) {
         memcpy(p, from, bytes);
         return;
