@@ -32,9 +32,27 @@
 static const struct {
     u8 bytes;
     enum type type;
-} elements[] = {{1, T_U8},  {2, T_U16}, {4, T_U32},  {4, T_S32}, {8, T_U64}, {8, T_S64}, {2, T_F16},
-                {4, T_F32}, {8, T_F64}, {2, T_BF16}, {4, T_F32}, {4, T_F32}, {4, T_F32}};
+    const char *name;
+} elements[] = {{1, T_U8, "UINT8"},        {2, T_U16, "UINT16"},      {4, T_U32, "UINT32"},
+                {4, T_S32, "INT32"},       {8, T_U64, "UINT64"},      {8, T_S64, "INT64"},
+                {2, T_F16, "FLOAT16"},     {4, T_F32, "FLOAT32"},     {8, T_F64, "FLOAT64"},
+                {2, T_BF16, "BFLOAT16"},   {4, T_F32, "FLOAT32_FTZ"}, {4, T_F32, "TFLOAT32"},
+                {4, T_F32, "TFLOAT32_FTZ"}};
 enum { MAP_FLOAT32_FTZ = 10, MAP_TFLOAT32 = 11, MAP_TFLOAT32_FTZ = 12 };
+
+/* Whether there is a reduction of such elements: PTX's table for cp.reduce.async.bulk, where and, or, xor are for b32 and b64.
+ * An H200 takes s32 for the one and u64, but not s64, for the other. */
+static bool reduces(enum atomic_op op, enum type t)
+{
+    switch (op) {
+    case OP_ADD: return t != T_U8 && t != T_U16 && t != T_S64;
+    case OP_MIN:
+    case OP_MAX: return t != T_U8 && t != T_U16 && t != T_F32 && t != T_F64;
+    case OP_INC:
+    case OP_DEC: return t == T_U32;
+    default: return t == T_U32 || t == T_S32 || t == T_U64;
+    }
+}
 
 static u32 box_rows(const struct tensor_map *m)
 {
@@ -229,6 +247,10 @@ static void read_map(struct warp *w, const struct inst *in, u32 lane, const stru
     c->swizzle = m->swizzle;
     c->pitch = m->swizzle ? 16u << m->swizzle : c->row_bytes;
     c->type = (u8)elements[m->type].type;
+    if (f->op >= 0 && !reduces((enum atomic_op)f->op, elements[m->type].type))
+        fault(w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION,
+              "there is no such reduction of the tensor map's elements, which are %s",
+              elements[m->type].name);
 }
 
 /* Everything but the data. Room for `bytes` bytes of it is made by the caller, who knows the box only now. */
