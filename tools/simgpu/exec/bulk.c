@@ -162,6 +162,22 @@ static void poison(const struct bulk *c)
     }
 }
 
+/* A part of c's data in its place, or combined with what is there. */
+static void put(const struct bulk *c, u8 *to, const u8 *from, u32 bytes)
+{
+    enum type t = (enum type)c->type;
+    bool keeps = t == T_F32 && c->map.type != MAP_FLOAT32_FTZ && c->map.type != MAP_TFLOAT32_FTZ;
+    if (c->op < 0) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    for (u32 k = 0; k < bytes; k += type_bytes(t)) {
+        u64 v = 0;
+        memcpy(&v, from + k, type_bytes(t));
+        atomic_update(to + k, (enum atomic_op)c->op, t, keeps, v);
+    }
+}
+
 void bulk_land(struct warp *w, const struct inst *in, struct bulk *c)
 {
     static const u8 ff[256 * 8] = {[0 ... 256 * 8 - 1] = 0xff};
@@ -174,12 +190,12 @@ void bulk_land(struct warp *w, const struct inst *in, struct bulk *c)
     FOR_PIECES(c, row, k)
     {
         u32 at = piece(c, row, k), n = run_of(c, k);
-        for (u32 done = 0; done < n; done += sizeof ff) {
+        for (u32 done = 0; done < n && c->op < 0; done += sizeof ff) {
             u32 part = n - done < sizeof ff ? n - done : (u32)sizeof ff;
             if (memcmp(shared + at + done, ff, part) != 0)
                 copy_fault(w, in, c, "the destination was written");
         }
-        memcpy(shared + at, c->data + row * c->row_bytes + k, n);
+        put(c, shared + at, c->data + row * c->row_bytes + k, n);
         proxy_wrote(c->block, at, n, WRITER_ASYNC);
     }
     free(c);
@@ -302,7 +318,7 @@ static void send(struct warp *w, const struct inst *in, const struct bulk *c, st
     struct bulk *k = keep_copy(c);
     memcpy(k->data, c->data, c->bytes);
     k->block = block;
-    poison(k);
+    if (k->op < 0) poison(k); /* what it is combined with stays until then */
     async_attach(w, in, m, k);
 }
 
@@ -395,29 +411,11 @@ static void check_source(struct warp *w, const struct inst *in, struct bulk *c)
     c->issued = 0;
 }
 
-static void write_bytes(struct warp *w, const struct inst *in, const struct bulk *c, u64 to, const u8 *from,
-                        u32 bytes)
-{
-    u8 *p = global_pointer(w, in, c->lane, to, bytes, true);
-    enum type t = (enum type)c->type;
-    u32 size = type_bytes(t);
-    bool keeps = t == T_F32 && c->map.type != MAP_FLOAT32_FTZ && c->map.type != MAP_TFLOAT32_FTZ;
-    if (c->op < 0) {
-        memcpy(p, from, bytes);
-        return;
-    }
-    for (u32 k = 0; k < bytes; k += size) {
-        u64 v = 0;
-        memcpy(&v, from + k, size);
-        atomic_update(p + k, (enum atomic_op)c->op, t, keeps, v);
-    }
-}
-
 static void write_out(struct warp *w, const struct inst *in, const struct bulk *c)
 {
     const struct tensor_map *m = &c->map;
     if (!m->rank) {
-        write_bytes(w, in, c, c->global, c->data, c->bytes);
+        put(c, global_pointer(w, in, c->lane, c->global, c->bytes, true), c->data, c->bytes);
         return;
     }
     /* Dimension 0 ends only at the next multiple of 16 bytes: measured on an H200. */
@@ -429,7 +427,8 @@ static void write_out(struct warp *w, const struct inst *in, const struct bulk *
         a;
     for (u32 row = 0; row < c->rows && bytes; row++)
         if (row_address(c, row, &a))
-            write_bytes(w, in, c, a + begin, c->data + row * c->row_bytes, (u32)bytes);
+            put(c, global_pointer(w, in, c->lane, a + begin, bytes, true), c->data + row * c->row_bytes,
+                (u32)bytes);
 }
 
 /* Ends the groups of these lanes but for the latest `pending`; with `reads_only`, only their sources are free again. */
@@ -559,7 +558,8 @@ bool lower_bulk(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
     }
     enum space to = shared_space(spaces[0]), from = shared_space(spaces[1]);
     f->direction = to == SPACE_GENERIC ? STORE : from == SPACE_GENERIC ? LOAD : FROM_SHARED;
-    if (f->op >= 0 && f->direction != STORE) return refuse(lo, p, "a reduction into shared memory");
+    if (f->op >= 0 && (f->direction == LOAD || (f->tensor && f->direction != STORE)))
+        return refuse(lo, p, "a reduction from global memory");
     if (f->direction == STORE && from == SPACE_GENERIC) return refuse(lo, p, "this form of cp.async.bulk");
     if (f->op >= 0 && f->type == T_NONE && !f->tensor) return refuse(lo, p, "it has no type");
     const struct ptx_operand *shared = &p->op[f->direction == STORE], *other = &p->op[f->direction != STORE];
