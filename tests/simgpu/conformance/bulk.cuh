@@ -265,7 +265,7 @@ static void draw_multicast(const struct variant *v, u8 **inputs)
 {
     struct tma_case *c = (struct tma_case *)inputs[1];
     draw_numbers(inputs[0], v->input_bytes[0]);
-    *c = {2, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, 0, {40, 60}, {2, 80}, {32, 16}, {1, 1}};
+    *c = {2, CU_TENSOR_MAP_DATA_TYPE_UINT32, 2, 0, {20, 60}, {4, 80}, {16, 16}, {1, 1}};
 }
 static void multicast_launch(u8 *out, u8 *const *in)
 {

@@ -24,6 +24,29 @@ static struct encode_args encode_good(u32 type)
         return PICK(values);                       \
     }()
 
+// The bytes of a box, with element strides as `round` says: 0 without, 1 rounded down, 2 rounded up.
+static u64 encode_box_size(const struct encode_args *e, int round)
+{
+    u64 bytes = tma_bytes[e->type];
+    for (u32 d = 0; d < e->rank; d++)
+        bytes *= round ? (e->box[d] + (round == 2 ? e->step[d] - 1 : 0)) / e->step[d] : e->box[d];
+    return bytes;
+}
+
+// A box about as large as shared memory, in one of the ways to count it.
+static void encode_large_box(struct encode_args *e, bool steps)
+{
+    for (;;) {
+        e->rank = 2 + (u32)random_u64() % 4;
+        for (u32 d = 1; d < 5; d++) e->box[d] = 1 + (u32)random_u64() % 256;
+        for (u32 d = 0; d < 5 && steps; d++) e->step[d] = random_u64() % 2 ? 1 : 1 + (u32)random_u64() % 8;
+        e->box[0] = 16 / tma_bytes[e->type] * (1 + (u32)random_u64() % (e->swizzle ? 2 : 16));
+        if (e->box[0] > 256) e->box[0] = 256;
+        for (int round = 0; round < 3; round++)
+            if (encode_box_size(e, round) >= 220 << 10 && encode_box_size(e, round) <= 240 << 10) return;
+    }
+}
+
 // One argument of a good call, or some, become one that may not be.
 static void encode_spoil(struct encode_args *e, int what)
 {
@@ -59,6 +82,8 @@ static void encode_spoil(struct encode_args *e, int what)
         for (int k = 0; k < 5; k++) e->dim[k] = r >> (8 + k) & 1 ? G : 1;
         for (int k = 0; k < 5; k++) e->stride[k] = r >> (16 + k) & 1 ? T - 16 : 16;
         break;
+    case 16: encode_large_box(e, false); break;
+    case 17: encode_large_box(e, true); break;
     default: break;
     }
 }
@@ -118,5 +143,7 @@ ENCODE(encode_box_bytes, 12, 12, 1)
 ENCODE(encode_map_alignment, 13, 13, 1)
 ENCODE(encode_null_address, 14, 14, 1)
 ENCODE(encode_extremes, 15, 15, 1)
+ENCODE(encode_large_boxes, 16, 16, 1)
+ENCODE(encode_large_strided_boxes, 17, 17, 1)
 ENCODE(encode_any_two, 0, 15, 2)
 ENCODE(encode_any_four, 0, 15, 4)

@@ -32,8 +32,8 @@ struct mbarrier_script {
     struct mbarrier_op op[SCRIPT_LENGTH];
 };
 struct mbarrier_log {
-    u64 state;   // that the operation returned
-    u32 done;    // bit 0, 1: test_wait.parity; 2: test_wait of the last state; 3, 4: try_wait of what is done
+    u32 state; // that the operation returned: its high word, since ptxas leaves in the low one what it likes
+    u32 done; // bits 0, 1: test_wait.parity; 2: test_wait of the last state; 3 to 5: try_wait of what is done
     u32 pending; // mbarrier.pending_count of a state that .noComplete returned
 };
 
@@ -125,14 +125,15 @@ __device__ static u64 mbarrier_execute(u64 *barrier, struct mbarrier_op op)
 }
 
 // One of the waits, as 0 or 1; %1 is the barrier, %2 the parity or the state.
-#define MB_WAIT(PTX, TYPE, WHAT)                                                    \
-    [&] {                                                                           \
-        u32 done;                                                                   \
-        asm volatile("{ .reg .pred p; " PTX " p, [%1], %2; selp.u32 %0, 1, 0, p; }" \
-                     : "=r"(done)                                                   \
-                     : "r"(bar), TYPE(WHAT)                                         \
-                     : "memory");                                                   \
-        return done;                                                                \
+#define MB_WAIT(PTX, TYPE, WHAT) MB_WAIT_FOR(PTX, "", TYPE, WHAT)
+#define MB_WAIT_FOR(PTX, LIMIT, TYPE, WHAT)                                                  \
+    [&] {                                                                                    \
+        u32 done;                                                                            \
+        asm volatile("{ .reg .pred p; " PTX " p, [%1], %2" LIMIT "; selp.u32 %0, 1, 0, p; }" \
+                     : "=r"(done)                                                            \
+                     : "r"(bar), TYPE(WHAT)                                                  \
+                     : "memory");                                                            \
+        return done;                                                                         \
     }()
 
 __global__ void mbarrier_script_kernel(struct mbarrier_log *log, u64 *words,
@@ -148,8 +149,9 @@ __global__ void mbarrier_script_kernel(struct mbarrier_log *log, u64 *words,
         struct mbarrier_log *const l = &log[blockIdx.x * SCRIPT_LENGTH + i];
         *l = {};
         if (op.code == MB_NOTHING) continue;
-        l->state = mbarrier_execute(&barrier, op);
-        if (l->state) last = l->state;
+        const u64 state = mbarrier_execute(&barrier, op);
+        if (state) last = state;
+        l->state = (u32)(state >> 32);
         if (op.code == MB_ARRIVE_NO_COMPLETE || op.code == MB_DROP_NO_COMPLETE)
             asm("mbarrier.pending_count.b64 %0, %1;" : "=r"(l->pending) : "l"(last));
         l->done |= MB_WAIT("mbarrier.test_wait.parity.shared::cta.b64", "r", 0);
@@ -158,8 +160,10 @@ __global__ void mbarrier_script_kernel(struct mbarrier_log *log, u64 *words,
         // try_wait, where it need not wait
         if (l->done & 1)
             l->done |= MB_WAIT("mbarrier.try_wait.parity.acquire.cta.shared::cta.b64", "r", 0) << 3;
+        if (l->done & 2) // with a time limit
+            l->done |= MB_WAIT_FOR("mbarrier.try_wait.parity.shared::cta.b64", ", 1000", "r", 1) << 4;
         if (l->done & 4)
-            l->done |= MB_WAIT("mbarrier.try_wait.relaxed.cluster.shared::cta.b64", "l", last) << 4;
+            l->done |= MB_WAIT("mbarrier.try_wait.relaxed.cluster.shared::cta.b64", "l", last) << 5;
     }
     asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
     words[blockIdx.x] = *(volatile u64 *)&barrier;
@@ -179,7 +183,7 @@ static void mbarrier_launch(u8 *out, u8 *const *in)
                                             {SCRIPTS * sizeof(struct mbarrier_script), 0, 0, 0},    \
                                             SCRIPTS * SCRIPT_LENGTH * sizeof(struct mbarrier_log) + \
                                                 SCRIPTS * 8,                                        \
-                                            8,                                                      \
+                                            4,                                                      \
                                             bits(),                                                 \
                                             {UNUSED, UNUSED, UNUSED},                               \
                                             NULL,                                                   \
