@@ -64,16 +64,13 @@ __device__ static void bulk_fill(u8 *smem, const u8 *in) // NULL: with 0xab
             out[blockIdx.x * BULK_BYTES + i] = done ? smem[i] : 0xee;                       \
     }                                                                                       \
     BULK_VARIANT(NAME, BULK_CASES, BULK_CASES *BULK_BYTES)
-#define BULK_VARIANT(NAME, BLOCKS, OUT_BYTES)                                                               \
-    static void NAME##_launch(u8 *out, u8 *const *in)                                                       \
-    {                                                                                                       \
-        NAME##_kernel<<<BLOCKS, 64>>>(out, in[0], (struct bulk_case *)in[1]);                               \
-    }                                                                                                       \
-    static struct variant NAME##_variant = {                                                                \
-        #NAME,     draw_bulk, NAME##_launch, {2 * BULK_BYTES, BULK_CASES * sizeof(struct bulk_case), 0, 0}, \
-        OUT_BYTES, 4,         bits(),        {UNUSED, UNUSED, UNUSED},                                      \
-        NULL,      NULL,      NULL};                                                                        \
-    static const bool NAME##_added = variant_add(&NAME##_variant);
+#define BULK_VARIANT(NAME, BLOCKS, OUT_BYTES)                                   \
+    static void NAME##_launch(u8 *out, u8 *const *in)                           \
+    {                                                                           \
+        NAME##_kernel<<<BLOCKS, 64>>>(out, in[0], (struct bulk_case *)in[1]);   \
+    }                                                                           \
+    VARIANT(NAME, draw_bulk, NAME##_launch, NULL, OUT_BYTES, 4, 2 * BULK_BYTES, \
+            BULK_CASES * sizeof(struct bulk_case))
 BULK_LOAD(bulk_load_cluster,
           "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];")
 BULK_LOAD(bulk_load_cta,
@@ -161,32 +158,27 @@ BULK_COMBINE(xor_b32, ".xor.b32")
 // ---- Reductions -------------------------------------------------------------------------------------------------------
 
 // BULK_REDUCE(name, PTX of operation and type, size, inputs): 2 KB of elements
-#define BULK_REDUCE(NAME, OP, SIZE, VALUES)                                                                 \
-    __global__ void NAME##_kernel(u8 *out, const u8 *in)                                                    \
-    {                                                                                                       \
-        __shared__ __align__(128) u8 smem[BULK_BYTES];                                                      \
-        bulk_fill(smem, in);                                                                                \
-        if (threadIdx.x) return;                                                                            \
-        asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group." OP                               \
-                     " [%0], [%1], 2048;" ::"l"(out),                                                       \
-                     "r"(smem_addr(smem))                                                                   \
-                     : "memory");                                                                           \
-        COMMIT;                                                                                             \
-        WAIT_ALL;                                                                                           \
-    }                                                                                                       \
-    static void NAME##_launch(u8 *out, u8 *const *in)                                                       \
-    {                                                                                                       \
-        CUDA_CHECK(cudaMemcpy(out, in[2], 2048, cudaMemcpyDeviceToDevice));                                 \
-        NAME##_kernel<<<1, 64>>>(out, in[0]);                                                               \
-    }                                                                                                       \
-    static const struct bulk_form NAME##_form = {SIZE, VALUES};                                             \
-    static struct variant NAME##_variant = {#NAME,         draw_bulk_values,                                \
-                                            NAME##_launch, {BULK_BYTES, sizeof(struct bulk_case), 2048, 0}, \
-                                            2048,          SIZE,                                            \
-                                            bits(),        {UNUSED, UNUSED, UNUSED},                        \
-                                            NULL,          NULL,                                            \
-                                            &NAME##_form};                                                  \
-    static const bool NAME##_added = variant_add(&NAME##_variant);
+#define BULK_REDUCE(NAME, OP, SIZE, VALUES)                                              \
+    __global__ void NAME##_kernel(u8 *out, const u8 *in)                                 \
+    {                                                                                    \
+        __shared__ __align__(128) u8 smem[BULK_BYTES];                                   \
+        bulk_fill(smem, in);                                                             \
+        if (threadIdx.x) return;                                                         \
+        asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group." OP            \
+                     " [%0], [%1], 2048;" ::"l"(out),                                    \
+                     "r"(smem_addr(smem))                                                \
+                     : "memory");                                                        \
+        COMMIT;                                                                          \
+        WAIT_ALL;                                                                        \
+    }                                                                                    \
+    static void NAME##_launch(u8 *out, u8 *const *in)                                    \
+    {                                                                                    \
+        CUDA_CHECK(cudaMemcpy(out, in[2], 2048, cudaMemcpyDeviceToDevice));              \
+        NAME##_kernel<<<1, 64>>>(out, in[0]);                                            \
+    }                                                                                    \
+    static const struct bulk_form NAME##_form = {SIZE, VALUES};                          \
+    VARIANT(NAME, draw_bulk_values, NAME##_launch, &NAME##_form, 2048, SIZE, BULK_BYTES, \
+            sizeof(struct bulk_case), 2048)
 #define BULK_MINMAX(TYPE, SIZE, VALUES)                      \
     BULK_REDUCE(bulk_min_##TYPE, "min." #TYPE, SIZE, VALUES) \
     BULK_REDUCE(bulk_max_##TYPE, "max." #TYPE, SIZE, VALUES)
@@ -275,20 +267,10 @@ static void multicast_launch(u8 *out, u8 *const *in)
     multicast_kernel<<<2 * BULK_CLUSTER, 64>>>(p, out, in[0], f->masks, f->tensor);
 }
 // MULTICAST(name, masks of ranks 3 2 1 0, tensor)
-#define MULTICAST(NAME, MASKS, TENSOR)                                              \
-    static const struct multicast_form NAME##_form = {MASKS, TENSOR};               \
-    static struct variant NAME##_variant = {#NAME,                                  \
-                                            draw_multicast,                         \
-                                            multicast_launch,                       \
-                                            {8192, sizeof(struct tma_case), 0, 0},  \
-                                            2 * BULK_CLUSTER * BULK_CLUSTER * 1024, \
-                                            4,                                      \
-                                            bits(),                                 \
-                                            {UNUSED, UNUSED, UNUSED},               \
-                                            NULL,                                   \
-                                            NULL,                                   \
-                                            &NAME##_form};                          \
-    static const bool NAME##_added = variant_add(&NAME##_variant);
+#define MULTICAST(NAME, MASKS, TENSOR)                                                                       \
+    static const struct multicast_form NAME##_form = {MASKS, TENSOR};                                        \
+    VARIANT(NAME, draw_multicast, multicast_launch, &NAME##_form, 2 * BULK_CLUSTER * BULK_CLUSTER * 1024, 4, \
+            8192, sizeof(struct tma_case))
 MULTICAST(tma_multicast_all, 0x0f0f0f0f, true)
 MULTICAST(tma_multicast_one, 0x01020408, true)
 MULTICAST(tma_multicast_some, 0x0603090c, true)
@@ -349,20 +331,10 @@ static void tma_param_launch(u8 *out, u8 *const *in)
     tma_param_kernel<<<1, 64>>>(p, out, *(const int *)running->about);
     CUDA_CHECK(cudaMemcpy(out + 1024, in[0], 8192, cudaMemcpyDeviceToDevice)); // what the store left
 }
-#define TMA_PARAM(NAME, FORM)                                                      \
-    static const int NAME##_form = FORM;                                           \
-    static struct variant NAME##_variant = {#NAME,                                 \
-                                            draw_multicast,                        \
-                                            tma_param_launch,                      \
-                                            {8192, sizeof(struct tma_case), 0, 0}, \
-                                            1024 + 8192,                           \
-                                            4,                                     \
-                                            bits(),                                \
-                                            {UNUSED, UNUSED, UNUSED},              \
-                                            NULL,                                  \
-                                            NULL,                                  \
-                                            &NAME##_form};                         \
-    static const bool NAME##_added = variant_add(&NAME##_variant);
+#define TMA_PARAM(NAME, FORM)                                                           \
+    static const int NAME##_form = FORM;                                                \
+    VARIANT(NAME, draw_multicast, tma_param_launch, &NAME##_form, 1024 + 8192, 4, 8192, \
+            sizeof(struct tma_case))
 TMA_PARAM(tma_param_tile, 0)
 TMA_PARAM(tma_param_cta_add, 1)
 TMA_PARAM(tma_param_hint, 2)

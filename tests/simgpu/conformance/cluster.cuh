@@ -301,18 +301,7 @@ static void elect_launch(u8 *out, u8 *const *in)
 {
     elect_kernel<<<MASKS, LANES>>>((u32 *)out, (u32 *)in[0]);
 }
-static struct variant elect_variant = {"elect_sync",
-                                       draw_masks,
-                                       elect_launch,
-                                       {MASKS * 4, 0, 0, 0},
-                                       MASKS *LANES * 8,
-                                       8,
-                                       bits(),
-                                       {UNUSED, UNUSED, UNUSED},
-                                       NULL,
-                                       NULL,
-                                       NULL};
-static const bool elect_added = variant_add(&elect_variant);
+VARIANT(elect_sync, draw_masks, elect_launch, NULL, MASKS *LANES * 8, 8, MASKS * 4)
 
 // Warpgroup 0 gives registers up, the others take them, and all compute on.
 #define SETMAXNREG(NAME, THREADS, BLOCKS, FEW, MANY)                                                    \

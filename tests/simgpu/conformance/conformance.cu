@@ -73,6 +73,13 @@ static bool variant_add(struct variant *v)
     return true;
 }
 
+// A variant whose results are bits: its sizes are those of an element, of the output and of the inputs.
+#define VARIANT(NAME, DRAW, LAUNCH, ABOUT, OUT_BYTES, ELEMENT_BYTES, ...)                               \
+    static struct variant NAME##_variant = {#NAME,     DRAW,          LAUNCH, {__VA_ARGS__},            \
+                                            OUT_BYTES, ELEMENT_BYTES, bits(), {UNUSED, UNUSED, UNUSED}, \
+                                            NULL,      NULL,          ABOUT};                           \
+    static const bool NAME##_added = variant_add(&NAME##_variant);
+
 // The variant that runs, and its inputs on the host, for a `launch` that has more to do than to start a kernel.
 static const struct variant *running;
 static u8 **host_inputs;

@@ -117,20 +117,10 @@ static void encode_launch(u8 *out, u8 *const *in)
                                   (CUtensorMapL2promotion)e->l2, (CUtensorMapFloatOOBfill)e->fill);
     CUDA_CHECK(cudaMemcpy(out, result, sizeof result, cudaMemcpyHostToDevice));
 }
-#define ENCODE(NAME, FROM, TO, COUNT)                                                               \
-    static const struct encode_form NAME##_form = {FROM, TO, COUNT};                                \
-    static struct variant NAME##_variant = {#NAME,                                                  \
-                                            draw_encode,                                            \
-                                            encode_launch,                                          \
-                                            {ENCODE_CASES * sizeof(struct encode_args), 256, 0, 0}, \
-                                            ENCODE_CASES * 4,                                       \
-                                            4,                                                      \
-                                            bits(),                                                 \
-                                            {UNUSED, UNUSED, UNUSED},                               \
-                                            NULL,                                                   \
-                                            NULL,                                                   \
-                                            &NAME##_form};                                          \
-    static const bool NAME##_added = variant_add(&NAME##_variant);
+#define ENCODE(NAME, FROM, TO, COUNT)                                            \
+    static const struct encode_form NAME##_form = {FROM, TO, COUNT};             \
+    VARIANT(NAME, draw_encode, encode_launch, &NAME##_form, ENCODE_CASES * 4, 4, \
+            ENCODE_CASES * sizeof(struct encode_args), 256)
 ENCODE(encode_rank_type, 0, 1, 1)
 ENCODE(encode_address, 2, 2, 1)
 ENCODE(encode_dimensions, 3, 3, 2)

@@ -176,20 +176,10 @@ static void mbarrier_launch(u8 *out, u8 *const *in)
                                            (struct mbarrier_script *)in[0]);
 }
 
-#define MBARRIER(NAME)                                                                              \
-    static struct variant NAME##_variant = {#NAME,                                                  \
-                                            draw_mbarrier,                                          \
-                                            mbarrier_launch,                                        \
-                                            {SCRIPTS * sizeof(struct mbarrier_script), 0, 0, 0},    \
-                                            SCRIPTS * SCRIPT_LENGTH * sizeof(struct mbarrier_log) + \
-                                                SCRIPTS * 8,                                        \
-                                            4,                                                      \
-                                            bits(),                                                 \
-                                            {UNUSED, UNUSED, UNUSED},                               \
-                                            NULL,                                                   \
-                                            NULL,                                                   \
-                                            NULL};                                                  \
-    static const bool NAME##_added = variant_add(&NAME##_variant);
+#define MBARRIER(NAME)                                                             \
+    VARIANT(NAME, draw_mbarrier, mbarrier_launch, NULL,                            \
+            SCRIPTS *SCRIPT_LENGTH * sizeof(struct mbarrier_log) + SCRIPTS * 8, 4, \
+            SCRIPTS * sizeof(struct mbarrier_script))
 MBARRIER(mbarrier_script_1)
 MBARRIER(mbarrier_script_2)
 MBARRIER(mbarrier_script_3)
@@ -258,19 +248,13 @@ __global__ void mbarrier_copies_kernel(u32 *out, const u32 *in)
 }
 
 // PLAIN(name, bytes of input 0, of the output, launch)
-#define PLAIN(NAME, IN_BYTES, OUT_BYTES, ...)                                        \
-    static void NAME##_launch(u8 *out, u8 *const *in)                                \
-    {                                                                                \
-        (void)in;                                                                    \
-        __VA_ARGS__;                                                                 \
-    }                                                                                \
-    static struct variant NAME##_variant = {#NAME,         draw_nothing,             \
-                                            NAME##_launch, {IN_BYTES, 0, 0, 0},      \
-                                            OUT_BYTES,     4,                        \
-                                            bits(),        {UNUSED, UNUSED, UNUSED}, \
-                                            NULL,          NULL,                     \
-                                            NULL};                                   \
-    static const bool NAME##_added = variant_add(&NAME##_variant);
+#define PLAIN(NAME, IN_BYTES, OUT_BYTES, ...)         \
+    static void NAME##_launch(u8 *out, u8 *const *in) \
+    {                                                 \
+        (void)in;                                     \
+        __VA_ARGS__;                                  \
+    }                                                 \
+    VARIANT(NAME, draw_nothing, NAME##_launch, NULL, OUT_BYTES, 4, IN_BYTES)
 PLAIN(mbarrier_threads, 0, 4 * 128 * 4, mbarrier_threads_kernel<<<4, 128>>>((u32 *)out))
 PLAIN(mbarrier_cp_async, 2048, 2048, mbarrier_copies_kernel<false><<<1, 128>>>((u32 *)out, (u32 *)in[0]))
 PLAIN(mbarrier_cp_async_noinc, 2048, 2048, mbarrier_copies_kernel<true><<<1, 128>>>((u32 *)out, (u32 *)in[0]))

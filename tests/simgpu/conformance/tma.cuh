@@ -308,37 +308,16 @@ static void tma_store_launch(u8 *out, u8 *const *in)
                                                     in[0], f->op);
 }
 
-#define TMA_LOAD(NAME, RANK, TYPE, SWIZZLE, FILL, FAR, STRIDED, VALUES)                                    \
-    static const struct tma_form NAME##_form = {                                                           \
-        RANK, CU_TENSOR_MAP_DATA_TYPE_##TYPE, SWIZZLE, FILL, FAR, STRIDED, 0, VALUES};                     \
-    static struct variant NAME##_variant = {#NAME,                                                         \
-                                            draw_loads,                                                    \
-                                            tma_load_launch,                                               \
-                                            {TMA_GLOBAL_BYTES, TMA_CASES * sizeof(struct tma_case), 0, 0}, \
-                                            TMA_CASES * (TMA_TILE_BYTES + 4),                              \
-                                            4,                                                             \
-                                            bits(),                                                        \
-                                            {UNUSED, UNUSED, UNUSED},                                      \
-                                            NULL,                                                          \
-                                            NULL,                                                          \
-                                            &NAME##_form};                                                 \
-    static const bool NAME##_added = variant_add(&NAME##_variant);
-#define TMA_OUT(NAME, RANK, TYPE, SWIZZLE, FAR, STRIDED, OP, VALUES, CASES)                \
-    static const struct tma_form NAME##_form = {                                           \
-        RANK, CU_TENSOR_MAP_DATA_TYPE_##TYPE, SWIZZLE, 0, FAR, STRIDED, TMA_##OP, VALUES}; \
-    static struct variant NAME##_variant = {                                               \
-        #NAME,                                                                             \
-        draw_stores,                                                                       \
-        tma_store_launch,                                                                  \
-        {TMA_TILE_BYTES, (CASES) * sizeof(struct tma_case), (CASES)*TMA_OUT_BYTES, 0},     \
-        (CASES)*TMA_OUT_BYTES,                                                             \
-        4,                                                                                 \
-        bits(),                                                                            \
-        {UNUSED, UNUSED, UNUSED},                                                          \
-        NULL,                                                                              \
-        NULL,                                                                              \
-        &NAME##_form};                                                                     \
-    static const bool NAME##_added = variant_add(&NAME##_variant);
+#define TMA_LOAD(NAME, RANK, TYPE, SWIZZLE, FILL, FAR, STRIDED, VALUES)                          \
+    static const struct tma_form NAME##_form = {                                                 \
+        RANK, CU_TENSOR_MAP_DATA_TYPE_##TYPE, SWIZZLE, FILL, FAR, STRIDED, 0, VALUES};           \
+    VARIANT(NAME, draw_loads, tma_load_launch, &NAME##_form, TMA_CASES *(TMA_TILE_BYTES + 4), 4, \
+            TMA_GLOBAL_BYTES, TMA_CASES * sizeof(struct tma_case))
+#define TMA_OUT(NAME, RANK, TYPE, SWIZZLE, FAR, STRIDED, OP, VALUES, CASES)                              \
+    static const struct tma_form NAME##_form = {                                                         \
+        RANK, CU_TENSOR_MAP_DATA_TYPE_##TYPE, SWIZZLE, 0, FAR, STRIDED, TMA_##OP, VALUES};               \
+    VARIANT(NAME, draw_stores, tma_store_launch, &NAME##_form, (CASES)*TMA_OUT_BYTES, 4, TMA_TILE_BYTES, \
+            (CASES) * sizeof(struct tma_case), (CASES)*TMA_OUT_BYTES)
 
 #define TMA_SIZES(RANK, SWIZZLE, SUFFIX)                                                           \
     TMA_LOAD(tma_load_##RANK##d_u8_##SUFFIX, RANK, UINT8, SWIZZLE, 0, 0, 0, UNUSED)                \

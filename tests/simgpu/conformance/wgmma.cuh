@@ -33,20 +33,22 @@ struct wgmma_form {
     F(20, 21, 22, 23, 80)                                                                       \
     F(24, 25, 26, 27, 96)                                                                       \
     F(28, 29, 30, 31, 112)                                                                      \
-    F(32, 33, 34, 35, 128) F(36, 37, 38, 39, 144) F(40, 41, 42, 43, 160) F(44, 45, 46, 47, 176) \
-        F(48, 49, 50, 51, 192) F(52, 53, 54, 55, 208) F(56, 57, 58, 59, 224) F(60, 61, 62, 63, 240)
-#define QUADS_32(F)                                                                                     \
-    QUADS_16(F)                                                                                         \
-    F(64, 65, 66, 67, 256)                                                                              \
-    F(68, 69, 70, 71, 272)                                                                              \
-    F(72, 73, 74, 75, 288)                                                                              \
-    F(76, 77, 78, 79, 304)                                                                              \
-    F(80, 81, 82, 83, 320)                                                                              \
-    F(84, 85, 86, 87, 336)                                                                              \
-    F(88, 89, 90, 91, 352)                                                                              \
-    F(92, 93, 94, 95, 368) F(96, 97, 98, 99, 384) F(100, 101, 102, 103, 400) F(104, 105, 106, 107, 416) \
-        F(108, 109, 110, 111, 432) F(112, 113, 114, 115, 448) F(116, 117, 118, 119, 464)                \
-            F(120, 121, 122, 123, 480) F(124, 125, 126, 127, 496)
+    F(32, 33, 34, 35, 128)                                                                      \
+    F(36, 37, 38, 39, 144) F(40, 41, 42, 43, 160) F(44, 45, 46, 47, 176) F(48, 49, 50, 51, 192) \
+        F(52, 53, 54, 55, 208) F(56, 57, 58, 59, 224) F(60, 61, 62, 63, 240)
+#define QUADS_32(F)                                                                                         \
+    QUADS_16(F)                                                                                             \
+    F(64, 65, 66, 67, 256)                                                                                  \
+    F(68, 69, 70, 71, 272)                                                                                  \
+    F(72, 73, 74, 75, 288)                                                                                  \
+    F(76, 77, 78, 79, 304)                                                                                  \
+    F(80, 81, 82, 83, 320)                                                                                  \
+    F(84, 85, 86, 87, 336)                                                                                  \
+    F(88, 89, 90, 91, 352)                                                                                  \
+    F(92, 93, 94, 95, 368)                                                                                  \
+    F(96, 97, 98, 99, 384) F(100, 101, 102, 103, 400) F(104, 105, 106, 107, 416) F(108, 109, 110, 111, 432) \
+        F(112, 113, 114, 115, 448) F(116, 117, 118, 119, 464) F(120, 121, 122, 123, 480)                    \
+            F(124, 125, 126, 127, 496)
 #define QUAD_LOAD(a, b, c, d, at) \
     "ld.global.v4.b32 {d" #a ", d" #b ", d" #c ", d" #d "}, [address+" #at "];\n"
 #define QUAD_STORE(a, b, c, d, at) \
@@ -227,21 +229,11 @@ static void wgmma_launch(u8 *out, u8 *const *in)
     }                                                                                                   \
     static const struct wgmma_form NAME##_form = {                                                      \
         N, ELEMENT_##ED, ELEMENT_##EA, ELEMENT_##EB, RS, TA, TB, CASES, (const void *)NAME##_kernel};   \
-    static struct variant NAME##_variant = {                                                            \
-        #NAME,                                                                                          \
-        draw_wgmma,                                                                                     \
-        wgmma_launch,                                                                                   \
-        {CASES * WGMMA_IMAGE_BYTES(N), CASES * sizeof(struct wgmma_case),                               \
-         CASES * WGMMA_THREADS * 16 * (((ELEMENT_##ED == ELEMENT_F16 ? N / 4 : N / 2) + 3) / 4),        \
-         (RS)*CASES * WGMMA_THREADS * 16},                                                              \
-        CASES * WGMMA_THREADS * 4 * (ELEMENT_##ED == ELEMENT_F16 && N == 8 ? 2 : WGMMA_WORDS),          \
-        4,                                                                                              \
-        bits(),                                                                                         \
-        {UNUSED, UNUSED, UNUSED},                                                                       \
-        NULL,                                                                                           \
-        NULL,                                                                                           \
-        &NAME##_form};                                                                                  \
-    static const bool NAME##_added = variant_add(&NAME##_variant);
+    VARIANT(NAME, draw_wgmma, wgmma_launch, &NAME##_form,                                               \
+            CASES *WGMMA_THREADS * 4 * (ELEMENT_##ED == ELEMENT_F16 && N == 8 ? 2 : WGMMA_WORDS), 4,    \
+            CASES * WGMMA_IMAGE_BYTES(N), CASES * sizeof(struct wgmma_case),                            \
+            CASES * WGMMA_THREADS * 16 * (((ELEMENT_##ED == ELEMENT_F16 ? N / 4 : N / 2) + 3) / 4),     \
+            (RS)*CASES * WGMMA_THREADS * 16)
 
 #define FROM_SHARED    "%4"
 #define FROM_REGISTERS "{%7, %8, %9, %10}"
@@ -375,16 +367,5 @@ __global__ void wgmma_chain_kernel(u32 *out, const u8 *image, const struct wgmma
 }
 static const struct wgmma_form wgmma_chain_form = {
     8, ELEMENT_F32, ELEMENT_BF16, ELEMENT_BF16, 0, 0, 0, 16, (const void *)wgmma_chain_kernel};
-static struct variant wgmma_chain_variant = {
-    "wgmma_chain",
-    draw_wgmma,
-    wgmma_launch,
-    {16 * WGMMA_IMAGE_BYTES(8), 16 * sizeof(struct wgmma_case), 16 * WGMMA_THREADS * 16, 0},
-    16 * WGMMA_THREADS * 16,
-    4,
-    bits(),
-    {UNUSED, UNUSED, UNUSED},
-    NULL,
-    NULL,
-    &wgmma_chain_form};
-static const bool wgmma_chain_added = variant_add(&wgmma_chain_variant);
+VARIANT(wgmma_chain, draw_wgmma, wgmma_launch, &wgmma_chain_form, 16 * WGMMA_THREADS * 16, 4,
+        16 * WGMMA_IMAGE_BYTES(8), 16 * sizeof(struct wgmma_case), 16 * WGMMA_THREADS * 16)
