@@ -56,13 +56,14 @@ int tensor_map_encode_tiled(void *out, int type, u32 rank, void *address, const 
         if (d) m.stride[d - 1] = strides[d - 1];
         m.box_less_1[d] = (u8)(box[d] - 1);
         m.element_stride[d] = (u8)element_strides[d];
-        all *= box[d];
+        all *= box[d] / element_strides[d]; /* rounded down, unlike what a copy loads */
     }
     u32 inner = box[0] * sizes[type], width = 16u << swizzle;
     if (inner % 16) return invalid("the box is %u bytes wide; it must be a multiple of 16", inner);
     if (swizzle && inner > width)
         return invalid("the box is %u bytes wide; with this swizzle it may have at most %u", inner, width);
-    if (all >= 256 << 10) return invalid("a box of %llu bytes", (unsigned long long)all);
+    if (all > 228 << 10)
+        return invalid("the box has %llu bytes; it may have at most 228 KB", (unsigned long long)all);
     m.rank = (u8)rank;
     m.type = (u8)type;
     m.swizzle = (u8)swizzle;
