@@ -279,6 +279,51 @@ MULTICAST(bulk_multicast_all, 0x0f0f0f0f, false)
 MULTICAST(bulk_multicast_one, 0x01020408, false)
 MULTICAST(bulk_multicast_some, 0x0603090c, false)
 
+// Each block loads a box, or 1 KB without a map, into another block's memory, and that one's mbarrier tells it.
+__global__ void __cluster_dims__(BULK_CLUSTER, 1, 1)
+    remote_load_kernel(const __grid_constant__ struct tma_params p, u8 *out, const u8 *in, bool tensor)
+{
+    __shared__ __align__(1024) u8 tile[1024];
+    __shared__ __align__(8) u64 bar;
+    const u32 rank = blockIdx.x % BULK_CLUSTER, to = (rank + 3) % BULK_CLUSTER;
+    u32 tile_addr, bar_addr;
+    if (threadIdx.x == 0) {
+        bar_init(&bar, 1);
+        bar_expect(&bar, 1024);
+    }
+    cluster_sync();
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(tile_addr) : "r"(smem_addr(tile)), "r"(to));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(bar_addr) : "r"(smem_addr(&bar)), "r"(to));
+    if (threadIdx.x == 0 && tensor)
+        asm volatile(
+            "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
+            "[%4];" ::"r"(tile_addr),
+            "l"(&p.map), "r"(4), "r"(16 * blockIdx.x), "r"(bar_addr)
+            : "memory");
+    else if (threadIdx.x == 0)
+        asm volatile(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 1024, [%2];" ::"r"(
+                tile_addr),
+            "l"(in + 1024 * blockIdx.x), "r"(bar_addr)
+            : "memory");
+    const bool done = bar_wait(&bar, 0);
+    for (int i = threadIdx.x; i < 1024; i += blockDim.x) out[blockIdx.x * 1024 + i] = done ? tile[i] : 0xee;
+    cluster_sync();
+}
+static void remote_load_launch(u8 *out, u8 *const *in)
+{
+    const struct multicast_form *f = (const struct multicast_form *)running->about;
+    static struct tma_params p;
+    tma_map(&p.map, (const struct tma_case *)host_inputs[1], in[0]);
+    remote_load_kernel<<<2 * BULK_CLUSTER, 64>>>(p, out, in[0], f->tensor);
+}
+#define REMOTE_LOAD(NAME, TENSOR)                                                                     \
+    static const struct multicast_form NAME##_form = {0, TENSOR};                                     \
+    VARIANT(NAME, draw_multicast, remote_load_launch, &NAME##_form, 2 * BULK_CLUSTER * 1024, 4, 8192, \
+            sizeof(struct tma_case))
+REMOTE_LOAD(tma_load_for_another_block, true)
+REMOTE_LOAD(bulk_load_for_another_block, false)
+
 // A 2-d box in and out again, with the map as a parameter; the load's and the store's other spellings.
 __global__ void tma_param_kernel(const __grid_constant__ struct tma_params p, u8 *out, int form)
 {

@@ -19,6 +19,7 @@ struct wgmma_form {
     bool a_in_registers, a_transposed, b_transposed;
     int cases;
     const void *kernel;
+    u32 offset; // where the case's shared memory begins in the block's
 };
 
 // ---- The text of an instruction with N / 2 registers -----------------------------------------------------------------
@@ -34,20 +35,22 @@ struct wgmma_form {
     F(24, 25, 26, 27, 96)                                                                       \
     F(28, 29, 30, 31, 112)                                                                      \
     F(32, 33, 34, 35, 128)                                                                      \
-    F(36, 37, 38, 39, 144) F(40, 41, 42, 43, 160) F(44, 45, 46, 47, 176) F(48, 49, 50, 51, 192) \
-        F(52, 53, 54, 55, 208) F(56, 57, 58, 59, 224) F(60, 61, 62, 63, 240)
-#define QUADS_32(F)                                                                                         \
-    QUADS_16(F)                                                                                             \
-    F(64, 65, 66, 67, 256)                                                                                  \
-    F(68, 69, 70, 71, 272)                                                                                  \
-    F(72, 73, 74, 75, 288)                                                                                  \
-    F(76, 77, 78, 79, 304)                                                                                  \
-    F(80, 81, 82, 83, 320)                                                                                  \
-    F(84, 85, 86, 87, 336)                                                                                  \
-    F(88, 89, 90, 91, 352)                                                                                  \
-    F(92, 93, 94, 95, 368)                                                                                  \
-    F(96, 97, 98, 99, 384) F(100, 101, 102, 103, 400) F(104, 105, 106, 107, 416) F(108, 109, 110, 111, 432) \
-        F(112, 113, 114, 115, 448) F(116, 117, 118, 119, 464) F(120, 121, 122, 123, 480)                    \
+    F(36, 37, 38, 39, 144)                                                                      \
+    F(40, 41, 42, 43, 160) F(44, 45, 46, 47, 176) F(48, 49, 50, 51, 192) F(52, 53, 54, 55, 208) \
+        F(56, 57, 58, 59, 224) F(60, 61, 62, 63, 240)
+#define QUADS_32(F)                                                                      \
+    QUADS_16(F)                                                                          \
+    F(64, 65, 66, 67, 256)                                                               \
+    F(68, 69, 70, 71, 272)                                                               \
+    F(72, 73, 74, 75, 288)                                                               \
+    F(76, 77, 78, 79, 304)                                                               \
+    F(80, 81, 82, 83, 320)                                                               \
+    F(84, 85, 86, 87, 336)                                                               \
+    F(88, 89, 90, 91, 352)                                                               \
+    F(92, 93, 94, 95, 368)                                                               \
+    F(96, 97, 98, 99, 384)                                                               \
+    F(100, 101, 102, 103, 400) F(104, 105, 106, 107, 416) F(108, 109, 110, 111, 432)     \
+        F(112, 113, 114, 115, 448) F(116, 117, 118, 119, 464) F(120, 121, 122, 123, 480) \
             F(124, 125, 126, 127, 496)
 #define QUAD_LOAD(a, b, c, d, at) \
     "ld.global.v4.b32 {d" #a ", d" #b ", d" #c ", d" #d "}, [address+" #at "];\n"
@@ -195,7 +198,7 @@ __device__ static void wgmma_fold(u32 *out, const u32 *d, u32 count)
 static void wgmma_launch(u8 *out, u8 *const *in)
 {
     const struct wgmma_form *f = (const struct wgmma_form *)running->about;
-    const u32 bytes = (u32)WGMMA_IMAGE_BYTES(f->n);
+    const u32 bytes = (u32)WGMMA_IMAGE_BYTES(f->n) + f->offset;
     void *args[] = {&out, (void *)&in[0], (void *)&in[1], (void *)&in[2], (void *)&in[3]};
     CUDA_CHECK(cudaFuncSetAttribute(f->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
     CUDA_CHECK(cudaLaunchKernel(f->kernel, dim3((u32)f->cases), dim3(WGMMA_THREADS), args, bytes, 0));
@@ -307,6 +310,14 @@ WGMMA_FLOAT(f16_e5m2_e5m2, 32, F16, E5M2, E5M2, f16, e5m2, e5m2, "", "")
 WGMMA_MAJORS(f32_bf16_bf16, F32, BF16, f32, bf16)
 WGMMA_MAJORS(f32_f16_f16, F32, F16, f32, f16)
 WGMMA_MAJORS(f16_f16_f16, F16, F16, f16, f16)
+// An N that is not a whole number of the swizzle's rows
+#define WGMMA_PARTLY(N)                                                                           \
+    WGMMA(wgmma_n##N##_f32_bf16_bf16_tb, N, 16, F32, BF16, BF16, f32, bf16, bf16, "", 0, 0, 1, 8, \
+          FROM_SHARED, ", 1, 1, 0, 1")
+WGMMA_PARTLY(8)
+WGMMA_PARTLY(24)
+WGMMA_PARTLY(72)
+WGMMA_PARTLY(200)
 
 // ---- Integers ---------------------------------------------------------------------------------------------------------
 
@@ -337,11 +348,12 @@ EVERY_16TH_N(SWEEP_S8)
 // ---- Several products into one accumulator ----------------------------------------------------------------------------
 
 // Four of them, 32 bytes of K on each time, in three groups that are waited for one by one.
+template <u32 OFFSET>
 __global__ void wgmma_chain_kernel(u32 *out, const u8 *image, const struct wgmma_case *cases, u32 *d,
                                    const u32 *)
 {
     extern __shared__ __align__(1024) u8 smem[];
-    const u64 start = wgmma_fill(smem, image, WGMMA_IMAGE_BYTES(8));
+    const u64 start = wgmma_fill(smem + OFFSET, image, WGMMA_IMAGE_BYTES(8));
     const struct wgmma_case c = cases[blockIdx.x];
     d += (blockIdx.x * WGMMA_THREADS + threadIdx.x) * 4;
 #define CHAIN_PRODUCT(A, B, SCALE_D)                                                               \
@@ -365,7 +377,18 @@ __global__ void wgmma_chain_kernel(u32 *out, const u8 *image, const struct wgmma
     for (int i = 0; i < 4; i++) d[i] = __float_as_uint(sum[i]);
     wgmma_fold(out, d, 4);
 }
-static const struct wgmma_form wgmma_chain_form = {
-    8, ELEMENT_F32, ELEMENT_BF16, ELEMENT_BF16, 0, 0, 0, 16, (const void *)wgmma_chain_kernel};
-VARIANT(wgmma_chain, draw_wgmma, wgmma_launch, &wgmma_chain_form, 16 * WGMMA_THREADS * 16, 4,
-        16 * WGMMA_IMAGE_BYTES(8), 16 * sizeof(struct wgmma_case), 16 * WGMMA_THREADS * 16)
+#define WGMMA_CHAIN(NAME, OFFSET)                                                           \
+    static const struct wgmma_form NAME##_form = {8,                                        \
+                                                  ELEMENT_F32,                              \
+                                                  ELEMENT_BF16,                             \
+                                                  ELEMENT_BF16,                             \
+                                                  0,                                        \
+                                                  0,                                        \
+                                                  0,                                        \
+                                                  16,                                       \
+                                                  (const void *)wgmma_chain_kernel<OFFSET>, \
+                                                  OFFSET};                                  \
+    VARIANT(NAME, draw_wgmma, wgmma_launch, &NAME##_form, 16 * WGMMA_THREADS * 16, 4,       \
+            16 * WGMMA_IMAGE_BYTES(8), 16 * sizeof(struct wgmma_case), 16 * WGMMA_THREADS * 16)
+WGMMA_CHAIN(wgmma_chain, 0)
+WGMMA_CHAIN(wgmma_chain_high_in_shared_memory, 200 * 1024)
