@@ -25,40 +25,24 @@ struct wgmma_form {
 // ---- The text of an instruction with N / 2 registers -----------------------------------------------------------------
 
 // All of f(a, b, c, d, at) for four registers and the offset of the first in memory.
-#define QUADS_16(F)                                                                             \
-    F(0, 1, 2, 3, 0)                                                                            \
-    F(4, 5, 6, 7, 16)                                                                           \
-    F(8, 9, 10, 11, 32)                                                                         \
-    F(12, 13, 14, 15, 48)                                                                       \
-    F(16, 17, 18, 19, 64)                                                                       \
-    F(20, 21, 22, 23, 80)                                                                       \
-    F(24, 25, 26, 27, 96)                                                                       \
-    F(28, 29, 30, 31, 112)                                                                      \
-    F(32, 33, 34, 35, 128)                                                                      \
-    F(36, 37, 38, 39, 144)                                                                      \
-    F(40, 41, 42, 43, 160) F(44, 45, 46, 47, 176) F(48, 49, 50, 51, 192) F(52, 53, 54, 55, 208) \
-        F(56, 57, 58, 59, 224) F(60, 61, 62, 63, 240)
-#define QUADS_32(F)                                                                      \
-    QUADS_16(F)                                                                          \
-    F(64, 65, 66, 67, 256)                                                               \
-    F(68, 69, 70, 71, 272)                                                               \
-    F(72, 73, 74, 75, 288)                                                               \
-    F(76, 77, 78, 79, 304)                                                               \
-    F(80, 81, 82, 83, 320)                                                               \
-    F(84, 85, 86, 87, 336)                                                               \
-    F(88, 89, 90, 91, 352)                                                               \
-    F(92, 93, 94, 95, 368)                                                               \
-    F(96, 97, 98, 99, 384)                                                               \
-    F(100, 101, 102, 103, 400) F(104, 105, 106, 107, 416) F(108, 109, 110, 111, 432)     \
-        F(112, 113, 114, 115, 448) F(116, 117, 118, 119, 464) F(120, 121, 122, 123, 480) \
-            F(124, 125, 126, 127, 496)
+// clang-format off
+#define QUADS(F)                                                                                                 \
+    F(0, 1, 2, 3, 0) F(4, 5, 6, 7, 16) F(8, 9, 10, 11, 32) F(12, 13, 14, 15, 48)                                 \
+    F(16, 17, 18, 19, 64) F(20, 21, 22, 23, 80) F(24, 25, 26, 27, 96) F(28, 29, 30, 31, 112)                     \
+    F(32, 33, 34, 35, 128) F(36, 37, 38, 39, 144) F(40, 41, 42, 43, 160) F(44, 45, 46, 47, 176)                  \
+    F(48, 49, 50, 51, 192) F(52, 53, 54, 55, 208) F(56, 57, 58, 59, 224) F(60, 61, 62, 63, 240)                  \
+    F(64, 65, 66, 67, 256) F(68, 69, 70, 71, 272) F(72, 73, 74, 75, 288) F(76, 77, 78, 79, 304)                  \
+    F(80, 81, 82, 83, 320) F(84, 85, 86, 87, 336) F(88, 89, 90, 91, 352) F(92, 93, 94, 95, 368)                  \
+    F(96, 97, 98, 99, 384) F(100, 101, 102, 103, 400) F(104, 105, 106, 107, 416) F(108, 109, 110, 111, 432)      \
+    F(112, 113, 114, 115, 448) F(116, 117, 118, 119, 464) F(120, 121, 122, 123, 480) F(124, 125, 126, 127, 496)
+// clang-format on
 #define QUAD_LOAD(a, b, c, d, at) \
     "ld.global.v4.b32 {d" #a ", d" #b ", d" #c ", d" #d "}, [address+" #at "];\n"
 #define QUAD_STORE(a, b, c, d, at) \
     "st.global.v4.b32 [address+" #at "], {d" #a ", d" #b ", d" #c ", d" #d "};\n"
 #define QUAD_NAMES(a, b, c, d, at) "d" #a ",d" #b ",d" #c ",d" #d ","
-static constexpr char wgmma_loads[] = QUADS_32(QUAD_LOAD), wgmma_stores[] = QUADS_32(QUAD_STORE),
-                      wgmma_registers[] = QUADS_32(QUAD_NAMES);
+static constexpr char wgmma_loads[] = QUADS(QUAD_LOAD), wgmma_stores[] = QUADS(QUAD_STORE),
+                      wgmma_registers[] = QUADS(QUAD_NAMES);
 
 // The beginning of TEXT up to the COUNTth C, less the last LESS characters, for asm's "C".
 constexpr size_t text_until(const char *text, char c, int count)
