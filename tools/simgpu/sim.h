@@ -114,9 +114,11 @@ struct function {
     struct param *params,
         *results; /* formal ones: offsets in the parameter buffer, or in the .param variables */
     u32 param_count, result_count;
-    u32 max_threads; /* .maxntid / .reqntid product, or 1024 */
-    u32 cluster[3];  /* .reqnctapercluster, or 0 */
-    bool calls;      /* calls functions: needs stack */
+    u32 max_threads;   /* .maxntid / .reqntid product, or 1024 */
+    u32 min_blocks;    /* .minnctapersm, or 0 */
+    u32 max_registers; /* .maxnreg, or 0 */
+    u32 cluster[3];    /* .reqnctapercluster, or 0 */
+    bool calls;        /* calls functions: needs stack */
     const struct touched *
         *touched;     /* registers of each instruction, when the function has wgmma: exec/wgmma.h */
     bool async_reads; /* has instructions that read shared memory through the async proxy */

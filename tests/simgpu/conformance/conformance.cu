@@ -1,13 +1,19 @@
 // What a real GPU computes, instruction by instruction, and whether this device computes the same.
 //
-//     conformance --record DIR [NAME]   run every variant and write its output bits to DIR/NAME.bin
-//     conformance --check DIR [NAME]    run every variant and compare with the recording, bit for bit, or for the
+//     conformance --record DIR [WHICH]  run every variant and write its output bits to DIR/NAME.bin
+//     conformance --check DIR [WHICH]   run every variant and compare with the recording, bit for bit, or for the
 //                                       approximations within the error that PTX allows
-//     conformance --list                the variants, and how each is compared
+//     conformance --list [WHICH]        the variants, what kind each is of, and how it is compared
+//
+// WHICH is the name of a variant, or of a kind: all in one of the files below. --record leaves alone what DIR has already,
+// and stops at the first variant that fails, since that may take the context with it: DIR/NAME.part stays behind, and the
+// next run goes on after it. So a variant that hangs costs no other one (record.sh).
 //
 // Only outputs are recorded. Inputs are drawn again each time: check.h's generator (splitmix64, seeded with a hash of the
 // variant's name) and its `draw`, after every combination of special values. A recording starts with a 64-bit hash of the
 // inputs, so that a changed generator is noticed. Recordings of an H200 are in h200.tar.gz; record.sh makes them.
+#include <dirent.h>
+
 #include "../check.h"
 
 enum { MAX_INPUTS = 4 };
@@ -48,18 +54,52 @@ struct variant {
     struct rule rule;
     enum input_kind kinds[3]; // scalar variants: what a, b and c are
     struct variant *next;
+    const char *kind;
+    const void *about; // what `draw` and `launch` of this kind know of it
 };
 static struct variant *first_variant, **last_variant = &first_variant;
+static const char *current_kind;
 
+static bool kind_begin(const char *kind)
+{
+    current_kind = kind;
+    return true;
+}
 static bool variant_add(struct variant *v)
 {
+    v->kind = current_kind;
     *last_variant = v;
     last_variant = &v->next;
     return true;
 }
 
+// A variant whose results are bits: its sizes are those of an element, of the output and of the inputs.
+#define VARIANT(NAME, DRAW, LAUNCH, ABOUT, OUT_BYTES, ELEMENT_BYTES, ...)                               \
+    static struct variant NAME##_variant = {#NAME,     DRAW,          LAUNCH, {__VA_ARGS__},            \
+                                            OUT_BYTES, ELEMENT_BYTES, bits(), {UNUSED, UNUSED, UNUSED}, \
+                                            NULL,      NULL,          ABOUT};                           \
+    static const bool NAME##_added = variant_add(&NAME##_variant);
+
+// The variant that runs, and its inputs on the host, for a `launch` that has more to do than to start a kernel.
+static const struct variant *running;
+static u8 **host_inputs;
+
+static const bool scalar_kind = kind_begin("scalar");
 #include "scalar.cuh"
+static const bool tensor_kind = kind_begin("tensor");
 #include "tensor.cuh"
+static const bool wgmma_kind = kind_begin("wgmma");
+#include "wgmma.cuh"
+static const bool mbarrier_kind = kind_begin("mbarrier");
+#include "mbarrier.cuh"
+static const bool tma_kind = kind_begin("tma");
+#include "tma.cuh"
+static const bool bulk_kind = kind_begin("bulk");
+#include "bulk.cuh"
+static const bool cluster_kind = kind_begin("cluster");
+#include "cluster.cuh"
+static const bool encode_kind = kind_begin("encode");
+#include "encode.cuh"
 
 // ---- Comparing -------------------------------------------------------------------------------------------------------
 
@@ -140,14 +180,52 @@ static bool compare(const struct variant *v, u8 *const *inputs, const u8 *got, c
 
 // ---- Running ---------------------------------------------------------------------------------------------------------
 
+// Writes the recording, first as .part.
+static bool write_recording(const char *folder, const char *name, u64 hash, const u8 *out, size_t bytes)
+{
+    char part[4096], path[4096];
+    snprintf(part, sizeof part, "%s/%s.part", folder, name);
+    snprintf(path, sizeof path, "%s/%s.bin", folder, name);
+    FILE *file = fopen(part, "wb");
+    bool ok = file && fwrite(&hash, sizeof hash, 1, file) == 1 && fwrite(out, bytes, 1, file) == 1;
+    if (file && fclose(file)) ok = false;
+    if (ok && rename(part, path)) ok = false;
+    if (!ok) printf("%s: cannot write %s\n", name, path);
+    return ok;
+}
+
+static bool check_recording(const char *folder, const struct variant *v, u64 hash, u8 *const *inputs,
+                            const u8 *out)
+{
+    u8 *const recorded = (u8 *)malloc(v->out_bytes);
+    u64 recorded_hash = 0;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s.bin", folder, v->name);
+    FILE *file = fopen(path, "rb");
+    bool ok = false;
+    if (!file)
+        printf("%s: cannot open %s\n", v->name, path);
+    else if (fread(&recorded_hash, sizeof hash, 1, file) != 1 || fread(recorded, v->out_bytes, 1, file) != 1)
+        printf("%s: %s is truncated\n", v->name, path);
+    else if (recorded_hash != hash)
+        printf("%s: was recorded for other inputs; record again\n", v->name);
+    else
+        ok = compare(v, inputs, out, recorded);
+    if (file) fclose(file);
+    free(recorded);
+    return ok;
+}
+
 static bool run(const struct variant *v, const char *folder, bool record)
 {
     u8 *host[MAX_INPUTS] = {}, *device[MAX_INPUTS] = {}, *out_gmem;
-    u8 *const out = (u8 *)malloc(v->out_bytes), *const recorded = (u8 *)malloc(v->out_bytes);
+    u8 *const out = (u8 *)malloc(v->out_bytes);
+    running = v;
+    host_inputs = host;
     random_state = hash_bytes(0xcbf29ce484222325ull, (const u8 *)v->name, strlen(v->name));
     for (int k = 0; k < MAX_INPUTS; k++) host[k] = (u8 *)calloc(1, v->input_bytes[k] + 1);
     v->draw(v, host);
-    u64 hash = 0xcbf29ce484222325ull, recorded_hash = 0;
+    u64 hash = 0xcbf29ce484222325ull;
     for (int k = 0; k < MAX_INPUTS; k++) {
         hash = hash_bytes(hash, host[k], v->input_bytes[k]);
         CUDA_CHECK(cudaMalloc((void **)&device[k], v->input_bytes[k] + 16));
@@ -159,58 +237,100 @@ static bool run(const struct variant *v, const char *folder, bool record)
     bool ok = launched(v->name);
     if (ok) {
         CUDA_CHECK(cudaMemcpy(out, out_gmem, v->out_bytes, cudaMemcpyDeviceToHost));
-        char path[4096];
-        snprintf(path, sizeof path, "%s/%s.bin", folder, v->name);
-        FILE *file = fopen(path, record ? "wb" : "rb");
-        if (!file) {
-            printf("%s: cannot open %s\n", v->name, path);
-            ok = false;
-        } else if (record) {
-            ok = fwrite(&hash, sizeof hash, 1, file) == 1 && fwrite(out, v->out_bytes, 1, file) == 1;
-            if (!ok) printf("%s: cannot write %s\n", v->name, path);
-        } else if (fread(&recorded_hash, sizeof hash, 1, file) != 1 ||
-                   fread(recorded, v->out_bytes, 1, file) != 1) {
-            printf("%s: %s is truncated\n", v->name, path);
-            ok = false;
-        } else if (recorded_hash != hash) {
-            printf("%s: was recorded for other inputs; record again\n", v->name);
-            ok = false;
-        } else {
-            ok = compare(v, host, out, recorded);
-        }
-        if (file && fclose(file)) ok = false;
+        ok = record ? write_recording(folder, v->name, hash, out, v->out_bytes)
+                    : check_recording(folder, v, hash, host, out);
     }
     for (int k = 0; k < MAX_INPUTS; k++) {
         free(host[k]);
-        CUDA_CHECK(cudaFree(device[k]));
+        cudaFree(device[k]); // fails when the kernel has: that is known
     }
-    CUDA_CHECK(cudaFree(out_gmem));
+    cudaFree(out_gmem);
     free(out);
-    free(recorded);
     return ok;
+}
+
+// Whether there is DIR/NAME with this ending.
+static bool exists(const char *folder, const char *name, const char *ending)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s%s", folder, name, ending);
+    FILE *file = fopen(path, "rb");
+    if (file) fclose(file);
+    return file;
+}
+
+// Records one more variant, or finds that it is not to be: already there, or known to fail.
+static bool record_one(const struct variant *v, const char *folder)
+{
+    if (exists(folder, v->name, ".bin") || exists(folder, v->name, ".part")) return true;
+    char part[4096];
+    snprintf(part, sizeof part, "%s/%s.part", folder, v->name);
+    FILE *file = fopen(part, "wb");
+    if (file) fclose(file);
+    return run(v, folder, true);
+}
+
+// How many recordings in the folder are of no variant; each is named.
+static int strangers(const char *folder)
+{
+    int count = 0;
+    DIR *dir = opendir(folder);
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        const char *dot = strrchr(entry->d_name, '.');
+        if (!dot || strcmp(dot, ".bin")) continue;
+        const struct variant *v = first_variant;
+        while (v && (strlen(v->name) != (size_t)(dot - entry->d_name) ||
+                     strncmp(v->name, entry->d_name, strlen(v->name))))
+            v = v->next;
+        if (v) continue;
+        printf("%s: there is no such variant\n", entry->d_name);
+        count++;
+    }
+    if (dir) closedir(dir);
+    return count;
+}
+
+static bool chosen(const struct variant *v, const char *which)
+{
+    return !which || !strcmp(which, v->name) || !strcmp(which, v->kind);
+}
+
+static int list(const char *which)
+{
+    for (const struct variant *v = first_variant; v; v = v->next) {
+        if (!chosen(v, which)) continue;
+        if (!v->rule.exponent_bits)
+            printf("%s: %s, bits\n", v->name, v->kind);
+        else
+            printf("%s: %s, ulp(%g), absolute %g\n", v->name, v->kind, v->rule.ulps, v->rule.absolute);
+    }
+    return 0;
 }
 
 int main(int argc, char **argv)
 {
-    if (argc == 2 && !strcmp(argv[1], "--list")) {
-        for (const struct variant *v = first_variant; v; v = v->next) {
-            if (!v->rule.exponent_bits)
-                printf("%s: bits\n", v->name);
-            else
-                printf("%s: ulp(%g), absolute %g\n", v->name, v->rule.ulps, v->rule.absolute);
-        }
-        return 0;
-    }
+    if ((argc == 2 || argc == 3) && !strcmp(argv[1], "--list")) return list(argc == 3 ? argv[2] : NULL);
     const bool record = argc >= 3 && !strcmp(argv[1], "--record");
     if (argc < 3 || argc > 4 || !(record || !strcmp(argv[1], "--check"))) {
-        fprintf(stderr, "usage: conformance --record DIR [NAME] | --check DIR [NAME] | --list\n");
+        fprintf(
+            stderr,
+            "usage: conformance --record DIR [NAME|KIND] | --check DIR [NAME|KIND] | --list [NAME|KIND]\n");
         return 2;
     }
-    int good = 0, bad = 0;
+    int good = 0, bad = 0, of_kind = 0;
     for (const struct variant *v = first_variant; v; v = v->next) {
-        if (argc == 4 && strcmp(argv[3], v->name)) continue;
-        *(run(v, argv[2], record) ? &good : &bad) += 1;
+        if (chosen(v, argc == 4 ? argv[3] : NULL)) {
+            const bool ok = record ? record_one(v, argv[2]) : run(v, argv[2], false);
+            *(ok ? &good : &bad) += 1;
+            of_kind += ok;
+            if (record && !ok) return 3;
+        }
+        if (!v->next || strcmp(v->kind, v->next->kind)) {
+            if (of_kind) printf("%s: %d variants\n", v->kind, of_kind);
+            of_kind = 0;
+        }
     }
+    if (!record && argc == 3) bad += strangers(argv[2]);
     printf("conformance: %d variants %s, %d %s\n", good, record ? "recorded" : "ok", bad,
            record ? "failed" : "differ");
     return bad != 0 || good == 0;

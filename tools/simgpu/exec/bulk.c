@@ -32,9 +32,27 @@
 static const struct {
     u8 bytes;
     enum type type;
-} elements[] = {{1, T_U8},  {2, T_U16}, {4, T_U32},  {4, T_S32}, {8, T_U64}, {8, T_S64}, {2, T_F16},
-                {4, T_F32}, {8, T_F64}, {2, T_BF16}, {4, T_F32}, {4, T_F32}, {4, T_F32}};
+    const char *name;
+} elements[] = {{1, T_U8, "UINT8"},        {2, T_U16, "UINT16"},      {4, T_U32, "UINT32"},
+                {4, T_S32, "INT32"},       {8, T_U64, "UINT64"},      {8, T_S64, "INT64"},
+                {2, T_F16, "FLOAT16"},     {4, T_F32, "FLOAT32"},     {8, T_F64, "FLOAT64"},
+                {2, T_BF16, "BFLOAT16"},   {4, T_F32, "FLOAT32_FTZ"}, {4, T_F32, "TFLOAT32"},
+                {4, T_F32, "TFLOAT32_FTZ"}};
 enum { MAP_FLOAT32_FTZ = 10, MAP_TFLOAT32 = 11, MAP_TFLOAT32_FTZ = 12 };
+
+/* Whether there is a reduction of such elements: PTX's table for cp.reduce.async.bulk, where and, or, xor are for b32 and b64.
+ * An H200 takes s32 for the one and u64, but not s64, for the other. */
+static bool reduces(enum atomic_op op, enum type t)
+{
+    switch (op) {
+    case OP_ADD: return t != T_U8 && t != T_U16 && t != T_S64;
+    case OP_MIN:
+    case OP_MAX: return t != T_U8 && t != T_U16 && t != T_F32 && t != T_F64;
+    case OP_INC:
+    case OP_DEC: return t == T_U32;
+    default: return t == T_U32 || t == T_S32 || t == T_U64;
+    }
+}
 
 static u32 box_rows(const struct tensor_map *m)
 {
@@ -144,6 +162,22 @@ static void poison(const struct bulk *c)
     }
 }
 
+/* A part of c's data in its place, or combined with what is there. */
+static void put(const struct bulk *c, u8 *to, const u8 *from, u32 bytes)
+{
+    enum type t = (enum type)c->type;
+    bool keeps = t == T_F32 && c->map.type != MAP_FLOAT32_FTZ && c->map.type != MAP_TFLOAT32_FTZ;
+    if (c->op < 0) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    for (u32 k = 0; k < bytes; k += type_bytes(t)) {
+        u64 v = 0;
+        memcpy(&v, from + k, type_bytes(t));
+        atomic_update(to + k, (enum atomic_op)c->op, t, keeps, v);
+    }
+}
+
 void bulk_land(struct warp *w, const struct inst *in, struct bulk *c)
 {
     static const u8 ff[256 * 8] = {[0 ... 256 * 8 - 1] = 0xff};
@@ -156,12 +190,12 @@ void bulk_land(struct warp *w, const struct inst *in, struct bulk *c)
     FOR_PIECES(c, row, k)
     {
         u32 at = piece(c, row, k), n = run_of(c, k);
-        for (u32 done = 0; done < n; done += sizeof ff) {
+        for (u32 done = 0; done < n && c->op < 0; done += sizeof ff) {
             u32 part = n - done < sizeof ff ? n - done : (u32)sizeof ff;
             if (memcmp(shared + at + done, ff, part) != 0)
                 copy_fault(w, in, c, "the destination was written");
         }
-        memcpy(shared + at, c->data + row * c->row_bytes + k, n);
+        put(c, shared + at, c->data + row * c->row_bytes + k, n);
         proxy_wrote(c->block, at, n, WRITER_ASYNC);
     }
     free(c);
@@ -229,6 +263,10 @@ static void read_map(struct warp *w, const struct inst *in, u32 lane, const stru
     c->swizzle = m->swizzle;
     c->pitch = m->swizzle ? 16u << m->swizzle : c->row_bytes;
     c->type = (u8)elements[m->type].type;
+    if (f->op >= 0 && !reduces((enum atomic_op)f->op, elements[m->type].type))
+        fault(w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION,
+              "there is no such reduction of the tensor map's elements, which are %s",
+              elements[m->type].name);
 }
 
 /* Everything but the data. Room for `bytes` bytes of it is made by the caller, who knows the box only now. */
@@ -280,7 +318,7 @@ static void send(struct warp *w, const struct inst *in, const struct bulk *c, st
     struct bulk *k = keep_copy(c);
     memcpy(k->data, c->data, c->bytes);
     k->block = block;
-    poison(k);
+    if (k->op < 0) poison(k); /* what it is combined with stays until then */
     async_attach(w, in, m, k);
 }
 
@@ -373,29 +411,11 @@ static void check_source(struct warp *w, const struct inst *in, struct bulk *c)
     c->issued = 0;
 }
 
-static void write_bytes(struct warp *w, const struct inst *in, const struct bulk *c, u64 to, const u8 *from,
-                        u32 bytes)
-{
-    u8 *p = global_pointer(w, in, c->lane, to, bytes, true);
-    enum type t = (enum type)c->type;
-    u32 size = type_bytes(t);
-    bool keeps = t == T_F32 && c->map.type != MAP_FLOAT32_FTZ;
-    if (c->op < 0) {
-        memcpy(p, from, bytes);
-        return;
-    }
-    for (u32 k = 0; k < bytes; k += size) {
-        u64 v = 0;
-        memcpy(&v, from + k, size);
-        atomic_update(p + k, (enum atomic_op)c->op, t, keeps, v);
-    }
-}
-
 static void write_out(struct warp *w, const struct inst *in, const struct bulk *c)
 {
     const struct tensor_map *m = &c->map;
     if (!m->rank) {
-        write_bytes(w, in, c, c->global, c->data, c->bytes);
+        put(c, global_pointer(w, in, c->lane, c->global, c->bytes, true), c->data, c->bytes);
         return;
     }
     /* Dimension 0 ends only at the next multiple of 16 bytes: measured on an H200. */
@@ -407,7 +427,8 @@ static void write_out(struct warp *w, const struct inst *in, const struct bulk *
         a;
     for (u32 row = 0; row < c->rows && bytes; row++)
         if (row_address(c, row, &a))
-            write_bytes(w, in, c, a + begin, c->data + row * c->row_bytes, (u32)bytes);
+            put(c, global_pointer(w, in, c->lane, a + begin, bytes, true), c->data + row * c->row_bytes,
+                (u32)bytes);
 }
 
 /* Ends the groups of these lanes but for the latest `pending`; with `reads_only`, only their sources are free again. */
@@ -537,7 +558,8 @@ bool lower_bulk(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
     }
     enum space to = shared_space(spaces[0]), from = shared_space(spaces[1]);
     f->direction = to == SPACE_GENERIC ? STORE : from == SPACE_GENERIC ? LOAD : FROM_SHARED;
-    if (f->op >= 0 && f->direction != STORE) return refuse(lo, p, "a reduction into shared memory");
+    if (f->op >= 0 && (f->direction == LOAD || (f->tensor && f->direction != STORE)))
+        return refuse(lo, p, "a reduction from global memory");
     if (f->direction == STORE && from == SPACE_GENERIC) return refuse(lo, p, "this form of cp.async.bulk");
     if (f->op >= 0 && f->type == T_NONE && !f->tensor) return refuse(lo, p, "it has no type");
     const struct ptx_operand *shared = &p->op[f->direction == STORE], *other = &p->op[f->direction != STORE];

@@ -489,7 +489,9 @@ static void exec_setmaxnreg(struct warp *w, const struct inst *in, u32 mask)
         if (!mask) return;
     }
     if (!w->registers) {
-        w->registers = 65536 / b->launch->kernel->max_threads / 8 * 8;
+        const struct function *k = b->launch->kernel;
+        u32 blocks = k->min_blocks ? k->min_blocks : 1;
+        w->registers = k->max_registers ? k->max_registers : 65536 / (k->max_threads * blocks) / 8 * 8;
         if (w->registers > 248) w->registers = 248;
     }
     if (in->flags ? want < w->registers : want > w->registers)

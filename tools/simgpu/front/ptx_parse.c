@@ -685,8 +685,11 @@ static void parse_function(struct parser *p, bool kernel)
             f->fn->max_threads = parse_extent(p, ignored);
         else if (accept_word(p, ".reqnctapercluster"))
             parse_extent(p, f->fn->cluster);
-        else if (accept_word(p, ".minnctapersm") || accept_word(p, ".maxnreg") ||
-                 accept_word(p, ".maxclusterrank") || accept_word(p, ".minnctapercluster") ||
+        else if (accept_word(p, ".minnctapersm"))
+            f->fn->min_blocks = (u32)expect_integer(p);
+        else if (accept_word(p, ".maxnreg"))
+            f->fn->max_registers = (u32)expect_integer(p);
+        else if (accept_word(p, ".maxclusterrank") || accept_word(p, ".minnctapercluster") ||
                  accept_word(p, ".abi_preserve") || accept_word(p, ".abi_preserve_control"))
             expect_integer(p);
         else if (accept_word(p, ".pragma"))

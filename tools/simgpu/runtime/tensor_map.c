@@ -26,10 +26,8 @@ int tensor_map_encode_tiled(void *out, int type, u32 rank, void *address, const 
 {
     static const u8 sizes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
     struct tensor_map m = {.magic = TENSOR_MAP_MAGIC, .address = (u64)(uintptr_t)address};
-    (void)l2;
     if (!out || !dims || !box || !element_strides || (rank > 1 && !strides))
         return invalid("a NULL argument");
-    if ((uintptr_t)out % 64) return invalid("the map itself must lie on a multiple of 64 bytes");
     if (rank < 1 || rank > MAX_RANK) return invalid("rank %u; it must be 1 to 5", rank);
     if (type < 0 || type >= (int)sizeof sizes) return invalid("data type %d", type);
     if (interleave != CU_TENSOR_MAP_INTERLEAVE_NONE) {
@@ -42,7 +40,8 @@ int tensor_map_encode_tiled(void *out, int type, u32 rank, void *address, const 
     bool is_float = type >= CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     if (fill < 0 || fill > 1 || (fill && !is_float))
         return invalid("out-of-bounds fill %d for data type %d", fill, type);
-    if (!address || m.address % 16) return invalid("global address %p; it must be a multiple of 16", address);
+    if (l2 < 0 || l2 > CU_TENSOR_MAP_L2_PROMOTION_L2_256B) return invalid("L2 promotion %d", l2);
+    if (m.address % 16) return invalid("global address %p; it must be a multiple of 16", address);
     u64 all = sizes[type];
     for (u32 d = 0; d < rank; d++) {
         if (!dims[d] || dims[d] > 1ull << 32)
@@ -57,13 +56,14 @@ int tensor_map_encode_tiled(void *out, int type, u32 rank, void *address, const 
         if (d) m.stride[d - 1] = strides[d - 1];
         m.box_less_1[d] = (u8)(box[d] - 1);
         m.element_stride[d] = (u8)element_strides[d];
-        all *= box[d];
+        all *= box[d] / element_strides[d]; /* rounded down, unlike what a copy loads */
     }
     u32 inner = box[0] * sizes[type], width = 16u << swizzle;
     if (inner % 16) return invalid("the box is %u bytes wide; it must be a multiple of 16", inner);
     if (swizzle && inner > width)
         return invalid("the box is %u bytes wide; with this swizzle it may have at most %u", inner, width);
-    if (all >= 256 << 10) return invalid("a box of %llu bytes", (unsigned long long)all);
+    if (all > 228 << 10)
+        return invalid("the box has %llu bytes; it may have at most 228 KB", (unsigned long long)all);
     m.rank = (u8)rank;
     m.type = (u8)type;
     m.swizzle = (u8)swizzle;
