@@ -29,6 +29,14 @@ broken() {
     done
 }
 
+@test "simgpu: tensor cores add up as the plain model does, bit for bit, whatever the numbers" {
+    local seed
+    for seed in 1 2 3; do
+        run -0 "$ROOT/build/tests/simgpu/model/accumulate" 300 "$seed"
+        assert_output "accumulate: 1228800 products, 0 wrong"
+    done
+}
+
 @test "simgpu: mma.sync multiplies every shape and type" { checks mma; }
 
 @test "simgpu: --exact-mma multiplies every shape and type too" {
