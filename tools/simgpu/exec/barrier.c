@@ -18,28 +18,39 @@ static u32 reduction(const struct barrier *bar, enum barrier_action action)
     return action == BAR_POPC ? bar->popc : action == BAR_AND ? bar->all : bar->any;
 }
 
+/* bar.red: its result, for a split that the barrier lets go. */
+static void write_reduction(const struct barrier *bar, const struct split *s)
+{
+    const struct inst *in = &s->frame->fn->code[s->pc - 1];
+    if (in->flags < BAR_POPC) return;
+    u32 value = reduction(bar, in->flags), *d = (u32 *)(s->frame->regs + (in->d & BANK_OFFSET));
+    if (in->flags != BAR_POPC)
+        *d = value ? *d | s->mask : *d & ~s->mask;
+    else
+        for (u32 lane = 0; lane < LANES; lane++)
+            if (s->mask >> lane & 1) d[lane] = value;
+}
+
 void barrier_check(struct block *b, u32 id)
 {
     struct barrier *bar = &b->barriers[id];
     if (!bar->arrived || !complete(b, bar)) return;
-    for (u32 k = 0; k < b->warp_count; k++)
-        for (s32 i = 0; i < b->warps[k].split_count; i++) {
-            struct warp *w = &b->warps[k];
+    for (u32 k = 0; k < b->warp_count; k++) {
+        struct warp *w = &b->warps[k];
+        u64 released = 0;
+        for (s32 i = 0; i < w->split_count; i++) {
             struct split *s = &w->splits[i];
             if (s->state != SPLIT_WAIT_BARRIER || s->barrier != id) continue;
             s->state = SPLIT_READY;
-            const struct inst *in = &s->frame->fn->code[s->pc - 1];
-            if (in->flags < BAR_POPC) continue;
-            u32 value = reduction(bar, in->flags);
-            if (in->flags == BAR_POPC) {
-                u32 *d = (u32 *)(s->frame->regs + (in->d & BANK_OFFSET));
-                for (u32 lane = 0; lane < LANES; lane++)
-                    if (s->mask >> lane & 1) d[lane] = value;
-            } else {
-                u32 *d = (u32 *)(s->frame->regs + (in->d & BANK_OFFSET));
-                *d = value ? *d | s->mask : *d & ~s->mask;
-            }
+            write_reduction(bar, s);
+            released |= 1ull << i;
+            for (u64 before = released & ~(1ull << i); before; before &= before - 1)
+                if (warp_join(w, __builtin_ctzll(before), i)) {
+                    released &= ~(1ull << i);
+                    break;
+                }
         }
+    }
     *bar = (struct barrier){0};
     proxy_synced(b);
     b->last_barrier = b->clock;
