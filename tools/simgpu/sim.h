@@ -118,9 +118,9 @@ struct function {
     u32 cluster[3];  /* .reqnctapercluster, or 0 */
     bool calls;      /* calls functions: needs stack */
     const struct touched *
-        *touched;     /* registers of each instruction, when the function has wgmma: exec/wgmma.h */
-    bool async_reads; /* has instructions that read shared memory through the async proxy */
-    bool refused;     /* lowering met something unsupported; `why` says what and where */
+        *touched;          /* registers of each instruction, when the function has wgmma: exec/wgmma.h */
+    bool uses_async_proxy; /* has instructions that reach shared memory through it */
+    bool refused;          /* lowering met something unsupported; `why` says what and where */
     char *why;
     struct counter **counters; /* with --profile: for each worker, one for each instruction */
 };
@@ -229,6 +229,7 @@ struct warp {
     u32 live;                  /* lanes that have not exited */
     u32 cluster_arrived;       /* lanes that have arrived at barrier.cluster and not waited yet */
     u64 cluster_phase[LANES];  /* the phase they arrived in */
+    u32 cluster_released;      /* when it last arrived with .release, by the block's clock */
     s32 current;               /* index of the running split */
     u8 *local;                 /* local memory: 32 x block->launch->local_bytes, lane after lane */
     u8 *special;               /* BANK_SPECIAL storage */
@@ -322,6 +323,7 @@ struct block {
     u32 register_pool;         /* registers that setmaxnreg.dec has freed */
     u32 visitors;              /* ranks that have read this block's shared memory since they last met it */
     struct block_async *async; /* mbarriers: exec/async.c */
+    u32 in_flight;             /* bulk copies into its shared memory that have not landed */
     u32 *stamps, clock, last_sync, covered, init_fence, last_barrier,
         fenced[MAX_WARPS]; /* who wrote shared memory when: exec/proxy.h */
 };

@@ -105,36 +105,32 @@ __device__ static u64 fill(const uint4 *image)
             : "memory");                                                                                     \
     }
 
-// X(N, registers of D, ...) for every N, with D of 32 bits, of 16, and of integers, which have fewer.
-#define EVERY_N(X, ...)                                                                                  \
-    X(8, R4, __VA_ARGS__)                                                                                \
-    X(16, R8, __VA_ARGS__) X(24, R12, __VA_ARGS__) X(32, R16, __VA_ARGS__) X(40, R20, __VA_ARGS__)       \
-        X(56, R28, __VA_ARGS__) X(72, R36, __VA_ARGS__) X(88, R44, __VA_ARGS__) X(104, R52, __VA_ARGS__) \
-            X(120, R60, __VA_ARGS__) X(136, R68, __VA_ARGS__) X(152, R76, __VA_ARGS__)                   \
-                X(168, R84, __VA_ARGS__) X(184, R92, __VA_ARGS__) X(200, R100, __VA_ARGS__)              \
-                    X(216, R108, __VA_ARGS__) X(232, R116, __VA_ARGS__) X(248, R124, __VA_ARGS__)        \
-                        MULTIPLES_OF_16(X, __VA_ARGS__)
-#define MULTIPLES_OF_16(X, ...)                                                                             \
-    X(48, R24, __VA_ARGS__)                                                                                 \
-    X(64, R32, __VA_ARGS__) X(80, R40, __VA_ARGS__) X(96, R48, __VA_ARGS__) X(112, R56, __VA_ARGS__)        \
-        X(128, R64, __VA_ARGS__) X(144, R72, __VA_ARGS__) X(160, R80, __VA_ARGS__) X(176, R88, __VA_ARGS__) \
-            X(192, R96, __VA_ARGS__) X(208, R104, __VA_ARGS__) X(224, R112, __VA_ARGS__)                    \
-                X(240, R120, __VA_ARGS__) X(256, R128, __VA_ARGS__)
+// X(N, registers of D, ...) for every N, with D of 32 bits, of integers, which have fewer, and of 16 bits.
+// clang-format off
+#define MULTIPLES_OF_16(X, ...) \
+    X(48, R24, __VA_ARGS__) X(64, R32, __VA_ARGS__) X(80, R40, __VA_ARGS__) X(96, R48, __VA_ARGS__) \
+    X(112, R56, __VA_ARGS__) X(128, R64, __VA_ARGS__) X(144, R72, __VA_ARGS__) X(160, R80, __VA_ARGS__) \
+    X(176, R88, __VA_ARGS__) X(192, R96, __VA_ARGS__) X(208, R104, __VA_ARGS__) X(224, R112, __VA_ARGS__) \
+    X(240, R120, __VA_ARGS__) X(256, R128, __VA_ARGS__)
 #define EVERY_INTEGER_N(X, ...) \
-    X(8, R4, __VA_ARGS__)       \
-    X(16, R8, __VA_ARGS__) X(24, R12, __VA_ARGS__) X(32, R16, __VA_ARGS__) MULTIPLES_OF_16(X, __VA_ARGS__)
-#define EVERY_N_F16(X, ...)                                                                                  \
-    X(8, R2, __VA_ARGS__)                                                                                    \
-    X(16, R4, __VA_ARGS__) X(24, R6, __VA_ARGS__) X(32, R8, __VA_ARGS__) X(40, R10, __VA_ARGS__)             \
-        X(48, R12, __VA_ARGS__) X(56, R14, __VA_ARGS__) X(64, R16, __VA_ARGS__) X(72, R18, __VA_ARGS__)      \
-            X(80, R20, __VA_ARGS__) X(88, R22, __VA_ARGS__) X(96, R24, __VA_ARGS__) X(104, R26, __VA_ARGS__) \
-                X(112, R28, __VA_ARGS__) X(120, R30, __VA_ARGS__) X(128, R32, __VA_ARGS__)                   \
-                    X(136, R34, __VA_ARGS__) X(144, R36, __VA_ARGS__) X(152, R38, __VA_ARGS__)               \
-                        X(160, R40, __VA_ARGS__) X(168, R42, __VA_ARGS__) X(176, R44, __VA_ARGS__)           \
-                            X(184, R46, __VA_ARGS__) X(192, R48, __VA_ARGS__) X(200, R50, __VA_ARGS__)       \
-                                X(208, R52, __VA_ARGS__) X(216, R54, __VA_ARGS__) X(224, R56, __VA_ARGS__)   \
-                                    X(232, R58, __VA_ARGS__) X(240, R60, __VA_ARGS__)                        \
-                                        X(248, R62, __VA_ARGS__) X(256, R64, __VA_ARGS__)
+    X(8, R4, __VA_ARGS__) X(16, R8, __VA_ARGS__) X(24, R12, __VA_ARGS__) X(32, R16, __VA_ARGS__) \
+    MULTIPLES_OF_16(X, __VA_ARGS__)
+#define EVERY_N(X, ...) \
+    EVERY_INTEGER_N(X, __VA_ARGS__) \
+    X(40, R20, __VA_ARGS__) X(56, R28, __VA_ARGS__) X(72, R36, __VA_ARGS__) X(88, R44, __VA_ARGS__) \
+    X(104, R52, __VA_ARGS__) X(120, R60, __VA_ARGS__) X(136, R68, __VA_ARGS__) X(152, R76, __VA_ARGS__) \
+    X(168, R84, __VA_ARGS__) X(184, R92, __VA_ARGS__) X(200, R100, __VA_ARGS__) X(216, R108, __VA_ARGS__) \
+    X(232, R116, __VA_ARGS__) X(248, R124, __VA_ARGS__)
+#define EVERY_N_F16(X, ...) \
+    X(8, R2, __VA_ARGS__) X(16, R4, __VA_ARGS__) X(24, R6, __VA_ARGS__) X(32, R8, __VA_ARGS__) \
+    X(40, R10, __VA_ARGS__) X(48, R12, __VA_ARGS__) X(56, R14, __VA_ARGS__) X(64, R16, __VA_ARGS__) \
+    X(72, R18, __VA_ARGS__) X(80, R20, __VA_ARGS__) X(88, R22, __VA_ARGS__) X(96, R24, __VA_ARGS__) \
+    X(104, R26, __VA_ARGS__) X(112, R28, __VA_ARGS__) X(120, R30, __VA_ARGS__) X(128, R32, __VA_ARGS__) \
+    X(136, R34, __VA_ARGS__) X(144, R36, __VA_ARGS__) X(152, R38, __VA_ARGS__) X(160, R40, __VA_ARGS__) \
+    X(168, R42, __VA_ARGS__) X(176, R44, __VA_ARGS__) X(184, R46, __VA_ARGS__) X(192, R48, __VA_ARGS__) \
+    X(200, R50, __VA_ARGS__) X(208, R52, __VA_ARGS__) X(216, R54, __VA_ARGS__) X(224, R56, __VA_ARGS__) \
+    X(232, R58, __VA_ARGS__) X(240, R60, __VA_ARGS__) X(248, R62, __VA_ARGS__) X(256, R64, __VA_ARGS__)
+// clang-format on
 
 // What is tried. PLAIN(N, registers, K, D, A, B, tail): A in shared memory, K-major, no sign; and
 // SPECIAL(name, N, registers, K, D, A, B, operand A, transposed A, B, sign of A, B, tail).

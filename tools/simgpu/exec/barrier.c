@@ -143,7 +143,7 @@ void cluster_leave(struct warp *w, u32 lanes)
     w->cluster_arrived &= ~lanes;
 }
 
-/* Each thread arrives once a phase, and waits before it arrives again. */
+/* Each thread arrives once a phase, and waits before it arrives again. flags: .relaxed; count: .aligned. */
 static void exec_cluster_arrive(struct warp *w, const struct inst *in, u32 mask)
 {
     struct cluster *c = w->block->cluster;
@@ -155,6 +155,7 @@ static void exec_cluster_arrive(struct warp *w, const struct inst *in, u32 mask)
         fault(w, in, mask & w->cluster_arrived, ERR_LAUNCH_FAILURE,
               "a second barrier.cluster.arrive without a barrier.cluster.wait between");
     w->cluster_arrived |= mask;
+    if (!in->flags) w->cluster_released = ++w->block->clock;
     for (u32 left = mask; left; left &= left - 1) w->cluster_phase[first_lane(left)] = c->phase;
     c->arrived += (u32)__builtin_popcount(mask);
     cluster_check(c);
@@ -184,7 +185,9 @@ static bool lower_cluster(struct lowering *lo, const struct ptx_inst *p, struct 
             in->exec = exec_cluster_wait;
         else if (streq(m, "aligned"))
             in->count = 1;
-        else if (!streq(m, "release") && !streq(m, "relaxed") && !streq(m, "acquire"))
+        else if (streq(m, "relaxed"))
+            in->flags = 1;
+        else if (!streq(m, "release") && !streq(m, "acquire"))
             return refuse(lo, p, "the modifier .%s is not supported", m);
     }
     return in->exec && !p->op_count ? true : refuse(lo, p, "this form of barrier.cluster");

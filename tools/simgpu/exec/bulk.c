@@ -140,8 +140,16 @@ static void poison(const struct bulk *c)
     {
         u32 at = piece(c, row, k), n = run_of(c, k);
         memset(c->block->shared + at, 0xff, n);
-        proxy_wrote(c->block, at, n, WRITER_ASYNC);
+        proxy_wrote(c->block, at, n, WRITER_IN_FLIGHT);
     }
+}
+
+bool bulk_covers(const struct bulk *c, u32 at)
+{
+    bool covers = false;
+    FOR_PIECES(c, row, k)
+    covers |= at - piece(c, row, k) < run_of(c, k);
+    return covers;
 }
 
 void bulk_land(struct warp *w, const struct inst *in, struct bulk *c)
@@ -164,6 +172,7 @@ void bulk_land(struct warp *w, const struct inst *in, struct bulk *c)
         memcpy(shared + at, c->data + row * c->row_bytes + k, n);
         proxy_wrote(c->block, at, n, WRITER_ASYNC);
     }
+    c->block->in_flight--;
     free(c);
 }
 
@@ -223,7 +232,7 @@ static void read_map(struct warp *w, const struct inst *in, u32 lane, const stru
     for (u32 d = 0; d < m->rank && f->direction == STORE; d++)
         if (c->corner[d] < 0)
             fault(w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION,
-                  "coordinate %u of a store is %d: not negative, please", d, c->corner[d]);
+                  "coordinate %u of a store is %d: it must not be negative", d, c->corner[d]);
     c->rows = box_rows(m);
     c->row_bytes = (m->box_less_1[0] + 1) * size;
     c->swizzle = m->swizzle;
@@ -259,8 +268,8 @@ static void place(struct warp *w, const struct inst *in, u32 lane, const struct 
     if (a & (align - 1))
         fault(w, in, 1u << lane, ERR_MISALIGNED, "misaligned shared address 0x%llx: must be a multiple of %u",
               (unsigned long long)a, align);
-    c->block = shared_owner(w, &f->shared, lane, a);
-    c->at = (u32)(shared_pointer(w, &f->shared, lane, a, extent(c), false) - c->block->shared);
+    c->block = shared_owner(w, in, f->shared.space, lane, a);
+    c->at = (u32)(shared_pointer(w, in, f->shared.space, lane, a, extent(c), false) - c->block->shared);
     c->block->visitors &= ~(1u << w->block->cluster_rank);
 }
 
@@ -281,6 +290,7 @@ static void send(struct warp *w, const struct inst *in, const struct bulk *c, st
     memcpy(k->data, c->data, c->bytes);
     k->block = block;
     poison(k);
+    block->in_flight++;
     async_attach(w, in, m, k);
 }
 
@@ -294,8 +304,8 @@ static void load(struct warp *w, const struct inst *in, u32 lane, const struct f
     if (a >= WINDOW_BYTES || a & 7)
         fault(w, in, 1u << lane, a & 7 ? ERR_MISALIGNED : ERR_INVALID_ADDRESS_SPACE,
               "no mbarrier can be at 0x%llx", (unsigned long long)a);
-    struct block *at = shared_owner(w, &f->mbarrier, lane, a);
-    u32 barrier = (u32)(shared_pointer(w, &f->mbarrier, lane, a, 8, true) - at->shared);
+    struct block *at = shared_owner(w, in, f->mbarrier.space, lane, a);
+    u32 barrier = (u32)(shared_pointer(w, in, f->mbarrier.space, lane, a, 8, true) - at->shared);
     if (at != about.block && f->multicast == NO_OPERAND)
         fault(w, in, 1u << lane, ERR_LAUNCH_FAILURE,
               "the data goes to block %u of the cluster, but the mbarrier lies in block %u",
@@ -303,8 +313,8 @@ static void load(struct warp *w, const struct inst *in, u32 lane, const struct f
     c = keep_copy(&about);
     if (f->direction == FROM_SHARED) {
         u64 from = about.global;
-        struct block *source = shared_owner(w, &f->source, lane, from);
-        u8 *p = shared_pointer(w, &f->source, lane, from, c->bytes, false);
+        struct block *source = shared_owner(w, in, f->source.space, lane, from);
+        u8 *p = shared_pointer(w, in, f->source.space, lane, from, c->bytes, false);
         proxy_reads(w, in, 1u << lane, source, (u32)(p - source->shared), c->bytes);
         memcpy(c->data, p, c->bytes);
         c->from_shared = true;
@@ -320,7 +330,7 @@ static void load(struct warp *w, const struct inst *in, u32 lane, const struct f
                   targets, own->cluster->size);
         for (u32 left = targets; left; left &= left - 1) {
             u64 rank = first_lane(left);
-            send(w, in, c, shared_owner(w, &f->shared, lane, rank << 24), barrier);
+            send(w, in, c, shared_owner(w, in, f->shared.space, lane, rank << 24), barrier);
         }
     }
     free(c);
@@ -452,7 +462,7 @@ void bulk_leave(struct warp *w, u32 lanes)
             copy_fault(w, in, c, "the thread leaves, without cp.async.bulk.wait_group.read,");
     if (w->async && w->async->stores) finish(w, in, lanes, -1, false);
     if (b->live_threads) return;
-    const struct bulk *open = async_open_load(b);
+    const struct bulk *open = async_open_load(b, ANYWHERE_IN_BLOCK);
     if (open) copy_fault(w, in, open, "the block leaves, and nobody has waited for the mbarrier,");
 }
 
@@ -551,6 +561,6 @@ bool lower_bulk(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
     if (!f->tensor) f->size = lower_source(lo, &p->op[at++], T_U32);
     if (f->direction != STORE && !read_address(lo, &p->op[at++], to, &f->mbarrier)) return false;
     if (multicast) f->multicast = lower_source(lo, &p->op[at++], T_U16);
-    if (f->direction != LOAD) lo->f->fn->async_reads = true;
+    lo->f->fn->uses_async_proxy = true;
     return !lo->f->fn->refused;
 }

@@ -43,6 +43,8 @@ struct bulk {
 /* Puts a load's data in its place, for `in` of w, which waits. Frees it. */
 void bulk_land(struct warp *w, const struct inst *in, struct bulk *load);
 void bulk_free(struct bulk *list);
+/* Whether it brings the byte at this shared offset. */
+bool bulk_covers(const struct bulk *load, u32 at);
 
 /* A thread or a block leaves: what it still has on its way lands, or is a fault. */
 void bulk_leave(struct warp *w, u32 lanes);

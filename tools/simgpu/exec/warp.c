@@ -519,6 +519,7 @@ void warp_start(struct warp *w, struct block *b, u32 id)
     w->block = b;
     w->id = id;
     w->cluster_arrived = 0;
+    w->cluster_released = 0;
     w->registers = 0;
     if (!root) {
         root = w->root = calloc(1, sizeof *root);

@@ -556,7 +556,7 @@ static bool lower_product(struct lowering *lo, const struct ptx_inst *p, struct 
     in->b = lower_source(lo, &p->op[2], T_B64);
     in->c = lower_predicate(lo, &p->op[3], &flip);
     in->aux = flip != 0;
-    lo->f->fn->async_reads = true;
+    lo->f->fn->uses_async_proxy = true;
     return true;
 }
 
