@@ -1,7 +1,7 @@
 /* barrier.c: bar, barrier, fences (PTX ISA, "Parallel Synchronization and Communication Instructions"). */
 #include <string.h>
 
-#include "../front/lower.h"
+#include "bulk.h"
 #include "proxy.h"
 #include "warp.h"
 
@@ -278,7 +278,8 @@ static void exec_init_fence(struct warp *w, const struct inst *in, u32 mask)
 static bool lower_proxy_fence(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     const char *kind = p->mod_count > 1 ? p->mod[1] : "", *space = p->mod_count > 2 ? p->mod[2] : "";
-    if (streq(kind, "alias") || strncmp(kind, "tensormap", 9) == 0) {
+    if (strncmp(kind, "tensormap", 9) == 0) return lower_tensormap_fence(lo, p, in);
+    if (streq(kind, "alias")) {
         in->exec = exec_proxy_fence;
         return true;
     }

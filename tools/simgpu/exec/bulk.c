@@ -220,6 +220,7 @@ static void read_map(struct warp *w, const struct inst *in, u32 lane, const stru
             w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION,
             "no tensor map lies at 0x%llx: cuTensorMapEncodeTiled makes one, to be passed as a const __grid_constant__ parameter",
             (unsigned long long)a);
+    tensormap_check(w, in, lane, m);
     if (m->rank != f->rank)
         fault(w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION, "%u coordinates for a tensor map of rank %u",
               f->rank, m->rank);
@@ -235,6 +236,11 @@ static void read_map(struct warp *w, const struct inst *in, u32 lane, const stru
                   "coordinate %u of a store is %d: it must not be negative", d, c->corner[d]);
     c->rows = box_rows(m);
     c->row_bytes = (m->box_less_1[0] + 1) * size;
+    if (c->row_bytes % 16 || (m->swizzle && c->row_bytes > 16u << m->swizzle)) /* an edited map may say so */
+        fault(
+            w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION,
+            "the tensor map's box is %u bytes wide: it must be a multiple of 16, and no wider than the swizzle",
+            c->row_bytes);
     c->swizzle = m->swizzle;
     c->pitch = m->swizzle ? 16u << m->swizzle : c->row_bytes;
     c->type = (u8)elements[m->type].type;
