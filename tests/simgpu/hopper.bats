@@ -37,12 +37,36 @@ broken() {
     run -0 "$SIMGPU" --seed 5 "$PROGRAMS/tma"
 }
 
+@test "simgpu: tensor maps that a kernel edits or makes" {
+    checks tensormap
+}
+
 @test "simgpu: wgmma multiplies every type, major, swizzle and base offset, bit for bit" { checks wgmma; }
 
 @test "simgpu: a specialised, multicast, pipelined matmul is right and breaks no rule, in any order of its warps" {
     checks matmul
     shuffled matmul
     run -0 "$SIMGPU" "$PROGRAMS/matmul" 64 128 16
+}
+
+# sums FILE PATTERN FIELD...: the sums of counters over the lines whose text matches.
+sums() {
+    run -0 "$PYTHON" -c '
+import json, re, sys
+lines = [l for k in json.load(open(sys.argv[1])) for l in k["lines"] if re.search(sys.argv[2], l["text"])]
+print(*[sum(l[field] for l in lines) for field in sys.argv[3:]])' "$@"
+}
+
+@test "simgpu: a matmul counts its FLOPs, the bytes it copies, their sectors, and operands without bank conflicts" {
+    local json=$BATS_TEST_TMPDIR/counters.json seed
+    for seed in 0 1 2; do
+        # 2 blocks share B by multicast; the second has no row of A or C inside
+        run -0 "$SIMGPU" --seed "$seed" --json "$json" "$PROGRAMS/matmul" 64 128 64
+        sums "$json" '' tensor_flops copied_bytes global_sectors global_sectors_ideal
+        assert_output "$((2 * 2 * 64 * 128 * 64)) $((2 * (64 * 64 * 2 + 128 * 64 * 2 + 64 * 128 * 4))) $((64 * 4 + 128 * 4 + 64 * 16)) $((64 * 4 + 128 * 4 + 64 * 16))"
+        sums "$json" '"l".a., "l".b.' shared_wavefronts shared_wavefronts_ideal
+        assert_output "$((2 * 4 * (64 + 128) / 4)) $((2 * 4 * (64 + 128) / 4))" # 4 rows of 32 bytes a pass
+    done
 }
 
 @test "simgpu: --exact-mma: wgmma's exact sums stay" {

@@ -208,6 +208,7 @@ struct counter {
     u64 shared_wavefronts, shared_ideal; /* passes through the 32 banks, and how few the bytes need */
     u64 sectors, sectors_ideal;          /* 32-byte sectors of global memory, likewise */
     u64 flops;                           /* of tensor cores */
+    u64 copied;                          /* bytes that bulk copies moved into or out of shared memory */
 };
 
 struct block;

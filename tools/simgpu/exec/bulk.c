@@ -184,6 +184,30 @@ void bulk_free(struct bulk *list)
     }
 }
 
+/* ---- Counting --------------------------------------------------------------------------------------------------------------- */
+
+/* The sectors of global memory that the copy touches, row by row; of a reduction too, though it reads and writes them. Its
+ * way through shared memory is no access of a warp's: its bytes are counted, for each block that gets them. */
+static void count_copy(struct warp *w, const struct inst *in, const struct bulk *c, u32 targets)
+{
+    struct counter *n = w->counters ? &w->counters[warp_index_of(w, in)] : NULL;
+    u64 bytes = 0, size = c->map.rank ? elements[c->map.type].bytes : 1, width = c->map.dim[0] * size;
+    s64 first = c->map.rank && c->corner[0] < 0 ? -(s64)c->corner[0] * (s64)size : 0, last = c->row_bytes;
+    if (!n) return;
+    n->copied += (u64)c->bytes * targets;
+    if (c->from_shared) return;
+    if (c->map.rank && (s64)width - c->corner[0] * (s64)size < last)
+        last = (s64)width - c->corner[0] * (s64)size;
+    for (u32 row = 0; row < c->rows && first < last; row++) {
+        u64 a = c->global;
+        if (c->map.rank && !row_address(c, row, &a)) continue;
+        a += c->map.rank ? (u64)((s64)c->corner[0] * (s64)size + first) : 0;
+        n->sectors += (a + (u64)(last - first) - 1) / 32 - a / 32 + 1;
+        bytes += (u64)(last - first);
+    }
+    n->sectors_ideal += (bytes + 31) / 32;
+}
+
 /* ---- Issue ------------------------------------------------------------------------------------------------------------------ */
 
 enum direction { LOAD, FROM_SHARED, STORE, PREFETCH };
@@ -317,23 +341,25 @@ static void load(struct warp *w, const struct inst *in, u32 lane, const struct f
               "the data goes to block %u of the cluster, but the mbarrier lies in block %u",
               about.block->cluster_rank, at->cluster_rank);
     c = keep_copy(&about);
+    c->from_shared = f->direction == FROM_SHARED;
     if (f->direction == FROM_SHARED) {
         u64 from = about.global;
         struct block *source = shared_owner(w, in, f->source.space, lane, from);
         u8 *p = shared_pointer(w, in, f->source.space, lane, from, c->bytes, false);
         proxy_reads(w, in, 1u << lane, source, (u32)(p - source->shared), c->bytes);
         memcpy(c->data, p, c->bytes);
-        c->from_shared = true;
     } else {
         gather(w, in, c, c->data);
     }
     if (f->multicast == NO_OPERAND) {
+        count_copy(w, in, c, 1);
         send(w, in, c, about.block, barrier);
     } else { /* the same offsets in every block whose bit is on */
         u32 targets = ((u32 *)lanes_of(w, f->multicast))[lane] & 0xffff;
         if (!targets || targets >> own->cluster->size)
             fault(w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION, "multicast to blocks 0x%x of a cluster of %u",
                   targets, own->cluster->size);
+        count_copy(w, in, c, (u32)__builtin_popcount(targets));
         for (u32 left = targets; left; left &= left - 1) {
             u64 rank = first_lane(left);
             send(w, in, c, shared_owner(w, in, f->shared.space, lane, rank << 24), barrier);
@@ -350,6 +376,7 @@ static void store(struct warp *w, const struct inst *in, u32 lane, const struct 
     place(w, in, lane, f, &about);
     c = keep_copy(&about);
     c->issued = ++w->block->clock;
+    count_copy(w, in, c, 1);
     c->group = a->bulk_committed[lane];
     c->next = NULL;
     FOR_PIECES(c, row, k)

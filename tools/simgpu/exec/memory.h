@@ -32,6 +32,9 @@ u8 *shared_pointer(struct warp *w, const struct inst *in, enum space space, u32 
 /* SPACE_SHARED or SPACE_CLUSTER for the modifiers that name them, SPACE_GENERIC for any other. */
 enum space shared_space(const char *m);
 
+/* How many passes through shared memory's banks these lanes' accesses take, and how few their bytes need. */
+u32 shared_passes(u32 mask, const u64 address[LANES], u32 bytes, u32 *ideal);
+
 /* With --profile: count an access to shared memory (addresses are shared addresses) or global memory. */
 void count_shared(struct warp *w, const struct inst *in, u32 mask, const u64 address[LANES], u32 bytes);
 void count_global(struct warp *w, const struct inst *in, u32 mask, const u64 address[LANES], u32 bytes);

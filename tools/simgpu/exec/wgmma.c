@@ -180,6 +180,33 @@ struct decoded {
     struct operand_tile *tile; /* 16 columns each */
 };
 
+/* ---- Counting ------------------------------------------------------------------------------------------------------- */
+
+/* An operand is read as its core matrices lie, 8 rows (or 8 k's) of 16 bytes: 128 bytes, one pass, unless rows meet in a bank. */
+static void count_matrix(struct counter *c, const struct matrix *m, u32 first, u32 count)
+{
+    u32 ideal;
+    for (u32 i = first; i < first + count; i += 8)
+        for (u32 k = 0; k < 2; k++) {
+            u64 address[LANES] = {0};
+            for (u32 row = 0; row < 8; row++)
+                address[row] = m->transposed ? piece(m, i / 8, 8 * k + row) : piece(m, i + row, k);
+            c->shared_wavefronts += shared_passes(0xff, address, 16, &ideal);
+            c->shared_ideal += ideal;
+        }
+}
+
+/* Each warp counts its rows of A, and the first of the four counts B, which the tensor cores share. */
+static void count_product(struct warp *w, const struct inst *in, const struct product *p)
+{
+    const struct form *f = p->form;
+    struct counter *c = &w->counters[warp_index_of(w, in)];
+    struct matrix A = matrix_of(p->a, f->a_transposed), B = matrix_of(p->b, f->b_transposed);
+    c->flops += 2ull * 16 * f->n * f->k;
+    if (!f->a_in_registers) count_matrix(c, &A, 16 * (w->id % 4), 16);
+    if (w->id % 4 == 0) count_matrix(c, &B, 0, f->n);
+}
+
 /* ---- What is in flight ------------------------------------------------------------------------------------------------- */
 
 void wgmma_start_warp(struct warp *w)
@@ -397,7 +424,7 @@ static void exec_mma(struct warp *w, const struct inst *in, u32 mask)
     p.issued = ++w->block->clock;
     multiply(w, in, &p, adds);
     for (u32 r = 0; r < f->d_count; r++) s->result[slot_of(in->more[r])] = p.group;
-    if (w->counters) w->counters[warp_index_of(w, in)].flops += 2ull * 16 * f->n * f->k;
+    if (w->counters) count_product(w, in, &p);
     if (!w->wgmma_in_flight) change_loop(w);
     if (w->wgmma_in_flight == s->capacity) {
         s->capacity = s->capacity ? 2 * s->capacity : 16;
