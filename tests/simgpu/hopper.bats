@@ -150,7 +150,9 @@ print(*[sum(l[field] for l in lines) for field in sys.argv[3:]])' "$@"
     broken broken_async no_second_fence "was accessed since the last one"
 }
 
-@test "simgpu: a wgmma needs all four warps" {
+@test "simgpu: a wgmma needs all four warps, with the same descriptors, and operands in shared memory" {
+    broken broken_async descriptors_differ "the descriptor of A is 0x" "of this warpgroup has 0x"
+    broken broken_async operand_out_of_bounds "the descriptor of A reaches shared offset" cudaErrorIllegalAddress
     broken broken_async three_warps "all four execute each"
 }
 
@@ -170,6 +172,12 @@ print(*[sum(l[field] for l in lines) for field in sys.argv[3:]])' "$@"
     broken broken_tensor no_map "no tensor map lies at" cudaErrorIllegalInstruction
     broken broken_tensor beyond_the_tensor "crosses the end of allocation" cudaErrorIllegalAddress
     broken broken_tensor multicast_beyond_the_cluster "multicast to blocks 0x6 of a cluster of 1"
+}
+
+@test "simgpu: a tensor map that was edited must be released, acquired and complete" {
+    broken broken_tensor edit_not_released "the tensor map was edited, and no fence.proxy.tensormap::generic.release"
+    broken broken_tensor edit_not_acquired "the tensor map was edited, and no fence.proxy.tensormap::generic.acquire"
+    broken broken_tensor map_not_complete "the tensor map is not complete"
 }
 
 @test "simgpu: im2col copies are refused by name" {

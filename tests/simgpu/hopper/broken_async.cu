@@ -161,15 +161,16 @@ __global__ void store_not_waited(u32 *out)
 
 // ---- wgmma ------------------------------------------------------------------------------------------------------------------
 
-#define FENCE  asm volatile("wgmma.fence.sync.aligned;" ::: "memory")
-#define COMMIT asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory")
-#define WAIT   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory")
-#define WGMMA(D)                                                                                                 \
+#define FENCE    asm volatile("wgmma.fence.sync.aligned;" ::: "memory")
+#define COMMIT   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory")
+#define WAIT     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory")
+#define WGMMA(D) WGMMA_AT(D, descriptor(tile), descriptor(tile + 4096))
+#define WGMMA_AT(D, A, B)                                                                                        \
     asm volatile(                                                                                                \
         "{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, " \
         "%3}, %4, %5, p, 1, 1, 0, 0; }"                                                                          \
         : "+f"(D[0]), "+f"(D[1]), "+f"(D[2]), "+f"(D[3])                                                         \
-        : "l"(descriptor(tile)), "l"(descriptor(tile + 4096))                                                    \
+        : "l"(A), "l"(B)                                                                                         \
         : "memory")
 #define WGMMA_RS(D, A)                                                                                           \
     asm volatile(                                                                                                \
@@ -291,6 +292,30 @@ __global__ void three_warps(u32 *out)
     out[threadIdx.x] = (u32)d[1];
 }
 
+// A is 64 rows: the last warp's lie beyond shared memory.
+__global__ void operand_out_of_bounds(u32 *out)
+{
+    float d[4] = {};
+    const u64 beyond = (smem_addr(tile) + 8192 - 1024) >> 4 | (u64)8 << 16 | (u64)16 << 32;
+    fill_tile();
+    FENCE;
+    WGMMA_AT(d, beyond, descriptor(tile)); // fault: operand_out_of_bounds
+    COMMIT;
+    WAIT;
+    out[threadIdx.x] = (u32)d[1];
+}
+
+__global__ void descriptors_differ(u32 *out)
+{
+    float d[4] = {};
+    fill_tile();
+    FENCE;
+    WGMMA_AT(d, descriptor(tile) + (threadIdx.x / 32 == 2), descriptor(tile)); // fault: descriptors_differ
+    COMMIT;
+    WAIT;
+    out[threadIdx.x] = (u32)d[1];
+}
+
 // ---- setmaxnreg -----------------------------------------------------------------------------------------------------------------
 
 // 384 threads have 168 registers each; the second and third warpgroup free too few for the first.
@@ -334,8 +359,8 @@ static const struct {
     KERNEL(a_written_early, 128),    KERNEL(no_fence, 128),           KERNEL(no_second_fence, 128),
     KERNEL(operand_changes, 128),    KERNEL(operand_not_fenced, 128), KERNEL(three_warps, 128),
     KERNEL(bytes_missing, 128),      KERNEL(over_arrival, 128),       KERNEL(parity_forgotten, 128),
-    KERNEL(parity_never_flips, 128), KERNEL(over_budget, 384),        KERNEL(too_few_registers, 384),
-    KERNEL(wrong_direction, 384)};
+    KERNEL(parity_never_flips, 128), KERNEL(over_budget, 384),        KERNEL(operand_out_of_bounds, 128),
+    KERNEL(descriptors_differ, 128), KERNEL(too_few_registers, 384),  KERNEL(wrong_direction, 384)};
 
 int main(int argc, char **argv)
 {

@@ -124,6 +124,43 @@ __global__ void reduction_not_fenced(const __grid_constant__ CUtensorMap map, u1
     WAIT_ALL;
 }
 
+// ---- Maps that the kernel edits -----------------------------------------------------------------------------------------------
+
+__global__ void edit_not_released(const __grid_constant__ CUtensorMap map, u16 *tensor)
+{
+    CUtensorMap *own = (CUtensorMap *)tensor;
+    *own = map;
+    asm volatile("tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 1, %1;" ::"l"(own), "r"(8)
+                 : "memory");
+    asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(own) : "memory");
+    begin(BOX_BYTES);
+    tensor_in(tile, own, 0, 8, BAR); // fault: edit_not_released
+    bar_wait(BAR, 0);
+}
+
+__global__ void edit_not_acquired(const __grid_constant__ CUtensorMap map, u16 *tensor)
+{
+    CUtensorMap *own = (CUtensorMap *)tensor;
+    *own = map;
+    asm volatile("tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 1, %1;" ::"l"(own), "r"(8)
+                 : "memory");
+    asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");
+    begin(BOX_BYTES);
+    tensor_in(tile, own, 0, 8, BAR); // fault: edit_not_acquired
+    bar_wait(BAR, 0);
+}
+
+__global__ void map_not_complete(const __grid_constant__ CUtensorMap map,
+                                 u16 *tensor) // the tensor's zeros become a map
+{
+    asm volatile("tensormap.replace.tile.rank.global.b1024.b32 [%0], 1;" ::"l"(tensor) : "memory");
+    asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");
+    asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(tensor) : "memory");
+    begin(BOX_BYTES);
+    tensor_in(tile, (const CUtensorMap *)tensor, 0, 8, BAR); // fault: map_not_complete
+    bar_wait(BAR, 0);
+}
+
 __global__ void im2col(const __grid_constant__ CUtensorMap map, u16 *tensor)
 {
     begin(BOX_BYTES);
@@ -156,6 +193,9 @@ static const struct {
                KERNEL(sent_on_too_early),
                KERNEL(source_of_load_changes),
                KERNEL(reduction_not_fenced),
+               KERNEL(edit_not_released),
+               KERNEL(edit_not_acquired),
+               KERNEL(map_not_complete),
                KERNEL(im2col)};
 
 int main(int argc, char **argv)

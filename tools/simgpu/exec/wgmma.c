@@ -357,8 +357,8 @@ static void change_loop(struct warp *w)
     w->budget = 0;
 }
 
-/* All four warps of the group must execute the same products. */
-static void compare_with_group(struct warp *w, const struct inst *in)
+/* All four warps of the group must execute the same products, with the same descriptors. */
+static void compare_with_group(struct warp *w, const struct inst *in, const struct product *p)
 {
     const struct wgmma_state *s = w->wgmma;
     for (u32 k = w->id & ~3u; k <= (w->id | 3); k++) {
@@ -370,6 +370,15 @@ static void compare_with_group(struct warp *w, const struct inst *in)
                 "warp %u of this warpgroup has exited after %llu wgmma instructions, and this one executes its number %llu: "
                 "all four execute each",
                 k, (unsigned long long)count, (unsigned long long)s->count);
+        for (u32 i = 0; i < peer->wgmma_in_flight; i++) {
+            const struct product *q = &peer->wgmma->flight[i];
+            bool b = q->b != p->b;
+            if (q->number == p->number && (b || q->a != p->a))
+                fault(w, in, w->active, ERR_LAUNCH_FAILURE,
+                      "the descriptor of %s is 0x%016llx here, and warp %u of this warpgroup has 0x%016llx",
+                      b ? "B" : "A", (unsigned long long)(b ? p->b : p->a), k,
+                      (unsigned long long)(b ? q->b : q->a));
+        }
     }
 }
 
@@ -410,10 +419,10 @@ static void exec_mma(struct warp *w, const struct inst *in, u32 mask)
     struct wgmma_state *s = state_of(w);
     if (f->unfenced) fault(w, in, mask, ERR_LAUNCH_FAILURE, "wgmma.fence is missing: %s", f->unfenced);
     s->count++;
-    compare_with_group(w, in);
     struct product p = {.form = f, .in = in, .number = s->count, .group = s->committed + 1};
     if (in->a != NO_OPERAND) p.a = *(u64 *)lanes_of(w, in->a);
     p.b = *(u64 *)lanes_of(w, in->b);
+    compare_with_group(w, in, &p);
     for (u32 r = 0; f->a_in_registers && r < 4; r++) {
         u32 slot = slot_of(in->more[f->d_count + r]);
         if (s->result[slot] > s->done)
