@@ -69,6 +69,13 @@ print(*[sum(l[field] for l in lines) for field in sys.argv[3:]])' "$@"
     done
 }
 
+@test "simgpu: fp8 products are cut as Hopper cuts them, and with --exact-mma they are not" {
+    run -0 "$SIMGPU" "$PROGRAMS/wgmma" small
+    assert_output "1 + 31 x 2^-15 = 1 + 0 x 2^-15"
+    run -0 "$SIMGPU" --exact-mma "$PROGRAMS/wgmma" small
+    assert_output "1 + 31 x 2^-15 = 1 + 31 x 2^-15"
+}
+
 @test "simgpu: --exact-mma: wgmma's exact sums stay" {
     run -0 "$SIMGPU" --exact-mma "$PROGRAMS/wgmma" exact
 }

@@ -40,7 +40,7 @@ for kernel in json.load(open(sys.argv[1])):
 @test "simgpu: recursion, function pointers, structs by value" { program recursion; }
 @test "simgpu: lanes meet in a collective through different calls" { program two_calls; }
 
-@test "simgpu: cudaLaunchKernelEx, cooperative launches, 3-D grids, large parameters" { program launches; }
+@test "simgpu: cudaLaunchKernelEx, cooperative and dependent launches, 3-D grids, large parameters" { program launches; }
 
 @test "simgpu: copies and fills in one, two and three dimensions" { program copies; }
 

@@ -425,13 +425,36 @@ static void try_variant(const variant &v, int a_mode, int b_mode, u32 a_base, u3
     }
 }
 
-// wgmma [exact]: exact: only numbers whose sums are exact, in any order
+// 1 x 1 and 31 times 2^-7 x 2^-8 in e4m3, in every row and column: 1 + 31 x 2^-15, but Hopper cuts every product to 2^-13.
+static void print_small_products()
+{
+    const layout a = make_layout(0, false, 0, 0), b = make_layout(0, false, 16384, 0);
+    float d;
+    for (u32 row = 0; row < 64; row++)
+        for (u32 k = 0; k < 32; k++) image[a.at(row, k, 1)] = k ? 0x04 : 0x38; // 2^-7, 1
+    for (u32 row = 0; row < 8; row++)
+        for (u32 k = 0; k < 32; k++) image[b.at(row, k, 1)] = k ? 0x02 : 0x38; // 2^-8, 1
+    CUDA_CHECK(cudaMemcpy(device_image, image, sizeof image, cudaMemcpyHostToDevice));
+    f32_e4m3_e4m3_n8<<<1, 128, sizeof image>>>((const uint4 *)device_image, a.descriptor(), b.descriptor(),
+                                               device_registers, device_d, 0);
+    if (!launched("small products")) exit(1);
+    CUDA_CHECK(cudaMemcpy(&d, device_d, 4, cudaMemcpyDeviceToHost));
+    printf("1 + 31 x 2^-15 = 1 + %g x 2^-15\n", ldexp(d - 1.0, 15));
+}
+
+// wgmma [exact]: exact: only numbers whose sums are exact, in any order. wgmma small: what becomes of small fp8 products.
 int main(int argc, char **argv)
 {
     const bool bits = argc < 2;
     CUDA_CHECK(cudaMalloc((void **)&device_image, sizeof image));
     CUDA_CHECK(cudaMalloc((void **)&device_registers, sizeof registers));
     CUDA_CHECK(cudaMalloc((void **)&device_d, sizeof before));
+    if (!bits && !strcmp(argv[1], "small")) {
+        CUDA_CHECK(cudaFuncSetAttribute(f32_e4m3_e4m3_n8, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        sizeof image));
+        print_small_products();
+        return 0;
+    }
     for (const auto &v : plain) {
         const u64 r = random_u64();
         try_variant(v, r & 3, r >> 2 & 3, r >> 4 & 7, r >> 7 & 7, !bits, r >> 10 & 3);
