@@ -11,10 +11,13 @@ checks() {
     assert_line --regexp "^$1: [0-9]+ checks$"
 }
 
-# broken NAME LINE...: the kernel fails, and every LINE, a part of one, is in what is said.
+# broken NAME LINE...: the kernel fails, and every LINE, a part of one, is in what is said, as is the line marked with its name
+# if there is one.
 broken() {
+    local part line
+    line=$(grep -n "// fault: $1\$" "$BATS_TEST_DIRNAME/tensor/broken.cu" | cut -d: -f1)
     run -1 timeout 60 "$SIMGPU" "$PROGRAMS/broken" "$1"
-    local part
+    [[ ! $line ]] || assert_output --regexp "broken\.cu:${line}[^0-9]"
     for part in "${@:2}"; do assert_output --partial "$part"; done
 }
 

@@ -474,11 +474,11 @@ static void test_reductions()
     static u32 memory[512], in[256], after[512];
     for (const auto &r : all) {
         const u32 size = r.kind == INT32 ? 4 : 2, total = 1024 / size;
-        const u64 dim = total;
+        const u64 dim = total, stride = 16; // of no dimension, but NULL is refused
         const u32 box = total < 256 ? total : 256, step = 1;
         CUtensorMap map;
         check_begin(r.name);
-        check(0, encode_map(&map, r.type, 1, global_memory, &dim, nullptr, &box, &step, 0), CUDA_SUCCESS);
+        check(0, encode_map(&map, r.type, 1, global_memory, &dim, &stride, &box, &step, 0), CUDA_SUCCESS);
         for (auto &x : memory) x = draw_word(r.kind);
         for (auto &x : in) x = draw_word(r.kind);
         CUDA_CHECK(cudaMemcpy(global_memory, memory, sizeof memory, cudaMemcpyHostToDevice));
