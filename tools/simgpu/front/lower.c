@@ -308,7 +308,8 @@ void lower_function(struct parser *p, struct parsed_function *f)
     struct function *fn = f->fn;
     struct lowering lo = {.p = p, .f = f, .carry = NO_OPERAND};
     fn->local_bytes = f->local_bytes;
-    if (fn->is_kernel && lower_reaches_module_shared(p, f)) /* the kernel's own come after, aligned as they ask */
+    /* The kernel's own shared variables come after the module's, aligned as they ask. */
+    if (fn->is_kernel && lower_reaches_module_shared(p, f))
         lo.shared_before = (p->shared_bytes + f->shared_align - 1) / f->shared_align * f->shared_align;
     fn->shared_bytes = f->shared_bytes + lo.shared_before;
     fn->shared_align = f->shared_align > p->shared_align ? f->shared_align : p->shared_align;
