@@ -579,6 +579,14 @@ static void test_encode()
                          e.strides, e.box, e.steps, e.swizzle, e.fill, e.interleave) == CUDA_SUCCESS,
               c.ok);
     }
+    encoding e;
+    CUtensorMap map;
+    e.rank = 1;
+    check_begin("no strides, of rank 1 either");
+    check(0,
+          encode_map(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 1, global_memory, e.dims, nullptr, e.box,
+                     e.steps, 3) == CUDA_SUCCESS,
+          0);
 }
 
 int main()
