@@ -41,20 +41,16 @@ void proxy_unwaited(struct warp *w, const struct inst *in, u32 lane, const struc
           c ? c->fn->text[c->in - c->fn->code] : "?", c ? c->fn->lines[c->in - c->fn->code].line : 0);
 }
 
-void proxy_reads(struct warp *w, const struct inst *in, u32 lanes, const struct block *b, u32 at, u32 bytes)
+void proxy_check(struct warp *w, const struct inst *in, u32 lanes, const struct block *b, u32 piece)
 {
-    for (u32 k = at / 16; b->stamps && k <= (at + bytes - 1) / 16; k++) {
-        u32 when = b->stamps[k] >> WRITER_BITS, writer = b->stamps[k] & ((1 << WRITER_BITS) - 1);
-        if (writer == WRITER_IN_FLIGHT) proxy_unwaited(w, in, first_lane(lanes), b, 16 * k);
-        if (!when || writer == WRITER_ASYNC || when < b->covered ||
-            (writer < MAX_WARPS && when < b->fenced[writer]))
-            continue;
-        char who[24] = "another block";
-        if (writer < MAX_WARPS) snprintf(who, sizeof who, "warp %u", writer);
-        fault(
-            w, in, lanes, ERR_LAUNCH_FAILURE,
-            "fence.proxy.async is missing: %s wrote shared offset %u with an ordinary store, and this instruction reads it "
-            "through the async proxy",
-            who, 16 * k);
-    }
+    u32 when = b->stamps[piece] >> WRITER_BITS, writer = b->stamps[piece] & ((1 << WRITER_BITS) - 1);
+    if (writer == WRITER_IN_FLIGHT) proxy_unwaited(w, in, first_lane(lanes), b, 16 * piece);
+    if (!when || when < b->covered || (writer < MAX_WARPS && when < b->fenced[writer])) return;
+    char who[24] = "another block";
+    if (writer < MAX_WARPS) snprintf(who, sizeof who, "warp %u", writer);
+    fault(
+        w, in, lanes, ERR_LAUNCH_FAILURE,
+        "fence.proxy.async is missing: %s wrote shared offset %u with an ordinary store, and this instruction reads it "
+        "through the async proxy",
+        who, 16 * piece);
 }

@@ -37,7 +37,13 @@ static inline void proxy_wrote(struct block *b, u32 at, u32 bytes, u32 writer)
 }
 
 /* The async proxy reads these bytes, for `in`: faults when an ordinary write to them is not fenced. */
-void proxy_reads(struct warp *w, const struct inst *in, u32 lanes, const struct block *b, u32 at, u32 bytes);
+void proxy_check(struct warp *w, const struct inst *in, u32 lanes, const struct block *b, u32 piece);
+static inline void proxy_reads(struct warp *w, const struct inst *in, u32 lanes, const struct block *b,
+                               u32 at, u32 bytes)
+{
+    for (u32 k = at / 16; b->stamps && k <= (at + bytes - 1) / 16; k++)
+        if ((b->stamps[k] & ((1 << WRITER_BITS) - 1)) != WRITER_ASYNC) proxy_check(w, in, lanes, b, k);
+}
 
 /* An ordinary instruction reads these bytes: faults when a bulk copy to them has not been waited for. */
 _Noreturn void proxy_unwaited(struct warp *w, const struct inst *in, u32 lane, const struct block *b, u32 at);
