@@ -27,7 +27,8 @@ int tensor_map_encode_tiled(void *out, int type, u32 rank, void *address, const 
     static const u8 sizes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
     struct tensor_map m = {.magic = TENSOR_MAP_MAGIC, .address = (u64)(uintptr_t)address};
     (void)l2;
-    if (!out || !dims || !strides || !box || !element_strides) /* strides: of rank 1 as well, which has none */
+    if (!out || !dims || !strides || !box ||
+        !element_strides) /* strides: of rank 1 as well, which has none */
         return invalid("a NULL argument");
     if ((uintptr_t)out % 64) return invalid("the map itself must lie on a multiple of 64 bytes");
     if (rank < 1 || rank > MAX_RANK) return invalid("rank %u; it must be 1 to 5", rank);
