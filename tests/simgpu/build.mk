@@ -12,8 +12,16 @@ build/tests/simgpu/%: tests/simgpu/%.cu build/config.mk
 
 -include $(SIMGPU_TEST_BIN:=.d)
 
+# Host programs that hold a part of the simulator itself against a plain model of it.
+SIMGPU_MODELS := build/tests/simgpu/model/accumulate
+
+build/tests/simgpu/model/%: tests/simgpu/model/%.c build/simgpu/obj/exec/%.o
+	@mkdir -p $(@D)
+	@echo "gcc  $<"
+	$Q$(CC) $(CFLAGS) -o $@ $^
+
 .PHONY: simgpu-tests
 simgpu-tests:
-	@$(MAKE) --no-print-directory -s -j$(JOBS) $(SIMGPU_TEST_BIN)
+	@$(MAKE) --no-print-directory -s -j$(JOBS) $(SIMGPU_TEST_BIN) $(SIMGPU_MODELS)
 
 test: simgpu-tests

@@ -17,11 +17,14 @@ shuffled() {
     for seed in 1 2 3; do run -0 "$SIMGPU" --seed "$seed" "$PROGRAMS/$1" "${@:2}"; done
 }
 
-# broken PROGRAM NAME LINE...: the kernel fails, and every LINE, a part of one, is in what is said.
+# broken PROGRAM NAME LINE...: the kernel fails, what is said names the line marked with its name, and every LINE, a part of
+# one, is in it.
 broken() {
+    local part line
+    line=$(grep -n "// fault: $2\$" "$BATS_TEST_DIRNAME/hopper/$1.cu" | cut -d: -f1)
     run -1 timeout 60 "$SIMGPU" "$PROGRAMS/$1" "$2"
-    local part
-    for part in "$1.cu:" "${@:3}"; do assert_output --partial "$part"; done
+    assert_output --regexp "$1\.cu:${line}[^0-9]"
+    for part in "${@:3}"; do assert_output --partial "$part"; done
 }
 
 @test "simgpu: clusters: ranks, barrier.cluster, distributed shared memory, remote mbarriers, occupancy" {
@@ -34,12 +37,43 @@ broken() {
     run -0 "$SIMGPU" --seed 5 "$PROGRAMS/tma"
 }
 
+@test "simgpu: tensor maps that a kernel edits or makes" {
+    checks tensormap
+}
+
 @test "simgpu: wgmma multiplies every type, major, swizzle and base offset, bit for bit" { checks wgmma; }
 
 @test "simgpu: a specialised, multicast, pipelined matmul is right and breaks no rule, in any order of its warps" {
     checks matmul
     shuffled matmul
     run -0 "$SIMGPU" "$PROGRAMS/matmul" 64 128 16
+}
+
+# sums FILE PATTERN FIELD...: the sums of counters over the lines whose text matches.
+sums() {
+    run -0 "$PYTHON" -c '
+import json, re, sys
+lines = [l for k in json.load(open(sys.argv[1])) for l in k["lines"] if re.search(sys.argv[2], l["text"])]
+print(*[sum(l[field] for l in lines) for field in sys.argv[3:]])' "$@"
+}
+
+@test "simgpu: a matmul counts its FLOPs, the bytes it copies, their sectors, and operands without bank conflicts" {
+    local json=$BATS_TEST_TMPDIR/counters.json seed
+    for seed in 0 1 2; do
+        # 2 blocks share B by multicast; the second has no row of A or C inside
+        run -0 "$SIMGPU" --seed "$seed" --json "$json" "$PROGRAMS/matmul" 64 128 64
+        sums "$json" '' tensor_flops copied_bytes global_sectors global_sectors_ideal
+        assert_output "$((2 * 2 * 64 * 128 * 64)) $((2 * (64 * 64 * 2 + 128 * 64 * 2 + 64 * 128 * 4))) $((64 * 4 + 128 * 4 + 64 * 16)) $((64 * 4 + 128 * 4 + 64 * 16))"
+        sums "$json" '"l".a., "l".b.' shared_wavefronts shared_wavefronts_ideal
+        assert_output "$((2 * 4 * (64 + 128) / 4)) $((2 * 4 * (64 + 128) / 4))" # 4 rows of 32 bytes a pass
+    done
+}
+
+@test "simgpu: fp8 products are cut as Hopper cuts them, and with --exact-mma they are not" {
+    run -0 "$SIMGPU" "$PROGRAMS/wgmma" small
+    assert_output "1 + 31 x 2^-15 = 1 + 0 x 2^-15"
+    run -0 "$SIMGPU" --exact-mma "$PROGRAMS/wgmma" small
+    assert_output "1 + 31 x 2^-15 = 1 + 31 x 2^-15"
 }
 
 @test "simgpu: --exact-mma: wgmma's exact sums stay" {
@@ -50,6 +84,7 @@ broken() {
     broken broken_clusters peer_not_started "before any barrier.cluster: it may not have started"
     broken broken_clusters peer_has_left "block 1 of the cluster, (1,0,0), has exited"
     broken broken_clusters peer_leaves "the block leaves, but block 1 of its cluster has read its shared memory"
+    broken broken_clusters copy_to_the_departed "block 1 of the cluster, (1,0,0), has exited" "cp.async.bulk"
 }
 
 @test "simgpu: an address names a block of the cluster, and .shared::cta only the own one" {
@@ -66,25 +101,42 @@ broken() {
         "1 of 1 arrivals missing"
 }
 
-@test "simgpu: what a bulk copy brings is poison until its mbarrier has been waited for" {
-    run -1 "$SIMGPU" "$PROGRAMS/broken_async" read_before_wait
-    assert_line "read_before_wait: read 0xffffffff"
+@test "simgpu: what a bulk copy brings is out of bounds until its mbarrier has been waited for" {
+    broken broken_async read_before_wait "shared offset 0 is read before the copy that brings it has been waited for" "ld.shared"
+    broken broken_async parity_forgotten "shared offset 0 is read before the copy that brings it has been waited for"
+    broken broken_tensor read_too_early "shared offset 128 is read before the copy that brings it has been waited for"
+    broken broken_tensor sent_on_too_early "shared offset 0 is read before the copy" "cp.async.bulk.tensor.2d.global"
     broken broken_async never_waited "the block leaves, and nobody has waited for the mbarrier" "cp.async.bulk"
     broken broken_async tile_overwritten "the destination was written while the copy was on its way"
+    broken broken_tensor source_of_load_changes "the source was changed while the copy was on its way"
 }
 
 @test "simgpu: bytes that do not match what the mbarrier expects end in a deadlock report" {
     broken broken_async bytes_mismatch "64 bytes expected, but the copies on their way bring 128"
+    broken broken_async bytes_missing "256 bytes expected, but the copies on their way bring 128"
+    broken broken_tensor bytes_of_what_is_inside "512 bytes expected, but the copies on their way bring 1024"
+}
+
+@test "simgpu: a parity that never flips ends in a deadlock report" {
+    broken broken_async parity_never_flips "waits for the phase of parity 1 of the mbarrier" "which is in phase 1: 1 of 1 arrivals missing"
+}
+
+@test "simgpu: an mbarrier is not arrived at more often than expected, from here or from another block" {
+    broken broken_async over_arrival "over-arrival: 1 arrivals" "phase 0 lacks only 0 of 1 (and 128 bytes)" cudaErrorLaunchFailure
+    broken broken_clusters remote_over_arrival "over-arrival: 1 arrivals" "block (1,0,0)" cudaErrorLaunchFailure
 }
 
 @test "simgpu: an mbarrier whose init is not visible yet is named" {
     broken broken_async init_not_visible "is used before its mbarrier.init is visible here: no barrier since"
     broken broken_async init_not_fenced "no fence.mbarrier_init or fence.proxy.async since"
+    broken broken_clusters remote_init_not_visible "before its mbarrier.init is visible here: no barrier.cluster since"
+    broken broken_clusters remote_init_not_fenced "no fence.mbarrier_init since, and a relaxed barrier.cluster.arrive"
 }
 
 @test "simgpu: a missing fence.proxy.async is named, and one that only one thread executes too early" {
     broken broken_async store_not_fenced "fence.proxy.async is missing: warp 0 wrote shared offset 0"
     broken broken_async fenced_by_one "fence.proxy.async is missing: warp 1 wrote shared offset 32"
+    broken broken_tensor reduction_not_fenced "fence.proxy.async is missing: warp 0 wrote shared offset 288"
     broken broken_async operand_not_fenced "fence.proxy.async is missing" "wgmma.mma_async"
 }
 
@@ -105,11 +157,36 @@ broken() {
     broken broken_async no_second_fence "was accessed since the last one"
 }
 
-@test "simgpu: a wgmma needs all four warps" {
+@test "simgpu: a wgmma needs all four warps, with the same descriptors, and operands in shared memory" {
+    broken broken_async descriptors_differ "the descriptor of A is 0x" "of this warpgroup has 0x"
+    broken broken_async operand_out_of_bounds "the descriptor of A reaches shared offset" cudaErrorIllegalAddress
     broken broken_async three_warps "all four execute each"
 }
 
 @test "simgpu: setmaxnreg waits for the block's pool, and a pool too small is a deadlock" {
     broken broken_async too_few_registers "waits for 240 registers a thread, where it has 168; the block's pool has 56"
+    broken broken_async over_budget "waits for 176 registers a thread, where it has 168; the block's pool has 0"
     broken broken_async wrong_direction "setmaxnreg.dec to 200 registers, but the warp has 168"
+}
+
+@test "simgpu: coordinates and addresses of tensor copies that an H200 refuses" {
+    broken broken_tensor negative_store "coordinate 1 of a store is -1" cudaErrorIllegalInstruction
+    broken broken_tensor negative_reduction "coordinate 0 of a store is -8" cudaErrorIllegalInstruction
+    broken broken_tensor load_between_pieces "coordinate 0 is 4 elements of 2 bytes" cudaErrorIllegalInstruction
+    broken broken_tensor store_between_pieces "coordinate 0 is 4 elements of 2 bytes" cudaErrorIllegalInstruction
+    broken broken_tensor misaligned_tile "0x440: must be a multiple of 128" cudaErrorMisalignedAddress
+    broken broken_tensor misaligned_bulk "0x408: must be a multiple of 16" cudaErrorMisalignedAddress
+    broken broken_tensor no_map "no tensor map lies at" cudaErrorIllegalInstruction
+    broken broken_tensor beyond_the_tensor "crosses the end of allocation" cudaErrorIllegalAddress
+    broken broken_tensor multicast_beyond_the_cluster "multicast to blocks 0x6 of a cluster of 1"
+}
+
+@test "simgpu: a tensor map that was edited must be released, acquired and complete" {
+    broken broken_tensor edit_not_released "the tensor map was edited, and no fence.proxy.tensormap::generic.release"
+    broken broken_tensor edit_not_acquired "the tensor map was edited, and no fence.proxy.tensormap::generic.acquire"
+    broken broken_tensor map_not_complete "the tensor map is not complete"
+}
+
+@test "simgpu: im2col copies are refused by name" {
+    broken broken_tensor im2col "im2col" "not supported" cudaErrorNotSupported
 }

@@ -8,6 +8,27 @@ program() {
     assert_equal "${lines[-1]}" right
 }
 
+# stores_of NAME [OPTIONS]: for each kernel, how many lanes executed its line marked "stores" together, and the sectors.
+stores_of() {
+    run -0 "$SIMGPU" "${@:2}" --json "$BATS_TEST_TMPDIR/counters.json" "$ROOT/build/tests/simgpu/programs/$1"
+    run -0 "$PYTHON" -c '
+import json, sys
+for kernel in json.load(open(sys.argv[1])):
+    for line in kernel["lines"]:
+        if line["text"].endswith("// stores"):
+            print(line["active_lanes"] / line["warp_instructions"], line["global_sectors"])' "$BATS_TEST_TMPDIR/counters.json"
+}
+
+@test "simgpu: lanes that were let go alone during a long wait are one again after a barrier, whatever the order" {
+    local threads seed
+    for threads in 1 2 5; do
+        for seed in 0 1 2 3; do
+            stores_of spin --threads "$threads" --seed "$seed"
+            assert_equal "${lines[*]}" "32.0 64 32.0 64 32.0 64" # 16 warps of 32 lanes, 4 bytes each
+        done
+    done
+}
+
 @test "simgpu: streams, events, async copies and host functions keep their order" { program streams; }
 
 @test "simgpu: __device__ and __constant__ variables, copied to and from" { program symbols; }
@@ -19,7 +40,7 @@ program() {
 @test "simgpu: recursion, function pointers, structs by value" { program recursion; }
 @test "simgpu: lanes meet in a collective through different calls" { program two_calls; }
 
-@test "simgpu: cudaLaunchKernelEx, cooperative launches, 3-D grids, large parameters" { program launches; }
+@test "simgpu: cudaLaunchKernelEx, cooperative and dependent launches, 3-D grids, large parameters" { program launches; }
 
 @test "simgpu: copies and fills in one, two and three dimensions" { program copies; }
 

@@ -11,10 +11,13 @@ checks() {
     assert_line --regexp "^$1: [0-9]+ checks$"
 }
 
-# broken NAME LINE...: the kernel fails, and every LINE, a part of one, is in what is said.
+# broken NAME LINE...: the kernel fails, and every LINE, a part of one, is in what is said, as is the line marked with its name
+# if there is one.
 broken() {
+    local part line
+    line=$(grep -n "// fault: $1\$" "$BATS_TEST_DIRNAME/tensor/broken.cu" | cut -d: -f1)
     run -1 timeout 60 "$SIMGPU" "$PROGRAMS/broken" "$1"
-    local part
+    [[ ! $line ]] || assert_output --regexp "broken\.cu:${line}[^0-9]"
     for part in "${@:2}"; do assert_output --partial "$part"; done
 }
 
@@ -26,6 +29,14 @@ broken() {
         assert_line --regexp " ${layout#*:}/1 .*LDMATRIX_X1\(\"\", \"\.shared\""
         assert_line --regexp " $((2 * ${layout#*:}))/2 .*LDMATRIX_X2\(\"\.trans\", \"\.shared\""
         assert_line --regexp " $((4 * ${layout#*:}))/4 .*LDMATRIX\(\"\", \"\.shared::cta\""
+    done
+}
+
+@test "simgpu: tensor cores add up as the plain model does, bit for bit, whatever the numbers" {
+    local seed
+    for seed in 1 2 3; do
+        run -0 "$ROOT/build/tests/simgpu/model/accumulate" 300 "$seed"
+        assert_output "accumulate: 1228800 products, 0 wrong"
     done
 }
 

@@ -120,9 +120,9 @@ struct function {
     u32 cluster[3];    /* .reqnctapercluster, or 0 */
     bool calls;        /* calls functions: needs stack */
     const struct touched *
-        *touched;     /* registers of each instruction, when the function has wgmma: exec/wgmma.h */
-    bool async_reads; /* has instructions that read shared memory through the async proxy */
-    bool refused;     /* lowering met something unsupported; `why` says what and where */
+        *touched;          /* registers of each instruction, when the function has wgmma: exec/wgmma.h */
+    bool uses_async_proxy; /* has instructions that reach shared memory through it */
+    bool refused;          /* lowering met something unsupported; `why` says what and where */
     char *why;
     struct counter **counters; /* with --profile: for each worker, one for each instruction */
 };
@@ -210,6 +210,7 @@ struct counter {
     u64 shared_wavefronts, shared_ideal; /* passes through the 32 banks, and how few the bytes need */
     u64 sectors, sectors_ideal;          /* 32-byte sectors of global memory, likewise */
     u64 flops;                           /* of tensor cores */
+    u64 copied;                          /* bytes that bulk copies moved into or out of shared memory */
 };
 
 struct block;
@@ -231,6 +232,7 @@ struct warp {
     u32 live;                  /* lanes that have not exited */
     u32 cluster_arrived;       /* lanes that have arrived at barrier.cluster and not waited yet */
     u64 cluster_phase[LANES];  /* the phase they arrived in */
+    u32 cluster_released;      /* when it last arrived with .release, by the block's clock */
     s32 current;               /* index of the running split */
     u8 *local;                 /* local memory: 32 x block->launch->local_bytes, lane after lane */
     u8 *special;               /* BANK_SPECIAL storage */
@@ -324,6 +326,7 @@ struct block {
     u32 register_pool;         /* registers that setmaxnreg.dec has freed */
     u32 visitors;              /* ranks that have read this block's shared memory since they last met it */
     struct block_async *async; /* mbarriers: exec/async.c */
+    u32 in_flight;             /* bulk copies into its shared memory that have not landed */
     u32 *stamps, clock, last_sync, covered, init_fence, last_barrier,
         fenced[MAX_WARPS]; /* who wrote shared memory when: exec/proxy.h */
 };
@@ -347,6 +350,7 @@ struct launch {
     u64 grid_id;
     bool cooperative;
     bool clustered;      /* launched with a cluster size, be it 1 */
+    u64 map_releases;    /* fence.proxy.tensormap::generic.release so far */
     u64 workspace;       /* cooperative launches: 8 bytes of zeros in global memory, else 0 */
     u32 resident_blocks; /* how many blocks the whole device holds at once */
     int error;           /* set by fault() */

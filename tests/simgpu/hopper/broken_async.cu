@@ -1,113 +1,123 @@
 // Kernels that break a rule of bulk copies, wgmma or setmaxnreg: each must end with a fault that says which. broken_async
 // NAME runs one; it prints the CUDA error it got, or the first wrong value.
-#include <cuda.h>
-
-#include "../check.h"
-
-__device__ static u32 smem_addr(const void *p)
-{
-    return (u32)__cvta_generic_to_shared(p);
-}
-__device__ static void bar_init(u64 *bar, u32 count)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_addr(bar)), "r"(count) : "memory");
-}
-__device__ static void bar_expect(u64 *bar, u32 bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_addr(bar)), "r"(bytes)
-                 : "memory");
-}
-__device__ static void bar_wait(u64 *bar, u32 parity)
-{
-    asm volatile(
-        "{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra again; }" ::"r"(
-            smem_addr(bar)),
-        "r"(parity)
-        : "memory");
-}
-__device__ static void copy_in(void *to, const void *from, u32 bytes, u64 *bar)
-{
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-            smem_addr(to)),
-        "l"(from), "r"(bytes), "r"(smem_addr(bar))
-        : "memory");
-}
-__device__ static void copy_out(void *to, const void *from, u32 bytes)
-{
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
-                 "r"(smem_addr(from)), "r"(bytes)
-                 : "memory");
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-#define INIT_FENCE  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory")
-#define PROXY_FENCE asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
-#define WAIT_READ   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory")
+#include "hopper.cuh"
 
 __shared__ __align__(1024) u8 tile[8192];
-__shared__ __align__(8) u64 bar, second;
+__shared__ __align__(8) u64 bar;
+#define BAR smem_addr(&bar)
 
 // ---- Bulk copies --------------------------------------------------------------------------------------------------------
 
 __global__ void read_before_wait(u32 *out)
 {
     if (threadIdx.x == 0) {
-        bar_init(&bar, 1);
+        bar_init(BAR, 1);
         INIT_FENCE;
-        bar_expect(&bar, 128);
-        copy_in(tile, out, 128, &bar);
+        bar_expect(BAR, 128);
+        copy_in(tile, out, 128, BAR);
     }
     __syncthreads();
-    if (threadIdx.x < 32) out[64 + threadIdx.x] = ((u32 *)tile)[threadIdx.x];
+    if (threadIdx.x < 32) out[64 + threadIdx.x] = ((u32 *)tile)[threadIdx.x]; // fault: read_before_wait
     __syncthreads();
-    bar_wait(&bar, 0);
+    bar_wait(BAR, 0);
 }
 
 __global__ void never_waited(u32 *out)
 {
     if (threadIdx.x) return;
-    bar_init(&bar, 1);
+    bar_init(BAR, 1);
     INIT_FENCE;
-    bar_expect(&bar, 128);
-    copy_in(tile, out, 128, &bar);
-}
+    bar_expect(BAR, 128);
+    copy_in(tile, out, 128, BAR);
+} // fault: never_waited
 
 __global__ void bytes_mismatch(u32 *out)
 {
     if (threadIdx.x == 0) {
-        bar_init(&bar, 1);
+        bar_init(BAR, 1);
         INIT_FENCE;
-        bar_expect(&bar, 64);
-        copy_in(tile, out, 128, &bar);
+        bar_expect(BAR, 64);
+        copy_in(tile, out, 128, BAR);
     }
     __syncthreads();
-    bar_wait(&bar, 0);
+    bar_wait(BAR, 0); // fault: bytes_mismatch
+}
+
+// The other way round: 128 bytes come, 256 are expected.
+__global__ void bytes_missing(u32 *out)
+{
+    if (threadIdx.x == 0) {
+        bar_init(BAR, 1);
+        INIT_FENCE;
+        bar_expect(BAR, 256);
+        copy_in(tile, out, 128, BAR);
+    }
+    __syncthreads();
+    bar_wait(BAR, 0); // fault: bytes_missing
+}
+
+// The second arrival comes while the phase still lacks bytes, and no arrival.
+__global__ void over_arrival(u32 *out)
+{
+    if (threadIdx.x) return;
+    bar_init(BAR, 1);
+    INIT_FENCE;
+    bar_expect(BAR, 128);
+    bar_arrive(BAR); // fault: over_arrival
+    copy_in(tile, out, 128, BAR);
+    bar_wait(BAR, 0);
+}
+
+// The second tile is awaited with the first one's parity: it passes, and the tile is read before it is there.
+__global__ void parity_forgotten(u32 *out)
+{
+    if (threadIdx.x) return;
+    bar_init(BAR, 1);
+    INIT_FENCE;
+    for (int i = 0; i < 2; i++) {
+        bar_expect(BAR, 128);
+        copy_in(tile, out, 128, BAR);
+        bar_wait(BAR, 0);
+        out[64] += *(volatile u32 *)tile; // fault: parity_forgotten
+    }
+}
+
+// And with a parity one ahead: it never flips.
+__global__ void parity_never_flips(u32 *out)
+{
+    if (threadIdx.x) return;
+    bar_init(BAR, 1);
+    INIT_FENCE;
+    bar_expect(BAR, 128);
+    copy_in(tile, out, 128, BAR);
+    bar_wait(BAR, 0);
+    bar_wait(BAR, 1); // fault: parity_never_flips
 }
 
 __global__ void init_not_visible(u32 *out)
 {
-    if (threadIdx.x == 0) bar_init(&bar, 1), bar_expect(&bar, 0);
-    if (threadIdx.x == 32) bar_wait(&bar, 0);
+    if (threadIdx.x == 0) bar_init(BAR, 1), bar_expect(BAR, 0);
+    if (threadIdx.x == 32) bar_wait(BAR, 0); // fault: init_not_visible
 }
 
 __global__ void init_not_fenced(u32 *out)
 {
     if (threadIdx.x) return;
-    bar_init(&bar, 1);
-    bar_expect(&bar, 128);
-    copy_in(tile, out, 128, &bar);
-    bar_wait(&bar, 0);
+    bar_init(BAR, 1);
+    bar_expect(BAR, 128);
+    copy_in(tile, out, 128, BAR); // fault: init_not_fenced
+    bar_wait(BAR, 0);
 }
 
 __global__ void tile_overwritten(u32 *out)
 {
     if (threadIdx.x) return;
-    bar_init(&bar, 1);
+    bar_init(BAR, 1);
     INIT_FENCE;
-    bar_expect(&bar, 128);
-    copy_in(tile, out, 128, &bar);
+    bar_expect(BAR, 128);
+    copy_in(tile, out, 128, BAR);
     tile[5] = 1;
-    bar_wait(&bar, 0);
+    bar_wait(BAR, 0); // fault: tile_overwritten
 }
 
 __global__ void store_not_fenced(u32 *out)
@@ -115,7 +125,7 @@ __global__ void store_not_fenced(u32 *out)
     tile[threadIdx.x] = 1;
     __syncthreads();
     if (threadIdx.x) return;
-    copy_out(out, tile, 128);
+    copy_out(out, tile, 128); // fault: store_not_fenced
     WAIT_READ;
 }
 
@@ -126,7 +136,7 @@ __global__ void fenced_by_one(u32 *out)
     if (threadIdx.x == 0) PROXY_FENCE;
     __syncthreads();
     if (threadIdx.x) return;
-    copy_out(out, tile, 128);
+    copy_out(out, tile, 128); // fault: fenced_by_one
     WAIT_READ;
 }
 
@@ -138,7 +148,7 @@ __global__ void store_source_changes(u32 *out)
     if (threadIdx.x) return;
     copy_out(out, tile, 128);
     tile[3] = 2;
-    WAIT_READ;
+    WAIT_READ; // fault: store_source_changes
 }
 
 __global__ void store_not_waited(u32 *out)
@@ -147,19 +157,20 @@ __global__ void store_not_waited(u32 *out)
     PROXY_FENCE;
     __syncthreads();
     if (threadIdx.x == 0) copy_out(out, tile, 128);
-}
+} // fault: store_not_waited
 
 // ---- wgmma ------------------------------------------------------------------------------------------------------------------
 
-#define FENCE  asm volatile("wgmma.fence.sync.aligned;" ::: "memory")
-#define COMMIT asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory")
-#define WAIT   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory")
-#define WGMMA(D)                                                                                                 \
+#define FENCE    asm volatile("wgmma.fence.sync.aligned;" ::: "memory")
+#define COMMIT   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory")
+#define WAIT     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory")
+#define WGMMA(D) WGMMA_AT(D, descriptor(tile), descriptor(tile + 4096))
+#define WGMMA_AT(D, A, B)                                                                                        \
     asm volatile(                                                                                                \
         "{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, " \
         "%3}, %4, %5, p, 1, 1, 0, 0; }"                                                                          \
         : "+f"(D[0]), "+f"(D[1]), "+f"(D[2]), "+f"(D[3])                                                         \
-        : "l"(descriptor(tile)), "l"(descriptor(tile + 4096))                                                    \
+        : "l"(A), "l"(B)                                                                                         \
         : "memory")
 #define WGMMA_RS(D, A)                                                                                           \
     asm volatile(                                                                                                \
@@ -187,7 +198,7 @@ __global__ void result_read_early(u32 *out)
     FENCE;
     WGMMA(d);
     COMMIT;
-    out[threadIdx.x] = (u32)d[1];
+    out[threadIdx.x] = (u32)d[1]; // fault: result_read_early
     WAIT;
 }
 
@@ -199,7 +210,7 @@ __global__ void commit_missing(u32 *out)
     FENCE;
     WGMMA(d);
     WAIT;
-    out[threadIdx.x] = (u32)d[1];
+    out[threadIdx.x] = (u32)d[1]; // fault: commit_missing
 }
 
 __global__ void a_written_early(u32 *out)
@@ -211,7 +222,7 @@ __global__ void a_written_early(u32 *out)
     FENCE;
     WGMMA_RS(d, a);
     COMMIT;
-    asm volatile("add.u32 %0, %0, 1;" : "+r"(a[2]));
+    asm volatile("add.u32 %0, %0, 1;" : "+r"(a[2])); // fault: a_written_early
     WAIT;
     out[threadIdx.x] = (u32)d[1] + a[0] + a[1] + a[2];
 }
@@ -220,7 +231,7 @@ __global__ void no_fence(u32 *out)
 {
     float d[4] = {};
     fill_tile();
-    WGMMA(d);
+    WGMMA(d); // fault: no_fence
     COMMIT;
     WAIT;
     out[threadIdx.x] = (u32)d[1];
@@ -236,7 +247,7 @@ __global__ void no_second_fence(u32 *out)
     COMMIT;
     WAIT;
     for (int i = 0; i < 4; i++) d[i] *= (float)threadIdx.x;
-    WGMMA(d);
+    WGMMA(d); // fault: no_second_fence
     COMMIT;
     WAIT;
     out[threadIdx.x] = (u32)d[1];
@@ -251,7 +262,7 @@ __global__ void operand_changes(u32 *out)
     COMMIT;
     __syncthreads();
     tile[4096 + threadIdx.x] = 1;
-    WAIT;
+    WAIT; // fault: operand_changes
     out[threadIdx.x] = (u32)d[1];
 }
 
@@ -262,7 +273,7 @@ __global__ void operand_not_fenced(u32 *out)
     tile[4096 + threadIdx.x] = 1;
     __syncthreads();
     FENCE;
-    WGMMA(d);
+    WGMMA(d); // fault: operand_not_fenced
     COMMIT;
     WAIT;
     out[threadIdx.x] = (u32)d[1];
@@ -274,28 +285,62 @@ __global__ void three_warps(u32 *out)
     fill_tile();
     if (threadIdx.x < 96) {
         FENCE;
-        WGMMA(d);
+        WGMMA(d); // fault: three_warps
         COMMIT;
         WAIT;
     }
     out[threadIdx.x] = (u32)d[1];
 }
 
+// A is 64 rows: the last warp's lie beyond shared memory.
+__global__ void operand_out_of_bounds(u32 *out)
+{
+    float d[4] = {};
+    const u64 beyond = (smem_addr(tile) + 8192 - 1024) >> 4 | (u64)8 << 16 | (u64)16 << 32;
+    fill_tile();
+    FENCE;
+    WGMMA_AT(d, beyond, descriptor(tile)); // fault: operand_out_of_bounds
+    COMMIT;
+    WAIT;
+    out[threadIdx.x] = (u32)d[1];
+}
+
+__global__ void descriptors_differ(u32 *out)
+{
+    float d[4] = {};
+    fill_tile();
+    FENCE;
+    WGMMA_AT(d, descriptor(tile) + (threadIdx.x / 32 == 2), descriptor(tile)); // fault: descriptors_differ
+    COMMIT;
+    WAIT;
+    out[threadIdx.x] = (u32)d[1];
+}
+
 // ---- setmaxnreg -----------------------------------------------------------------------------------------------------------------
 
-// 256 threads have 248 registers each at the most; the second warpgroup frees too few for the first.
+// 384 threads have 168 registers each; the second and third warpgroup free too few for the first.
 __global__ void __launch_bounds__(384) too_few_registers(u32 *out)
 {
     if (threadIdx.x < 128)
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;"); // fault: too_few_registers
     else
         asm volatile("setmaxnreg.dec.sync.aligned.u32 152;");
     out[threadIdx.x % 128] = 1;
 }
 
+// Nobody frees any: more than the block has is asked for.
+__global__ void __launch_bounds__(384) over_budget(u32 *out)
+{
+    if (threadIdx.x < 128)
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 176;"); // fault: over_budget
+    else
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 184;");
+    out[threadIdx.x % 128] = 1;
+}
+
 __global__ void __launch_bounds__(384) wrong_direction(u32 *out)
 {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 200;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 200;"); // fault: wrong_direction
 }
 
 #define KERNEL(NAME, THREADS) \
@@ -307,13 +352,15 @@ static const struct {
     void (*kernel)(u32 *);
     int threads;
 } kernels[] = {
-    KERNEL(read_before_wait, 128),  KERNEL(never_waited, 128),       KERNEL(bytes_mismatch, 128),
-    KERNEL(init_not_visible, 128),  KERNEL(init_not_fenced, 128),    KERNEL(tile_overwritten, 128),
-    KERNEL(store_not_fenced, 128),  KERNEL(fenced_by_one, 128),      KERNEL(store_source_changes, 128),
-    KERNEL(store_not_waited, 128),  KERNEL(result_read_early, 128),  KERNEL(commit_missing, 128),
-    KERNEL(a_written_early, 128),   KERNEL(no_fence, 128),           KERNEL(no_second_fence, 128),
-    KERNEL(operand_changes, 128),   KERNEL(operand_not_fenced, 128), KERNEL(three_warps, 128),
-    KERNEL(too_few_registers, 384), KERNEL(wrong_direction, 384)};
+    KERNEL(read_before_wait, 128),   KERNEL(never_waited, 128),       KERNEL(bytes_mismatch, 128),
+    KERNEL(init_not_visible, 128),   KERNEL(init_not_fenced, 128),    KERNEL(tile_overwritten, 128),
+    KERNEL(store_not_fenced, 128),   KERNEL(fenced_by_one, 128),      KERNEL(store_source_changes, 128),
+    KERNEL(store_not_waited, 128),   KERNEL(result_read_early, 128),  KERNEL(commit_missing, 128),
+    KERNEL(a_written_early, 128),    KERNEL(no_fence, 128),           KERNEL(no_second_fence, 128),
+    KERNEL(operand_changes, 128),    KERNEL(operand_not_fenced, 128), KERNEL(three_warps, 128),
+    KERNEL(bytes_missing, 128),      KERNEL(over_arrival, 128),       KERNEL(parity_forgotten, 128),
+    KERNEL(parity_never_flips, 128), KERNEL(over_budget, 384),        KERNEL(operand_out_of_bounds, 128),
+    KERNEL(descriptors_differ, 128), KERNEL(too_few_registers, 384),  KERNEL(wrong_direction, 384)};
 
 int main(int argc, char **argv)
 {

@@ -1,9 +1,7 @@
 // A matmul as Hopper wants it: a producer warp with TMA multicast into a ring of stages, full and empty mbarriers across the
 // cluster, a consumer warpgroup with chained wgmma and one group in flight, setmaxnreg, a TMA store as epilogue. Nothing here
 // breaks a rule, and nothing may be reported. Passes on a GPU too; `matmul M N K` runs another size.
-#include <cuda.h>
-
-#include "../check.h"
+#include "hopper.cuh"
 
 enum { BLOCK_M = 64, BLOCK_N = 128, BLOCK_K = 64, STAGES = 3, CLUSTER = 2 };
 
@@ -14,24 +12,6 @@ struct shared_memory {
     u64 full[STAGES], empty[STAGES];
 };
 
-__device__ static u32 smem_addr(const void *p)
-{
-    return (u32)__cvta_generic_to_shared(p);
-}
-__device__ static u32 mapa(u32 addr, u32 rank)
-{
-    u32 r;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(addr), "r"(rank));
-    return r;
-}
-__device__ static void bar_wait(u64 *bar, u32 parity)
-{
-    asm volatile(
-        "{ .reg .pred p; again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1; @!p bra again; }" ::
-            "r"(smem_addr(bar)),
-        "r"(parity)
-        : "memory");
-}
 __device__ static void cluster_sync()
 {
     asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
@@ -61,32 +41,20 @@ __device__ static void produce(shared_memory &s, const CUtensorMap &A, const CUt
 {
     for (int k = 0; k < k_tiles; k++) {
         const int stage = k % STAGES, round = k / STAGES;
-        bar_wait(&s.empty[stage], (round & 1) ^ 1); // both blocks of the cluster have read the stage
-        asm volatile(
-            "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_addr(&s.full[stage])),
-            "r"((u32)(sizeof s.A[0] + sizeof s.B[0]))
-            : "memory");
-        asm volatile(
-            "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::
-                "r"(smem_addr(s.A[stage])),
-            "l"(&A), "r"(k * BLOCK_K), "r"((int)blockIdx.y * BLOCK_M), "r"(smem_addr(&s.full[stage]))
-            : "memory");
+        const u32 full = smem_addr(&s.full[stage]);
+        bar_wait(smem_addr(&s.empty[stage]),
+                 (round & 1) ^ 1); // both blocks of the cluster have read the stage
+        bar_expect(full, sizeof s.A[0] + sizeof s.B[0]);
+        tensor_in(s.A[stage], &A, k * BLOCK_K, blockIdx.y * BLOCK_M, full);
         // Each block loads half of B's tile, for both.
-        asm volatile(
-            "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
-            "[%1, {%2, %3}], [%4], %5;" ::"r"(smem_addr(s.B[stage] + rank * BLOCK_N / 2 * BLOCK_K)),
-            "l"(&B), "r"(k * BLOCK_K), "r"((int)(blockIdx.x * BLOCK_N + rank * BLOCK_N / 2)),
-            "r"(smem_addr(&s.full[stage])), "h"((unsigned short)3)
-            : "memory");
+        tensor_in_multicast(s.B[stage] + rank * BLOCK_N / 2 * BLOCK_K, &B, k * BLOCK_K,
+                            blockIdx.x * BLOCK_N + rank * BLOCK_N / 2, full, 3);
     }
 }
 
 __device__ static void release(shared_memory &s, int stage)
 {
-    if (threadIdx.x % 128 < CLUSTER)
-        asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
-                         mapa(smem_addr(&s.empty[stage]), threadIdx.x % 128))
-                     : "memory");
+    if (threadIdx.x % 128 < CLUSTER) bar_arrive(mapa(&s.empty[stage], threadIdx.x % 128));
 }
 
 __device__ static void consume(shared_memory &s, const CUtensorMap &C, int k_tiles)
@@ -96,7 +64,7 @@ __device__ static void consume(shared_memory &s, const CUtensorMap &C, int k_til
     for (int i = 0; i < 64; i++) d[i] = 0;
     for (int k = 0; k < k_tiles; k++) {
         const int stage = k % STAGES;
-        bar_wait(&s.full[stage], k / STAGES & 1);
+        bar_wait(smem_addr(&s.full[stage]), k / STAGES & 1);
         for (int i = 0; i < 64; i++) asm volatile("" : "+f"(d[i])::"memory");
         asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
         for (int i = 0; i < BLOCK_K / 16; i++)
@@ -161,21 +129,14 @@ __global__ void __cluster_dims__(1, CLUSTER, 1) __launch_bounds__(256)
     cluster_sync();
 }
 
-typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                              const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,
-                              CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
-                              CUtensorMapFloatOOBfill);
-
-static CUtensorMap map_of(encode_fn encode, void *p, bool is_float, u64 rows, u64 cols, u32 box_rows,
-                          u32 box_cols)
+static CUtensorMap map_of(void *p, bool is_float, u64 rows, u64 cols, u32 box_rows, u32 box_cols)
 {
     CUtensorMap map;
-    const cuuint64_t dims[2] = {cols, rows}, strides[1] = {cols * (is_float ? 4 : 2)};
-    const cuuint32_t box[2] = {box_cols, box_rows}, step[2] = {1, 1};
-    if (encode(&map, is_float ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, p,
-               dims, strides, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-               is_float ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+    const u64 dims[2] = {cols, rows}, strides[1] = {cols * (is_float ? 4 : 2)};
+    const u32 box[2] = {box_cols, box_rows}, step[2] = {1, 1};
+    if (encode_map(&map, is_float ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, p,
+                   dims, strides, box, step,
+                   is_float ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B))
         exit(3);
     return map;
 }
@@ -186,10 +147,6 @@ int main(int argc, char **argv)
               k = argc > 3 ? atoi(argv[3]) : 328;
     u16 *a = (u16 *)malloc(m * k * 2), *b = (u16 *)malloc(n * k * 2), *device_a, *device_b;
     float *c = (float *)malloc(m * n * 4), *device_c;
-    void *encode = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault,
-                                                &found));
     // Small integers: exact in bf16, and so are the sums in f32.
     const u16 values[] = {0, 0x3f80, 0x4000, 0x4040, 0xbf80, 0xc000, 0xc040, 0x4080};
     const float numbers[] = {0, 1, 2, 3, -1, -2, -3, 4};
@@ -206,10 +163,9 @@ int main(int argc, char **argv)
         cudaFuncSetAttribute(matmul, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(shared_memory)));
     const int rows = (m + BLOCK_M - 1) / BLOCK_M;
     matmul<<<dim3((n + BLOCK_N - 1) / BLOCK_N, (rows + CLUSTER - 1) / CLUSTER * CLUSTER), 256,
-             sizeof(shared_memory)>>>(map_of((encode_fn)encode, device_a, false, m, k, BLOCK_M, BLOCK_K),
-                                      map_of((encode_fn)encode, device_b, false, n, k, BLOCK_N / 2, BLOCK_K),
-                                      map_of((encode_fn)encode, device_c, true, m, n, BLOCK_M, 32),
-                                      (k + BLOCK_K - 1) / BLOCK_K);
+             sizeof(shared_memory)>>>(map_of(device_a, false, m, k, BLOCK_M, BLOCK_K),
+                                      map_of(device_b, false, n, k, BLOCK_N / 2, BLOCK_K),
+                                      map_of(device_c, true, m, n, BLOCK_M, 32), (k + BLOCK_K - 1) / BLOCK_K);
     check_begin("matmul");
     if (!launched("matmul")) return 1;
     CUDA_CHECK(cudaMemcpy(c, device_c, m * n * 4, cudaMemcpyDeviceToHost));

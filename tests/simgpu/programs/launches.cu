@@ -42,6 +42,19 @@ __global__ void meet(unsigned *arrived, int *seen)
     }
 }
 
+// A grid that lets its dependent start early, and the dependent, which waits for all that the other has written.
+__global__ void primary(int *x)
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    for (int i = 0; i < 100; i++) x[blockIdx.x * blockDim.x + threadIdx.x] = i;
+}
+
+__global__ void dependent(const int *x, int *sum)
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    atomicAdd(sum, x[blockIdx.x * blockDim.x + threadIdx.x]);
+}
+
 int main()
 {
     int *out, host[8];
@@ -82,6 +95,13 @@ int main()
     CUDA(cudaLaunchKernelEx(&config, add, out, 5));
     CUDA(cudaMemcpy(host, out, sizeof *host, cudaMemcpyDeviceToHost));
     EXPECT(host[0] == 2 * 64 * 3 + 4 * 32 * 5);
+
+    CUDA(cudaMemset(out, 0, 1000 * sizeof *out));
+    config.numAttrs = 1;
+    CUDA(cudaLaunchKernelEx(&config, primary, out + 1));
+    CUDA(cudaLaunchKernelEx(&config, dependent, (const int *)out + 1, out));
+    CUDA(cudaMemcpy(host, out, sizeof *host, cudaMemcpyDeviceToHost));
+    EXPECT(host[0] == 4 * 32 * 99);
 
     int blocks_per_sm, sms, minimum_grid, best_block;
     CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));

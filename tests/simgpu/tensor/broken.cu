@@ -73,7 +73,7 @@ __global__ void source_changes(u32 *out)
     COPY_4(&tile[0][t], out + t);
     COMMIT;
     out[t] = 5;
-    WAIT(0);
+    WAIT(0); // fault: source_changes
 }
 
 __global__ void destination_written(u32 *out)
@@ -82,27 +82,28 @@ __global__ void destination_written(u32 *out)
     COPY_4(&tile[0][t], out + t);
     COMMIT;
     tile[0][t] = 5;
-    WAIT(0);
+    WAIT(0); // fault: destination_written
 }
 
 // ---- Bad copies -----------------------------------------------------------------------------------------------------------
 
 __global__ void source_out_of_bounds(u32 *out)
 {
-    COPY_4(&tile[0][threadIdx.x], out + 1024 + threadIdx.x);
+    COPY_4(&tile[0][threadIdx.x], out + 1024 + threadIdx.x); // fault: source_out_of_bounds
     WAIT(0);
 }
 
 __global__ void source_size_too_large(u32 *out)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(smem_addr(tile)), "l"(out),
-                 "r"(5 + threadIdx.x)
+                 "r"(5 + threadIdx.x) // fault: source_size_too_large
                  : "memory");
 }
 
 __global__ void misaligned_copy(u32 *out)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem_addr(&tile[0][1])), "l"(out)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem_addr(&tile[0][1])),
+                 "l"(out) // fault: misaligned_copy
                  : "memory");
 }
 
@@ -110,15 +111,15 @@ __global__ void misaligned_copy(u32 *out)
 
 __global__ void uninitialised(u32 *out)
 {
-    if (threadIdx.x == 3) ARRIVE(&bar);
+    if (threadIdx.x == 3) ARRIVE(&bar); // fault: uninitialised
 }
 
 __global__ void over_arrival(u32 *out)
 {
-    if (threadIdx.x == 0) {
-        INIT(&bar, 2);
-        asm volatile("mbarrier.arrive.shared.b64 _, [%0], %1;" ::"r"(smem_addr(&bar)), "r"(3) : "memory");
-    }
+    if (threadIdx.x) return;
+    const u32 addr = smem_addr(&bar);
+    INIT(&bar, 2);
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0], 3;" ::"r"(addr) : "memory"); // fault: over_arrival
 }
 
 __global__ void overwritten(u32 *out)
@@ -126,7 +127,7 @@ __global__ void overwritten(u32 *out)
     if (threadIdx.x == 0) {
         INIT(&bar, 2);
         *(volatile u64 *)&bar = 0;
-        ARRIVE(&bar);
+        ARRIVE(&bar); // fault: overwritten
     }
 }
 
@@ -134,7 +135,7 @@ __global__ void initialised_twice(u32 *out)
 {
     if (threadIdx.x == 0) {
         INIT(&bar, 2);
-        INIT(&bar, 2);
+        INIT(&bar, 2); // fault: initialised_twice
     }
 }
 
@@ -144,7 +145,7 @@ __global__ void too_many_bytes(u32 *out)
         INIT(&bar, 1);
         for (int i = 0; i < 2; i++)
             asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(smem_addr(&bar)),
-                         "r"((1 << 20) - 1)
+                         "r"((1 << 20) - 1) // fault: too_many_bytes
                          : "memory");
     }
 }
@@ -153,7 +154,7 @@ __global__ void bad_parity(u32 *out)
 {
     if (threadIdx.x == 0) {
         INIT(&bar, 1);
-        SPIN("try_wait", &bar, 2);
+        SPIN("try_wait", &bar, 2); // fault: bad_parity
     }
 }
 
@@ -168,7 +169,7 @@ __global__ void try_wait_forever(u32 *out)
         asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], 16;" ::"r"(smem_addr(&bar)) : "memory");
     }
     __syncthreads();
-    SPIN("try_wait", &bar, 0);
+    SPIN("try_wait", &bar, 0); // fault: try_wait_forever
 }
 
 __global__ void test_wait_forever(u32 *out)
@@ -179,7 +180,7 @@ __global__ void test_wait_forever(u32 *out)
     }
     __syncthreads();
     if (threadIdx.x < 32)
-        SPIN("test_wait", &bar, 0);
+        SPIN("test_wait", &bar, 0); // fault: test_wait_forever
     else
         SPIN("try_wait", &other, 0);
 }
@@ -193,7 +194,8 @@ __global__ void wrong_parity(u32 *out)
     }
     __syncthreads();
     if (threadIdx.x == 0) {
-        SPIN("try_wait", &other, 0); // 1 would be right: nothing has been in the stage yet
+        // 1 would be right: nothing has been in the stage yet
+        SPIN("try_wait", &other, 0); // fault: wrong_parity
         ARRIVE(&bar);
     }
     if (threadIdx.x == 32) {
@@ -207,7 +209,8 @@ __global__ void wrong_parity(u32 *out)
 __global__ void half_a_warp(u32 *out)
 {
     u32 r = threadIdx.x;
-    if (threadIdx.x < 16) asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(r));
+    if (threadIdx.x < 16)
+        asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(r)); // fault: half_a_warp
     out[threadIdx.x] = r;
 }
 
@@ -216,7 +219,7 @@ __global__ void predicated_off(u32 *out)
     u32 r = threadIdx.x;
     asm volatile("{ .reg .pred p; setp.lt.u32 p, %1, 16; @p movmatrix.sync.aligned.m8n8.trans.b16 %0, %0; }"
                  : "+r"(r)
-                 : "r"(threadIdx.x));
+                 : "r"(threadIdx.x)); // fault: predicated_off
     out[threadIdx.x] = r;
 }
 
@@ -224,7 +227,7 @@ __global__ void exited_lanes(u32 *out)
 {
     u32 r = threadIdx.x;
     if (threadIdx.x >= 16) return;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(r));
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(r)); // fault: exited_lanes
     out[threadIdx.x] = r;
 }
 
@@ -233,7 +236,7 @@ __global__ void row_misaligned(u32 *out)
     u32 r;
     asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
                  : "=r"(r)
-                 : "r"(smem_addr(&tile[0][threadIdx.x]))
+                 : "r"(smem_addr(&tile[0][threadIdx.x])) // fault: row_misaligned
                  : "memory");
     out[threadIdx.x] = r;
 }
@@ -241,7 +244,10 @@ __global__ void row_misaligned(u32 *out)
 __global__ void row_in_global(u32 *out)
 {
     u32 r;
-    asm volatile("ldmatrix.sync.aligned.m8n8.x1.b16 {%0}, [%1];" : "=r"(r) : "l"(out) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.b16 {%0}, [%1];"
+                 : "=r"(r)
+                 : "l"(out) // fault: row_in_global
+                 : "memory");
     out[threadIdx.x] = r;
 }
 
@@ -250,7 +256,7 @@ __global__ void f64_refused(u32 *out)
     double d[2] = {};
     asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
                  : "+d"(d[0]), "+d"(d[1])
-                 : "d"(d[0]), "d"(d[1]));
+                 : "d"(d[0]), "d"(d[1])); // fault: f64_refused
     out[threadIdx.x] = (u32)d[0];
 }
 

@@ -414,8 +414,8 @@ static void mbarrier_places(struct warp *w, const struct inst *in, u32 mask, str
         if (a & 7)
             fault(w, in, 1u << i, ERR_MISALIGNED, "misaligned mbarrier at 0x%llx: must be a multiple of 8",
                   (unsigned long long)a);
-        at->block[i] = shared_owner(w, in, i, a);
-        at->offset[i] = (u32)(shared_pointer(w, in, i, a, 8, true) - at->block[i]->shared);
+        at->block[i] = shared_owner(w, in, in->space, i, a);
+        at->offset[i] = (u32)(shared_pointer(w, in, in->space, i, a, 8, true) - at->block[i]->shared);
         if (at->block[i] != w->block && !(in->flags & REMOTE))
             fault(
                 w, in, 1u << i, ERR_INVALID_ADDRESS_SPACE,
@@ -445,6 +445,13 @@ struct mbarrier *async_mbarrier(struct warp *w, const struct inst *in, u32 lane,
             w, in, 1u << lane, ERR_LAUNCH_FAILURE,
             "the mbarrier at shared offset %u is used before its mbarrier.init is visible here: no %s since",
             offset, b != w->block ? "barrier.cluster" : "barrier");
+    if (b != w->block && b->init_fence <= m->init_time &&
+        b->warps[m->init_warp].cluster_released <= m->init_time)
+        fault(
+            w, in, 1u << lane, ERR_LAUNCH_FAILURE,
+            "the mbarrier at shared offset %u is used before its mbarrier.init is visible here: no fence.mbarrier_init since, "
+            "and a relaxed barrier.cluster.arrive orders nothing",
+            offset);
     return m;
 }
 
@@ -733,11 +740,12 @@ static void exec_copy_arrive(struct warp *w, const struct inst *in, u32 mask)
     }
 }
 
-const struct bulk *async_open_load(const struct block *b)
+const struct bulk *async_open_load(const struct block *b, u32 at)
 {
     const struct block_async *a = b->async;
     for (u32 i = 0; a && i < a->capacity; i++)
-        if (a->table[i].loads) return a->table[i].loads;
+        for (const struct bulk *c = a->table[i].loads; c; c = c->next)
+            if (at == ANYWHERE_IN_BLOCK || bulk_covers(c, at)) return c;
     return NULL;
 }
 

@@ -49,8 +49,9 @@ struct mbarrier *async_mbarrier(struct warp *w, const struct inst *in, u32 lane,
 struct mbarrier *async_mbarrier_of_copy(struct warp *w, const struct inst *in, u32 lane, struct block *b,
                                         u32 offset);
 
-/* A bulk copy into the block's shared memory that has not landed, or NULL. */
-const struct bulk *async_open_load(const struct block *b);
+/* A bulk copy into the block's shared memory, to this offset of it, that has not landed, or NULL. */
+enum { ANYWHERE_IN_BLOCK = 0xffffffff };
+const struct bulk *async_open_load(const struct block *b, u32 at);
 
 /* A bulk copy that completes at m is on its way. */
 void async_attach(struct warp *w, const struct inst *in, struct mbarrier *m, struct bulk *load);

@@ -1,7 +1,7 @@
 /* barrier.c: bar, barrier, fences (PTX ISA, "Parallel Synchronization and Communication Instructions"). */
 #include <string.h>
 
-#include "../front/lower.h"
+#include "bulk.h"
 #include "proxy.h"
 #include "warp.h"
 
@@ -18,28 +18,39 @@ static u32 reduction(const struct barrier *bar, enum barrier_action action)
     return action == BAR_POPC ? bar->popc : action == BAR_AND ? bar->all : bar->any;
 }
 
+/* bar.red: its result, for a split that the barrier lets go. */
+static void write_reduction(const struct barrier *bar, const struct split *s)
+{
+    const struct inst *in = &s->frame->fn->code[s->pc - 1];
+    if (in->flags < BAR_POPC) return;
+    u32 value = reduction(bar, in->flags), *d = (u32 *)(s->frame->regs + (in->d & BANK_OFFSET));
+    if (in->flags != BAR_POPC)
+        *d = value ? *d | s->mask : *d & ~s->mask;
+    else
+        for (u32 lane = 0; lane < LANES; lane++)
+            if (s->mask >> lane & 1) d[lane] = value;
+}
+
 void barrier_check(struct block *b, u32 id)
 {
     struct barrier *bar = &b->barriers[id];
     if (!bar->arrived || !complete(b, bar)) return;
-    for (u32 k = 0; k < b->warp_count; k++)
-        for (s32 i = 0; i < b->warps[k].split_count; i++) {
-            struct warp *w = &b->warps[k];
+    for (u32 k = 0; k < b->warp_count; k++) {
+        struct warp *w = &b->warps[k];
+        u64 released = 0;
+        for (s32 i = 0; i < w->split_count; i++) {
             struct split *s = &w->splits[i];
             if (s->state != SPLIT_WAIT_BARRIER || s->barrier != id) continue;
             s->state = SPLIT_READY;
-            const struct inst *in = &s->frame->fn->code[s->pc - 1];
-            if (in->flags < BAR_POPC) continue;
-            u32 value = reduction(bar, in->flags);
-            if (in->flags == BAR_POPC) {
-                u32 *d = (u32 *)(s->frame->regs + (in->d & BANK_OFFSET));
-                for (u32 lane = 0; lane < LANES; lane++)
-                    if (s->mask >> lane & 1) d[lane] = value;
-            } else {
-                u32 *d = (u32 *)(s->frame->regs + (in->d & BANK_OFFSET));
-                *d = value ? *d | s->mask : *d & ~s->mask;
-            }
+            write_reduction(bar, s);
+            released |= 1ull << i;
+            for (u64 before = released & ~(1ull << i); before; before &= before - 1)
+                if (warp_join(w, __builtin_ctzll(before), i)) {
+                    released &= ~(1ull << i);
+                    break;
+                }
         }
+    }
     *bar = (struct barrier){0};
     proxy_synced(b);
     b->last_barrier = b->clock;
@@ -132,7 +143,7 @@ void cluster_leave(struct warp *w, u32 lanes)
     w->cluster_arrived &= ~lanes;
 }
 
-/* Each thread arrives once a phase, and waits before it arrives again. */
+/* Each thread arrives once a phase, and waits before it arrives again. flags: .relaxed; count: .aligned. */
 static void exec_cluster_arrive(struct warp *w, const struct inst *in, u32 mask)
 {
     struct cluster *c = w->block->cluster;
@@ -144,6 +155,7 @@ static void exec_cluster_arrive(struct warp *w, const struct inst *in, u32 mask)
         fault(w, in, mask & w->cluster_arrived, ERR_LAUNCH_FAILURE,
               "a second barrier.cluster.arrive without a barrier.cluster.wait between");
     w->cluster_arrived |= mask;
+    if (!in->flags) w->cluster_released = ++w->block->clock;
     for (u32 left = mask; left; left &= left - 1) w->cluster_phase[first_lane(left)] = c->phase;
     c->arrived += (u32)__builtin_popcount(mask);
     cluster_check(c);
@@ -173,7 +185,9 @@ static bool lower_cluster(struct lowering *lo, const struct ptx_inst *p, struct 
             in->exec = exec_cluster_wait;
         else if (streq(m, "aligned"))
             in->count = 1;
-        else if (!streq(m, "release") && !streq(m, "relaxed") && !streq(m, "acquire"))
+        else if (streq(m, "relaxed"))
+            in->flags = 1;
+        else if (!streq(m, "release") && !streq(m, "acquire"))
             return refuse(lo, p, "the modifier .%s is not supported", m);
     }
     return in->exec && !p->op_count ? true : refuse(lo, p, "this form of barrier.cluster");
@@ -264,7 +278,8 @@ static void exec_init_fence(struct warp *w, const struct inst *in, u32 mask)
 static bool lower_proxy_fence(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     const char *kind = p->mod_count > 1 ? p->mod[1] : "", *space = p->mod_count > 2 ? p->mod[2] : "";
-    if (streq(kind, "alias") || strncmp(kind, "tensormap", 9) == 0) {
+    if (strncmp(kind, "tensormap", 9) == 0) return lower_tensormap_fence(lo, p, in);
+    if (streq(kind, "alias")) {
         in->exec = exec_proxy_fence;
         return true;
     }

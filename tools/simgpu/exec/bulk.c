@@ -158,7 +158,7 @@ static void poison(const struct bulk *c)
     {
         u32 at = piece(c, row, k), n = run_of(c, k);
         memset(c->block->shared + at, 0xff, n);
-        proxy_wrote(c->block, at, n, WRITER_ASYNC);
+        proxy_wrote(c->block, at, n, WRITER_IN_FLIGHT);
     }
 }
 
@@ -176,6 +176,14 @@ static void put(const struct bulk *c, u8 *to, const u8 *from, u32 bytes)
         memcpy(&v, from + k, type_bytes(t));
         atomic_update(to + k, (enum atomic_op)c->op, t, keeps, v);
     }
+}
+
+bool bulk_covers(const struct bulk *c, u32 at)
+{
+    bool covers = false;
+    FOR_PIECES(c, row, k)
+    covers |= at - piece(c, row, k) < run_of(c, k);
+    return covers;
 }
 
 void bulk_land(struct warp *w, const struct inst *in, struct bulk *c)
@@ -198,6 +206,7 @@ void bulk_land(struct warp *w, const struct inst *in, struct bulk *c)
         put(c, shared + at, c->data + row * c->row_bytes + k, n);
         proxy_wrote(c->block, at, n, WRITER_ASYNC);
     }
+    c->block->in_flight--;
     free(c);
 }
 
@@ -207,6 +216,30 @@ void bulk_free(struct bulk *list)
         next = list->next;
         free(list);
     }
+}
+
+/* ---- Counting --------------------------------------------------------------------------------------------------------------- */
+
+/* The sectors of global memory that the copy touches, row by row; of a reduction too, though it reads and writes them. Its
+ * way through shared memory is no access of a warp's: its bytes are counted, for each block that gets them. */
+static void count_copy(struct warp *w, const struct inst *in, const struct bulk *c, u32 targets)
+{
+    struct counter *n = w->counters ? &w->counters[warp_index_of(w, in)] : NULL;
+    u64 bytes = 0, size = c->map.rank ? elements[c->map.type].bytes : 1, width = c->map.dim[0] * size;
+    s64 first = c->map.rank && c->corner[0] < 0 ? -(s64)c->corner[0] * (s64)size : 0, last = c->row_bytes;
+    if (!n) return;
+    n->copied += (u64)c->bytes * targets;
+    if (c->from_shared) return;
+    if (c->map.rank && (s64)width - c->corner[0] * (s64)size < last)
+        last = (s64)width - c->corner[0] * (s64)size;
+    for (u32 row = 0; row < c->rows && first < last; row++) {
+        u64 a = c->global;
+        if (c->map.rank && !row_address(c, row, &a)) continue;
+        a += c->map.rank ? (u64)((s64)c->corner[0] * (s64)size + first) : 0;
+        n->sectors += (a + (u64)(last - first) - 1) / 32 - a / 32 + 1;
+        bytes += (u64)(last - first);
+    }
+    n->sectors_ideal += (bytes + 31) / 32;
 }
 
 /* ---- Issue ------------------------------------------------------------------------------------------------------------------ */
@@ -245,6 +278,7 @@ static void read_map(struct warp *w, const struct inst *in, u32 lane, const stru
             w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION,
             "no tensor map lies at 0x%llx: cuTensorMapEncodeTiled makes one, to be passed as a const __grid_constant__ parameter",
             (unsigned long long)a);
+    tensormap_check(w, in, lane, m);
     if (m->rank != f->rank)
         fault(w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION, "%u coordinates for a tensor map of rank %u",
               f->rank, m->rank);
@@ -257,9 +291,14 @@ static void read_map(struct warp *w, const struct inst *in, u32 lane, const stru
     for (u32 d = 0; d < m->rank && f->direction == STORE; d++)
         if (c->corner[d] < 0)
             fault(w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION,
-                  "coordinate %u of a store is %d: not negative, please", d, c->corner[d]);
+                  "coordinate %u of a store is %d: it must not be negative", d, c->corner[d]);
     c->rows = box_rows(m);
     c->row_bytes = (m->box_less_1[0] + 1) * size;
+    if (c->row_bytes % 16 || (m->swizzle && c->row_bytes > 16u << m->swizzle)) /* an edited map may say so */
+        fault(
+            w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION,
+            "the tensor map's box is %u bytes wide: it must be a multiple of 16, and no wider than the swizzle",
+            c->row_bytes);
     c->swizzle = m->swizzle;
     c->pitch = m->swizzle ? 16u << m->swizzle : c->row_bytes;
     c->type = (u8)elements[m->type].type;
@@ -297,8 +336,8 @@ static void place(struct warp *w, const struct inst *in, u32 lane, const struct 
     if (a & (align - 1))
         fault(w, in, 1u << lane, ERR_MISALIGNED, "misaligned shared address 0x%llx: must be a multiple of %u",
               (unsigned long long)a, align);
-    c->block = shared_owner(w, &f->shared, lane, a);
-    c->at = (u32)(shared_pointer(w, &f->shared, lane, a, extent(c), false) - c->block->shared);
+    c->block = shared_owner(w, in, f->shared.space, lane, a);
+    c->at = (u32)(shared_pointer(w, in, f->shared.space, lane, a, extent(c), false) - c->block->shared);
     c->block->visitors &= ~(1u << w->block->cluster_rank);
 }
 
@@ -319,6 +358,7 @@ static void send(struct warp *w, const struct inst *in, const struct bulk *c, st
     memcpy(k->data, c->data, c->bytes);
     k->block = block;
     if (k->op < 0) poison(k); /* what it is combined with stays until then */
+    block->in_flight++;
     async_attach(w, in, m, k);
 }
 
@@ -332,33 +372,35 @@ static void load(struct warp *w, const struct inst *in, u32 lane, const struct f
     if (a >= WINDOW_BYTES || a & 7)
         fault(w, in, 1u << lane, a & 7 ? ERR_MISALIGNED : ERR_INVALID_ADDRESS_SPACE,
               "no mbarrier can be at 0x%llx", (unsigned long long)a);
-    struct block *at = shared_owner(w, &f->mbarrier, lane, a);
-    u32 barrier = (u32)(shared_pointer(w, &f->mbarrier, lane, a, 8, true) - at->shared);
+    struct block *at = shared_owner(w, in, f->mbarrier.space, lane, a);
+    u32 barrier = (u32)(shared_pointer(w, in, f->mbarrier.space, lane, a, 8, true) - at->shared);
     if (at != about.block && f->multicast == NO_OPERAND)
         fault(w, in, 1u << lane, ERR_LAUNCH_FAILURE,
               "the data goes to block %u of the cluster, but the mbarrier lies in block %u",
               about.block->cluster_rank, at->cluster_rank);
     c = keep_copy(&about);
+    c->from_shared = f->direction == FROM_SHARED;
     if (f->direction == FROM_SHARED) {
         u64 from = about.global;
-        struct block *source = shared_owner(w, &f->source, lane, from);
-        u8 *p = shared_pointer(w, &f->source, lane, from, c->bytes, false);
+        struct block *source = shared_owner(w, in, f->source.space, lane, from);
+        u8 *p = shared_pointer(w, in, f->source.space, lane, from, c->bytes, false);
         proxy_reads(w, in, 1u << lane, source, (u32)(p - source->shared), c->bytes);
         memcpy(c->data, p, c->bytes);
-        c->from_shared = true;
     } else {
         gather(w, in, c, c->data);
     }
     if (f->multicast == NO_OPERAND) {
+        count_copy(w, in, c, 1);
         send(w, in, c, about.block, barrier);
     } else { /* the same offsets in every block whose bit is on */
         u32 targets = ((u32 *)lanes_of(w, f->multicast))[lane] & 0xffff;
         if (!targets || targets >> own->cluster->size)
             fault(w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION, "multicast to blocks 0x%x of a cluster of %u",
                   targets, own->cluster->size);
+        count_copy(w, in, c, (u32)__builtin_popcount(targets));
         for (u32 left = targets; left; left &= left - 1) {
             u64 rank = first_lane(left);
-            send(w, in, c, shared_owner(w, &f->shared, lane, rank << 24), barrier);
+            send(w, in, c, shared_owner(w, in, f->shared.space, lane, rank << 24), barrier);
         }
     }
     free(c);
@@ -372,6 +414,7 @@ static void store(struct warp *w, const struct inst *in, u32 lane, const struct 
     place(w, in, lane, f, &about);
     c = keep_copy(&about);
     c->issued = ++w->block->clock;
+    count_copy(w, in, c, 1);
     c->group = a->bulk_committed[lane];
     c->next = NULL;
     FOR_PIECES(c, row, k)
@@ -473,7 +516,7 @@ void bulk_leave(struct warp *w, u32 lanes)
             copy_fault(w, in, c, "the thread leaves, without cp.async.bulk.wait_group.read,");
     if (w->async && w->async->stores) finish(w, in, lanes, -1, false);
     if (b->live_threads) return;
-    const struct bulk *open = async_open_load(b);
+    const struct bulk *open = async_open_load(b, ANYWHERE_IN_BLOCK);
     if (open) copy_fault(w, in, open, "the block leaves, and nobody has waited for the mbarrier,");
 }
 
@@ -573,6 +616,6 @@ bool lower_bulk(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
     if (!f->tensor) f->size = lower_source(lo, &p->op[at++], T_U32);
     if (f->direction != STORE && !read_address(lo, &p->op[at++], to, &f->mbarrier)) return false;
     if (multicast) f->multicast = lower_source(lo, &p->op[at++], T_U16);
-    if (f->direction != LOAD) lo->f->fn->async_reads = true;
+    lo->f->fn->uses_async_proxy = true;
     return !lo->f->fn->refused;
 }

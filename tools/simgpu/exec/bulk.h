@@ -17,6 +17,8 @@ struct tensor_map {
     u64 stride[MAX_RANK - 1]; /* bytes */
     u8 box_less_1[MAX_RANK];  /* elements - 1 */
     u8 element_stride[MAX_RANK];
+    u64 edited_by,
+        releases; /* the launch that edited it, and how many fences it had executed: exec/tensormap.c */
 };
 enum { TENSOR_MAP_MAGIC = 0x70616d74 };
 
@@ -43,9 +45,15 @@ struct bulk {
 /* Puts a load's data in its place, for `in` of w, which waits. Frees it. */
 void bulk_land(struct warp *w, const struct inst *in, struct bulk *load);
 void bulk_free(struct bulk *list);
+/* Whether it brings the byte at this shared offset. */
+bool bulk_covers(const struct bulk *load, u32 at);
 
 /* A thread or a block leaves: what it still has on its way lands, or is a fault. */
 void bulk_leave(struct warp *w, u32 lanes);
+
+/* Faults when a kernel has edited the map and not made that visible, or it is not complete. */
+void tensormap_check(struct warp *w, const struct inst *in, u32 lane, const struct tensor_map *m);
+bool lower_tensormap_fence(struct lowering *lo, const struct ptx_inst *p, struct inst *in);
 
 /* cp.async.bulk..., cp.reduce.async.bulk... */
 bool lower_bulk(struct lowering *lo, const struct ptx_inst *p, struct inst *in);

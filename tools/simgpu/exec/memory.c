@@ -112,13 +112,13 @@ static void check_global(struct warp *w, const struct inst *in, u32 mask, const 
             check_global_lane(w, in, i, address[i], bytes, align, is_write);
 }
 
-struct block *shared_owner(struct warp *w, const struct inst *in, u32 lane, u64 a)
+struct block *shared_owner(struct warp *w, const struct inst *in, enum space space, u32 lane, u64 a)
 {
     struct block *own = w->block, *b;
     struct cluster *c = own->cluster;
     u64 rank = a >> 24;
     if (rank == own->cluster_rank) return own;
-    if (in->space == SPACE_SHARED && rank < c->size)
+    if (space == SPACE_SHARED && rank < c->size)
         fault(
             w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
             "shared address 0x%08llx lies in block %llu of the cluster: .shared::cta reaches only the block's own (%u)",
@@ -141,9 +141,10 @@ struct block *shared_owner(struct warp *w, const struct inst *in, u32 lane, u64 
     return b;
 }
 
-u8 *shared_pointer(struct warp *w, const struct inst *in, u32 lane, u64 a, u32 bytes, bool is_write)
+u8 *shared_pointer(struct warp *w, const struct inst *in, enum space space, u32 lane, u64 a, u32 bytes,
+                   bool is_write)
 {
-    struct block *b = shared_owner(w, in, lane, a);
+    struct block *b = shared_owner(w, in, space, lane, a);
     u32 at = (u32)a & 0xffffff;
     if ((u64)at + bytes <= GROUPS_SCRATCH) return b->reserved + at;
     if (at < SHARED_BASE || (u64)at + bytes > (u64)SHARED_BASE + b->shared_bytes)
@@ -161,7 +162,11 @@ static u64 check_shared_lane(struct warp *w, const struct inst *in, u32 lane, u6
                              bool is_write)
 {
     if (a & (align - 1)) misaligned(w, in, lane, "shared", a, align);
-    return (u64)(uintptr_t)shared_pointer(w, in, lane, a, bytes, is_write);
+    u8 *p = shared_pointer(w, in, in->space, lane, a, bytes, is_write);
+    const struct block *b = shared_owner(w, in, in->space, lane, a);
+    if (!is_write && (size_t)(p - b->shared) < b->shared_bytes) /* not in b->reserved */
+        proxy_loads(w, in, lane, b, (u32)(p - b->shared), bytes);
+    return (u64)(uintptr_t)p;
 }
 
 static u64 check_local_lane(struct warp *w, const struct inst *in, u32 lane, u64 a, u32 bytes, u32 align,
@@ -208,6 +213,9 @@ static void resolve_shared(struct warp *w, const struct inst *in, u32 mask, u64 
     if (w->counters) count_shared(w, in, mask, address, bytes);
     for (int i = 0; i < LANES; i++) bad |= (u64)(address[i] - own > span) | (address[i] & (align - 1));
     if (!bad) {
+        if (b->in_flight && !is_write)
+            for (u32 left = mask; left; left &= left - 1)
+                proxy_loads(w, in, first_lane(left), b, (u32)(address[first_lane(left)] - own), bytes);
         if (b->stamps && is_write)
             for (u32 left = mask; left; left &= left - 1)
                 proxy_wrote(w->block, (u32)(address[first_lane(left)] - own), bytes, w->id);
@@ -304,7 +312,7 @@ static inline bool load_32_fast(struct warp *w, const struct inst *in, u32 *d)
     if (in->space == SPACE_SHARED) {
         u32 word[LANES];
         const u32 *shared = (const u32 *)w->block->shared;
-        if (!shared_words(w, in, word)) return false;
+        if (w->block->in_flight || !shared_words(w, in, word)) return false;
         u32 differ = 0;
         for (int i = 0; i < LANES; i++) differ |= word[i] ^ word[0];
         if (differ) {

@@ -25,11 +25,15 @@ u8 *global_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address,
 
 /* The block of the cluster in whose shared memory address `a` lies, by its rank bits, and the memory behind it; faults when
  * `in` may not reach it. */
-struct block *shared_owner(struct warp *w, const struct inst *in, u32 lane, u64 a);
-u8 *shared_pointer(struct warp *w, const struct inst *in, u32 lane, u64 a, u32 bytes, bool is_write);
+struct block *shared_owner(struct warp *w, const struct inst *in, enum space space, u32 lane, u64 a);
+u8 *shared_pointer(struct warp *w, const struct inst *in, enum space space, u32 lane, u64 a, u32 bytes,
+                   bool is_write);
 
 /* SPACE_SHARED or SPACE_CLUSTER for the modifiers that name them, SPACE_GENERIC for any other. */
 enum space shared_space(const char *m);
+
+/* How many passes through shared memory's banks these lanes' accesses take, and how few their bytes need. */
+u32 shared_passes(u32 mask, const u64 address[LANES], u32 bytes, u32 *ideal);
 
 /* With --profile: count an access to shared memory (addresses are shared addresses) or global memory. */
 void count_shared(struct warp *w, const struct inst *in, u32 mask, const u64 address[LANES], u32 bytes);

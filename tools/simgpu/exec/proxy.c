@@ -1,20 +1,24 @@
 /* proxy.c: which writes to shared memory the async proxy may see. */
 #include "proxy.h"
 
+#include "async.h"
+#include "bulk.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 void proxy_start_block(struct block *b)
 {
     const struct function *fn = b->launch->kernel;
-    bool wanted = fn->async_reads;
+    bool wanted = fn->uses_async_proxy;
     for (u32 i = 0; fn->calls && i < fn->module->function_count; i++)
-        wanted |= fn->module->functions[i]->async_reads;
+        wanted |= fn->module->functions[i]->uses_async_proxy;
     size_t bytes = (b->shared_bytes / 16 + 2) * sizeof *b->stamps;
     if (!wanted) return;
     if (!b->stamps && !(b->stamps = malloc(bytes))) abort();
     memset(b->stamps, 0, bytes);
     b->clock = 1;
+    b->in_flight = 0;
 }
 
 void proxy_free_block(struct block *b)
@@ -29,19 +33,24 @@ void proxy_fence(struct warp *w)
     b->fenced[w->id] = ++b->clock;
 }
 
-void proxy_reads(struct warp *w, const struct inst *in, u32 lanes, const struct block *b, u32 at, u32 bytes)
+void proxy_unwaited(struct warp *w, const struct inst *in, u32 lane, const struct block *b, u32 at)
 {
-    for (u32 k = at / 16; b->stamps && k <= (at + bytes - 1) / 16; k++) {
-        u32 when = b->stamps[k] >> WRITER_BITS, writer = b->stamps[k] & ((1 << WRITER_BITS) - 1);
-        if (!when || writer == WRITER_ASYNC || when < b->covered ||
-            (writer < MAX_WARPS && when < b->fenced[writer]))
-            continue;
-        char who[24] = "another block";
-        if (writer < MAX_WARPS) snprintf(who, sizeof who, "warp %u", writer);
-        fault(
-            w, in, lanes, ERR_LAUNCH_FAILURE,
-            "fence.proxy.async is missing: %s wrote shared offset %u with an ordinary store, and this instruction reads it "
-            "through the async proxy",
-            who, 16 * k);
-    }
+    const struct bulk *c = async_open_load(b, at);
+    fault(w, in, 1u << lane, ERR_LAUNCH_FAILURE,
+          "shared offset %u is read before the copy that brings it has been waited for: '%s' at line %u", at,
+          c ? c->fn->text[c->in - c->fn->code] : "?", c ? c->fn->lines[c->in - c->fn->code].line : 0);
+}
+
+void proxy_check(struct warp *w, const struct inst *in, u32 lanes, const struct block *b, u32 piece)
+{
+    u32 when = b->stamps[piece] >> WRITER_BITS, writer = b->stamps[piece] & ((1 << WRITER_BITS) - 1);
+    if (writer == WRITER_IN_FLIGHT) proxy_unwaited(w, in, first_lane(lanes), b, 16 * piece);
+    if (!when || when < b->covered || (writer < MAX_WARPS && when < b->fenced[writer])) return;
+    char who[24] = "another block";
+    if (writer < MAX_WARPS) snprintf(who, sizeof who, "warp %u", writer);
+    fault(
+        w, in, lanes, ERR_LAUNCH_FAILURE,
+        "fence.proxy.async is missing: %s wrote shared offset %u with an ordinary store, and this instruction reads it "
+        "through the async proxy",
+        who, 16 * piece);
 }

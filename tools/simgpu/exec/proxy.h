@@ -8,13 +8,14 @@
  *      when its warp has executed the fence since; or
  *      when any warp has, and between the write and the fence a barrier of some kind was completed.
  *
+ * What a bulk copy is to bring is stamped as in flight until the copy has been waited for: who reads it is too early.
  * And what an asynchronous operation reads has changed too early when at its end a stamp is later than its start. */
 #ifndef PROXY_H
 #define PROXY_H
 
 #include "../sim.h"
 
-enum { WRITER_BITS = 6, WRITER_REMOTE = 62, WRITER_ASYNC = 63 }; /* below: the warp's number */
+enum { WRITER_BITS = 6, WRITER_IN_FLIGHT = 61, WRITER_REMOTE, WRITER_ASYNC }; /* below: the warp's number */
 
 void proxy_start_block(struct block *b);
 void proxy_free_block(struct block *b);
@@ -36,7 +37,23 @@ static inline void proxy_wrote(struct block *b, u32 at, u32 bytes, u32 writer)
 }
 
 /* The async proxy reads these bytes, for `in`: faults when an ordinary write to them is not fenced. */
-void proxy_reads(struct warp *w, const struct inst *in, u32 lanes, const struct block *b, u32 at, u32 bytes);
+void proxy_check(struct warp *w, const struct inst *in, u32 lanes, const struct block *b, u32 piece);
+static inline void proxy_reads(struct warp *w, const struct inst *in, u32 lanes, const struct block *b,
+                               u32 at, u32 bytes)
+{
+    for (u32 k = at / 16; b->stamps && k <= (at + bytes - 1) / 16; k++)
+        if ((b->stamps[k] & ((1 << WRITER_BITS) - 1)) != WRITER_ASYNC) proxy_check(w, in, lanes, b, k);
+}
+
+/* An ordinary instruction reads these bytes: faults when a bulk copy to them has not been waited for. */
+_Noreturn void proxy_unwaited(struct warp *w, const struct inst *in, u32 lane, const struct block *b, u32 at);
+static inline void proxy_loads(struct warp *w, const struct inst *in, u32 lane, const struct block *b, u32 at,
+                               u32 bytes)
+{
+    for (u32 k = at / 16; b->in_flight && k <= (at + bytes - 1) / 16; k++)
+        if ((b->stamps[k] & ((1 << WRITER_BITS) - 1)) == WRITER_IN_FLIGHT)
+            proxy_unwaited(w, in, lane, b, 16 * k);
+}
 
 /* Whether they were written at or after this time. */
 static inline bool proxy_changed(const struct block *b, u32 at, u32 bytes, u32 since)

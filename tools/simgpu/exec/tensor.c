@@ -158,15 +158,6 @@ static u32 words_of(const struct product *p)
     return p->k * type_bytes(p->a) / 4;
 }
 
-static enum element element_of(enum type t)
-{
-    return t == T_F16    ? ELEMENT_F16
-           : t == T_BF16 ? ELEMENT_BF16
-           : t == T_TF32 ? ELEMENT_TF32
-           : t == T_E4M3 ? ELEMENT_E4M3
-                         : ELEMENT_E5M2;
-}
-
 /* Half h of each word: fp8 elements k with k/2 odd (h = 1) or even, packed again. */
 static void halves(const u32 (*words)[TILE], u32 count, u32 h, u32 (*out)[TILE])
 {
@@ -186,9 +177,9 @@ static void multiply_fp8(const struct product *p, const u32 (*a)[TILE], const u3
         struct operand_tile rows, cols;
         u32 half[MAX_WORDS][TILE];
         halves(a, words_of(p), h, half);
-        tile_decode(&rows, element_of(p->a), true, half, rule.depth);
+        tile_decode(&rows, p->a, true, half, rule.depth);
         halves(b, words_of(p), h, half);
-        tile_decode(&cols, element_of(p->b), true, half, rule.depth);
+        tile_decode(&cols, p->b, true, half, rule.depth);
         dot_fused(&rule, &rows, &cols, columns, sum, sum);
     }
     for (u32 n = 0; n < columns; n++)
@@ -199,56 +190,22 @@ static void multiply_fp8(const struct product *p, const u32 (*a)[TILE], const u3
         }
 }
 
-static void multiply_float(const struct product *p, const u32 (*a)[TILE], const u32 (*b)[TILE], u32 columns,
-                           u32 (*d)[TILE])
-{
-    if (type_bytes(p->a) == 1 && !options.exact_mma) {
-        multiply_fp8(p, a, b, columns, d);
-        return;
-    }
-    struct dot_rule rule = {.depth = p->k, .fraction = 25, .precision = 23, .f16 = p->d == T_F16};
-    struct operand_tile rows, cols;
-    tile_decode(&rows, element_of(p->a), true, a, p->k);
-    tile_decode(&cols, element_of(p->b), true, b, p->k);
-    (options.exact_mma ? dot_exact : dot_fused)(&rule, &rows, &cols, columns, d, d);
-}
-
-static void decode_integers(bool is_signed, const u32 (*words)[TILE], u32 depth, s32 (*out)[TILE])
-{
-    for (u32 k = 0; k < depth; k++)
-        for (u32 i = 0; i < TILE; i++) {
-            u32 byte = words[k / 4][i] >> 8 * (k % 4) & 0xff;
-            out[k][i] = is_signed ? (s8)byte : (s32)byte;
-        }
-}
-
-/* Exact; the last addition wraps around, or with .satfinite stays at the ends of s32's range. */
-static void multiply_integer(const struct product *p, const u32 (*a)[TILE], const u32 (*b)[TILE], u32 columns,
-                             u32 (*d)[TILE])
-{
-    s32 rows[MAX_K][TILE], cols[MAX_K][TILE];
-    decode_integers(p->a == T_S8, a, p->k, rows);
-    decode_integers(p->b == T_S8, b, p->k, cols);
-    for (u32 n = 0; n < columns; n++) {
-        s32 sum[TILE] = {0};
-        for (u32 k = 0; k < p->k; k++)
-            for (u32 i = 0; i < TILE; i++) sum[i] += rows[k][i] * cols[k][n];
-        for (u32 i = 0; i < TILE; i++) {
-            s64 exact = (s64)sum[i] + (s32)d[n][i];
-            s64 inside = exact > INT32_MAX ? INT32_MAX : exact < INT32_MIN ? INT32_MIN : exact;
-            d[n][i] = (u32)(p->saturate ? inside : exact);
-        }
-    }
-}
-
 /* d += a b for 16 rows and up to 16 columns; a and b as [word of k][row or column], d as [column][row]. */
 static void multiply(const struct product *p, const u32 (*a)[TILE], const u32 (*b)[TILE], u32 columns,
                      u32 (*d)[TILE])
 {
+    struct operand_tile rows, cols;
+    if (type_bytes(p->a) == 1 && p->d != T_S32 && !options.exact_mma) {
+        multiply_fp8(p, a, b, columns, d);
+        return;
+    }
+    struct dot_rule rule = {.depth = p->k, .fraction = 25, .precision = 23, .f16 = p->d == T_F16};
+    tile_decode(&rows, p->a, false, a, p->k);
+    tile_decode(&cols, p->b, false, b, p->k);
     if (p->d == T_S32)
-        multiply_integer(p, a, b, columns, d);
+        dot_integers(p->k, p->saturate, &rows, &cols, columns, d, d);
     else
-        multiply_float(p, a, b, columns, d);
+        (options.exact_mma ? dot_exact : dot_fused)(&rule, &rows, &cols, columns, d, d);
 }
 
 static void count_flops(struct warp *w, const struct inst *in, const struct product *p)
@@ -267,18 +224,6 @@ static void count_flops(struct warp *w, const struct inst *in, const struct prod
  * A register of A holds word t of the four. k8 of f16 and bf16, k4 of tf32 and k16 of bytes have four words only: regs 0
  * and 1 of A, reg 0 of B. f16 C and D hold both columns in one register: reg 0 is row g, reg 1 row g+8. m8n8k16 has the
  * upper half only. */
-static inline void spread(const u32 *lane, u32 *rows, u32 pitch)
-{
-    for (u32 t = 0; t < 4; t++)
-        for (u32 g = 0; g < 8; g++) rows[t * pitch + g] = lane[4 * g + t];
-}
-
-static inline void collect(u32 *lane, const u32 *rows, u32 pitch)
-{
-    for (u32 t = 0; t < 4; t++)
-        for (u32 g = 0; g < 8; g++) lane[4 * g + t] = rows[t * pitch + g];
-}
-
 static void read_fragments(struct warp *w, const struct inst *in, const struct product *p,
                            u32 a[MAX_WORDS][TILE], u32 b[MAX_WORDS][TILE], u32 d[TILE][TILE])
 {

@@ -339,6 +339,19 @@ static void execute_across_frames(struct warp *w, const struct inst *in, u64 fou
     }
 }
 
+bool warp_join(struct warp *w, s32 into, s32 other)
+{
+    struct split *a = &w->splits[into], *b = &w->splits[other];
+    if (a->pc != b->pc || a->frame != b->frame || a->parent != b->parent || a->reconverge != b->reconverge)
+        return false;
+    a->mask |= b->mask;
+    if (into == w->current) w->active = a->mask;
+    b->state = SPLIT_FREE;
+    leave_frame(b->frame);
+    if (b->parent >= 0) w->splits[b->parent].children--;
+    return true;
+}
+
 u32 warp_gather(struct warp *w, const struct inst *in, u32 mask, u32 want, enum gather how)
 {
     w->gathered = 0;
@@ -366,10 +379,12 @@ u32 warp_gather(struct warp *w, const struct inst *in, u32 mask, u32 want, enum 
         warp_park(w, SPLIT_WAIT_LANES, index);
         return 0;
     }
+    save(w);
     for (u64 left = found; left; left &= left - 1) {
-        struct split *s = &w->splits[__builtin_ctzll(left)];
-        s->state = SPLIT_READY;
-        s->pc++;
+        s32 i = __builtin_ctzll(left);
+        w->splits[i].state = SPLIT_READY;
+        w->splits[i].pc++;
+        if (warp_join(w, w->current, i)) found &= ~(1ull << i);
     }
     if (elsewhere && how == EXCHANGE) {
         execute_across_frames(w, in, found, together);
@@ -504,6 +519,7 @@ void warp_start(struct warp *w, struct block *b, u32 id)
     w->block = b;
     w->id = id;
     w->cluster_arrived = 0;
+    w->cluster_released = 0;
     w->registers = 0;
     if (!root) {
         root = w->root = calloc(1, sizeof *root);

@@ -35,6 +35,10 @@ void warp_exit(struct warp *w, u32 lanes);
 enum gather { TOGETHER, ANYWHERE, EXCHANGE };
 u32 warp_gather(struct warp *w, const struct inst *in, u32 mask, u32 want, enum gather how);
 
+/* Makes one split of two that stand at the same instruction and have the same way ahead, as after a barrier: lanes that were
+ * let go alone (warp_release) are no longer apart then. False when their ways differ. */
+bool warp_join(struct warp *w, s32 into, s32 other);
+
 /* Calls and returns. */
 void warp_call(struct warp *w, const struct inst *in, const struct function *callee);
 void warp_return(struct warp *w);

@@ -48,6 +48,8 @@ struct product {
     u64 a, b; /* descriptors */
 };
 
+enum { KEPT = 8 }; /* products whose B is kept decoded: a warp may run so far ahead of its peers */
+
 struct wgmma_state {
     const struct frame *frame;  /* whose registers these are */
     u32 slots, committed, done; /* groups closed, groups waited for */
@@ -55,6 +57,7 @@ struct wgmma_state {
     u64 count, checked;         /* products so far; those whose operands one of the four warps has checked */
     struct product *flight;
     u32 capacity;
+    struct decoded *decoded; /* KEPT of them */
 };
 
 /* ---- Operands in shared memory -------------------------------------------------------------------------------------- */
@@ -135,48 +138,6 @@ static bool changed(const struct block *b, const struct matrix *m, u32 first, u3
 
 /* ---- The product ---------------------------------------------------------------------------------------------------- */
 
-static enum element element_of(enum type t)
-{
-    return t == T_F16    ? ELEMENT_F16
-           : t == T_BF16 ? ELEMENT_BF16
-           : t == T_TF32 ? ELEMENT_TF32
-           : t == T_E4M3 ? ELEMENT_E4M3
-                         : ELEMENT_E5M2;
-}
-
-static void multiply_integers(const struct form *f, const u32 (*a)[TILE], const u32 (*b)[TILE], u32 columns,
-                              u32 (*d)[TILE])
-{
-    for (u32 n = 0; n < columns; n++) {
-        s32 sum[TILE] = {0};
-        for (u32 k = 0; k < 32; k++) {
-            u32 y = b[k / 4][n] >> 8 * (k % 4) & 0xff;
-            s32 v = f->b == T_S8 ? (s8)y : (s32)y;
-            for (u32 i = 0; i < TILE; i++) {
-                u32 x = a[k / 4][i] >> 8 * (k % 4) & 0xff;
-                sum[i] += (f->a == T_S8 ? (s8)x : (s32)x) * v;
-            }
-        }
-        for (u32 i = 0; i < TILE; i++) {
-            s64 exact = (s64)sum[i] + (s32)d[n][i];
-            s64 inside = exact > INT32_MAX ? INT32_MAX : exact < INT32_MIN ? INT32_MIN : exact;
-            d[n][i] = (u32)(f->saturate ? inside : exact);
-        }
-    }
-}
-
-/* A fragment register's lanes as 4 x 8 words, and back: lane 4 g + t is word t of row g. */
-static inline void spread(const u32 *lane, u32 *rows, u32 pitch)
-{
-    for (u32 t = 0; t < 4; t++)
-        for (u32 g = 0; g < 8; g++) rows[t * pitch + g] = lane[4 * g + t];
-}
-static inline void collect(u32 *lane, const u32 *rows, u32 pitch)
-{
-    for (u32 t = 0; t < 4; t++)
-        for (u32 g = 0; g < 8; g++) lane[4 * g + t] = rows[t * pitch + g];
-}
-
 /* D's 8 columns from `column` on, as [column][row]. */
 static void read_columns(struct warp *w, const struct inst *in, const struct form *f, u32 column,
                          u32 (*d)[TILE])
@@ -211,38 +172,39 @@ static void write_columns(struct warp *w, const struct inst *in, const struct fo
     }
 }
 
-static void multiply(struct warp *w, const struct inst *in, const struct form *f, u64 a_desc, u64 b_desc,
-                     bool adds)
+/* B, decoded once for the four warps, by the first that comes: it must stay as it is until the product is complete. */
+struct decoded {
+    const struct form *form;
+    u64 number, descriptor; /* of the product, and of B */
+    u32 capacity;
+    struct operand_tile *tile; /* 16 columns each */
+};
+
+/* ---- Counting ------------------------------------------------------------------------------------------------------- */
+
+/* An operand is read as its core matrices lie, 8 rows (or 8 k's) of 16 bytes: 128 bytes, one pass, unless rows meet in a bank. */
+static void count_matrix(struct counter *c, const struct matrix *m, u32 first, u32 count)
 {
-    bool fp8 = f->a == T_E4M3 || f->a == T_E5M2, integers = f->d == T_S32;
-    struct dot_rule rule = {
-        .depth = f->k, .fraction = fp8 ? 13 : 25, .precision = fp8 ? 13 : 23, .f16 = f->d == T_F16};
-    u32 a[WORDS][TILE], b[WORDS][TILE] = {0}, d[TILE][TILE];
-    struct operand_tile rows, columns;
-    struct matrix A = matrix_of(a_desc, f->a_transposed), B = matrix_of(b_desc, f->b_transposed);
-    if (f->a_in_registers)
-        for (u32 r = 0; r < 4; r++) {
-            u32 lane[LANES];
-            memcpy(lane, lanes_of(w, in->more[f->d_count + r]), sizeof lane);
-            for (u32 l = 0; l < LANES; l++) lane[l] ^= f->a_sign;
-            spread(lane, &a[4 * (r / 2)][8 * (r % 2)], TILE);
+    u32 ideal;
+    for (u32 i = first; i < first + count; i += 8)
+        for (u32 k = 0; k < 2; k++) {
+            u64 address[LANES] = {0};
+            for (u32 row = 0; row < 8; row++)
+                address[row] = m->transposed ? piece(m, i / 8, 8 * k + row) : piece(m, i + row, k);
+            c->shared_wavefronts += shared_passes(0xff, address, 16, &ideal);
+            c->shared_ideal += ideal;
         }
-    else
-        gather(w, in, &A, "A", 16 * (w->id % 4), 16, f->a_sign, a);
-    if (!integers) tile_decode(&rows, element_of(f->a), false, a, f->k);
-    for (u32 column = 0; column < f->n; column += TILE) {
-        u32 count = f->n - column < TILE ? f->n - column : TILE;
-        gather(w, in, &B, "B", column, count, f->b_sign, b);
-        memset(d, 0, sizeof d);
-        for (u32 c = 0; c < count && adds; c += 8) read_columns(w, in, f, column + c, d + c);
-        if (integers) {
-            multiply_integers(f, a, b, count, d);
-        } else {
-            tile_decode(&columns, element_of(f->b), false, b, f->k);
-            (options.exact_mma ? dot_exact : dot_fused)(&rule, &rows, &columns, count, d, d);
-        }
-        for (u32 c = 0; c < count; c += 8) write_columns(w, in, f, column + c, d + c);
-    }
+}
+
+/* Each warp counts its rows of A, and the first of the four counts B, which the tensor cores share. */
+static void count_product(struct warp *w, const struct inst *in, const struct product *p)
+{
+    const struct form *f = p->form;
+    struct counter *c = &w->counters[warp_index_of(w, in)];
+    struct matrix A = matrix_of(p->a, f->a_transposed), B = matrix_of(p->b, f->b_transposed);
+    c->flops += 2ull * 16 * f->n * f->k;
+    if (!f->a_in_registers) count_matrix(c, &A, 16 * (w->id % 4), 16);
+    if (w->id % 4 == 0) count_matrix(c, &B, 0, f->n);
 }
 
 /* ---- What is in flight ------------------------------------------------------------------------------------------------- */
@@ -250,13 +212,15 @@ static void multiply(struct warp *w, const struct inst *in, const struct form *f
 void wgmma_start_warp(struct warp *w)
 {
     w->wgmma_in_flight = 0;
-    if (w->wgmma) wgmma_free_warp(w);
+    wgmma_free_warp(w);
     w->wgmma = NULL;
 }
 
 void wgmma_free_warp(struct warp *w)
 {
     if (!w->wgmma) return;
+    for (u32 i = 0; i < KEPT; i++) free(w->wgmma->decoded[i].tile);
+    free(w->wgmma->decoded);
     free(w->wgmma->result);
     free(w->wgmma->flight);
     free(w->wgmma);
@@ -269,10 +233,80 @@ static struct wgmma_state *state_of(struct warp *w)
         if (!(s = w->wgmma = calloc(1, sizeof *s))) abort();
         s->frame = w->frame;
         s->slots = w->frame->fn->reg_bytes / 64 + 1;
-        if (!(s->result = calloc(2 * s->slots, sizeof *s->result))) abort();
+        s->result = calloc(2 * s->slots, sizeof *s->result);
+        s->decoded = calloc(KEPT, sizeof *s->decoded);
+        if (!s->result || !s->decoded) abort();
         s->input = s->result + s->slots;
     }
     return s;
+}
+
+/* ---- The product ---------------------------------------------------------------------------------------------------- */
+
+static const struct operand_tile *decoded_b(struct warp *w, const struct inst *in, const struct product *p)
+{
+    const struct form *f = p->form;
+    for (u32 k = w->id & ~3u; k <= (w->id | 3); k++) {
+        const struct wgmma_state *s = w->block->warps[k].wgmma;
+        const struct decoded *d = s ? &s->decoded[p->number % KEPT] : NULL;
+        if (d && d->form == f && d->number == p->number && d->descriptor == p->b) return d->tile;
+    }
+    struct decoded *d = &w->wgmma->decoded[p->number % KEPT];
+    struct matrix B = matrix_of(p->b, f->b_transposed);
+    u32 words[WORDS][TILE] = {0}, tiles = (f->n + TILE - 1) / TILE;
+    if (tiles > d->capacity) {
+        free(d->tile);
+        d->capacity = tiles;
+        if (!(d->tile = aligned_alloc(64, tiles * sizeof *d->tile))) abort();
+    }
+    for (u32 column = 0; column < f->n; column += TILE) {
+        gather(w, in, &B, "B", column, f->n - column < TILE ? f->n - column : TILE, f->b_sign, words);
+        tile_decode(&d->tile[column / TILE], f->b, false, words, f->k);
+    }
+    d->form = f;
+    d->number = p->number;
+    d->descriptor = p->b;
+    return d->tile;
+}
+
+static void decode_a(struct warp *w, const struct inst *in, const struct product *p,
+                     struct operand_tile *rows)
+{
+    const struct form *f = p->form;
+    struct matrix A = matrix_of(p->a, f->a_transposed);
+    u32 words[WORDS][TILE];
+    if (f->a_in_registers)
+        for (u32 r = 0; r < 4; r++) {
+            u32 lane[LANES];
+            memcpy(lane, lanes_of(w, in->more[f->d_count + r]), sizeof lane);
+            for (u32 l = 0; l < LANES; l++) lane[l] ^= f->a_sign;
+            spread(lane, &words[4 * (r / 2)][8 * (r % 2)], TILE);
+        }
+    else
+        gather(w, in, &A, "A", 16 * (w->id % 4), 16, f->a_sign, words);
+    tile_decode(rows, f->a, false, words, f->k);
+}
+
+static void multiply(struct warp *w, const struct inst *in, const struct product *p, bool adds)
+{
+    const struct form *f = p->form;
+    bool fp8 = f->a == T_E4M3 || f->a == T_E5M2;
+    struct dot_rule rule = {
+        .depth = f->k, .fraction = fp8 ? 13 : 25, .precision = fp8 ? 13 : 23, .f16 = f->d == T_F16};
+    u32 d[TILE][TILE];
+    struct operand_tile rows;
+    decode_a(w, in, p, &rows);
+    const struct operand_tile *columns = decoded_b(w, in, p);
+    for (u32 column = 0; column < f->n; column += TILE, columns++) {
+        u32 count = f->n - column < TILE ? f->n - column : TILE;
+        if (!adds) memset(d, 0, sizeof d);
+        for (u32 c = 0; c < count && adds; c += 8) read_columns(w, in, f, column + c, d + c);
+        if (f->d == T_S32)
+            dot_integers(f->k, f->saturate, &rows, columns, count, d, d);
+        else
+            (options.exact_mma ? dot_exact : dot_fused)(&rule, &rows, columns, count, d, d);
+        for (u32 c = 0; c < count; c += 8) write_columns(w, in, f, column + c, d + c);
+    }
 }
 
 static u32 slot_of(operand o)
@@ -323,8 +357,8 @@ static void change_loop(struct warp *w)
     w->budget = 0;
 }
 
-/* All four warps of the group must execute the same products. */
-static void compare_with_group(struct warp *w, const struct inst *in)
+/* All four warps of the group must execute the same products, with the same descriptors. */
+static void compare_with_group(struct warp *w, const struct inst *in, const struct product *p)
 {
     const struct wgmma_state *s = w->wgmma;
     for (u32 k = w->id & ~3u; k <= (w->id | 3); k++) {
@@ -336,6 +370,15 @@ static void compare_with_group(struct warp *w, const struct inst *in)
                 "warp %u of this warpgroup has exited after %llu wgmma instructions, and this one executes its number %llu: "
                 "all four execute each",
                 k, (unsigned long long)count, (unsigned long long)s->count);
+        for (u32 i = 0; i < peer->wgmma_in_flight; i++) {
+            const struct product *q = &peer->wgmma->flight[i];
+            bool b = q->b != p->b;
+            if (q->number == p->number && (b || q->a != p->a))
+                fault(w, in, w->active, ERR_LAUNCH_FAILURE,
+                      "the descriptor of %s is 0x%016llx here, and warp %u of this warpgroup has 0x%016llx",
+                      b ? "B" : "A", (unsigned long long)(b ? p->b : p->a), k,
+                      (unsigned long long)(b ? q->b : q->a));
+        }
     }
 }
 
@@ -376,10 +419,10 @@ static void exec_mma(struct warp *w, const struct inst *in, u32 mask)
     struct wgmma_state *s = state_of(w);
     if (f->unfenced) fault(w, in, mask, ERR_LAUNCH_FAILURE, "wgmma.fence is missing: %s", f->unfenced);
     s->count++;
-    compare_with_group(w, in);
     struct product p = {.form = f, .in = in, .number = s->count, .group = s->committed + 1};
     if (in->a != NO_OPERAND) p.a = *(u64 *)lanes_of(w, in->a);
     p.b = *(u64 *)lanes_of(w, in->b);
+    compare_with_group(w, in, &p);
     for (u32 r = 0; f->a_in_registers && r < 4; r++) {
         u32 slot = slot_of(in->more[f->d_count + r]);
         if (s->result[slot] > s->done)
@@ -388,9 +431,9 @@ static void exec_mma(struct warp *w, const struct inst *in, u32 mask)
     }
     bool adds = (predicate_of(w, in->c) ^ (in->aux ? ~0u : 0)) & 1;
     p.issued = ++w->block->clock;
-    multiply(w, in, f, p.a, p.b, adds);
+    multiply(w, in, &p, adds);
     for (u32 r = 0; r < f->d_count; r++) s->result[slot_of(in->more[r])] = p.group;
-    if (w->counters) w->counters[warp_index_of(w, in)].flops += 2ull * 16 * f->n * f->k;
+    if (w->counters) count_product(w, in, &p);
     if (!w->wgmma_in_flight) change_loop(w);
     if (w->wgmma_in_flight == s->capacity) {
         s->capacity = s->capacity ? 2 * s->capacity : 16;
@@ -549,7 +592,7 @@ static bool lower_product(struct lowering *lo, const struct ptx_inst *p, struct 
     in->b = lower_source(lo, &p->op[2], T_B64);
     in->c = lower_predicate(lo, &p->op[3], &flip);
     in->aux = flip != 0;
-    lo->f->fn->async_reads = true;
+    lo->f->fn->uses_async_proxy = true;
     return true;
 }
 

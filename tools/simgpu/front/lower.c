@@ -9,7 +9,7 @@
 
 static const struct opcode *const families[] = {
     integer_opcodes, float_opcodes,   convert_opcodes, memory_opcodes, atomic_opcodes, control_opcodes,
-    warp_opcodes,    barrier_opcodes, tensor_opcodes,  async_opcodes,  wgmma_opcodes};
+    warp_opcodes,    barrier_opcodes, tensor_opcodes,  async_opcodes,  wgmma_opcodes,  tensormap_opcodes};
 
 /* ---- Modifiers ------------------------------------------------------------------------------------------------------ */
 
@@ -308,7 +308,9 @@ void lower_function(struct parser *p, struct parsed_function *f)
     struct function *fn = f->fn;
     struct lowering lo = {.p = p, .f = f, .carry = NO_OPERAND};
     fn->local_bytes = f->local_bytes;
-    lo.shared_before = fn->is_kernel && lower_reaches_module_shared(p, f) ? (p->shared_bytes + 15) & ~15u : 0;
+    /* The kernel's own shared variables come after the module's, aligned as they ask. */
+    if (fn->is_kernel && lower_reaches_module_shared(p, f))
+        lo.shared_before = (p->shared_bytes + f->shared_align - 1) / f->shared_align * f->shared_align;
     fn->shared_bytes = f->shared_bytes + lo.shared_before;
     fn->shared_align = f->shared_align > p->shared_align ? f->shared_align : p->shared_align;
     for (u32 i = 0; i < f->reg_count; i++) f->regs[i]->offset = UNPLACED;

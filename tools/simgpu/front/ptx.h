@@ -133,7 +133,7 @@ struct opcode {
 /* Every family exports a table that ends with {NULL, NULL}; front/lower.c lists the tables. */
 extern const struct opcode integer_opcodes[], float_opcodes[], convert_opcodes[], memory_opcodes[],
     atomic_opcodes[], control_opcodes[], warp_opcodes[], barrier_opcodes[], tensor_opcodes[], async_opcodes[],
-    wgmma_opcodes[];
+    wgmma_opcodes[], tensormap_opcodes[];
 
 /* The source operand's lanes, seen as `t`: an immediate becomes a constant of that type (an integer immediate for an f32
  * operand keeps its bits; a float literal for an f16 operand is converted), a register is taken as it is: the front end

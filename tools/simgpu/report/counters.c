@@ -205,6 +205,7 @@ static void print_kernel(const struct launched *k, struct line_total *lines, u32
         else
             fprintf(stderr, " %5s", "");
         if (c->flops) fprintf(stderr, " %.4g MFLOP tensor", (double)c->flops * 1e-6);
+        if (c->copied) fprintf(stderr, " %.4g KiB copied", (double)c->copied / 1024);
         fprintf(stderr, i < shown ? "  %.60s\n" : "\n", source_text(lines[i].file, lines[i].line));
     }
 }
@@ -236,9 +237,11 @@ static void json_kernel(FILE *f, const struct launched *k, struct line_total *li
                 (unsigned long long)c->warps, (unsigned long long)c->lanes, (unsigned long long)c->diverged);
         fprintf(f, "\"global_sectors\": %llu, \"global_sectors_ideal\": %llu, ",
                 (unsigned long long)c->sectors, (unsigned long long)c->sectors_ideal);
-        fprintf(f, "\"shared_wavefronts\": %llu, \"shared_wavefronts_ideal\": %llu, \"tensor_flops\": %llu}",
+        fprintf(f,
+                "\"shared_wavefronts\": %llu, \"shared_wavefronts_ideal\": %llu, \"tensor_flops\": %llu, "
+                "\"copied_bytes\": %llu}",
                 (unsigned long long)c->shared_wavefronts, (unsigned long long)c->shared_ideal,
-                (unsigned long long)c->flops);
+                (unsigned long long)c->flops, (unsigned long long)c->copied);
     }
     fprintf(f, "]}");
 }

@@ -207,15 +207,60 @@ static void run_clusters(struct work *work)
     }
 }
 
-static void *worker_main(void *argument)
+static void do_work(struct work *work)
 {
-    struct work *work = argument;
     if (!setjmp(work->worker.on_fault)) run_clusters(work);
     for (u32 k = 0; k < work->worker.cluster_count; k++) cluster_free(work->worker.clusters[k]);
     for (u32 k = 0; k < work->spare_count; k++) cluster_free(work->spare[k]);
     free(work->worker.clusters);
     free(work->spare);
+}
+
+/* ---- Helpers: host threads that wait for work from one launch to the next -------------------------------------------------- */
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t start, done;
+    struct work *work; /* of the launch under way, if `next` is below `count`: what no helper has taken yet */
+    u32 next, count, busy, threads;
+    pid_t process;
+} helpers = {
+    .lock = PTHREAD_MUTEX_INITIALIZER, .start = PTHREAD_COND_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
+
+static void *help(void *unused)
+{
+    (void)unused;
+    pthread_mutex_lock(&helpers.lock);
+    for (;;) {
+        while (helpers.next >= helpers.count) pthread_cond_wait(&helpers.start, &helpers.lock);
+        struct work *work = &helpers.work[helpers.next++];
+        helpers.busy++;
+        pthread_mutex_unlock(&helpers.lock);
+        do_work(work);
+        pthread_mutex_lock(&helpers.lock);
+        if (--helpers.busy == 0) pthread_cond_signal(&helpers.done);
+    }
     return NULL;
+}
+
+/* Does work[0] here and lets helpers do the rest; one that comes too late to find any left is not waited for. */
+static void share(struct work *work, u32 count)
+{
+    pthread_mutex_lock(&helpers.lock);
+    if (helpers.process != getpid()) helpers.threads = 0; /* a fork has none of its parent's threads */
+    helpers.process = getpid();
+    for (pthread_t t; helpers.threads + 1 < count && !pthread_create(&t, NULL, help, NULL); helpers.threads++)
+        pthread_detach(t);
+    helpers.work = work;
+    helpers.next = 1;
+    helpers.count = count;
+    if (count > 1) pthread_cond_broadcast(&helpers.start);
+    pthread_mutex_unlock(&helpers.lock);
+    do_work(&work[0]);
+    pthread_mutex_lock(&helpers.lock);
+    helpers.count = 0;
+    while (helpers.busy) pthread_cond_wait(&helpers.done, &helpers.lock);
+    pthread_mutex_unlock(&helpers.lock);
 }
 
 /* ---- A launch --------------------------------------------------------------------------------------------------------------- */
@@ -277,19 +322,12 @@ int launch_run(struct launch *l)
     place_shared(l);
     if (options.profile || options.json) counters_prepare(l->kernel->module, (u32)count);
     struct work work[MAX_WORKERS] = {0};
-    pthread_t thread[MAX_WORKERS];
     for (u32 k = 0; k < count; k++)
         work[k] =
             (struct work){.worker = {.index = k, .launch = l}, .grid = &grid, .random = options.seed + k};
-    u32 started = 1;
-    while (started < count && pthread_create(&thread[started], NULL, worker_main, &work[started]) == 0)
-        started++;
-    worker_main(&work[0]);
-    u64 executed = work[0].worker.executed + grid.executed;
-    for (u32 k = 1; k < started; k++) {
-        pthread_join(thread[k], NULL);
-        executed += work[k].worker.executed;
-    }
+    share(work, (u32)count);
+    u64 executed = grid.executed;
+    for (u32 k = 0; k < count; k++) executed += work[k].worker.executed;
     if (options.profile || options.json) counters_launched(l, executed);
     if (options.verbose) {
         double ms = processor_ms() - start;

@@ -26,7 +26,8 @@ int tensor_map_encode_tiled(void *out, int type, u32 rank, void *address, const 
 {
     static const u8 sizes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
     struct tensor_map m = {.magic = TENSOR_MAP_MAGIC, .address = (u64)(uintptr_t)address};
-    if (!out || !dims || !box || !element_strides || (rank > 1 && !strides))
+    if (!out || !dims || !strides || !box ||
+        !element_strides) /* strides: of rank 1 as well, which has none */
         return invalid("a NULL argument");
     if (rank < 1 || rank > MAX_RANK) return invalid("rank %u; it must be 1 to 5", rank);
     if (type < 0 || type >= (int)sizeof sizes) return invalid("data type %d", type);
