@@ -21,6 +21,16 @@ __device__ inline void store_pair(__half *dst, float x, float y)
     *reinterpret_cast<__half2 *>(dst) = __floats2half2_rn(x, y);
 }
 
+// The same two in one register, for stmatrix.
+template <typename TC>
+__device__ inline uint32_t pack_pair(float x, float y)
+{
+    static_assert(sizeof(TC) == 2, "two in 32 bits");
+    uint32_t pair;
+    store_pair(reinterpret_cast<TC *>(&pair), x, y);
+    return pair;
+}
+
 // What a tensor map calls the type.
 template <typename T>
 constexpr CUtensorMapDataType tensor_map_type()

@@ -49,6 +49,15 @@ __device__ inline void ldmatrix_x4_trans(uint32_t (&frag)[4], uint32_t addr)
                  : "memory");
 }
 
+// Warp-level matrix store, stmatrix: four 8x8 matrices of 16 bits, laid out in registers as ldmatrix gives them. Lanes 8i to
+// 8i + 7 give where the rows of matrix i go.
+__device__ inline void stmatrix_x4(uint32_t addr, const uint32_t (&frag)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(frag[0]),
+                 "r"(frag[1]), "r"(frag[2]), "r"(frag[3])
+                 : "memory");
+}
+
 // Multiply-and-accumulate instruction, mma: acc(16,8) += A(16,16) * B(16,8), f16 in, f32 accumulated.
 __device__ inline void mma_m16n8k16_f16(float (&acc)[4], const uint32_t (&A_frag)[4],
                                         const uint32_t (&B_frag)[2])
@@ -113,4 +122,33 @@ __device__ inline unsigned ld_acquire_gpu(const unsigned *counter)
     unsigned value;
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
     return value;
+}
+
+// Miscellaneous instructions, setmaxnreg: this warpgroup gives registers back, or waits until the block has that many more
+// for it. All its warps execute it. ptxas heeds it only in kernels whose __launch_bounds__ fix the registers at the start.
+template <int REGISTERS>
+__device__ inline void setmaxnreg_dec()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+template <int REGISTERS>
+__device__ inline void setmaxnreg_inc()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+// Parallel synchronization, barrier.cluster: every thread of the cluster arrives, releasing what it did before, then waits
+// for all the others.
+__device__ inline void cluster_sync()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+
+// Special registers, %cluster_ctarank: this block's number in its cluster.
+__device__ inline uint32_t cluster_ctarank()
+{
+    uint32_t rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
 }
