@@ -34,7 +34,7 @@ __device__ inline void mbarrier_arrive_cluster(uint64_t *bar, uint32_t rank)
     asm volatile("{\n"
                  ".reg .b32 remote;\n"
                  "mapa.shared::cluster.u32 remote, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
                  "}" ::"r"(smem_addr(bar)),
                  "r"(rank)
                  : "memory");
@@ -54,7 +54,7 @@ __device__ inline bool mbarrier_try_wait_parity(uint64_t *bar, uint32_t parity)
     uint32_t ended;
     asm volatile("{\n"
                  ".reg .pred p;\n"
-                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
                  "selp.u32 %0, 1, 0, p;\n"
                  "}"
                  : "=r"(ended)
@@ -82,5 +82,12 @@ struct PipelineState {
             stage = 0;
             parity ^= 1;
         }
+    }
+
+    __device__ void advance(int stages)
+    {
+        stage += stages;
+        parity ^= stage / NUM_STAGES % 2;
+        stage %= NUM_STAGES;
     }
 };

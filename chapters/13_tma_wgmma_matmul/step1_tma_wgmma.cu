@@ -94,6 +94,7 @@ __global__ void __launch_bounds__(NUM_THREADS)
     SharedStorage<T> &smem = *reinterpret_cast<SharedStorage<T> *>(smem_bytes);
     const int tid = threadIdx.x;
     const int tiles_n = (N - 1) / BLOCK_N + 1;
+    const int k_tiles = (K - 1) / BLOCK_K + 1;
     const int row = blockIdx.x / tiles_n * BLOCK_M, col = blockIdx.x % tiles_n * BLOCK_N;
 
     // Setup. TMA counts at the barrier: it must see it initialised, as must the other threads.
@@ -106,14 +107,14 @@ __global__ void __launch_bounds__(NUM_THREADS)
     // Mainloop.
     float acc[BLOCK_M / MMA_M][BLOCK_N / 2];
     uint32_t parity = 0;
-    for (int k = 0; k < K; k += BLOCK_K) {
-        if (tid == 0) load_tile(smem, A_map, B_map, row, col, k);
+    for (int tile = 0; tile < k_tiles; tile++) {
+        if (tid == 0) load_tile(smem, A_map, B_map, row, col, tile * BLOCK_K);
         mbarrier_wait(&smem.full, parity);
         parity ^= 1;
         wgmma_touch(acc[0]);
         wgmma_touch(acc[1]);
         wgmma_fence();
-        mma_tile(acc, smem.A_smem[0], smem.B_smem[0], k > 0);
+        mma_tile(acc, smem.A_smem[0], smem.B_smem[0], tile > 0);
         wgmma_commit_group();
         wgmma_wait_group<0>();
         wgmma_touch(acc[0]);

@@ -95,6 +95,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     const int tid = threadIdx.x;
     const int warpgroup_row = tid / 128 * MMA_M; // this warpgroup's rows of the tile
     const int tiles_n = (N - 1) / BLOCK_N + 1;
+    const int k_tiles = (K - 1) / BLOCK_K + 1;
     const int row = blockIdx.x / tiles_n * BLOCK_M, col = blockIdx.x % tiles_n * BLOCK_N;
 
     // Setup. TMA counts at the barrier: it must see it initialised, as must the other threads.
@@ -108,22 +109,22 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     // Prologue: all stages but one are on their way.
     if (tid == 0)
         for (int stage = 0; stage < NUM_STAGES - 1; stage++)
-            if (stage * BLOCK_K < K) load_tile(smem, A_map, B_map, row, col, stage * BLOCK_K, stage);
+            if (stage < k_tiles) load_tile(smem, A_map, B_map, row, col, stage * BLOCK_K, stage);
 
     // Mainloop.
     float acc[BLOCK_N / 2];
     PipelineState<NUM_STAGES> full;
     int free_stage = NUM_STAGES - 1;
-    for (int k = 0; k < K; k += BLOCK_K) {
+    for (int tile = 0; tile < k_tiles; tile++) {
         mbarrier_wait(&smem.full[full.stage], full.parity);
         wgmma_touch(acc);
         wgmma_fence();
-        mma_tile(acc, smem.A_smem[full.stage][warpgroup_row], smem.B_smem[full.stage][0], k > 0);
+        mma_tile(acc, smem.A_smem[full.stage][warpgroup_row], smem.B_smem[full.stage][0], tile > 0);
         wgmma_commit_group();
         wgmma_wait_group<1>(); // The products of the tile before are done,
         __syncthreads();       // in every warp: its stage may be overwritten.
-        const int next_k = k + (NUM_STAGES - 1) * BLOCK_K;
-        if (tid == 0 && next_k < K) load_tile(smem, A_map, B_map, row, col, next_k, free_stage);
+        const int next = tile + NUM_STAGES - 1;
+        if (tid == 0 && next < k_tiles) load_tile(smem, A_map, B_map, row, col, next * BLOCK_K, free_stage);
         free_stage = full.stage;
         full.advance();
     }

@@ -1,7 +1,8 @@
 // Chapter 14: some warps fetch, others multiply, blocks share what they fetch and stay.
 #include "../../common/matmul.h"
 
-matmul_16bit hopper_producer_consumer, hopper_cluster_multicast, hopper_persistent, hopper_tma_store;
+matmul_16bit hopper_producer_consumer, hopper_cluster_multicast, hopper_persistent, hopper_tma_store,
+    hopper_ping_pong;
 
 static const struct chapter operations[] = {
     {
@@ -16,6 +17,7 @@ static const struct chapter operations[] = {
                 MATMUL_16BIT_STEP("cluster_multicast", hopper_cluster_multicast),
                 MATMUL_16BIT_STEP("persistent", hopper_persistent),
                 MATMUL_16BIT_STEP("tma_store", hopper_tma_store),
+                MATMUL_16BIT_STEP("ping_pong", hopper_ping_pong),
             },
         .baseline = {.name = "cuBLAS bf16", .launch = matmul_cublas_16bit},
         .check_shape = matmul_check_16bit_rows,
@@ -39,6 +41,7 @@ static const struct chapter operations[] = {
                 MATMUL_F32_OUT_STEP("cluster_multicast_f32", hopper_cluster_multicast),
                 MATMUL_F32_OUT_STEP("persistent_f32", hopper_persistent),
                 MATMUL_F32_OUT_STEP("tma_store_f32", hopper_tma_store),
+                MATMUL_F32_OUT_STEP("ping_pong_f32", hopper_ping_pong),
             },
         .baseline = {.name = "cuBLAS bf16 to fp32", .launch = matmul_cublas_f32_out},
         .check_shape = matmul_check_16bit_rows,

@@ -94,12 +94,12 @@ static __device__ void store_tile(TC *C, const T *bias, const float (&acc)[BLOCK
 // round: a new barrier lets a wait for parity 1 pass.
 template <typename T>
 static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map, const CUtensorMap &B_map,
-                               int row, int col, int K)
+                               int row, int col, int k_tiles)
 {
     PipelineState<NUM_STAGES> state;
-    for (int k = 0; k < K; k += BLOCK_K) {
+    for (int k = 0; k < k_tiles; k++) {
         mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
-        load_tile(smem, A_map, B_map, row, col, k, state.stage);
+        load_tile(smem, A_map, B_map, row, col, k * BLOCK_K, state.stage);
         state.advance();
     }
 }
@@ -107,12 +107,12 @@ static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map,
 // A consumer warpgroup's products. One group of wgmma is always running: a stage is given back when the group after the one
 // that reads it has been issued.
 template <typename T>
-static __device__ void consume(float (&acc)[BLOCK_N / 2], SharedStorage<T> &smem, int warpgroup_row, int K,
-                               int tid)
+static __device__ void consume(float (&acc)[BLOCK_N / 2], SharedStorage<T> &smem, int warpgroup_row,
+                               int k_tiles, int tid)
 {
     PipelineState<NUM_STAGES> state;
     int last_stage = 0;
-    for (int k = 0; k < K; k += BLOCK_K) {
+    for (int k = 0; k < k_tiles; k++) {
         mbarrier_wait(&smem.full[state.stage], state.parity);
         wgmma_touch(acc);
         wgmma_fence();
@@ -140,6 +140,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1) hopper_producer_consumer_kerne
     const int warpgroup = threadIdx.x / 128;
     const int tid = threadIdx.x % 128; // in the warpgroup
     const int tiles_n = (N - 1) / BLOCK_N + 1;
+    const int k_tiles = (K - 1) / BLOCK_K + 1;
     const int row = blockIdx.x / tiles_n * BLOCK_M, col = blockIdx.x % tiles_n * BLOCK_N;
 
     // Setup. TMA counts at the barriers: it must see them initialised, as must the other threads.
@@ -154,12 +155,12 @@ __global__ void __launch_bounds__(NUM_THREADS, 1) hopper_producer_consumer_kerne
 
     if (warpgroup == 0) {
         setmaxnreg_dec<PRODUCER_REGS>();
-        if (tid == 0) produce(smem, A_map, B_map, row, col, K);
+        if (tid == 0) produce(smem, A_map, B_map, row, col, k_tiles);
     } else {
         setmaxnreg_inc<CONSUMER_REGS>();
         const int warpgroup_row = (warpgroup - 1) * MMA_M; // this warpgroup's rows of the tile
         float acc[BLOCK_N / 2];
-        consume(acc, smem, warpgroup_row, K, tid);
+        consume(acc, smem, warpgroup_row, k_tiles, tid);
         store_tile(C, bias, acc, row + warpgroup_row, col, M, N, tid);
     }
 }

@@ -99,12 +99,12 @@ static __device__ void store_tile(TC *C, const T *bias, const float (&acc)[BLOCK
 // round: a new barrier lets a wait for parity 1 pass.
 template <typename T>
 static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map, const CUtensorMap &B_map,
-                               int row, int col, int K, int rank)
+                               int row, int col, int k_tiles, int rank)
 {
     PipelineState<NUM_STAGES> state;
-    for (int k = 0; k < K; k += BLOCK_K) {
+    for (int k = 0; k < k_tiles; k++) {
         mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
-        load_tile(smem, A_map, B_map, row, col, k, state.stage, rank);
+        load_tile(smem, A_map, B_map, row, col, k * BLOCK_K, state.stage, rank);
         state.advance();
     }
 }
@@ -112,12 +112,12 @@ static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map,
 // A consumer warpgroup's products. One group of wgmma is always running: a stage is given back when the group after the one
 // that reads it has been issued.
 template <typename T>
-static __device__ void consume(float (&acc)[BLOCK_N / 2], SharedStorage<T> &smem, int warpgroup_row, int K,
-                               int tid)
+static __device__ void consume(float (&acc)[BLOCK_N / 2], SharedStorage<T> &smem, int warpgroup_row,
+                               int k_tiles, int tid)
 {
     PipelineState<NUM_STAGES> state;
     int last_stage = 0;
-    for (int k = 0; k < K; k += BLOCK_K) {
+    for (int k = 0; k < k_tiles; k++) {
         mbarrier_wait(&smem.full[state.stage], state.parity);
         wgmma_touch(acc);
         wgmma_fence();
@@ -145,6 +145,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) hopp
     const int warpgroup = threadIdx.x / 128;
     const int tid = threadIdx.x % 128; // in the warpgroup
     const int tiles_n = (N - 1) / BLOCK_N + 1;
+    const int k_tiles = (K - 1) / BLOCK_K + 1;
     const int rank = cluster_ctarank();
     const int cluster = blockIdx.x / CLUSTER;
     const int row = (cluster / tiles_n * CLUSTER + rank) * BLOCK_M, col = cluster % tiles_n * BLOCK_N;
@@ -161,12 +162,12 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) hopp
 
     if (warpgroup == 0) {
         setmaxnreg_dec<PRODUCER_REGS>();
-        if (tid == 0) produce(smem, A_map, B_map, row, col, K, rank);
+        if (tid == 0) produce(smem, A_map, B_map, row, col, k_tiles, rank);
     } else {
         setmaxnreg_inc<CONSUMER_REGS>();
         const int warpgroup_row = (warpgroup - 1) * MMA_M; // this warpgroup's rows of the tile
         float acc[BLOCK_N / 2];
-        consume(acc, smem, warpgroup_row, K, tid);
+        consume(acc, smem, warpgroup_row, k_tiles, tid);
         store_tile(C, bias, acc, row + warpgroup_row, col, M, N, tid);
     }
     cluster_sync(); // The other block's copies and arrivals have all come.

@@ -124,15 +124,15 @@ struct Tiles {
 // round: a new barrier lets a wait for parity 1 pass.
 template <typename T>
 static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map, const CUtensorMap &B_map,
-                               const Tiles &tiles, int K)
+                               const Tiles &tiles, int k_tiles)
 {
     PipelineState<NUM_STAGES> state;
     for (int tile = tiles.first; tile < tiles.count(); tile += tiles.step) {
         int row, col;
         tiles.origin(tile, row, col);
-        for (int k = 0; k < K; k += BLOCK_K) {
+        for (int k = 0; k < k_tiles; k++) {
             mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
-            load_tile(smem, A_map, B_map, row, col, k, state.stage, tiles.rank);
+            load_tile(smem, A_map, B_map, row, col, k * BLOCK_K, state.stage, tiles.rank);
             state.advance();
         }
     }
@@ -142,10 +142,10 @@ static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map,
 // after the one that reads it has been issued.
 template <typename T>
 static __device__ void consume(float (&acc)[BLOCK_N / 2], SharedStorage<T> &smem,
-                               PipelineState<NUM_STAGES> &state, int warpgroup_row, int K, int tid)
+                               PipelineState<NUM_STAGES> &state, int warpgroup_row, int k_tiles, int tid)
 {
     int last_stage = 0;
-    for (int k = 0; k < K; k += BLOCK_K) {
+    for (int k = 0; k < k_tiles; k++) {
         mbarrier_wait(&smem.full[state.stage], state.parity);
         wgmma_touch(acc);
         wgmma_fence();
@@ -174,6 +174,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) hopp
     const int warpgroup = threadIdx.x / 128;
     const int tid = threadIdx.x % 128; // in the warpgroup
     const Tiles tiles(M, N);
+    const int k_tiles = (K - 1) / BLOCK_K + 1;
 
     // Setup. TMA and the other block count at the barriers: they must see them initialised.
     if (threadIdx.x == 0) {
@@ -187,7 +188,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) hopp
 
     if (warpgroup == 0) {
         setmaxnreg_dec<PRODUCER_REGS>();
-        if (tid == 0) produce(smem, A_map, B_map, tiles, K);
+        if (tid == 0) produce(smem, A_map, B_map, tiles, k_tiles);
     } else {
         setmaxnreg_inc<CONSUMER_REGS>();
         const int warpgroup_row = (warpgroup - 1) * MMA_M; // this warpgroup's rows of the tile
@@ -196,7 +197,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) hopp
             int row, col;
             tiles.origin(tile, row, col);
             float acc[BLOCK_N / 2];
-            consume(acc, smem, state, warpgroup_row, K, tid);
+            consume(acc, smem, state, warpgroup_row, k_tiles, tid);
             store_tile(C, bias, acc, row + warpgroup_row, col, M, N, tid);
         }
     }
