@@ -137,6 +137,12 @@ __device__ inline void setmaxnreg_inc()
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
+// Parallel synchronization, bar.sync: waits until `count` threads, whole warps, are at barrier `id`, 1 to 15.
+__device__ inline void named_barrier_sync(int id, int count)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory");
+}
+
 // Parallel synchronization, barrier.cluster: every thread of the cluster arrives, releasing what it did before, then waits
 // for all the others.
 __device__ inline void cluster_sync()
