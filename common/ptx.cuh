@@ -143,12 +143,11 @@ __device__ inline void named_barrier_sync(int id, int count)
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory");
 }
 
-// Parallel synchronization, barrier.cluster: every thread of the cluster arrives, releasing what it did before, then waits
-// for all the others.
-__device__ inline void cluster_sync()
+// Parallel synchronization, barrier.cluster: every thread of the cluster arrives, then waits for all the others. Relaxed: it
+// makes no thread's writes visible to another; fence_mbarrier_init does that for new barriers.
+__device__ inline void cluster_sync_relaxed()
 {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
 // Special registers, %cluster_ctarank: this block's number in its cluster.
@@ -157,4 +156,20 @@ __device__ inline uint32_t cluster_ctarank()
     uint32_t rank;
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
+}
+
+// Data movement and conversion, mapa: where block `rank` of the cluster has what this block has at `addr`.
+__device__ inline uint32_t mapa(uint32_t addr, uint32_t rank)
+{
+    uint32_t remote;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(addr), "r"(rank));
+    return remote;
+}
+
+// Data movement and conversion, st.shared::cluster: 16 bytes into any block of the cluster; addr from mapa.
+__device__ inline void st_shared_cluster(uint32_t addr, float4 value)
+{
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(addr), "f"(value.x), "f"(value.y),
+                 "f"(value.z), "f"(value.w)
+                 : "memory");
 }

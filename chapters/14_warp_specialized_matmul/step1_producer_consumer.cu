@@ -145,6 +145,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 1) hopper_producer_consumer_kerne
 
     // Setup. TMA counts at the barriers: it must see them initialised, as must the other threads.
     if (threadIdx.x == 0) {
+        prefetch_tensormap(A_map);
+        prefetch_tensormap(B_map);
         for (int stage = 0; stage < NUM_STAGES; stage++) {
             mbarrier_init(&smem.full[stage], 1); // the producer's arrival, and the bytes it expects
             mbarrier_init(&smem.empty[stage], NUM_CONSUMERS);

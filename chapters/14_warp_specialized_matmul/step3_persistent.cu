@@ -178,13 +178,15 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) hopp
 
     // Setup. TMA and the other block count at the barriers: they must see them initialised.
     if (threadIdx.x == 0) {
+        prefetch_tensormap(A_map);
+        prefetch_tensormap(B_map);
         for (int stage = 0; stage < NUM_STAGES; stage++) {
             mbarrier_init(&smem.full[stage], 1); // the producer's arrival, and the bytes it expects
             mbarrier_init(&smem.empty[stage], CLUSTER * NUM_CONSUMERS);
         }
         fence_mbarrier_init();
     }
-    cluster_sync();
+    cluster_sync_relaxed();
 
     if (warpgroup == 0) {
         setmaxnreg_dec<PRODUCER_REGS>();
@@ -201,7 +203,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) hopp
             store_tile(C, bias, acc, row + warpgroup_row, col, M, N, tid);
         }
     }
-    cluster_sync(); // The other block's copies and arrivals have all come.
+    cluster_sync_relaxed(); // The other block's copies and arrivals have all come.
 }
 
 template <typename T, typename TC>

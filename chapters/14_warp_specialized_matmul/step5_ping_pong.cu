@@ -30,7 +30,7 @@ constexpr int NUM_CONSUMERS = 2;                       // warpgroups that multip
 constexpr int NUM_THREADS = (1 + NUM_CONSUMERS) * 128; // warpgroup 0 is the producer
 constexpr int NUM_STAGES = 6;
 constexpr int CLUSTER = 2; // blocks, one above the other, that share their tiles of B
-constexpr int GROUP_M = 8; // rows of cluster tiles that clusters of neighbouring numbers share
+constexpr int GROUP_M = 4; // rows of cluster tiles that clusters of neighbouring numbers share
 constexpr int ROW_BYTES = BLOCK_K * 2;
 static_assert(ROW_BYTES == 128, "rows of the swizzle's width");
 
@@ -81,18 +81,16 @@ static __device__ void mma_tile(float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2], cons
                               B_desc + slice * MMA_K * 2 / 16, accumulate || slice > 0);
 }
 
-// Writes a warp's 16 rows of each half of the tile, with the bias, to C from (row0, col0) on, through its two buffers.
+// Writes a warp's 16 rows of accumulators, with the bias, to C from (row0, col0) on, through its two buffers.
 template <typename T, typename TC>
-static __device__ void
-store_tile_tma(char (&C_smem)[2][STORE_ROWS * STORE_ROW_BYTES], const CUtensorMap &C_map, const T *bias,
-               const float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2], int row0, int col0, int N, int lane)
+static __device__ void store_tile_tma(char (&C_smem)[2][STORE_ROWS * STORE_ROW_BYTES],
+                                      const CUtensorMap &C_map, const T *bias,
+                                      const float (&acc)[BLOCK_N / 2], int row0, int col0, int N, int lane)
 {
     constexpr int COLS = STORE_ROW_BYTES / sizeof(TC); // stored at a time
-    constexpr int PIECES = BLOCK_N / COLS;
 #pragma unroll
-    for (int n = 0; n < BLOCK_M / MMA_M * PIECES; n++) {
-        const int i = n / PIECES, piece = n % PIECES;
-        const uint32_t C_addr = smem_addr(C_smem[n % 2]);
+    for (int piece = 0; piece < BLOCK_N / COLS; piece++) {
+        const uint32_t C_addr = smem_addr(C_smem[piece % 2]);
         if (lane == 0) cp_async_bulk_wait_group_read<1>(); // This buffer has left; the other may be leaving.
         __syncwarp();
 #pragma unroll
@@ -101,8 +99,7 @@ store_tile_tma(char (&C_smem)[2][STORE_ROWS * STORE_ROW_BYTES], const CUtensorMa
 #pragma unroll
             for (int r = 0; r < 8; r++) {
                 const int col = col0 + piece * COLS + (j + r / 4) * 8 + lane % 4 * 2 + r % 2;
-                value[r] =
-                    acc[i][(piece * COLS / 8 + j) * 4 + r] + (bias && col < N ? (float)bias[col] : 0.0f);
+                value[r] = acc[(piece * COLS / 8 + j) * 4 + r] + (bias && col < N ? (float)bias[col] : 0.0f);
             }
             if constexpr (sizeof(TC) == 2) {
                 // Matrices 0 to 3: rows 0-7 and 8-15 of the left 8 columns, then of the right ones.
@@ -116,7 +113,7 @@ store_tile_tma(char (&C_smem)[2][STORE_ROWS * STORE_ROW_BYTES], const CUtensorMa
                 for (int r = 0; r < 8; r += 2) { // rows l / 4 and + 8, columns in pairs of 8 bytes
                     const uint32_t offset = (lane / 4 + r % 4 / 2 * 8) * STORE_ROW_BYTES +
                                             ((j + r / 4) * 8 + lane % 4 * 2) * sizeof(TC);
-                    store_pair(reinterpret_cast<TC *>(C_smem[n % 2] + swizzle(offset, 3)), value[r],
+                    store_pair(reinterpret_cast<TC *>(C_smem[piece % 2] + swizzle(offset, 3)), value[r],
                                value[r + 1]);
                 }
             }
@@ -124,7 +121,7 @@ store_tile_tma(char (&C_smem)[2][STORE_ROWS * STORE_ROW_BYTES], const CUtensorMa
         fence_proxy_async(); // What this thread wrote is there for TMA,
         __syncwarp();        // and what the others wrote.
         if (lane == 0) {
-            cp_async_bulk_tensor_2d_store(C_map, C_smem[n % 2], col0 + piece * COLS, row0 + i * MMA_M);
+            cp_async_bulk_tensor_2d_store(C_map, C_smem[piece % 2], col0 + piece * COLS, row0);
             cp_async_bulk_commit_group();
         }
     }
@@ -244,6 +241,8 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) hopp
 
     // Setup. TMA and the other block count at the barriers: they must see them initialised.
     if (threadIdx.x == 0) {
+        prefetch_tensormap(A_map);
+        prefetch_tensormap(B_map);
         for (int stage = 0; stage < NUM_STAGES; stage++) {
             mbarrier_init(&smem.full[stage], 1); // the producer's arrival, and the bytes it expects
             mbarrier_init(&smem.empty[stage], CLUSTER);
@@ -251,7 +250,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) hopp
         for (int consumer = 0; consumer < NUM_CONSUMERS; consumer++) mbarrier_init(&smem.turn[consumer], 1);
         fence_mbarrier_init();
     }
-    cluster_sync();
+    cluster_sync_relaxed();
 
     if (warpgroup == 0) {
         setmaxnreg_dec<PRODUCER_REGS>();
@@ -271,17 +270,17 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) hopp
             turn_parity ^= 1;
             consume(acc, smem, state, k_tiles, &smem.turn[1 - consumer], tid);
             state.advance(k_tiles); // the other consumer's tile
-            if (tma_store)
-                store_tile_tma<T, TC>(smem.C_smem[threadIdx.x / 32 - 4], C_map, bias, acc,
-                                      row + tid / 32 * STORE_ROWS, col, N, tid % 32);
-            else
 #pragma unroll
-                for (int i = 0; i < BLOCK_M / MMA_M; i++)
+            for (int i = 0; i < BLOCK_M / MMA_M; i++)
+                if (tma_store)
+                    store_tile_tma<T, TC>(smem.C_smem[threadIdx.x / 32 - 4], C_map, bias, acc[i],
+                                          row + i * MMA_M + tid / 32 * STORE_ROWS, col, N, tid % 32);
+                else
                     store_tile(C, bias, acc[i], row + i * MMA_M, col, M, N, tid);
         }
         if (tid % 32 == 0) cp_async_bulk_wait_group_read<0>(); // C_smem must outlive its readers.
     }
-    cluster_sync(); // The other block's copies and arrivals have all come.
+    cluster_sync_relaxed(); // The other block's copies and arrivals have all come.
 }
 
 template <typename T, typename TC>
