@@ -173,3 +173,17 @@ __device__ inline void st_shared_cluster(uint32_t addr, float4 value)
                  "f"(value.z), "f"(value.w)
                  : "memory");
 }
+
+// Parallel synchronization, griddepcontrol.launch_dependents: once every block has said so or ended, the next kernel of the
+// stream may begin, if it was launched as one that waits for this.
+__device__ inline void griddepcontrol_launch_dependents()
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// Parallel synchronization, griddepcontrol.wait: until the kernels before in the stream have ended and what they wrote is
+// visible.
+__device__ inline void griddepcontrol_wait()
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}

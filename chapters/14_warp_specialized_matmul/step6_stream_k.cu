@@ -443,6 +443,8 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) hopp
         fence_mbarrier_init();
     }
     cluster_sync_relaxed();
+    griddepcontrol_launch_dependents(); // The next kernel may set itself up as soon as there is room,
+    griddepcontrol_wait();              // as this one did until here; now the one before has ended.
 
     if (warpgroup == 0) {
         setmaxnreg_dec<PRODUCER_REGS>();
@@ -502,9 +504,18 @@ static cudaError_t launch(const T *A, const T *B, const T *bias, TC *C, int M, i
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
-    kernel<<<schedule.clusters * CLUSTER, NUM_THREADS, smem_bytes, stream>>>(A_map, B_map, C_map, bias,
-                                                                             tma_store, C, M, N, schedule);
-    return cudaGetLastError();
+    cudaLaunchAttribute early = {};
+    early.id =
+        cudaLaunchAttributeProgrammaticStreamSerialization; // griddepcontrol.wait waits, not the launch
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(schedule.clusters * CLUSTER);
+    config.blockDim = dim3(NUM_THREADS);
+    config.dynamicSmemBytes = smem_bytes;
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, A_map, B_map, C_map, bias, tma_store, C, M, N, schedule);
 }
 
 extern "C" cudaError_t hopper_stream_k(const void *A, const void *B, const void *bias, void *C, int M, int N,
