@@ -13,8 +13,8 @@
 // cluster waits for clusters of lower block numbers only; those have started when it has.
 //
 // And where C has at most 128 rows, two blocks one above the other have nothing to share, and it is the bytes of B that take
-// time. There the blocks of a cluster halve k: both have the same tile; then each gives the other half of its sums, through
-// the other's shared memory, and stores its half of the rows.
+// time. There the blocks of a cluster halve k: both multiply the same tile, 64 rows a consumer; then each gives the sums of
+// one consumer to the other block, through its shared memory, and stores those of the other.
 //
 // Grows from: step 5. New instructions: none. Shared memory: 229,376 bytes. Registers: as step 1. Global memory: 64 KB a
 // block. The flags in it are shared by all launches: two of this kernel must not overlap.
@@ -149,16 +149,16 @@ static __device__ void load_tile(SharedStorage<T> &smem, const CUtensorMap &A_ma
                                           (1 << CLUSTER) - 1);
 }
 
-// Multiplies a tile: acc[i] are rows 64 i to 64 i + 63. A descriptor counts in units of 16 bytes.
-template <typename T>
-static __device__ void mma_tile(float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2], const T *A_smem, const T *B_smem,
+// Multiplies 64 HALVES rows of a tile: acc[i] are rows 64 i to 64 i + 63. A descriptor counts in units of 16 bytes.
+template <typename T, int HALVES>
+static __device__ void mma_tile(float (&acc)[HALVES][BLOCK_N / 2], const T *A_smem, const T *B_smem,
                                 bool accumulate)
 {
     const uint64_t A_desc = wgmma_descriptor(A_smem), B_desc = wgmma_descriptor(B_smem);
 #pragma unroll
     for (int slice = 0; slice < BLOCK_K / MMA_K; slice++)
 #pragma unroll
-        for (int i = 0; i < BLOCK_M / MMA_M; i++)
+        for (int i = 0; i < HALVES; i++)
             wgmma<BLOCK_N, T>(acc[i], A_desc + (i * MMA_M * ROW_BYTES + slice * MMA_K * 2) / 16,
                               B_desc + slice * MMA_K * 2 / 16, accumulate || slice > 0);
 }
@@ -280,32 +280,31 @@ static __device__ void take_partials(float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2],
     }
 }
 
-// Split k: gives acc[1 - rank] to the other block of the cluster, adds what that has to acc[rank], and moves that to acc[0].
+// Split k: gives a warpgroup's sums to the same one of the other block, through that block's C_smem.
 template <typename T>
-static __device__ void exchange_halves(float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2], SharedStorage<T> &smem,
-                                       uint32_t &parity, int rank, int barrier, int tid)
+static __device__ void give_half(const float (&acc)[BLOCK_N / 2], SharedStorage<T> &smem, uint32_t parity,
+                                 int rank, int tid)
 {
-    static_assert(CLUSTER == 2 && BLOCK_M / MMA_M == 2, "a half for each block");
-    static_assert(sizeof smem.C_smem == MMA_M * BLOCK_N * sizeof(float), "C_smem holds half a tile's sums");
     const uint32_t other_addr = mapa(smem_addr(smem.C_smem), 1 - rank) + tid * 16;
-    mbarrier_wait(&smem.sums_empty, parity ^ 1); // The other block's stores have left its C_smem.
+    mbarrier_wait(&smem.sums_empty, parity ^ 1); // The stores of the other block have left its C_smem.
 #pragma unroll
-    for (int r = 0; r < BLOCK_N / 2; r += 4) {
-        float give[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            give[i] = rank == 0 ? acc[1][r + i] : acc[0][r + i];
-            acc[0][r + i] = rank == 0 ? acc[0][r + i] : acc[1][r + i];
-        }
-        st_shared_cluster(other_addr + r / 4 * 128 * 16, make_float4(give[0], give[1], give[2], give[3]));
-    }
+    for (int r = 0; r < BLOCK_N / 2; r += 4)
+        st_shared_cluster(other_addr + r / 4 * 128 * 16,
+                          make_float4(acc[r], acc[r + 1], acc[r + 2], acc[r + 3]));
     mbarrier_arrive_release_cluster(&smem.sums_full, 1 - rank);
-    mbarrier_wait_cluster(&smem.sums_full, parity);
+}
+
+// Split k: adds the sums that the other block gave.
+template <typename T>
+static __device__ void take_half(float (&acc)[BLOCK_N / 2], SharedStorage<T> &smem, uint32_t parity,
+                                 int barrier, int tid)
+{
+    static_assert(sizeof smem.C_smem == MMA_M * BLOCK_N * sizeof(float), "C_smem holds a warpgroup's sums");
     const float4 *sums = reinterpret_cast<const float4 *>(smem.C_smem) + tid;
+    mbarrier_wait_cluster(&smem.sums_full, parity);
 #pragma unroll
-    for (int r = 0; r < BLOCK_N / 2; r += 4) add_four(&acc[0][r], sums[r / 4 * 128]);
+    for (int r = 0; r < BLOCK_N / 2; r += 4) add_four(&acc[r], sums[r / 4 * 128]);
     named_barrier_sync(barrier, 128); // Everyone has read the sums: C_smem may be written.
-    parity ^= 1;
 }
 
 // The producer, one thread: fills stage after stage, each as soon as it is empty. Nobody has used the stages of the first
@@ -326,26 +325,30 @@ static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map,
             state.advance();
         }
     }
+    griddepcontrol_launch_dependents(); // This block leaves soon: the next kernel may set itself up.
 }
 
 // A consumer warpgroup's products for so many steps. One group of wgmma is always running: a stage is given back when the
 // group after the one that reads it has been issued.
-template <bool SPLIT_K, typename T>
-static __device__ void multiply(float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2], SharedStorage<T> &smem,
-                                PipelineState<NUM_STAGES> &state, int steps, uint64_t *next_turn, int rank,
-                                int tid)
+template <bool SPLIT_K, typename T, int HALVES>
+static __device__ void multiply(float (&acc)[HALVES][BLOCK_N / 2], SharedStorage<T> &smem,
+                                PipelineState<NUM_STAGES> &state, int steps, uint64_t *next_turn, int row,
+                                int rank, int tid)
 {
-    // Who used the stage: with k split, this block alone.
+    // Who fills the stage: with k split, this block alone.
     const auto release = [&](int stage) {
         if (SPLIT_K ? tid == rank : tid < CLUSTER) mbarrier_arrive_cluster(&smem.empty[stage], tid);
+    };
+    const auto touch = [&]() {
+#pragma unroll
+        for (int i = 0; i < HALVES; i++) wgmma_touch(acc[i]);
     };
     int last_stage = 0;
     for (int k = 0; k < steps; k++) {
         mbarrier_wait(&smem.full[state.stage], state.parity);
-        wgmma_touch(acc[0]);
-        wgmma_touch(acc[1]);
+        touch();
         wgmma_fence();
-        mma_tile(acc, smem.A_smem[state.stage][0], smem.B_smem[state.stage][0], k > 0);
+        mma_tile(acc, smem.A_smem[state.stage][row], smem.B_smem[state.stage][0], k > 0);
         wgmma_commit_group();
         wgmma_wait_group<1>(); // The products of the tile before are done.
         if (k > 0) release(last_stage);
@@ -354,12 +357,11 @@ static __device__ void multiply(float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2], Shar
     }
     if (!SPLIT_K && tid == 0) mbarrier_arrive(next_turn);
     wgmma_wait_group<0>();
-    wgmma_touch(acc[0]);
-    wgmma_touch(acc[1]);
+    touch();
     release(last_stage);
 }
 
-// A consumer warpgroup. The two take turns; with k split, where bytes take longer than products, consumer 0 does it all.
+// A consumer warpgroup. The two take turns; with k split, both have 64 rows of every tile.
 template <bool SPLIT_K, typename T, typename TC>
 static __device__ void consume(SharedStorage<T> &smem, const CUtensorMap &C_map, const T *bias,
                                bool tma_store, TC *C, int M, int N, const Schedule &schedule, int rank,
@@ -389,18 +391,24 @@ static __device__ void consume(SharedStorage<T> &smem, const CUtensorMap &C_map,
         }
         if (!SPLIT_K) mbarrier_wait(&smem.turn[consumer], turn_parity);
         turn_parity ^= 1;
-        float acc[BLOCK_M / MMA_M][BLOCK_N / 2];
-        multiply<SPLIT_K>(acc, smem, state, steps, &smem.turn[1 - consumer], rank, tid);
+        const int first_row = SPLIT_K ? consumer * MMA_M : 0;
+        float acc[SPLIT_K ? 1 : BLOCK_M / MMA_M][BLOCK_N / 2];
+        multiply<SPLIT_K>(acc, smem, state, steps, &smem.turn[1 - consumer], first_row, rank, tid);
 
         int row, col;
         tile_origin<SPLIT_K>(schedule, segment.tile, rank, row, col);
-        if (SPLIT_K) {
-            exchange_halves(acc, smem, sums_parity, rank, barrier, tid);
-            store(acc[0], row + rank * MMA_M, col);
-            if (lane == 0) {
-                cp_async_bulk_wait_group_read<0>(); // This warp's part of C_smem has left.
-                mbarrier_arrive_cluster(&smem.sums_empty, 1 - rank);
+        if constexpr (SPLIT_K) {
+            if (consumer != rank) {
+                give_half(acc[0], smem, sums_parity, rank, tid);
+            } else {
+                take_half(acc[0], smem, sums_parity, barrier, tid);
+                store(acc[0], row + first_row, col);
+                if (lane == 0) {
+                    cp_async_bulk_wait_group_read<0>(); // This warp's part of C_smem has left.
+                    mbarrier_arrive_cluster(&smem.sums_empty, 1 - rank);
+                }
             }
+            sums_parity ^= 1;
         } else if (segment.k_begin > 0) {
             give_partial(acc, barrier, tid);
         } else {
@@ -435,7 +443,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) hopp
         prefetch_tensormap(B_map);
         for (int stage = 0; stage < NUM_STAGES; stage++) {
             mbarrier_init(&smem.full[stage], 1); // the producer's arrival, and the bytes it expects
-            mbarrier_init(&smem.empty[stage], SPLIT_K ? 1 : CLUSTER);
+            mbarrier_init(&smem.empty[stage], SPLIT_K ? NUM_CONSUMERS : CLUSTER);
         }
         for (int consumer = 0; consumer < NUM_CONSUMERS; consumer++) mbarrier_init(&smem.turn[consumer], 1);
         mbarrier_init(&smem.sums_full, 128);
@@ -443,16 +451,14 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) hopp
         fence_mbarrier_init();
     }
     cluster_sync_relaxed();
-    griddepcontrol_launch_dependents(); // The next kernel may set itself up as soon as there is room,
-    griddepcontrol_wait();              // as this one did until here; now the one before has ended.
+    griddepcontrol_wait(); // The kernel before may still have been running: what it wrote is there now.
 
     if (warpgroup == 0) {
         setmaxnreg_dec<PRODUCER_REGS>();
         if (tid == 0) produce<SPLIT_K>(smem, A_map, B_map, schedule, rank);
     } else {
         setmaxnreg_inc<CONSUMER_REGS>();
-        if (!SPLIT_K || warpgroup == 1)
-            consume<SPLIT_K>(smem, C_map, bias, tma_store, C, M, N, schedule, rank, warpgroup - 1, tid);
+        consume<SPLIT_K>(smem, C_map, bias, tma_store, C, M, N, schedule, rank, warpgroup - 1, tid);
     }
     cluster_sync_relaxed(); // The other block's copies and arrivals have all come.
 }
