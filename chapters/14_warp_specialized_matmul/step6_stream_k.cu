@@ -12,12 +12,16 @@
 // when a cluster ends a tile's first part, its other parts, the first thing their clusters did, have long been there. A
 // cluster waits for clusters of lower block numbers only; those have started when it has.
 //
-// And where C has at most 128 rows, two blocks one above the other have nothing to share, and it is the bytes of B that take
-// time. There the blocks of a cluster halve k: both multiply the same tile, 64 rows a consumer; then each gives the sums of
-// one consumer to the other block, through its shared memory, and stores those of the other.
+// And where C has at most 128 rows, there is one row of tiles, and the bytes of B take longer than the products. There a
+// cluster is four blocks: two side by side share A, and two others do the other half of k. Each gives one consumer's sums to
+// the block with the other half, through its shared memory, and stores the other consumer's.
+//
+//      k             tile n     tile n + 1
+//      first half    block 0    block 1       share A's first half
+//      second half   block 2    block 3       share A's second half
 //
 // Grows from: step 5. New instructions: none. Shared memory: 229,376 bytes. Registers: as step 1. Global memory: 64 KB a
-// block. The flags in it are shared by all launches: two of this kernel must not overlap.
+// block. The flags in it are shared by all launches: two of this kernel must not overlap (one stream keeps them apart).
 #include "../../common/matmul_types.cuh"
 #include "../../common/mbarrier.cuh"
 #include "../../common/swizzle.cuh"
@@ -33,7 +37,7 @@ constexpr int MMA_K = 16;    // k of a wgmma
 constexpr int NUM_CONSUMERS = 2;                       // warpgroups that multiply, a tile each
 constexpr int NUM_THREADS = (1 + NUM_CONSUMERS) * 128; // warpgroup 0 is the producer
 constexpr int NUM_STAGES = 6;
-constexpr int CLUSTER = 2;      // blocks, one above the other, that share their tiles of B; or that halve k
+constexpr int SHARING = 2;      // neighbouring blocks of a cluster that share what they fetch
 constexpr int MAX_BLOCKS = 144; // of a Hopper GPU, one a multiprocessor; none has more
 constexpr int GROUP_M = 4;      // rows of cluster tiles that clusters of neighbouring numbers share
 constexpr int ROW_BYTES = BLOCK_K * 2;
@@ -47,6 +51,9 @@ static_assert(PRODUCER_REGS + NUM_CONSUMERS * CONSUMER_REGS <= (1 + NUM_CONSUMER
 
 constexpr int STORE_ROWS = 16;       // rows of C a warp stores, those it has in its accumulators
 constexpr int STORE_ROW_BYTES = 128; // of each of them at a time
+
+template <bool SPLIT_K>
+constexpr int CLUSTER_BLOCKS = SPLIT_K ? 2 * SHARING : SHARING;
 
 template <typename T>
 struct SharedStorage {
@@ -89,8 +96,8 @@ struct Segments {
     int at, end;   // of the share, in steps
     int next_tile; // of the whole ones
 
-    __device__ Segments(const Schedule &schedule)
-        : schedule(schedule), cluster(schedule.clusters - 1 - blockIdx.x / CLUSTER),
+    __device__ Segments(const Schedule &schedule, int cluster_blocks)
+        : schedule(schedule), cluster(schedule.clusters - 1 - blockIdx.x / cluster_blocks),
           at(schedule.share_begin(cluster)), end(schedule.share_begin(cluster + 1)),
           next_tile(schedule.split_tiles + cluster)
     {
@@ -112,14 +119,14 @@ struct Segments {
     }
 };
 
-// Split k: the half of a tile's k that block `rank` of the cluster takes.
-static __device__ void halve(Segment &segment, int rank)
+// Split k: a half of a tile's k, the first or the second.
+static __device__ void halve(Segment &segment, int half)
 {
     const int middle = (segment.k_begin + segment.k_end + 1) / 2;
-    (rank == 0 ? segment.k_end : segment.k_begin) = middle;
+    (half == 0 ? segment.k_end : segment.k_begin) = middle;
 }
 
-// Where this block's part of a cluster tile is; with k split, all of it. The numbers walk down GROUP_M tiles, then one to the
+// Where this block's tile is in a cluster tile. The numbers walk down GROUP_M tiles, then one to the
 // right, and so on to the edge before the next GROUP_M.
 template <bool SPLIT_K>
 static __device__ void tile_origin(const Schedule &schedule, int tile, int rank, int &row, int &col)
@@ -127,26 +134,29 @@ static __device__ void tile_origin(const Schedule &schedule, int tile, int rank,
     const int group = tile / (GROUP_M * schedule.tiles_n);
     const int rows = min(GROUP_M, schedule.tiles_m - group * GROUP_M);
     const int in_group = tile - group * GROUP_M * schedule.tiles_n;
-    row = (group * GROUP_M + in_group % rows) * BLOCK_M;
-    if (!SPLIT_K) row = row * CLUSTER + rank * BLOCK_M;
-    col = in_group / rows * BLOCK_N;
+    const int tile_m = group * GROUP_M + in_group % rows, tile_n = in_group / rows;
+    row = (SPLIT_K ? tile_m : tile_m * SHARING + rank) * BLOCK_M;
+    col = (SPLIT_K ? tile_n * SHARING + rank % SHARING : tile_n) * BLOCK_N;
 }
 
-// Starts the copies of a tile into a stage, and of this block's part of B for the whole cluster, unless k is split. One
-// thread does. The other parts of B come from the other blocks, and are counted here as well.
+// Starts the copies of a tile into a stage: of the operand that is this block's own, and of its part of the other one for
+// the blocks that share it, B or, with k split, A. One thread does. The other part is counted here as well.
 template <bool SPLIT_K, typename T>
 static __device__ void load_tile(SharedStorage<T> &smem, const CUtensorMap &A_map, const CUtensorMap &B_map,
                                  int row, int col, int k, int stage, int rank)
 {
-    constexpr int PART = BLOCK_N / CLUSTER;
+    constexpr int PART = (SPLIT_K ? BLOCK_M : BLOCK_N) / SHARING;
+    const int part = rank % SHARING * PART;
+    const uint16_t sharing = ((1 << SHARING) - 1) << (rank - rank % SHARING);
     uint64_t *full = &smem.full[stage];
     mbarrier_arrive_expect_tx(full, sizeof smem.A_smem[stage] + sizeof smem.B_smem[stage]);
-    cp_async_bulk_tensor_2d(smem.A_smem[stage], A_map, full, k, row);
-    if (SPLIT_K)
+    if (SPLIT_K) {
         cp_async_bulk_tensor_2d(smem.B_smem[stage], B_map, full, k, col);
-    else
-        cp_async_bulk_tensor_2d_multicast(smem.B_smem[stage][rank * PART], B_map, full, k, col + rank * PART,
-                                          (1 << CLUSTER) - 1);
+        cp_async_bulk_tensor_2d_multicast(smem.A_smem[stage][part], A_map, full, k, row + part, sharing);
+    } else {
+        cp_async_bulk_tensor_2d(smem.A_smem[stage], A_map, full, k, row);
+        cp_async_bulk_tensor_2d_multicast(smem.B_smem[stage][part], B_map, full, k, col + part, sharing);
+    }
 }
 
 // Multiplies 64 HALVES rows of a tile: acc[i] are rows 64 i to 64 i + 63. A descriptor counts in units of 16 bytes.
@@ -265,7 +275,7 @@ static __device__ void take_partials(float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2],
     const Schedule &schedule = segments.schedule;
     const int tile_end = (segment.tile + 1) * schedule.k_tiles;
     for (int other = segments.cluster + 1; schedule.share_begin(other) < tile_end; other++) {
-        const int block = (schedule.clusters - 1 - other) * CLUSTER + rank;
+        const int block = (schedule.clusters - 1 - other) * SHARING + rank;
         if (tid == 0)
             while (!ld_acquire_gpu(&partial_ready[block])) {
             }
@@ -283,15 +293,15 @@ static __device__ void take_partials(float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2],
 // Split k: gives a warpgroup's sums to the same one of the other block, through that block's C_smem.
 template <typename T>
 static __device__ void give_half(const float (&acc)[BLOCK_N / 2], SharedStorage<T> &smem, uint32_t parity,
-                                 int rank, int tid)
+                                 int other, int tid)
 {
-    const uint32_t other_addr = mapa(smem_addr(smem.C_smem), 1 - rank) + tid * 16;
+    const uint32_t other_addr = mapa(smem_addr(smem.C_smem), other) + tid * 16;
     mbarrier_wait(&smem.sums_empty, parity ^ 1); // The stores of the other block have left its C_smem.
 #pragma unroll
     for (int r = 0; r < BLOCK_N / 2; r += 4)
         st_shared_cluster(other_addr + r / 4 * 128 * 16,
                           make_float4(acc[r], acc[r + 1], acc[r + 2], acc[r + 3]));
-    mbarrier_arrive_release_cluster(&smem.sums_full, 1 - rank);
+    mbarrier_arrive_release_cluster(&smem.sums_full, other);
 }
 
 // Split k: adds the sums that the other block gave.
@@ -314,11 +324,11 @@ static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map,
                                const Schedule &schedule, int rank)
 {
     PipelineState<NUM_STAGES> state;
-    Segments segments(schedule);
+    Segments segments(schedule, CLUSTER_BLOCKS<SPLIT_K>);
     for (Segment segment; segments.next(segment);) {
         int row, col;
         tile_origin<SPLIT_K>(schedule, segment.tile, rank, row, col);
-        if (SPLIT_K) halve(segment, rank);
+        if (SPLIT_K) halve(segment, rank / SHARING);
         for (int k = segment.k_begin; k < segment.k_end; k++) {
             mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
             load_tile<SPLIT_K>(smem, A_map, B_map, row, col, k * BLOCK_K, state.stage, rank);
@@ -335,9 +345,9 @@ static __device__ void multiply(float (&acc)[HALVES][BLOCK_N / 2], SharedStorage
                                 PipelineState<NUM_STAGES> &state, int steps, uint64_t *next_turn, int row,
                                 int rank, int tid)
 {
-    // Who fills the stage: with k split, this block alone.
+    // The blocks that fill the stage.
     const auto release = [&](int stage) {
-        if (SPLIT_K ? tid == rank : tid < CLUSTER) mbarrier_arrive_cluster(&smem.empty[stage], tid);
+        if (tid < SHARING) mbarrier_arrive_cluster(&smem.empty[stage], rank - rank % SHARING + tid);
     };
     const auto touch = [&]() {
 #pragma unroll
@@ -380,10 +390,10 @@ static __device__ void consume(SharedStorage<T> &smem, const CUtensorMap &C_map,
     PipelineState<NUM_STAGES> state;
     uint32_t turn_parity = consumer == 0; // The first turn is consumer 0's: it passes.
     uint32_t sums_parity = 0;
-    Segments segments(schedule);
+    Segments segments(schedule, CLUSTER_BLOCKS<SPLIT_K>);
     Segment segment;
     for (int n = 0; segments.next(segment); n++) {
-        if (SPLIT_K) halve(segment, rank);
+        if (SPLIT_K) halve(segment, rank / SHARING);
         const int steps = segment.k_end - segment.k_begin;
         if (!SPLIT_K && n % NUM_CONSUMERS != consumer) {
             state.advance(steps); // the other consumer's segment
@@ -398,14 +408,15 @@ static __device__ void consume(SharedStorage<T> &smem, const CUtensorMap &C_map,
         int row, col;
         tile_origin<SPLIT_K>(schedule, segment.tile, rank, row, col);
         if constexpr (SPLIT_K) {
-            if (consumer != rank) {
-                give_half(acc[0], smem, sums_parity, rank, tid);
+            const int other = rank ^ SHARING; // has the other half of k
+            if (consumer != rank / SHARING) {
+                give_half(acc[0], smem, sums_parity, other, tid);
             } else {
                 take_half(acc[0], smem, sums_parity, barrier, tid);
                 store(acc[0], row + first_row, col);
                 if (lane == 0) {
                     cp_async_bulk_wait_group_read<0>(); // This warp's part of C_smem has left.
-                    mbarrier_arrive_cluster(&smem.sums_empty, 1 - rank);
+                    mbarrier_arrive_cluster(&smem.sums_empty, other);
                 }
             }
             sums_parity ^= 1;
@@ -421,10 +432,9 @@ static __device__ void consume(SharedStorage<T> &smem, const CUtensorMap &C_map,
 }
 
 template <typename T, typename TC, bool SPLIT_K>
-__global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) hopper_stream_k_kernel(
-    const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M, BLOCK_K)
-    const __grid_constant__ CUtensorMap
-        B_map, // (N, K), boxes (BLOCK_N / CLUSTER, BLOCK_K); k split: (BLOCK_N, BLOCK_K)
+__global__ void __launch_bounds__(NUM_THREADS, 1) hopper_stream_k_kernel(
+    const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M, BLOCK_K), or half of it if shared
+    const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N, BLOCK_K), or half of it if shared
     const __grid_constant__ CUtensorMap C_map, // (M, N), boxes (16, 128 bytes)
     const T *bias,                             // (N) or NULL
     bool tma_store,                            // C's rows are multiples of 16 bytes
@@ -443,7 +453,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) hopp
         prefetch_tensormap(B_map);
         for (int stage = 0; stage < NUM_STAGES; stage++) {
             mbarrier_init(&smem.full[stage], 1); // the producer's arrival, and the bytes it expects
-            mbarrier_init(&smem.empty[stage], SPLIT_K ? NUM_CONSUMERS : CLUSTER);
+            mbarrier_init(&smem.empty[stage], SPLIT_K ? SHARING * NUM_CONSUMERS : SHARING);
         }
         for (int consumer = 0; consumer < NUM_CONSUMERS; consumer++) mbarrier_init(&smem.turn[consumer], 1);
         mbarrier_init(&smem.sums_full, 128);
@@ -463,12 +473,12 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) hopp
     cluster_sync_relaxed(); // The other block's copies and arrivals have all come.
 }
 
-// Divides the tiles, cluster_m rows each, among at most `clusters` clusters. False: there are too many.
-static bool make_schedule(Schedule &schedule, int M, int N, int K, int cluster_m, bool may_cut, int clusters)
+// Divides the tiles among at most `clusters` clusters. False: there are too many tiles.
+static bool make_schedule(Schedule &schedule, int M, int N, int K, bool split_k, int clusters)
 {
     constexpr int HAND_OVER = 24; // steps that giving and taking sums costs, measured
-    schedule.tiles_m = (M - 1) / cluster_m + 1;
-    schedule.tiles_n = (N - 1) / BLOCK_N + 1;
+    schedule.tiles_m = (M - 1) / (split_k ? BLOCK_M : SHARING * BLOCK_M) + 1;
+    schedule.tiles_n = (N - 1) / (split_k ? SHARING * BLOCK_N : BLOCK_N) + 1;
     schedule.k_tiles = (K - 1) / BLOCK_K + 1;
     const long long k_tiles = schedule.k_tiles;
     const long long tiles = (long long)schedule.tiles_m * schedule.tiles_n;
@@ -479,7 +489,7 @@ static bool make_schedule(Schedule &schedule, int M, int N, int K, int cluster_m
     const long long whole = ((tiles - 1) / clusters + 1) * k_tiles; // steps of the busiest cluster
     const long long cut = (tiles * k_tiles - 1) / clusters + 1 + HAND_OVER;
     const long long split_tiles = tiles < clusters ? tiles : tiles % clusters + clusters;
-    if (!may_cut || cut >= whole || split_tiles * k_tiles > INT32_MAX) return true;
+    if (split_k || cut >= whole || split_tiles * k_tiles > INT32_MAX) return true;
     // With few tiles, not so many clusters that a share takes less time than handing it over.
     schedule.split_tiles = (int)split_tiles;
     schedule.clusters = (int)min((long long)clusters, split_tiles * k_tiles / HAND_OVER);
@@ -490,37 +500,46 @@ static bool make_schedule(Schedule &schedule, int M, int N, int K, int cluster_m
 
 template <bool SPLIT_K, typename T, typename TC>
 static cudaError_t launch(const T *A, const T *B, const T *bias, TC *C, int M, int N, int K,
-                          int multiprocessors, cudaStream_t stream)
+                          cudaStream_t stream)
 {
-    Schedule schedule;
-    if (!make_schedule(schedule, M, N, K, SPLIT_K ? BLOCK_M : CLUSTER * BLOCK_M, !SPLIT_K,
-                       min(multiprocessors, MAX_BLOCKS) / CLUSTER))
-        return cudaErrorInvalidConfiguration;
     CUtensorMap A_map, B_map, C_map = {};
     const bool tma_store = (size_t)N * sizeof(TC) % 16 == 0 && (uintptr_t)C % 16 == 0;
     constexpr int smem_bytes = sizeof(SharedStorage<T>);
     const auto kernel = hopper_stream_k_kernel<T, TC, SPLIT_K>;
-    cudaError_t error = tensor_map_matrix(&A_map, tensor_map_type<T>(), A, M, K, BLOCK_M, BLOCK_K);
+    cudaError_t error = tensor_map_matrix(&A_map, tensor_map_type<T>(), A, M, K,
+                                          SPLIT_K ? BLOCK_M / SHARING : BLOCK_M, BLOCK_K);
     if (error == cudaSuccess)
         error = tensor_map_matrix(&B_map, tensor_map_type<T>(), B, N, K,
-                                  SPLIT_K ? BLOCK_N : BLOCK_N / CLUSTER, BLOCK_K);
+                                  SPLIT_K ? BLOCK_N : BLOCK_N / SHARING, BLOCK_K);
     if (error == cudaSuccess && tma_store)
         error = tensor_map_matrix(&C_map, tensor_map_type<TC>(), C, M, N, STORE_ROWS,
                                   STORE_ROW_BYTES / sizeof(TC));
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
-    cudaLaunchAttribute early = {};
-    early.id =
+
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim = {CLUSTER_BLOCKS<SPLIT_K>, 1, 1};
+    attributes[1].id =
         cudaLaunchAttributeProgrammaticStreamSerialization; // griddepcontrol.wait waits, not the launch
-    early.val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(schedule.clusters * CLUSTER);
+    config.gridDim = dim3(CLUSTER_BLOCKS<SPLIT_K>);
     config.blockDim = dim3(NUM_THREADS);
     config.dynamicSmemBytes = smem_bytes;
     config.stream = stream;
-    config.attrs = &early;
-    config.numAttrs = 1;
+    config.attrs = attributes;
+    config.numAttrs = 2;
+    int clusters; // that fit the GPU; a cluster of four leaves some multiprocessors out
+    error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
+    if (error != cudaSuccess) return error;
+    if (clusters < 1) return cudaErrorLaunchOutOfResources;
+
+    Schedule schedule;
+    if (!make_schedule(schedule, M, N, K, SPLIT_K, min(clusters, MAX_BLOCKS / CLUSTER_BLOCKS<SPLIT_K>)))
+        return cudaErrorInvalidConfiguration;
+    config.gridDim = dim3(schedule.clusters * CLUSTER_BLOCKS<SPLIT_K>);
     return cudaLaunchKernelEx(&config, kernel, A_map, B_map, C_map, bias, tma_store, C, M, N, schedule);
 }
 
@@ -528,16 +547,11 @@ extern "C" cudaError_t hopper_stream_k(const void *A, const void *B, const void 
                                        int K, bool f16, bool f32_out, cudaStream_t stream)
 {
     if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0 || K % 8 != 0) return cudaErrorInvalidValue;
-    int device, multiprocessors;
-    cudaError_t error = cudaGetDevice(&device);
-    if (error == cudaSuccess)
-        error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-    if (error != cudaSuccess) return error;
     const bool split_k = M <= BLOCK_M && K > BLOCK_K; // a row of tiles, and two halves of k
     return with_matmul_types(f16, f32_out, [&](auto t, auto tc) {
         using T = decltype(t);
         using TC = decltype(tc);
         const auto run = split_k ? launch<true, T, TC> : launch<false, T, TC>;
-        return run((const T *)A, (const T *)B, (const T *)bias, (TC *)C, M, N, K, multiprocessors, stream);
+        return run((const T *)A, (const T *)B, (const T *)bias, (TC *)C, M, N, K, stream);
     });
 }
