@@ -42,8 +42,13 @@ static bool open_cublas(void)
     return status == 0;
 }
 
-cudaError_t cublas_matmul(enum dtype dtype, const void *A, const void *B, void *C, int64_t M, int64_t N,
-                          int64_t K, cudaStream_t stream)
+static cudaDataType data_type(enum dtype dtype)
+{
+    return dtype == F32 ? CUDA_R_32F : dtype == F16 ? CUDA_R_16F : CUDA_R_16BF;
+}
+
+cudaError_t cublas_matmul(enum dtype dtype, enum dtype C_dtype, const void *A, const void *B, void *C,
+                          int64_t M, int64_t N, int64_t K, cudaStream_t stream)
 {
     const float one = 1, zero = 0;
     int m = (int)M, n = (int)N, k = (int)K;
@@ -54,9 +59,9 @@ cudaError_t cublas_matmul(enum dtype dtype, const void *A, const void *B, void *
         status =
             cublas.sgemm(cublas.handle, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, &one, B, k, A, k, &zero, C, n);
     else if (status == 0)
-        status =
-            cublas.gemm_ex(cublas.handle, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, &one, B, CUDA_R_16BF, k, A,
-                           CUDA_R_16BF, k, &zero, C, CUDA_R_16BF, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+        status = cublas.gemm_ex(cublas.handle, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, &one, B, data_type(dtype),
+                                k, A, data_type(dtype), k, &zero, C, data_type(C_dtype), n,
+                                CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
     if (status != 0) fprintf(stderr, "cuBLAS: matmul: status %d\n", status);
     return status == 0 ? cudaSuccess : cudaErrorUnknown;
 }

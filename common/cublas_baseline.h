@@ -6,7 +6,8 @@
 
 #include "npy.h"
 
-// C[M,N] = A[M,K] · B[N,K]ᵀ, all row-major in device memory, of dtype F32 (SGEMM, without TF32) or BF16 (fp32
-// accumulation). Returns an error after printing one line when libcublas.so.13 cannot be opened or refuses.
-cudaError_t cublas_matmul(enum dtype dtype, const void *A, const void *B, void *C, int64_t M, int64_t N,
-                          int64_t K, cudaStream_t stream);
+// C[M,N] = A[M,K] · B[N,K]ᵀ, all row-major in device memory. A and B are F32 (SGEMM, without TF32), BF16 or F16 (fp32
+// accumulation); C is of the same dtype or F32. Returns an error after printing one line when libcublas.so.13 cannot be
+// opened or refuses.
+cudaError_t cublas_matmul(enum dtype dtype, enum dtype C_dtype, const void *A, const void *B, void *C,
+                          int64_t M, int64_t N, int64_t K, cudaStream_t stream);

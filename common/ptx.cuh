@@ -49,6 +49,15 @@ __device__ inline void ldmatrix_x4_trans(uint32_t (&frag)[4], uint32_t addr)
                  : "memory");
 }
 
+// Warp-level matrix store, stmatrix: four 8x8 matrices of 16 bits, laid out in registers as ldmatrix gives them. Lanes 8i to
+// 8i + 7 give where the rows of matrix i go.
+__device__ inline void stmatrix_x4(uint32_t addr, const uint32_t (&frag)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(frag[0]),
+                 "r"(frag[1]), "r"(frag[2]), "r"(frag[3])
+                 : "memory");
+}
+
 // Multiply-and-accumulate instruction, mma: acc(16,8) += A(16,16) * B(16,8), f16 in, f32 accumulated.
 __device__ inline void mma_m16n8k16_f16(float (&acc)[4], const uint32_t (&A_frag)[4],
                                         const uint32_t (&B_frag)[2])
@@ -123,4 +132,68 @@ __device__ inline unsigned long long ld_relaxed_gpu(const unsigned long long *ad
     unsigned long long value;
     asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
     return value;
+}
+
+// Miscellaneous instructions, setmaxnreg: this warpgroup gives registers back, or waits until the block has that many more
+// for it. All its warps execute it. ptxas heeds it only in kernels whose __launch_bounds__ fix the registers at the start.
+template <int REGISTERS>
+__device__ inline void setmaxnreg_dec()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+template <int REGISTERS>
+__device__ inline void setmaxnreg_inc()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+// Parallel synchronization, bar.sync: waits until `count` threads, whole warps, are at barrier `id`, 1 to 15.
+__device__ inline void named_barrier_sync(int id, int count)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory");
+}
+
+// Parallel synchronization, barrier.cluster: every thread of the cluster arrives, then waits for all the others. Relaxed: it
+// makes no thread's writes visible to another; fence_mbarrier_init does that for new barriers.
+__device__ inline void cluster_sync_relaxed()
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// Special registers, %cluster_ctarank: this block's number in its cluster.
+__device__ inline uint32_t cluster_ctarank()
+{
+    uint32_t rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+// Data movement and conversion, mapa: where block `rank` of the cluster has what this block has at `addr`.
+__device__ inline uint32_t mapa(uint32_t addr, uint32_t rank)
+{
+    uint32_t remote;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(addr), "r"(rank));
+    return remote;
+}
+
+// Data movement and conversion, st.shared::cluster: 16 bytes into any block of the cluster; addr from mapa.
+__device__ inline void st_shared_cluster(uint32_t addr, float4 value)
+{
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(addr), "f"(value.x), "f"(value.y),
+                 "f"(value.z), "f"(value.w)
+                 : "memory");
+}
+
+// Parallel synchronization, griddepcontrol.launch_dependents: once every block has said so or ended, the next kernel of the
+// stream may begin, if it was launched as one that waits for this.
+__device__ inline void griddepcontrol_launch_dependents()
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// Parallel synchronization, griddepcontrol.wait: until the kernels before in the stream have ended and what they wrote is
+// visible.
+__device__ inline void griddepcontrol_wait()
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 }

@@ -13,7 +13,7 @@ static const struct chapter chapter = {
             MATMUL_STEP("uncoalesced", naive_uncoalesced),
             MATMUL_STEP("coalesced", naive_coalesced),
         },
-    .baseline = {.name = "cuBLAS SGEMM", .launch = matmul_launch_sgemm},
+    .baseline = {.name = "cuBLAS SGEMM", .launch = matmul_cublas_f32},
     .flops = "2*m*n*k",
     .bytes = "4*(m*k+n*k+m*n)",
     .limit = LIMIT_FP32,

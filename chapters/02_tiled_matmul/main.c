@@ -14,7 +14,7 @@ static const struct chapter chapter = {
             MATMUL_STEP("register_tile", tiled_registers),
             MATMUL_STEP("vectorized", tiled_vectorized),
         },
-    .baseline = {.name = "cuBLAS SGEMM", .launch = matmul_launch_sgemm},
+    .baseline = {.name = "cuBLAS SGEMM", .launch = matmul_cublas_f32},
     .flops = "2*m*n*k",
     .bytes = "4*(m*k+n*k+m*n)",
     .limit = LIMIT_FP32,

@@ -12,8 +12,8 @@ static const struct chapter chapter = {
         {
             MATMUL_STEP("mma", tensor_core_mma),
         },
-    .baseline = {.name = "cuBLAS bf16", .launch = matmul_launch_bf16},
-    .check_shape = matmul_check_bf16_rows,
+    .baseline = {.name = "cuBLAS bf16", .launch = matmul_cublas_16bit},
+    .check_shape = matmul_check_16bit_rows,
     .flops = "2*m*n*k",
     .bytes = "2*(m*k+n*k+m*n)",
     .limit = LIMIT_BF16_TENSOR,

@@ -1,0 +1,557 @@
+// Chapter 14, step 6: stream-K. The last tiles are cut along k, so that every cluster gets the same amount of work.
+//
+// Question: 272 tiles on 66 clusters take as long as 330 would, and 28 tiles as long as 66. What if tiles could be cut?
+//
+//      step 5, 4 clusters, 5 tiles               step 6
+//      cluster 0 | tile 0 | tile 4 |             | tile 0 | t1 |           every cluster walks over 5/4 of a tile
+//      cluster 1 | tile 1 |                      | t1 | tile 2 .|          of k: a share may begin and end within a tile.
+//      cluster 2 | tile 2 |                      | .t2 | tile 3 |          Who has a tile's first k gets the sums of the
+//      cluster 3 | tile 3 |                      |t3 | tile 4 ...|         others from global memory, adds and stores them.
+//
+// Only the tiles of the last, unfinished round and one round more are cut, and only when that is less work. They come first:
+// when a cluster ends a tile's first part, its other parts, the first thing their clusters did, have long been there. A
+// cluster waits for clusters of lower block numbers only; those have started when it has.
+//
+// And where C has at most 128 rows, there is one row of tiles, and the bytes of B take longer than the products. There a
+// cluster is four blocks: two side by side share A, and two others do the other half of k. Each gives one consumer's sums to
+// the block with the other half, through its shared memory, and stores the other consumer's.
+//
+//      k             tile n     tile n + 1
+//      first half    block 0    block 1       share A's first half
+//      second half   block 2    block 3       share A's second half
+//
+// Grows from: step 5. New instructions: none. Shared memory: 229,376 bytes. Registers: as step 1. Global memory: 64 KB a
+// block. The flags in it are shared by all launches: two of this kernel must not overlap (one stream keeps them apart).
+#include "../../common/matmul_types.cuh"
+#include "../../common/mbarrier.cuh"
+#include "../../common/swizzle.cuh"
+#include "../../common/tensor_map.h"
+#include "../../common/tma.cuh"
+#include "../../common/wgmma.cuh"
+
+constexpr int BLOCK_M = 128; // rows of C a block owns
+constexpr int BLOCK_N = 128; // columns of C a block owns
+constexpr int BLOCK_K = 64;  // columns of A and B in shared memory at a time: 128 bytes, the swizzle's width
+constexpr int MMA_M = 64;    // rows of a wgmma
+constexpr int MMA_K = 16;    // k of a wgmma
+constexpr int NUM_CONSUMERS = 2;                       // warpgroups that multiply, a tile each
+constexpr int NUM_THREADS = (1 + NUM_CONSUMERS) * 128; // warpgroup 0 is the producer
+constexpr int NUM_STAGES = 6;
+constexpr int SHARING = 2;      // neighbouring blocks of a cluster that share what they fetch
+constexpr int MAX_BLOCKS = 144; // of a Hopper GPU, one a multiprocessor; none has more
+constexpr int GROUP_M = 4;      // rows of cluster tiles that clusters of neighbouring numbers share
+constexpr int ROW_BYTES = BLOCK_K * 2;
+static_assert(ROW_BYTES == 128, "rows of the swizzle's width");
+
+constexpr int PRODUCER_REGS = 40;
+constexpr int CONSUMER_REGS = 232;
+constexpr int LAUNCH_REGS = 65536 / NUM_THREADS / 8 * 8; // what __launch_bounds__ makes of 65,536 registers
+static_assert(PRODUCER_REGS + NUM_CONSUMERS * CONSUMER_REGS <= (1 + NUM_CONSUMERS) * LAUNCH_REGS,
+              "setmaxnreg moves registers of the block, it makes none");
+
+constexpr int STORE_ROWS = 16;       // rows of C a warp stores, those it has in its accumulators
+constexpr int STORE_ROW_BYTES = 128; // of each of them at a time
+
+template <bool SPLIT_K>
+constexpr int CLUSTER_BLOCKS = SPLIT_K ? 2 * SHARING : SHARING;
+
+template <typename T>
+struct SharedStorage {
+    T A_smem[NUM_STAGES][BLOCK_M][BLOCK_K];                          // (stage, m, k), 16,384 bytes a stage
+    T B_smem[NUM_STAGES][BLOCK_N][BLOCK_K];                          // (stage, n, k), 16,384 bytes a stage
+    char C_smem[NUM_CONSUMERS * 4][2][STORE_ROWS * STORE_ROW_BYTES]; // (warp, buffer), 2,048 bytes a buffer
+    uint64_t full[NUM_STAGES];                                       // the stage's tiles have landed
+    uint64_t empty[NUM_STAGES];   // the tile's consumer in every block is done with them
+    uint64_t turn[NUM_CONSUMERS]; // this consumer's tile is next in the ring
+    uint64_t sums_full;           // split k: C_smem has the other block's sums
+    uint64_t sums_empty;          // split k: the other block's C_smem may be written
+};
+
+// What a block hands to the cluster that has the rest of its tile: the accumulators as they lie in the registers, and
+// whether they are there. Whoever takes them resets the flag for the next launch.
+static __device__ float4 partial_sums[MAX_BLOCKS][BLOCK_M * BLOCK_N / 4];
+static __device__ unsigned partial_ready[MAX_BLOCKS];
+
+// How the work is divided, in cluster tiles and steps of BLOCK_K; the same for all blocks.
+struct Schedule {
+    int tiles_m, tiles_n; // cluster tiles in C
+    int k_tiles;          // steps of BLOCK_K in a tile
+    int clusters;         // that work
+    int split_tiles;      // so many tiles, the first, are cut; the others are whole
+    int share, longer;    // steps of a cluster in the tiles that are cut; clusters that make one more
+
+    // Where a cluster's share begins, in steps over all the tiles that are cut.
+    __device__ int share_begin(int cluster) const { return cluster * share + min(cluster, longer); }
+};
+
+// A part of a tile, or all of it.
+struct Segment {
+    int tile, k_begin, k_end; // in steps of BLOCK_K
+};
+
+// Walks over a cluster's segments: its share of the tiles that are cut, then whole tiles.
+struct Segments {
+    const Schedule &schedule;
+    int cluster;   // 0 is the one that started last
+    int at, end;   // of the share, in steps
+    int next_tile; // of the whole ones
+
+    __device__ Segments(const Schedule &schedule, int cluster_blocks)
+        : schedule(schedule), cluster(schedule.clusters - 1 - blockIdx.x / cluster_blocks),
+          at(schedule.share_begin(cluster)), end(schedule.share_begin(cluster + 1)),
+          next_tile(schedule.split_tiles + cluster)
+    {
+    }
+
+    __device__ bool next(Segment &segment)
+    {
+        const int k_tiles = schedule.k_tiles;
+        if (at < end) {
+            segment.tile = at / k_tiles;
+            segment.k_begin = at % k_tiles;
+            segment.k_end = min(k_tiles, segment.k_begin + end - at);
+            at += segment.k_end - segment.k_begin;
+            return true;
+        }
+        segment = {next_tile, 0, k_tiles};
+        next_tile += schedule.clusters;
+        return segment.tile < schedule.tiles_m * schedule.tiles_n;
+    }
+};
+
+// Split k: a half of a tile's k, the first or the second.
+static __device__ void halve(Segment &segment, int half)
+{
+    const int middle = (segment.k_begin + segment.k_end + 1) / 2;
+    (half == 0 ? segment.k_end : segment.k_begin) = middle;
+}
+
+// Where this block's tile is in a cluster tile. The numbers walk down GROUP_M tiles, then one to the
+// right, and so on to the edge before the next GROUP_M.
+template <bool SPLIT_K>
+static __device__ void tile_origin(const Schedule &schedule, int tile, int rank, int &row, int &col)
+{
+    const int group = tile / (GROUP_M * schedule.tiles_n);
+    const int rows = min(GROUP_M, schedule.tiles_m - group * GROUP_M);
+    const int in_group = tile - group * GROUP_M * schedule.tiles_n;
+    const int tile_m = group * GROUP_M + in_group % rows, tile_n = in_group / rows;
+    row = (SPLIT_K ? tile_m : tile_m * SHARING + rank) * BLOCK_M;
+    col = (SPLIT_K ? tile_n * SHARING + rank % SHARING : tile_n) * BLOCK_N;
+}
+
+// Starts the copies of a tile into a stage: of the operand that is this block's own, and of its part of the other one for
+// the blocks that share it, B or, with k split, A. One thread does. The other part is counted here as well.
+template <bool SPLIT_K, typename T>
+static __device__ void load_tile(SharedStorage<T> &smem, const CUtensorMap &A_map, const CUtensorMap &B_map,
+                                 int row, int col, int k, int stage, int rank)
+{
+    constexpr int PART = (SPLIT_K ? BLOCK_M : BLOCK_N) / SHARING;
+    const int part = rank % SHARING * PART;
+    const uint16_t sharing = ((1 << SHARING) - 1) << (rank - rank % SHARING);
+    uint64_t *full = &smem.full[stage];
+    mbarrier_arrive_expect_tx(full, sizeof smem.A_smem[stage] + sizeof smem.B_smem[stage]);
+    if (SPLIT_K) {
+        cp_async_bulk_tensor_2d(smem.B_smem[stage], B_map, full, k, col);
+        cp_async_bulk_tensor_2d_multicast(smem.A_smem[stage][part], A_map, full, k, row + part, sharing);
+    } else {
+        cp_async_bulk_tensor_2d(smem.A_smem[stage], A_map, full, k, row);
+        cp_async_bulk_tensor_2d_multicast(smem.B_smem[stage][part], B_map, full, k, col + part, sharing);
+    }
+}
+
+// Multiplies 64 HALVES rows of a tile: acc[i] are rows 64 i to 64 i + 63. A descriptor counts in units of 16 bytes.
+template <typename T, int HALVES>
+static __device__ void mma_tile(float (&acc)[HALVES][BLOCK_N / 2], const T *A_smem, const T *B_smem,
+                                bool accumulate)
+{
+    const uint64_t A_desc = wgmma_descriptor(A_smem), B_desc = wgmma_descriptor(B_smem);
+#pragma unroll
+    for (int slice = 0; slice < BLOCK_K / MMA_K; slice++)
+#pragma unroll
+        for (int i = 0; i < HALVES; i++)
+            wgmma<BLOCK_N, T>(acc[i], A_desc + (i * MMA_M * ROW_BYTES + slice * MMA_K * 2) / 16,
+                              B_desc + slice * MMA_K * 2 / 16, accumulate || slice > 0);
+}
+
+// Writes a warp's 16 rows of accumulators, with the bias, to C from (row0, col0) on, through its two buffers.
+template <typename T, typename TC>
+static __device__ void store_tile_tma(char (&C_smem)[2][STORE_ROWS * STORE_ROW_BYTES],
+                                      const CUtensorMap &C_map, const T *bias,
+                                      const float (&acc)[BLOCK_N / 2], int row0, int col0, int N, int lane)
+{
+    constexpr int COLS = STORE_ROW_BYTES / sizeof(TC); // stored at a time
+#pragma unroll
+    for (int piece = 0; piece < BLOCK_N / COLS; piece++) {
+        const uint32_t C_addr = smem_addr(C_smem[piece % 2]);
+        if (lane == 0) cp_async_bulk_wait_group_read<1>(); // This buffer has left; the other may be leaving.
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < COLS / 8; j += 2) { // 16 columns: two times four accumulators
+            float value[8];
+#pragma unroll
+            for (int r = 0; r < 8; r++) {
+                const int col = col0 + piece * COLS + (j + r / 4) * 8 + lane % 4 * 2 + r % 2;
+                value[r] = acc[(piece * COLS / 8 + j) * 4 + r] + (bias && col < N ? (float)bias[col] : 0.0f);
+            }
+            if constexpr (sizeof(TC) == 2) {
+                // Matrices 0 to 3: rows 0-7 and 8-15 of the left 8 columns, then of the right ones.
+                const uint32_t pairs[4] = {
+                    pack_pair<TC>(value[0], value[1]), pack_pair<TC>(value[2], value[3]),
+                    pack_pair<TC>(value[4], value[5]), pack_pair<TC>(value[6], value[7])};
+                const uint32_t offset = lane % 16 * STORE_ROW_BYTES + (j + lane / 16) * 16;
+                stmatrix_x4(C_addr + swizzle(offset, 3), pairs);
+            } else {
+#pragma unroll
+                for (int r = 0; r < 8; r += 2) { // rows l / 4 and + 8, columns in pairs of 8 bytes
+                    const uint32_t offset = (lane / 4 + r % 4 / 2 * 8) * STORE_ROW_BYTES +
+                                            ((j + r / 4) * 8 + lane % 4 * 2) * sizeof(TC);
+                    store_pair(reinterpret_cast<TC *>(C_smem[piece % 2] + swizzle(offset, 3)), value[r],
+                               value[r + 1]);
+                }
+            }
+        }
+        fence_proxy_async(); // What this thread wrote is there for TMA,
+        __syncwarp();        // and what the others wrote.
+        if (lane == 0) {
+            cp_async_bulk_tensor_2d_store(C_map, C_smem[piece % 2], col0 + piece * COLS, row0);
+            cp_async_bulk_commit_group();
+        }
+    }
+}
+
+// Writes 64 rows of accumulators, with the bias, to C from (row0, col0) on. This thread's columns come in pairs.
+template <typename T, typename TC>
+static __device__ void store_tile(TC *C, const T *bias, const float (&acc)[BLOCK_N / 2], int row0, int col0,
+                                  int M, int N, int tid)
+{
+    const int row = row0 + tid / 32 * 16 + tid % 32 / 4;
+#pragma unroll
+    for (int r = 0; r < BLOCK_N / 2; r += 4) { // acc[r], acc[r + 1]: row; acc[r + 2], acc[r + 3]: row + 8
+        const int col = col0 + r / 4 * 8 + tid % 4 * 2;
+        const float bias0 = bias && col < N ? (float)bias[col] : 0.0f;
+        const float bias1 = bias && col + 1 < N ? (float)bias[col + 1] : 0.0f;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            if (row + half * 8 >= M || col >= N) continue;
+            TC *dst = C + (size_t)(row + half * 8) * N + col;
+            const float x = acc[r + half * 2] + bias0, y = acc[r + half * 2 + 1] + bias1;
+            if (N % 2 == 0) {
+                store_pair(dst, x, y);
+            } else {
+                dst[0] = (TC)x;
+                if (col + 1 < N) dst[1] = (TC)y;
+            }
+        }
+    }
+}
+
+// Leaves a warpgroup's accumulators for the block that has the tile's first k.
+static __device__ void give_partial(const float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2], int barrier, int tid)
+{
+    float4 *partial = partial_sums[blockIdx.x] + tid;
+#pragma unroll
+    for (int i = 0; i < BLOCK_M / MMA_M; i++)
+#pragma unroll
+        for (int r = 0; r < BLOCK_N / 2; r += 4)
+            partial[(i * BLOCK_N / 8 + r / 4) * 128] =
+                make_float4(acc[i][r], acc[i][r + 1], acc[i][r + 2], acc[i][r + 3]);
+    named_barrier_sync(barrier, 128); // Every thread's are there.
+    if (tid == 0) red_release_gpu_add(&partial_ready[blockIdx.x], 1);
+}
+
+// acc += what another thread left, four accumulators at a time.
+static __device__ void add_four(float *acc, float4 more)
+{
+    acc[0] += more.x;
+    acc[1] += more.y;
+    acc[2] += more.z;
+    acc[3] += more.w;
+}
+
+// Adds what the other clusters have of the tile whose first k the segment is.
+static __device__ void take_partials(float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2], const Segments &segments,
+                                     const Segment &segment, int rank, int barrier, int tid)
+{
+    const Schedule &schedule = segments.schedule;
+    const int tile_end = (segment.tile + 1) * schedule.k_tiles;
+    for (int other = segments.cluster + 1; schedule.share_begin(other) < tile_end; other++) {
+        const int block = (schedule.clusters - 1 - other) * SHARING + rank;
+        if (tid == 0)
+            while (!ld_acquire_gpu(&partial_ready[block])) {
+            }
+        named_barrier_sync(barrier, 128); // They are there, for every thread.
+        const float4 *partial = partial_sums[block] + tid;
+#pragma unroll
+        for (int i = 0; i < BLOCK_M / MMA_M; i++)
+#pragma unroll
+            for (int r = 0; r < BLOCK_N / 2; r += 4)
+                add_four(&acc[i][r], __ldcg(partial + (i * BLOCK_N / 8 + r / 4) * 128));
+        if (tid == 0) partial_ready[block] = 0;
+    }
+}
+
+// Split k: gives a warpgroup's sums to the same one of the other block, through that block's C_smem.
+template <typename T>
+static __device__ void give_half(const float (&acc)[BLOCK_N / 2], SharedStorage<T> &smem, uint32_t parity,
+                                 int other, int tid)
+{
+    const uint32_t other_addr = mapa(smem_addr(smem.C_smem), other) + tid * 16;
+    mbarrier_wait(&smem.sums_empty, parity ^ 1); // The stores of the other block have left its C_smem.
+#pragma unroll
+    for (int r = 0; r < BLOCK_N / 2; r += 4)
+        st_shared_cluster(other_addr + r / 4 * 128 * 16,
+                          make_float4(acc[r], acc[r + 1], acc[r + 2], acc[r + 3]));
+    mbarrier_arrive_release_cluster(&smem.sums_full, other);
+}
+
+// Split k: adds the sums that the other block gave.
+template <typename T>
+static __device__ void take_half(float (&acc)[BLOCK_N / 2], SharedStorage<T> &smem, uint32_t parity,
+                                 int barrier, int tid)
+{
+    static_assert(sizeof smem.C_smem == MMA_M * BLOCK_N * sizeof(float), "C_smem holds a warpgroup's sums");
+    const float4 *sums = reinterpret_cast<const float4 *>(smem.C_smem) + tid;
+    mbarrier_wait_cluster(&smem.sums_full, parity);
+#pragma unroll
+    for (int r = 0; r < BLOCK_N / 2; r += 4) add_four(&acc[r], sums[r / 4 * 128]);
+    named_barrier_sync(barrier, 128); // Everyone has read the sums: C_smem may be written.
+}
+
+// The producer, one thread: fills stage after stage, each as soon as it is empty. Nobody has used the stages of the first
+// round: a new barrier lets a wait for parity 1 pass.
+template <bool SPLIT_K, typename T>
+static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map, const CUtensorMap &B_map,
+                               const Schedule &schedule, int rank)
+{
+    PipelineState<NUM_STAGES> state;
+    Segments segments(schedule, CLUSTER_BLOCKS<SPLIT_K>);
+    for (Segment segment; segments.next(segment);) {
+        int row, col;
+        tile_origin<SPLIT_K>(schedule, segment.tile, rank, row, col);
+        if (SPLIT_K) halve(segment, rank / SHARING);
+        for (int k = segment.k_begin; k < segment.k_end; k++) {
+            mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
+            load_tile<SPLIT_K>(smem, A_map, B_map, row, col, k * BLOCK_K, state.stage, rank);
+            state.advance();
+        }
+    }
+    griddepcontrol_launch_dependents(); // This block leaves soon: the next kernel may set itself up.
+}
+
+// A consumer warpgroup's products for so many steps. One group of wgmma is always running: a stage is given back when the
+// group after the one that reads it has been issued.
+template <bool SPLIT_K, typename T, int HALVES>
+static __device__ void multiply(float (&acc)[HALVES][BLOCK_N / 2], SharedStorage<T> &smem,
+                                PipelineState<NUM_STAGES> &state, int steps, uint64_t *next_turn, int row,
+                                int rank, int tid)
+{
+    // The blocks that fill the stage.
+    const auto release = [&](int stage) {
+        if (tid < SHARING) mbarrier_arrive_cluster(&smem.empty[stage], rank - rank % SHARING + tid);
+    };
+    const auto touch = [&]() {
+#pragma unroll
+        for (int i = 0; i < HALVES; i++) wgmma_touch(acc[i]);
+    };
+    int last_stage = 0;
+    for (int k = 0; k < steps; k++) {
+        mbarrier_wait(&smem.full[state.stage], state.parity);
+        touch();
+        wgmma_fence();
+        mma_tile(acc, smem.A_smem[state.stage][row], smem.B_smem[state.stage][0], k > 0);
+        wgmma_commit_group();
+        wgmma_wait_group<1>(); // The products of the tile before are done.
+        if (k > 0) release(last_stage);
+        last_stage = state.stage;
+        state.advance();
+    }
+    if (!SPLIT_K && tid == 0) mbarrier_arrive(next_turn);
+    wgmma_wait_group<0>();
+    touch();
+    release(last_stage);
+}
+
+// A consumer warpgroup. The two take turns; with k split, both have 64 rows of every tile.
+template <bool SPLIT_K, typename T, typename TC>
+static __device__ void consume(SharedStorage<T> &smem, const CUtensorMap &C_map, const T *bias,
+                               bool tma_store, TC *C, int M, int N, const Schedule &schedule, int rank,
+                               int consumer, int tid)
+{
+    const int barrier = 1 + consumer; // 0 is __syncthreads
+    const int warp = tid / 32, lane = tid % 32;
+    const auto store = [&](const float(&half)[BLOCK_N / 2], int row, int col) {
+        if (tma_store)
+            store_tile_tma<T, TC>(smem.C_smem[consumer * 4 + warp], C_map, bias, half,
+                                  row + warp * STORE_ROWS, col, N, lane);
+        else
+            store_tile(C, bias, half, row, col, M, N, tid);
+    };
+
+    PipelineState<NUM_STAGES> state;
+    uint32_t turn_parity = consumer == 0; // The first turn is consumer 0's: it passes.
+    uint32_t sums_parity = 0;
+    Segments segments(schedule, CLUSTER_BLOCKS<SPLIT_K>);
+    Segment segment;
+    for (int n = 0; segments.next(segment); n++) {
+        if (SPLIT_K) halve(segment, rank / SHARING);
+        const int steps = segment.k_end - segment.k_begin;
+        if (!SPLIT_K && n % NUM_CONSUMERS != consumer) {
+            state.advance(steps); // the other consumer's segment
+            continue;
+        }
+        if (!SPLIT_K) mbarrier_wait(&smem.turn[consumer], turn_parity);
+        turn_parity ^= 1;
+        const int first_row = SPLIT_K ? consumer * MMA_M : 0;
+        float acc[SPLIT_K ? 1 : BLOCK_M / MMA_M][BLOCK_N / 2];
+        multiply<SPLIT_K>(acc, smem, state, steps, &smem.turn[1 - consumer], first_row, rank, tid);
+
+        int row, col;
+        tile_origin<SPLIT_K>(schedule, segment.tile, rank, row, col);
+        if constexpr (SPLIT_K) {
+            const int other = rank ^ SHARING; // has the other half of k
+            if (consumer != rank / SHARING) {
+                give_half(acc[0], smem, sums_parity, other, tid);
+            } else {
+                take_half(acc[0], smem, sums_parity, barrier, tid);
+                store(acc[0], row + first_row, col);
+                if (lane == 0) {
+                    cp_async_bulk_wait_group_read<0>(); // This warp's part of C_smem has left.
+                    mbarrier_arrive_cluster(&smem.sums_empty, other);
+                }
+            }
+            sums_parity ^= 1;
+        } else if (segment.k_begin > 0) {
+            give_partial(acc, barrier, tid);
+        } else {
+            if (segment.k_end < schedule.k_tiles) take_partials(acc, segments, segment, rank, barrier, tid);
+#pragma unroll
+            for (int i = 0; i < BLOCK_M / MMA_M; i++) store(acc[i], row + i * MMA_M, col);
+        }
+    }
+    if (lane == 0) cp_async_bulk_wait_group_read<0>(); // C_smem must outlive its readers.
+}
+
+template <typename T, typename TC, bool SPLIT_K>
+__global__ void __launch_bounds__(NUM_THREADS, 1) hopper_stream_k_kernel(
+    const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M, BLOCK_K), or half of it if shared
+    const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N, BLOCK_K), or half of it if shared
+    const __grid_constant__ CUtensorMap C_map, // (M, N), boxes (16, 128 bytes)
+    const T *bias,                             // (N) or NULL
+    bool tma_store,                            // C's rows are multiples of 16 bytes
+    TC *C,                                     // (M, N)
+    int M, int N, const __grid_constant__ Schedule schedule)
+{
+    extern __shared__ __align__(1024) char smem_bytes[];
+    SharedStorage<T> &smem = *reinterpret_cast<SharedStorage<T> *>(smem_bytes);
+    const int warpgroup = threadIdx.x / 128;
+    const int tid = threadIdx.x % 128; // in the warpgroup
+    const int rank = cluster_ctarank();
+
+    // Setup. TMA and the other block count at the barriers: they must see them initialised.
+    if (threadIdx.x == 0) {
+        prefetch_tensormap(A_map);
+        prefetch_tensormap(B_map);
+        for (int stage = 0; stage < NUM_STAGES; stage++) {
+            mbarrier_init(&smem.full[stage], 1); // the producer's arrival, and the bytes it expects
+            mbarrier_init(&smem.empty[stage], SPLIT_K ? SHARING * NUM_CONSUMERS : SHARING);
+        }
+        for (int consumer = 0; consumer < NUM_CONSUMERS; consumer++) mbarrier_init(&smem.turn[consumer], 1);
+        mbarrier_init(&smem.sums_full, 128);
+        mbarrier_init(&smem.sums_empty, 4); // a thread of each warp
+        fence_mbarrier_init();
+    }
+    cluster_sync_relaxed();
+    griddepcontrol_wait(); // The kernel before may still have been running: what it wrote is there now.
+
+    if (warpgroup == 0) {
+        setmaxnreg_dec<PRODUCER_REGS>();
+        if (tid == 0) produce<SPLIT_K>(smem, A_map, B_map, schedule, rank);
+    } else {
+        setmaxnreg_inc<CONSUMER_REGS>();
+        consume<SPLIT_K>(smem, C_map, bias, tma_store, C, M, N, schedule, rank, warpgroup - 1, tid);
+    }
+    cluster_sync_relaxed(); // The other block's copies and arrivals have all come.
+}
+
+// Divides the tiles among at most `clusters` clusters. False: there are too many tiles.
+static bool make_schedule(Schedule &schedule, int M, int N, int K, bool split_k, int clusters)
+{
+    constexpr int HAND_OVER = 24; // steps that giving and taking sums costs, measured
+    schedule.tiles_m = (M - 1) / (split_k ? BLOCK_M : SHARING * BLOCK_M) + 1;
+    schedule.tiles_n = (N - 1) / (split_k ? SHARING * BLOCK_N : BLOCK_N) + 1;
+    schedule.k_tiles = (K - 1) / BLOCK_K + 1;
+    const long long k_tiles = schedule.k_tiles;
+    const long long tiles = (long long)schedule.tiles_m * schedule.tiles_n;
+    if (tiles > INT32_MAX - MAX_BLOCKS) return false;
+    schedule.clusters = (int)min((long long)clusters, tiles);
+    schedule.split_tiles = schedule.share = schedule.longer = 0;
+
+    const long long whole = ((tiles - 1) / clusters + 1) * k_tiles; // steps of the busiest cluster
+    const long long cut = (tiles * k_tiles - 1) / clusters + 1 + HAND_OVER;
+    const long long split_tiles = tiles < clusters ? tiles : tiles % clusters + clusters;
+    if (split_k || cut >= whole || split_tiles * k_tiles > INT32_MAX) return true;
+    // With few tiles, not so many clusters that a share takes less time than handing it over.
+    schedule.split_tiles = (int)split_tiles;
+    schedule.clusters = (int)min((long long)clusters, split_tiles * k_tiles / HAND_OVER);
+    schedule.share = (int)(split_tiles * k_tiles / schedule.clusters);
+    schedule.longer = (int)(split_tiles * k_tiles % schedule.clusters);
+    return true;
+}
+
+template <bool SPLIT_K, typename T, typename TC>
+static cudaError_t launch(const T *A, const T *B, const T *bias, TC *C, int M, int N, int K,
+                          cudaStream_t stream)
+{
+    CUtensorMap A_map, B_map, C_map = {};
+    const bool tma_store = (size_t)N * sizeof(TC) % 16 == 0 && (uintptr_t)C % 16 == 0;
+    constexpr int smem_bytes = sizeof(SharedStorage<T>);
+    const auto kernel = hopper_stream_k_kernel<T, TC, SPLIT_K>;
+    cudaError_t error = tensor_map_matrix(&A_map, tensor_map_type<T>(), A, M, K,
+                                          SPLIT_K ? BLOCK_M / SHARING : BLOCK_M, BLOCK_K);
+    if (error == cudaSuccess)
+        error = tensor_map_matrix(&B_map, tensor_map_type<T>(), B, N, K,
+                                  SPLIT_K ? BLOCK_N : BLOCK_N / SHARING, BLOCK_K);
+    if (error == cudaSuccess && tma_store)
+        error = tensor_map_matrix(&C_map, tensor_map_type<TC>(), C, M, N, STORE_ROWS,
+                                  STORE_ROW_BYTES / sizeof(TC));
+    if (error == cudaSuccess)
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+    if (error != cudaSuccess) return error;
+
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim = {CLUSTER_BLOCKS<SPLIT_K>, 1, 1};
+    attributes[1].id =
+        cudaLaunchAttributeProgrammaticStreamSerialization; // griddepcontrol.wait waits, not the launch
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(CLUSTER_BLOCKS<SPLIT_K>);
+    config.blockDim = dim3(NUM_THREADS);
+    config.dynamicSmemBytes = smem_bytes;
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = 2;
+    int clusters; // that fit the GPU; a cluster of four leaves some multiprocessors out
+    error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
+    if (error != cudaSuccess) return error;
+    if (clusters < 1) return cudaErrorLaunchOutOfResources;
+
+    Schedule schedule;
+    if (!make_schedule(schedule, M, N, K, SPLIT_K, min(clusters, MAX_BLOCKS / CLUSTER_BLOCKS<SPLIT_K>)))
+        return cudaErrorInvalidConfiguration;
+    config.gridDim = dim3(schedule.clusters * CLUSTER_BLOCKS<SPLIT_K>);
+    return cudaLaunchKernelEx(&config, kernel, A_map, B_map, C_map, bias, tma_store, C, M, N, schedule);
+}
+
+extern "C" cudaError_t hopper_stream_k(const void *A, const void *B, const void *bias, void *C, int M, int N,
+                                       int K, bool f16, bool f32_out, cudaStream_t stream)
+{
+    if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0 || K % 8 != 0) return cudaErrorInvalidValue;
+    const bool split_k = M <= BLOCK_M && K > BLOCK_K; // a row of tiles, and two halves of k
+    return with_matmul_types(f16, f32_out, [&](auto t, auto tc) {
+        using T = decltype(t);
+        using TC = decltype(tc);
+        const auto run = split_k ? launch<true, T, TC> : launch<false, T, TC>;
+        return run((const T *)A, (const T *)B, (const T *)bias, (TC *)C, M, N, K, stream);
+    });
+}

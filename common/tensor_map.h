@@ -1,0 +1,22 @@
+// TMA descriptors: what a tensor in global memory looks like and which box of it one copy moves.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Describes the row-major matrix `base` (rows, cols) and a box (box_rows, box_cols) of it for cp.async.bulk.tensor.2d,
+// coordinates {column, row}. In shared memory a row of the box takes 128 bytes, swizzled in chunks of 16 (swizzle.cuh
+// with 3 bits), so box_cols * the type's size must be at most 128 and the box start at a multiple of 1024 bytes.
+// Elements past an edge are read as zeros and not written. `base` and the bytes of a row must be multiples of 16.
+// Returns cudaErrorInvalidValue when the driver refuses the description, cudaErrorNotSupported when it has no TMA.
+// Source: CUDA driver API, cuTensorMapEncodeTiled.
+cudaError_t tensor_map_matrix(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows,
+                              int cols, int box_rows, int box_cols);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,68 @@
+// The tensor memory accelerator: copies of whole boxes between global and shared memory, started by one thread; one
+// inline function an instruction. tensor_map.h makes the maps.
+#pragma once
+#include <cuda.h>
+#include <stdint.h>
+
+#include "ptx.cuh"
+
+// prefetch.tensormap: the map will be needed soon.
+__device__ inline void prefetch_tensormap(const CUtensorMap &map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+// cp.async.bulk.tensor, global to shared: the box at {col, row}. Its bytes, also those past an edge, are counted at
+// `bar` as they land.
+__device__ inline void cp_async_bulk_tensor_2d(void *dst_smem, const CUtensorMap &map, uint64_t *bar, int col,
+                                               int row)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
+        "{%2, %3}], [%4];" ::"r"(smem_addr(dst_smem)),
+        "l"(&map), "r"(col), "r"(row), "r"(smem_addr(bar))
+        : "memory");
+}
+
+// cp.async.bulk.tensor with .multicast::cluster: the box lands in every block of the cluster whose bit is set in `mask`,
+// at the same place of its shared memory, and is counted at its barrier of the same place as `bar`.
+__device__ inline void cp_async_bulk_tensor_2d_multicast(void *dst_smem, const CUtensorMap &map,
+                                                         uint64_t *bar, int col, int row, uint16_t mask)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(smem_addr(dst_smem)),
+                 "l"(&map), "r"(col), "r"(row), "r"(smem_addr(bar)), "h"(mask)
+                 : "memory");
+}
+
+// cp.async.bulk.tensor, shared to global: the box at {col, row}; what lies past an edge is not written. Belongs to this
+// thread's current bulk group.
+__device__ inline void cp_async_bulk_tensor_2d_store(const CUtensorMap &map, const void *src_smem, int col,
+                                                     int row)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map),
+        "r"(col), "r"(row), "r"(smem_addr(src_smem))
+        : "memory");
+}
+
+// cp.async.bulk.commit_group: this thread's stores since the last commit become one group.
+__device__ inline void cp_async_bulk_commit_group()
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// cp.async.bulk.wait_group.read: waits until all but this thread's latest PENDING groups have read their shared memory,
+// which may then be overwritten.
+template <int PENDING>
+__device__ inline void cp_async_bulk_wait_group_read()
+{
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+
+// membar/fence, fence.proxy.async: TMA and wgmma, the asynchronous proxy, see what this thread wrote to shared memory
+// before, once they are started after it.
+__device__ inline void fence_proxy_async()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}

@@ -1,0 +1,135 @@
+// wgmma: four warps, a warpgroup, multiply a tile from shared memory; one inline function an instruction.
+//
+// The instructions run behind the warpgroup's back. From the wgmma to the wait_group that ends it, nobody may touch the
+// accumulators or change the shared memory that is read.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <stdint.h>
+
+#include <type_traits>
+
+#include "ptx.cuh"
+
+// Asynchronous warpgroup level matrix shared memory layout, matrix descriptor: a tile with rows of 128 bytes (64 k of 16
+// bits) that begins at a multiple of 1024 bytes, swizzled by 128 bytes, as TMA writes it. The next 16 k begin 32 bytes,
+// + 2 in the descriptor, further: the swizzle is applied to the address of each element, not to the tile.
+//
+//      bit   63 62 | 61 .. 52 | 51 .. 49    | 45 .. 32        | 29 .. 16       | 13 .. 0
+//            1     |          | 0           | 64              | 1              | start / 16
+//            128 B |          | base offset | 8 rows on, / 16 | unused, by     |
+//            swizzle                        | (1024 bytes)    | convention 1   |
+__device__ inline uint64_t wgmma_descriptor(const void *tile_smem)
+{
+    return (uint64_t)1 << 62 | (uint64_t)(1024 / 16) << 32 | (uint64_t)1 << 16 |
+           (smem_addr(tile_smem) & 0x3ffff) >> 4;
+}
+
+// wgmma.fence: the accumulators' values, written by ordinary instructions until now, are there for wgmma.
+__device__ inline void wgmma_fence()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+// wgmma.commit_group: the warpgroup's wgmma since the last commit become one group.
+__device__ inline void wgmma_commit_group()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// wgmma.wait_group: waits until at most PENDING groups are still running.
+template <int PENDING>
+__device__ inline void wgmma_wait_group()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+// No instruction: tells the compiler that the accumulators may change here, so that it moves no use of them across a
+// wgmma_fence or a wgmma_wait_group, of which it knows nothing.
+template <int COUNT>
+__device__ inline void wgmma_touch(float (&acc)[COUNT])
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(acc[i])::"memory");
+}
+
+// Accumulators 10 t to 10 t + 9 (or to + n - 1) as the instruction's text and as its operands.
+#define WGMMA_TEXT_2(t) "%" #t "0, %" #t "1"
+#define WGMMA_TEXT_4(t) WGMMA_TEXT_2(t) ", %" #t "2, %" #t "3"
+#define WGMMA_TEXT_6(t) WGMMA_TEXT_4(t) ", %" #t "4, %" #t "5"
+#define WGMMA_TEXT_8(t) WGMMA_TEXT_6(t) ", %" #t "6, %" #t "7"
+#define WGMMA_TEXT(t)   WGMMA_TEXT_8(t) ", %" #t "8, %" #t "9, "
+#define WGMMA_REGS_2(t) "+f"(acc[t##0]), "+f"(acc[t##1])
+#define WGMMA_REGS_4(t) WGMMA_REGS_2(t), "+f"(acc[t##2]), "+f"(acc[t##3])
+#define WGMMA_REGS_6(t) WGMMA_REGS_4(t), "+f"(acc[t##4]), "+f"(acc[t##5])
+#define WGMMA_REGS_8(t) WGMMA_REGS_6(t), "+f"(acc[t##6]), "+f"(acc[t##7])
+#define WGMMA_REGS(t)   WGMMA_REGS_8(t), "+f"(acc[t##8]), "+f"(acc[t##9])
+
+// The instruction for n columns: `text` names its accumulators, a, b and s are the numbers of the operands behind them.
+#define WGMMA(n, type, text, a, b, s, ...)                                                           \
+    asm volatile("{\n"                                                                               \
+                 ".reg .pred p;\n"                                                                   \
+                 "setp.ne.b32 p, %" #s ", 0;\n"                                                      \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" text "}, %" #a \
+                 ", %" #b ", p, 1, 1, 0, 0;\n"                                                       \
+                 "}"                                                                                 \
+                 : __VA_ARGS__                                                                       \
+                 : "l"(A_desc), "l"(B_desc), "r"((int)accumulate)                                    \
+                 : "memory")
+#define WGMMA_N64(type)                                                                                 \
+    WGMMA(64, type, WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT_2(3), 32, 33, 34, WGMMA_REGS(), \
+          WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS_2(3))
+#define WGMMA_N128(type)                                                                        \
+    WGMMA(128, type,                                                                            \
+          WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT(4) WGMMA_TEXT(5)    \
+              WGMMA_TEXT_4(6),                                                                  \
+          64, 65, 66, WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS(4), \
+          WGMMA_REGS(5), WGMMA_REGS_4(6))
+#define WGMMA_N192(type)                                                                                   \
+    WGMMA(192, type,                                                                                       \
+          WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT(4) WGMMA_TEXT(5) WGMMA_TEXT(6) \
+              WGMMA_TEXT(7) WGMMA_TEXT(8) WGMMA_TEXT_6(9),                                                 \
+          96, 97, 98, WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS(4),            \
+          WGMMA_REGS(5), WGMMA_REGS(6), WGMMA_REGS(7), WGMMA_REGS(8), WGMMA_REGS_6(9))
+#define WGMMA_N256(type)                                                                                   \
+    WGMMA(256, type,                                                                                       \
+          WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT(4) WGMMA_TEXT(5) WGMMA_TEXT(6) \
+              WGMMA_TEXT(7) WGMMA_TEXT(8) WGMMA_TEXT(9) WGMMA_TEXT(10) WGMMA_TEXT(11) WGMMA_TEXT_8(12),    \
+          128, 129, 130, WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS(4),         \
+          WGMMA_REGS(5), WGMMA_REGS(6), WGMMA_REGS(7), WGMMA_REGS(8), WGMMA_REGS(9), WGMMA_REGS(10),       \
+          WGMMA_REGS(11), WGMMA_REGS_8(12))
+
+// wgmma.mma_async: acc(64, N) = A(64, 16) * B(N, 16)ᵀ, + acc if `accumulate`; A and B in shared memory, their rows along
+// k, of type T (bf16 or f16). Thread t of the warpgroup holds in acc[r]
+//      row 16 (t / 32) + t % 32 / 4 + 8 (r / 2 % 2),  column 8 (r / 4) + 2 (t % 4) + r % 2.
+template <int N, typename T>
+__device__ inline void wgmma(float (&acc)[N / 2], uint64_t A_desc, uint64_t B_desc, bool accumulate)
+{
+    constexpr bool bf16 = std::is_same<T, __nv_bfloat16>::value;
+    static_assert(N == 64 || N == 128 || N == 192 || N == 256, "the shapes that are used");
+    static_assert(bf16 || std::is_same<T, __half>::value, "the types that are used");
+    if constexpr (N == 64 && bf16) WGMMA_N64("bf16");
+    if constexpr (N == 64 && !bf16) WGMMA_N64("f16");
+    if constexpr (N == 128 && bf16) WGMMA_N128("bf16");
+    if constexpr (N == 128 && !bf16) WGMMA_N128("f16");
+    if constexpr (N == 192 && bf16) WGMMA_N192("bf16");
+    if constexpr (N == 192 && !bf16) WGMMA_N192("f16");
+    if constexpr (N == 256 && bf16) WGMMA_N256("bf16");
+    if constexpr (N == 256 && !bf16) WGMMA_N256("f16");
+}
+
+#undef WGMMA
+#undef WGMMA_N64
+#undef WGMMA_N128
+#undef WGMMA_N192
+#undef WGMMA_N256
+#undef WGMMA_TEXT
+#undef WGMMA_TEXT_2
+#undef WGMMA_TEXT_4
+#undef WGMMA_TEXT_6
+#undef WGMMA_TEXT_8
+#undef WGMMA_REGS
+#undef WGMMA_REGS_2
+#undef WGMMA_REGS_4
+#undef WGMMA_REGS_6
+#undef WGMMA_REGS_8

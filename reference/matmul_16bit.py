@@ -1,0 +1,56 @@
+"""C[m,n] = A[m,k] · B[n,k]ᵀ (+ bias[n]) with A, B and bias in bf16 or f16, for the Hopper chapters.
+
+Two operations: `matmul`, C in the type of A and B, and `matmul_f32`, C in fp32, as it was accumulated.
+"""
+
+import bounds
+import matmul
+import numpy as np
+
+
+class Matmul:
+    DIMS = matmul.DIMS
+    INPUTS = matmul.INPUTS
+    OPTIONAL = matmul.OPTIONAL
+    shapes = staticmethod(matmul.shapes)
+    check_shape = staticmethod(matmul.check_shape)
+    inputs = staticmethod(matmul.inputs)
+
+    def __init__(self, f32_out):
+        self.f32_out = f32_out
+
+    def cases(self, dtype):
+        """Name -> dimensions and what is special about the case. `dtype`: this case's own type. k % 8 == 0: TMA's rows."""
+        some = {
+            "one_element": dict(m=1, n=1, k=8),
+            "tile": dict(m=128, n=256, k=64),
+            "several_tiles_bias": dict(m=384, n=520, k=328, bias=True),
+            "ragged_bias": dict(m=37, n=259, k=104, bias=True),
+            "f16_ragged": dict(m=131, n=139, k=72, bias=True, dtype="f16"),
+        }
+        if self.f32_out:
+            return some
+        return some | {
+            "k_smallest": dict(m=65, n=33, k=8),
+            "tall": dict(m=640, n=8, k=40),
+            "wide": dict(m=8, n=640, k=40, bias=True),
+            "deep": dict(m=24, n=40, k=1024),
+            "outliers": dict(m=96, n=80, k=64, bias=True, outliers=True),
+            "f16_tiles": dict(m=136, n=264, k=200, dtype="f16"),
+        }
+
+    def of_shape(self, dims):
+        """The cases of a shape that the user asks for."""
+        return {"plain": dict(dims), "bias": dict(dims, bias=True), "f16": dict(dims, bias=True, dtype="f16")}
+
+    def outputs(self, arrays, dtype):
+        """Output name -> (expected in float64, how far a correct kernel may be off), both (m, n)."""
+        A, B = (arrays[name].astype(np.float64) for name in "AB")
+        bias = arrays.get("bias", np.zeros(B.shape[0])).astype(np.float64)
+        C = A @ B.T + bias
+        absolute = np.abs(A) @ np.abs(B).T + np.abs(bias)
+        error = bounds.tensor_core_sum_of_products(A.shape[1], absolute)
+        return {"C": (C, error if self.f32_out else bounds.rounded_output(C, error, dtype))}
+
+
+OPERATIONS = {"matmul": (Matmul(f32_out=False), "bf16"), "matmul_f32": (Matmul(f32_out=True), "bf16")}
