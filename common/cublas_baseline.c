@@ -5,11 +5,14 @@
 
 // The few declarations of cublas_api.h and cublas_v2.h (CUDA 13) that are used here.
 typedef struct cublasContext *cublas_handle;
+enum { WORKSPACE_BYTES = 32 << 20 }; // what the cuBLAS documentation recommends for Hopper
 enum { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1, CUBLAS_COMPUTE_32F = 68, CUBLAS_GEMM_DEFAULT = -1 };
 
 static struct {
     cublas_handle handle;
     int (*set_stream)(cublas_handle, cudaStream_t);
+    int (*set_workspace)(cublas_handle, void *, size_t);
+    void *workspace; // of its own: a CUDA graph would record an allocation for every call
     int (*sgemm)(cublas_handle, int opa, int opb, int m, int n, int k, const float *alpha, const float *A,
                  int lda, const float *B, int ldb, const float *beta, float *C, int ldc);
     int (*gemm_ex)(cublas_handle, int opa, int opb, int m, int n, int k, const void *alpha, const void *A,
@@ -36,8 +39,13 @@ static bool open_cublas(void)
     }
     if (!find(library, "cublasCreate_v2", &create) ||
         !find(library, "cublasSetStream_v2", &cublas.set_stream) ||
+        !find(library, "cublasSetWorkspace_v2", &cublas.set_workspace) ||
         !find(library, "cublasSgemm_v2", &cublas.sgemm) || !find(library, "cublasGemmEx", &cublas.gemm_ex))
         return false;
+    if (cudaMalloc(&cublas.workspace, WORKSPACE_BYTES) != cudaSuccess) {
+        fprintf(stderr, "cuBLAS: no memory for its workspace of %d bytes\n", WORKSPACE_BYTES);
+        return false;
+    }
     if ((status = create(&cublas.handle)) != 0) fprintf(stderr, "cuBLAS: cublasCreate: status %d\n", status);
     return status == 0;
 }
@@ -53,7 +61,8 @@ cudaError_t cublas_matmul(enum dtype dtype, enum dtype C_dtype, const void *A, c
     const float one = 1, zero = 0;
     int m = (int)M, n = (int)N, k = (int)K;
     if (!open_cublas()) return cudaErrorSharedObjectInitFailed;
-    int status = cublas.set_stream(cublas.handle, stream);
+    int status = cublas.set_stream(cublas.handle, stream); // which resets the workspace
+    if (status == 0) status = cublas.set_workspace(cublas.handle, cublas.workspace, WORKSPACE_BYTES);
     // cuBLAS is column-major: row-major C[M,N] is its Cᵀ[N,M] = B · Aᵀ, with B and A as it sees them, K x N and K x M.
     if (status == 0 && dtype == F32)
         status =

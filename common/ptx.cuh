@@ -134,6 +134,21 @@ __device__ inline unsigned long long ld_relaxed_gpu(const unsigned long long *ad
     return value;
 }
 
+// Memory consistency model, red.release.gpu: adds to *counter after everything this thread wrote before, for any
+// thread of the GPU that acquires the sum.
+__device__ inline void red_release_gpu_add(unsigned *counter, unsigned value)
+{
+    asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+}
+
+// Memory consistency model, ld.acquire.gpu: *counter, before everything this thread reads after.
+__device__ inline unsigned ld_acquire_gpu(const unsigned *counter)
+{
+    unsigned value;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+    return value;
+}
+
 // Miscellaneous instructions, setmaxnreg: this warpgroup gives registers back, or waits until the block has that many more
 // for it. All its warps execute it. ptxas heeds it only in kernels whose __launch_bounds__ fix the registers at the start.
 template <int REGISTERS>

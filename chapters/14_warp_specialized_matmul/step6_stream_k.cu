@@ -531,10 +531,10 @@ static cudaError_t launch(const T *A, const T *B, const T *bias, TC *C, int M, i
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = 2;
-    int clusters; // that fit the GPU; a cluster of four leaves some multiprocessors out
-    error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
+    static int clusters; // that fit the GPU, asked for once; clusters of four leave some multiprocessors out
+    if (clusters == 0) error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
     if (error != cudaSuccess) return error;
-    if (clusters < 1) return cudaErrorLaunchOutOfResources;
+    if (clusters == 0) return cudaErrorLaunchOutOfResources;
 
     Schedule schedule;
     if (!make_schedule(schedule, M, N, K, SPLIT_K, min(clusters, MAX_BLOCKS / CLUSTER_BLOCKS<SPLIT_K>)))
