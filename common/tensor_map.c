@@ -35,6 +35,6 @@ cudaError_t tensor_map_matrix(CUtensorMap *map, CUtensorMapDataType type, const 
     const cuuint32_t box[] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows}, every[] = {1, 1};
     CUresult result = encode(map, type, 2, (void *)base, dims, stride_bytes, box, every,
                              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }

@@ -13,14 +13,14 @@
 // cluster waits for clusters of lower block numbers only; those have started when it has.
 //
 // And where C has at most 128 rows, there is one row of tiles, and the bytes of B take longer than the products. There a
-// cluster is four blocks: two side by side share A, and two others do the other half of k. Each gives one consumer's sums to
-// the block with the other half, through its shared memory, and stores the other consumer's.
+// cluster is four blocks: two side by side share A, and two others make the other steps of k. Each gives one consumer's sums
+// to the block with the same tile, through its shared memory, and stores the other consumer's.
 //
-//      k             tile n     tile n + 1
-//      first half    block 0    block 1       share A's first half
-//      second half   block 2    block 3       share A's second half
+//      steps of k    tile n     tile n + 1
+//      0, 2, 4 ...   block 0    block 1       share A
+//      1, 3, 5 ...   block 2    block 3       share A
 //
-// Grows from: step 5. New instructions: none. Shared memory: 229,376 bytes. Registers: as step 1. Global memory: 64 KB a
+// Grows from: step 5. New instructions: st.shared::cluster, griddepcontrol. Shared memory: 229,376 bytes. Global memory: 64 KB a
 // block. The flags in it are shared by all launches: two of this kernel must not overlap (one stream keeps them apart).
 #include "../../common/matmul_types.cuh"
 #include "../../common/mbarrier.cuh"
@@ -28,6 +28,7 @@
 #include "../../common/tensor_map.h"
 #include "../../common/tma.cuh"
 #include "../../common/wgmma.cuh"
+#include "stream_k.cuh"
 
 constexpr int BLOCK_M = 128; // rows of C a block owns
 constexpr int BLOCK_N = 128; // columns of C a block owns
@@ -72,58 +73,12 @@ struct SharedStorage {
 static __device__ float4 partial_sums[MAX_BLOCKS][BLOCK_M * BLOCK_N / 4];
 static __device__ unsigned partial_ready[MAX_BLOCKS];
 
-// How the work is divided, in cluster tiles and steps of BLOCK_K; the same for all blocks.
-struct Schedule {
-    int tiles_m, tiles_n; // cluster tiles in C
-    int k_tiles;          // steps of BLOCK_K in a tile
-    int clusters;         // that work
-    int split_tiles;      // so many tiles, the first, are cut; the others are whole
-    int share, longer;    // steps of a cluster in the tiles that are cut; clusters that make one more
-
-    // Where a cluster's share begins, in steps over all the tiles that are cut.
-    __device__ int share_begin(int cluster) const { return cluster * share + min(cluster, longer); }
-};
-
-// A part of a tile, or all of it.
-struct Segment {
-    int tile, k_begin, k_end; // in steps of BLOCK_K
-};
-
-// Walks over a cluster's segments: its share of the tiles that are cut, then whole tiles.
-struct Segments {
-    const Schedule &schedule;
-    int cluster;   // 0 is the one that started last
-    int at, end;   // of the share, in steps
-    int next_tile; // of the whole ones
-
-    __device__ Segments(const Schedule &schedule, int cluster_blocks)
-        : schedule(schedule), cluster(schedule.clusters - 1 - blockIdx.x / cluster_blocks),
-          at(schedule.share_begin(cluster)), end(schedule.share_begin(cluster + 1)),
-          next_tile(schedule.split_tiles + cluster)
-    {
-    }
-
-    __device__ bool next(Segment &segment)
-    {
-        const int k_tiles = schedule.k_tiles;
-        if (at < end) {
-            segment.tile = at / k_tiles;
-            segment.k_begin = at % k_tiles;
-            segment.k_end = min(k_tiles, segment.k_begin + end - at);
-            at += segment.k_end - segment.k_begin;
-            return true;
-        }
-        segment = {next_tile, 0, k_tiles};
-        next_tile += schedule.clusters;
-        return segment.tile < schedule.tiles_m * schedule.tiles_n;
-    }
-};
-
-// Split k: a half of a tile's k, the first or the second.
+// Split k: every second step of a tile; the cluster's other two blocks make the others. So both read the same lines of
+// memory at about the same time.
 static __device__ void halve(Segment &segment, int half)
 {
-    const int middle = (segment.k_begin + segment.k_end + 1) / 2;
-    (half == 0 ? segment.k_end : segment.k_begin) = middle;
+    segment.k_begin += half;
+    segment.k_step = 2;
 }
 
 // Where this block's tile is in a cluster tile. The numbers walk down GROUP_M tiles, then one to the
@@ -329,7 +284,7 @@ static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map,
         int row, col;
         tile_origin<SPLIT_K>(schedule, segment.tile, rank, row, col);
         if (SPLIT_K) halve(segment, rank / SHARING);
-        for (int k = segment.k_begin; k < segment.k_end; k++) {
+        for (int k = segment.k_begin; k < segment.k_end; k += segment.k_step) {
             mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
             load_tile<SPLIT_K>(smem, A_map, B_map, row, col, k * BLOCK_K, state.stage, rank);
             state.advance();
@@ -394,16 +349,15 @@ static __device__ void consume(SharedStorage<T> &smem, const CUtensorMap &C_map,
     Segment segment;
     for (int n = 0; segments.next(segment); n++) {
         if (SPLIT_K) halve(segment, rank / SHARING);
-        const int steps = segment.k_end - segment.k_begin;
         if (!SPLIT_K && n % NUM_CONSUMERS != consumer) {
-            state.advance(steps); // the other consumer's segment
+            state.advance(segment.steps()); // the other consumer's segment
             continue;
         }
         if (!SPLIT_K) mbarrier_wait(&smem.turn[consumer], turn_parity);
         turn_parity ^= 1;
         const int first_row = SPLIT_K ? consumer * MMA_M : 0;
         float acc[SPLIT_K ? 1 : BLOCK_M / MMA_M][BLOCK_N / 2];
-        multiply<SPLIT_K>(acc, smem, state, steps, &smem.turn[1 - consumer], first_row, rank, tid);
+        multiply<SPLIT_K>(acc, smem, state, segment.steps(), &smem.turn[1 - consumer], first_row, rank, tid);
 
         int row, col;
         tile_origin<SPLIT_K>(schedule, segment.tile, rank, row, col);
@@ -473,31 +427,6 @@ __global__ void __launch_bounds__(NUM_THREADS, 1) hopper_stream_k_kernel(
     cluster_sync_relaxed(); // The other block's copies and arrivals have all come.
 }
 
-// Divides the tiles among at most `clusters` clusters. False: there are too many tiles.
-static bool make_schedule(Schedule &schedule, int M, int N, int K, bool split_k, int clusters)
-{
-    constexpr int HAND_OVER = 24; // steps that giving and taking sums costs, measured
-    schedule.tiles_m = (M - 1) / (split_k ? BLOCK_M : SHARING * BLOCK_M) + 1;
-    schedule.tiles_n = (N - 1) / (split_k ? SHARING * BLOCK_N : BLOCK_N) + 1;
-    schedule.k_tiles = (K - 1) / BLOCK_K + 1;
-    const long long k_tiles = schedule.k_tiles;
-    const long long tiles = (long long)schedule.tiles_m * schedule.tiles_n;
-    if (tiles > INT32_MAX - MAX_BLOCKS) return false;
-    schedule.clusters = (int)min((long long)clusters, tiles);
-    schedule.split_tiles = schedule.share = schedule.longer = 0;
-
-    const long long whole = ((tiles - 1) / clusters + 1) * k_tiles; // steps of the busiest cluster
-    const long long cut = (tiles * k_tiles - 1) / clusters + 1 + HAND_OVER;
-    const long long split_tiles = tiles < clusters ? tiles : tiles % clusters + clusters;
-    if (split_k || cut >= whole || split_tiles * k_tiles > INT32_MAX) return true;
-    // With few tiles, not so many clusters that a share takes less time than handing it over.
-    schedule.split_tiles = (int)split_tiles;
-    schedule.clusters = (int)min((long long)clusters, split_tiles * k_tiles / HAND_OVER);
-    schedule.share = (int)(split_tiles * k_tiles / schedule.clusters);
-    schedule.longer = (int)(split_tiles * k_tiles % schedule.clusters);
-    return true;
-}
-
 template <bool SPLIT_K, typename T, typename TC>
 static cudaError_t launch(const T *A, const T *B, const T *bias, TC *C, int M, int N, int K,
                           cudaStream_t stream)
@@ -537,7 +466,10 @@ static cudaError_t launch(const T *A, const T *B, const T *bias, TC *C, int M, i
     if (clusters == 0) return cudaErrorLaunchOutOfResources;
 
     Schedule schedule;
-    if (!make_schedule(schedule, M, N, K, SPLIT_K, min(clusters, MAX_BLOCKS / CLUSTER_BLOCKS<SPLIT_K>)))
+    const int tiles_m = (M - 1) / (SPLIT_K ? BLOCK_M : SHARING * BLOCK_M) + 1;
+    const int tiles_n = (N - 1) / (SPLIT_K ? SHARING * BLOCK_N : BLOCK_N) + 1;
+    if (!make_schedule(schedule, tiles_m, tiles_n, (K - 1) / BLOCK_K + 1, !SPLIT_K,
+                       min(clusters, MAX_BLOCKS / CLUSTER_BLOCKS<SPLIT_K>)))
         return cudaErrorInvalidConfiguration;
     config.gridDim = dim3(schedule.clusters * CLUSTER_BLOCKS<SPLIT_K>);
     return cudaLaunchKernelEx(&config, kernel, A_map, B_map, C_map, bias, tma_store, C, M, N, schedule);
