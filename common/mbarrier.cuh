@@ -29,19 +29,10 @@ __device__ inline void mbarrier_arrive(uint64_t *bar)
 }
 
 // mbarrier.arrive at the barrier of the same place in block `rank` of the cluster (mapa gives its address). It orders what
-// wgmma and TMA have read before what they write after; ordinary writes to the other block's memory need the next one.
+// wgmma and TMA have read before what they write after; for ordinary writes into the other block it is too weak.
 __device__ inline void mbarrier_arrive_cluster(uint64_t *bar, uint32_t rank)
 {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(mapa(smem_addr(bar), rank)) : "memory");
-}
-
-// The same with .release.cluster: what this thread wrote before, also into the other block's shared memory, is visible to
-// whoever waits with mbarrier_wait_cluster.
-__device__ inline void mbarrier_arrive_release_cluster(uint64_t *bar, uint32_t rank)
-{
-    asm volatile(
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(mapa(smem_addr(bar), rank))
-        : "memory");
 }
 
 // mbarrier.arrive.expect_tx: `bytes` more have to land before the phase can end; then one arrival.
@@ -66,30 +57,9 @@ __device__ inline bool mbarrier_try_wait_parity(uint64_t *bar, uint32_t parity)
     return ended;
 }
 
-// The same with .acquire.cluster.
-__device__ inline bool mbarrier_try_wait_parity_cluster(uint64_t *bar, uint32_t parity)
-{
-    uint32_t ended;
-    asm volatile("{\n"
-                 ".reg .pred p;\n"
-                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
-                 "selp.u32 %0, 1, 0, p;\n"
-                 "}"
-                 : "=r"(ended)
-                 : "r"(smem_addr(bar)), "r"(parity)
-                 : "memory");
-    return ended;
-}
-
 __device__ inline void mbarrier_wait(uint64_t *bar, uint32_t parity)
 {
     while (!mbarrier_try_wait_parity(bar, parity)) {
-    }
-}
-
-__device__ inline void mbarrier_wait_cluster(uint64_t *bar, uint32_t parity)
-{
-    while (!mbarrier_try_wait_parity_cluster(bar, parity)) {
     }
 }
 

@@ -191,12 +191,15 @@ __device__ inline uint32_t mapa(uint32_t addr, uint32_t rank)
     return remote;
 }
 
-// Data movement and conversion, st.shared::cluster: 16 bytes into any block of the cluster; addr from mapa.
-__device__ inline void st_shared_cluster(uint32_t addr, float4 value)
+// Data movement and conversion, st.async: 16 bytes into another block of the cluster, counted at an mbarrier of that block
+// when they are there; both addresses from mapa. No fence is needed: who waits for the mbarrier sees them.
+__device__ inline void st_async(uint32_t addr, float4 value, uint32_t bar_addr)
 {
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(addr), "f"(value.x), "f"(value.y),
-                 "f"(value.z), "f"(value.w)
-                 : "memory");
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::
+            "r"(addr),
+        "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(bar_addr)
+        : "memory");
 }
 
 // Parallel synchronization, griddepcontrol.launch_dependents: once every block has said so or ended, the next kernel of the

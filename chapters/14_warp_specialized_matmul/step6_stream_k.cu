@@ -20,7 +20,7 @@
 //      0, 2, 4 ...   block 0    block 1       share A
 //      1, 3, 5 ...   block 2    block 3       share A
 //
-// Grows from: step 5. New instructions: st.shared::cluster, griddepcontrol. Shared memory: 229,376 bytes. Global memory: 64 KB a
+// Grows from: step 5. New instructions: st.async, griddepcontrol. Shared memory: 229,376 bytes. Global memory: 64 KB a
 // block. The flags in it are shared by all launches: two of this kernel must not overlap (one stream keeps them apart).
 #include "../../common/matmul_types.cuh"
 #include "../../common/mbarrier.cuh"
@@ -250,13 +250,13 @@ template <typename T>
 static __device__ void give_half(const float (&acc)[BLOCK_N / 2], SharedStorage<T> &smem, uint32_t parity,
                                  int other, int tid)
 {
-    const uint32_t other_addr = mapa(smem_addr(smem.C_smem), other) + tid * 16;
+    const uint32_t sums_addr = mapa(smem_addr(smem.C_smem), other) + tid * 16;
+    const uint32_t full_addr = mapa(smem_addr(&smem.sums_full), other);
     mbarrier_wait(&smem.sums_empty, parity ^ 1); // The stores of the other block have left its C_smem.
 #pragma unroll
     for (int r = 0; r < BLOCK_N / 2; r += 4)
-        st_shared_cluster(other_addr + r / 4 * 128 * 16,
-                          make_float4(acc[r], acc[r + 1], acc[r + 2], acc[r + 3]));
-    mbarrier_arrive_release_cluster(&smem.sums_full, other);
+        st_async(sums_addr + r / 4 * 128 * 16, make_float4(acc[r], acc[r + 1], acc[r + 2], acc[r + 3]),
+                 full_addr);
 }
 
 // Split k: adds the sums that the other block gave.
@@ -266,7 +266,8 @@ static __device__ void take_half(float (&acc)[BLOCK_N / 2], SharedStorage<T> &sm
 {
     static_assert(sizeof smem.C_smem == MMA_M * BLOCK_N * sizeof(float), "C_smem holds a warpgroup's sums");
     const float4 *sums = reinterpret_cast<const float4 *>(smem.C_smem) + tid;
-    mbarrier_wait_cluster(&smem.sums_full, parity);
+    if (tid == 0) mbarrier_arrive_expect_tx(&smem.sums_full, sizeof smem.C_smem);
+    mbarrier_wait(&smem.sums_full, parity);
 #pragma unroll
     for (int r = 0; r < BLOCK_N / 2; r += 4) add_four(&acc[r], sums[r / 4 * 128]);
     named_barrier_sync(barrier, 128); // Everyone has read the sums: C_smem may be written.
@@ -410,7 +411,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1) hopper_stream_k_kernel(
             mbarrier_init(&smem.empty[stage], SPLIT_K ? SHARING * NUM_CONSUMERS : SHARING);
         }
         for (int consumer = 0; consumer < NUM_CONSUMERS; consumer++) mbarrier_init(&smem.turn[consumer], 1);
-        mbarrier_init(&smem.sums_full, 128);
+        mbarrier_init(&smem.sums_full, 1);  // the receiver's arrival, and the bytes it expects
         mbarrier_init(&smem.sums_empty, 4); // a thread of each warp
         fence_mbarrier_init();
     }

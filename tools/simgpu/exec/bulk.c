@@ -252,6 +252,8 @@ struct form {
     struct inst shared, source,
         mbarrier; /* address operands: shared memory, global (or the map, or shared), mbarrier */
     operand size, coordinate[MAX_RANK], multicast;
+    operand value[4]; /* st.async: `count` registers of `type` */
+    u32 count;
     u32 rank;
     s32 op;
     enum type type;
@@ -329,7 +331,7 @@ static struct bulk describe(struct warp *w, const struct inst *in, u32 lane, con
 static void place(struct warp *w, const struct inst *in, u32 lane, const struct form *f, struct bulk *c)
 {
     u64 a = address_of(w, &f->shared, lane);
-    u32 align = f->tensor ? 128 : 16;
+    u32 align = f->count ? c->bytes : f->tensor ? 128 : 16;
     if (a >= WINDOW_BYTES)
         fault(w, in, 1u << lane, ERR_INVALID_ADDRESS_SPACE,
               "the generic address 0x%llx is not one of shared memory", (unsigned long long)a);
@@ -362,22 +364,29 @@ static void send(struct warp *w, const struct inst *in, const struct bulk *c, st
     async_attach(w, in, m, k);
 }
 
+/* The offset of the mbarrier at which the copy completes, in the block that it goes to (or in this one, for all of them). */
+static u32 barrier_of(struct warp *w, const struct inst *in, u32 lane, const struct form *f,
+                      const struct bulk *c)
+{
+    u64 a = address_of(w, &f->mbarrier, lane);
+    if (a >= WINDOW_BYTES || a & 7)
+        fault(w, in, 1u << lane, a & 7 ? ERR_MISALIGNED : ERR_INVALID_ADDRESS_SPACE,
+              "no mbarrier can be at 0x%llx", (unsigned long long)a);
+    struct block *at = shared_owner(w, in, f->mbarrier.space, lane, a);
+    if (at != c->block && f->multicast == NO_OPERAND)
+        fault(w, in, 1u << lane, ERR_LAUNCH_FAILURE,
+              "the data goes to block %u of the cluster, but the mbarrier lies in block %u",
+              c->block->cluster_rank, at->cluster_rank);
+    return (u32)(shared_pointer(w, in, f->mbarrier.space, lane, a, 8, true) - at->shared);
+}
+
 static void load(struct warp *w, const struct inst *in, u32 lane, const struct form *f)
 {
     struct bulk about = describe(w, in, lane, f), *c;
     struct block *own = w->block;
     if (!about.bytes) return;
     place(w, in, lane, f, &about);
-    u64 a = address_of(w, &f->mbarrier, lane);
-    if (a >= WINDOW_BYTES || a & 7)
-        fault(w, in, 1u << lane, a & 7 ? ERR_MISALIGNED : ERR_INVALID_ADDRESS_SPACE,
-              "no mbarrier can be at 0x%llx", (unsigned long long)a);
-    struct block *at = shared_owner(w, in, f->mbarrier.space, lane, a);
-    u32 barrier = (u32)(shared_pointer(w, in, f->mbarrier.space, lane, a, 8, true) - at->shared);
-    if (at != about.block && f->multicast == NO_OPERAND)
-        fault(w, in, 1u << lane, ERR_LAUNCH_FAILURE,
-              "the data goes to block %u of the cluster, but the mbarrier lies in block %u",
-              about.block->cluster_rank, at->cluster_rank);
+    u32 barrier = barrier_of(w, in, lane, f, &about);
     c = keep_copy(&about);
     c->from_shared = f->direction == FROM_SHARED;
     if (f->direction == FROM_SHARED) {
@@ -439,6 +448,32 @@ static void exec_bulk(struct warp *w, const struct inst *in, u32 mask)
             load(w, in, lane, f);
         else
             describe(w, in, lane, f);
+    }
+}
+
+/* st.async: registers into shared memory of the cluster, completing at an mbarrier as a copy does. */
+static void exec_store_async(struct warp *w, const struct inst *in, u32 mask)
+{
+    const struct form *f = in->data;
+    u32 size = type_bytes(f->type), bytes = size * f->count;
+    for (u32 left = mask; left; left &= left - 1) {
+        u32 lane = first_lane(left);
+        struct bulk about = {.fn = w->frame->fn,
+                             .in = in,
+                             .lane = lane,
+                             .rows = 1,
+                             .row_bytes = bytes,
+                             .pitch = bytes,
+                             .bytes = bytes,
+                             .from_shared = true, /* not from global memory */
+                             .op = -1};
+        place(w, in, lane, f, &about);
+        u32 barrier = barrier_of(w, in, lane, f, &about);
+        struct bulk *c = keep_copy(&about);
+        for (u32 k = 0; k < f->count; k++)
+            memcpy(c->data + k * size, (u8 *)lanes_of(w, f->value[k]) + lane * size, size);
+        send(w, in, c, c->block, barrier);
+        free(c);
     }
 }
 
@@ -618,4 +653,35 @@ bool lower_bulk(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
     if (multicast) f->multicast = lower_source(lo, &p->op[at++], T_U16);
     lo->f->fn->uses_async_proxy = true;
     return !lo->f->fn->refused;
+}
+
+bool lower_store_async(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    struct form *f = keep(sizeof *f);
+    u32 count = 1;
+    *f = (struct form){.size = NO_OPERAND, .multicast = NO_OPERAND, .op = -1, .type = T_NONE};
+    for (u32 k = 0; k < p->mod_count; k++) {
+        const char *m = p->mod[k];
+        if (m[0] == 'v' && (m[1] == '2' || m[1] == '4') && !m[2])
+            count = (u32)(m[1] - '0');
+        else if (type_named(m) != T_NONE)
+            f->type = type_named(m);
+        else if (!streq(m, "async") && !streq(m, "weak") && !streq(m, "shared::cluster") &&
+                 !streq(m, "mbarrier::complete_tx::bytes"))
+            return refuse(lo, p, "the modifier .%s is not supported", m);
+    }
+    if (f->type == T_NONE || type_bytes(f->type) < 4)
+        return refuse(lo, p, "its type must have 32 or 64 bits");
+    if (p->op_count != 3) return refuse(lo, p, "3 operands; it has %u", p->op_count);
+    const struct ptx_operand *value = &p->op[1];
+    if (count > 1 && (value->kind != OPERAND_VECTOR || value->count != count))
+        return refuse(lo, p, "a vector of %u registers", count);
+    for (u32 k = 0; k < count; k++)
+        f->value[k] = lower_source(lo, count > 1 ? &value->element[k] : value, f->type);
+    f->count = count;
+    in->exec = exec_store_async;
+    in->data = f;
+    lo->f->fn->uses_async_proxy = true;
+    return read_address(lo, &p->op[0], SPACE_CLUSTER, &f->shared) &&
+           read_address(lo, &p->op[2], SPACE_CLUSTER, &f->mbarrier) && !lo->f->fn->refused;
 }

@@ -31,7 +31,7 @@ struct bulk {
     struct block *block; /* shared memory: destination of a load, source of a store */
     u32 at;              /* offset in it */
     u32 bytes, rows, row_bytes, pitch, swizzle;
-    bool from_shared; /* load: from another place in shared memory, not global */
+    bool from_shared; /* load: from another place in shared memory, or from registers, not global */
     u64 global;       /* without a map: the address in global memory */
     struct tensor_map map;
     s32 corner[MAX_RANK];
@@ -57,5 +57,7 @@ bool lower_tensormap_fence(struct lowering *lo, const struct ptx_inst *p, struct
 
 /* cp.async.bulk..., cp.reduce.async.bulk... */
 bool lower_bulk(struct lowering *lo, const struct ptx_inst *p, struct inst *in);
+/* st.async */
+bool lower_store_async(struct lowering *lo, const struct ptx_inst *p, struct inst *in);
 
 #endif

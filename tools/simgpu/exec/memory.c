@@ -5,6 +5,7 @@
 
 #include "../front/lower.h"
 #include "../runtime/heap.h"
+#include "bulk.h"
 #include "proxy.h"
 #include "warp.h"
 
@@ -616,6 +617,7 @@ static bool lower_ld(struct lowering *lo, const struct ptx_inst *p, struct inst 
 static bool lower_st(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     enum type type;
+    if (has_mod(p, "async")) return lower_store_async(lo, p, in);
     if (p->op_count < 2 || !read_modifiers(lo, p, in, &type) ||
         !read_registers(lo, p, &p->op[1], in, type, false))
         return false;
