@@ -1,0 +1,263 @@
+#!/usr/bin/env bats
+# Chapter 14: warp-specialised matmul is right on the simulated GPU, whatever the shape and the order of the warps; its
+# counters show what each step claims; and a kernel that breaks one of the rules is stopped, every time.
+
+load test_helper/common
+load test_helper/broken
+load test_helper/counters
+
+CHAPTER=14_warp_specialized_matmul
+
+# golden SHAPE: sets GOLDEN to golden files of matmul for a shape; made once for this file.
+golden() {
+    GOLDEN=$BATS_FILE_TMPDIR/$1
+    [[ -d "$GOLDEN" ]] || "$PYTHON" reference/golden.py matmul_16bit --op matmul --out "$GOLDEN" --shape "$1" --seed 2
+}
+
+# Fewer multiprocessors make a small matrix a large one: several tiles for every block that stays.
+several_rounds() { SIMGPU_SMS=4 && export SIMGPU_SMS && golden m=700,n=500,k=520; }
+# 5 tiles for 4 clusters, 35 steps each: cut along k.
+stream_k() { SIMGPU_SMS=8 && export SIMGPU_SMS && golden m=200,n=600,k=2184; }
+# One row of tiles: clusters of four blocks, two for each half of k; several tiles for each.
+split_k() { SIMGPU_SMS=8 && export SIMGPU_SMS && golden m=128,n=1300,k=264; }
+
+@test "chapter 14: every step is right on every case of both operations" {
+    local cases
+    cases=$(find "build/golden/$CHAPTER" -mindepth 2 -maxdepth 2 -type d | wc -l)
+    run -0 "$SIMGPU" "$(chapter $CHAPTER)" --golden "build/golden/$CHAPTER"
+    assert_line "$CHAPTER: all $((cases * 6)) runs right"
+    refute_output --partial WRONG
+}
+
+@test "chapter 14: the warps' order does not matter" {
+    local seed name
+    for seed in 1 2 3; do
+        for name in several_tiles_bias f16_ragged; do
+            run -0 "$SIMGPU" --seed $seed "$(chapter $CHAPTER)" --case $name
+        done
+    done
+}
+
+# every_order: every step is right on GOLDEN's cases, whatever the order of the warps.
+every_order() {
+    local seed
+    for seed in 0 1 2 3; do
+        run -0 "$SIMGPU" --seed $seed "$(chapter $CHAPTER)" --op matmul --golden "$GOLDEN"
+        assert_line "$CHAPTER: all 18 runs right"
+    done
+}
+
+@test "chapter 14: several tiles for every block, and more steps of k than stages, are right" {
+    several_rounds
+    every_order
+}
+
+@test "chapter 14: tiles that are cut along k and handed over are right" {
+    stream_k
+    every_order
+}
+
+@test "chapter 14: few rows, with k split within a cluster, are right" {
+    split_k
+    every_order
+}
+
+@test "chapter 14: step 6 needs no order of its blocks where all of them fit the GPU" {
+    stream_k
+    broken $CHAPTER step6_stream_k.cu 's/schedule\.clusters - 1 - //'
+    run -0 "$SIMGPU" "$BROKEN" --op matmul --step 6 --golden "$GOLDEN"
+}
+
+# shapes OP SHAPE...: every step is right on shapes of the user's own.
+shapes() {
+    local shape
+    for shape in "${@:2}"; do
+        run -0 make chapter-14 DEVICE=sim OP="$1" SHAPE="$shape" SEED=4 PROFILE=0
+        assert_line "$CHAPTER: all 18 runs right"
+    done
+}
+
+@test "chapter 14: shapes of the user's own: odd rows of C, one row, one column, the smallest k" {
+    shapes matmul m=77,n=301,k=72 m=1,n=129,k=200 m=65,n=1,k=8 m=131,n=130,k=456
+    shapes matmul_f32 m=77,n=301,k=72 m=200,n=2,k=72
+}
+
+@test "chapter 14: shapes of the user's own on a small GPU: odd rows of C in several rounds, few rows and a long k" {
+    export SIMGPU_SMS=4
+    shapes matmul m=390,n=403,k=456 m=100,n=300,k=1032
+    shapes matmul_f32 m=390,n=404,k=200
+}
+
+@test "chapter 14: steps 5 and 6 are right in two rounds on a GPU of full size" {
+    run -0 make chapter-14 DEVICE=sim OP=matmul STEP=5 CASE=plain SHAPE=m=2500,n=2300,k=520 PROFILE=0
+    run -0 make chapter-14 DEVICE=sim OP=matmul STEP=6 CASE=plain SHAPE=m=2500,n=2300,k=520 PROFILE=0
+}
+
+@test "chapter 14: rows that are no multiple of 16 bytes are refused in one line that names k" {
+    run -2 make --no-print-directory chapter-14 OP=matmul SHAPE=m=8,n=8,k=12
+    assert_line --partial "k must be a multiple of 8"
+    run -2 "$SIMGPU" "$(chapter $CHAPTER)" --bench --op matmul_f32 --shape m=8,n=8,k=12
+    assert_one_line
+    assert_output --partial "k must be a multiple of 8"
+}
+
+@test "make diff-14 begins with chapter 13's last step" {
+    run -0 make diff-14
+    assert_line "=== chapters/13_tma_wgmma_matmul/step3_large_tile.cu -> chapters/14_warp_specialized_matmul/step1_producer_consumer.cu"
+    assert_line "=== chapters/14_warp_specialized_matmul/step5_ping_pong.cu -> chapters/14_warp_specialized_matmul/step6_stream_k.cu"
+}
+
+# --- Counters -------------------------------------------------------------------------------------------------------
+
+@test "chapter 14: wgmma reads its operands without a bank conflict" {
+    local json=$BATS_TEST_TMPDIR/counters.json step
+    for step in 1 2 3 4 5 6; do
+        counters "$json" $CHAPTER $step several_tiles_bias --op matmul
+        [[ $(total "$json" shared_wavefronts_ideal '^wgmma<') -gt 0 ]]
+        assert_equal "$(total "$json" shared_wavefronts '^wgmma<')" "$(total "$json" shared_wavefronts_ideal '^wgmma<')"
+    done
+}
+
+@test "chapter 14: step 2 fetches 32,768 bytes a block and stage, step 1 49,152" {
+    local json=$BATS_TEST_TMPDIR/counters.json
+    golden m=256,n=256,k=256 # two blocks, one above the other, of four stages
+    counters "$json" $CHAPTER 1 plain --op matmul --golden "$GOLDEN"
+    assert_equal "$(total "$json" global_sectors '^cp_async_bulk_tensor')" $((2 * 4 * 49152 / 32))
+    counters "$json" $CHAPTER 2 plain --op matmul --golden "$GOLDEN"
+    assert_equal "$(total "$json" global_sectors '^cp_async_bulk_tensor')" $((2 * 4 * 32768 / 32))
+}
+
+@test "chapter 14: steps 4 to 6 store whole sectors through shared memory, without a bank conflict" {
+    local json=$BATS_TEST_TMPDIR/counters.json step
+    golden m=256,n=256,k=256
+    counters "$json" $CHAPTER 3 plain --op matmul --golden "$GOLDEN"
+    assert_equal "$(total "$json" global_sectors '^store_pair')" $((2 * 256 * 256 * 2 / 32))
+    for step in 4 5 6; do
+        counters "$json" $CHAPTER $step plain --op matmul --golden "$GOLDEN"
+        assert_equal "$(total "$json" global_sectors '^cp_async_bulk_tensor_2d_store')" $((256 * 256 * 2 / 32))
+        [[ $(total "$json" shared_wavefronts_ideal '^stmatrix_x4') -gt 0 ]]
+        assert_equal "$(total "$json" shared_wavefronts '^stmatrix_x4')" "$(total "$json" shared_wavefronts_ideal '^stmatrix_x4')"
+    done
+}
+
+# --- Broken kernels, each a step with one edit ----------------------------------------------------------------------
+
+@test "chapter 14: a producer that waits for the wrong parity ends with who waits for what, not with a hang" {
+    local producer consumer source=$CHAPTER/step1_producer_consumer.cu
+    producer=$(grep -n 'mbarrier_wait(&smem.empty' "chapters/$source" | cut -d: -f1)
+    consumer=$(grep -n 'mbarrier_wait(&smem.full' "chapters/$source" | cut -d: -f1)
+    broken $CHAPTER step1_producer_consumer.cu 's/state\.parity \^ 1\)/state.parity)/'
+    faults $CHAPTER 1 several_tiles_bias --op matmul
+    assert_line --regexp "^  warp 0, lanes 0x00000001: waits for the phase of parity 0 of the mbarrier at shared offset [0-9]+, which is in phase 0: 2 of 2 arrivals missing"
+    assert_line --regexp "at .*/$source:$producer .*mbarrier\.try_wait\.parity"
+    assert_line --regexp "^  warp 11, lanes 0xffffffff: waits for the phase of parity 0 of the mbarrier at shared offset [0-9]+, which is in phase 0: 1 of 1 arrivals missing"
+    assert_line --regexp "at .*/$source:$consumer .*mbarrier\.try_wait\.parity"
+}
+
+@test "chapter 14: a consumer that waits for the wrong parity, or not at all, is stopped" {
+    broken $CHAPTER step1_producer_consumer.cu 's/(full\[state\.stage\], state\.parity)\)/\1 ^ 1)/'
+    faults $CHAPTER 1 several_tiles_bias --op matmul
+    assert_output --partial "before the copy that brings it has been waited for"
+    broken $CHAPTER step1_producer_consumer.cu '/mbarrier_wait\(&smem\.full/d'
+    faults $CHAPTER 1 several_tiles_bias --op matmul
+    assert_output --partial "before the copy that brings it has been waited for"
+}
+
+@test "chapter 14: a producer that does not wait for empty stages is stopped" {
+    local file
+    for file in step1_producer_consumer.cu step2_cluster_multicast.cu step5_ping_pong.cu; do
+        broken $CHAPTER $file '/mbarrier_wait\(&smem\.empty/d'
+        faults $CHAPTER "${file:4:1}" deep --op matmul
+    done
+}
+
+@test "chapter 14: a stage that is given back before its products are done is a fault" {
+    broken $CHAPTER step1_producer_consumer.cu '/wgmma_wait_group<1>/d'
+    faults $CHAPTER 1 deep --op matmul
+    broken $CHAPTER step1_producer_consumer.cu 's/wgmma_wait_group<1>/wgmma_wait_group<2>/'
+    faults $CHAPTER 1 deep --op matmul
+}
+
+@test "chapter 14: a copy of more bytes than are expected ends with both numbers" {
+    broken $CHAPTER step1_producer_consumer.cu 's/sizeof smem\.A_smem\[stage\] \+ sizeof/sizeof/'
+    faults $CHAPTER 1 several_tiles_bias --op matmul
+    assert_output --partial "32768 bytes expected, but the copies on their way bring 49152"
+}
+
+@test "chapter 14: barriers that TMA or the other block may not yet see are a fault" {
+    broken $CHAPTER step1_producer_consumer.cu '/fence_mbarrier_init/d'
+    faults $CHAPTER 1 tile --op matmul
+    broken $CHAPTER step2_cluster_multicast.cu '/fence_mbarrier_init/d'
+    faults $CHAPTER 2 tile --op matmul
+    broken $CHAPTER step2_cluster_multicast.cu '/^    cluster_sync_relaxed\(\);$/d'
+    faults $CHAPTER 2 tile --op matmul
+}
+
+@test "chapter 14: accumulators stored before their products are done, or without wgmma.fence, are a fault" {
+    broken $CHAPTER step1_producer_consumer.cu '/wgmma_wait_group<0>/d'
+    faults $CHAPTER 1 several_tiles_bias --op matmul
+    broken $CHAPTER step1_producer_consumer.cu '/ wgmma_fence\(\);/d'
+    faults $CHAPTER 1 several_tiles_bias --op matmul
+    assert_output --partial "wgmma.fence"
+}
+
+@test "chapter 14: more registers than the block has end with who waits for them" {
+    broken $CHAPTER step1_producer_consumer.cu 's/CONSUMER_REGS = 232/CONSUMER_REGS = 240/; /^static_assert\(PRODUCER_REGS/,/;$/d; /^constexpr int LAUNCH_REGS/d'
+    faults $CHAPTER 1 several_tiles_bias --op matmul
+    assert_output --partial "waits for 240 registers a thread, where it has 168"
+}
+
+@test "chapter 14: a block that leaves while its cluster can still reach it is a fault" {
+    broken $CHAPTER step2_cluster_multicast.cu '/cluster_sync_relaxed.*have all come/d'
+    faults $CHAPTER 2 several_tiles_bias --op matmul
+}
+
+@test "chapter 14: a TMA store of what it may not see, or of what is overwritten or gone, is a fault" {
+    broken $CHAPTER step4_tma_store.cu '/^        fence_proxy_async/d'
+    faults $CHAPTER 4 tile --op matmul
+    assert_output --partial "fence.proxy.async"
+    broken $CHAPTER step4_tma_store.cu '/wait_group_read<1>/d'
+    faults $CHAPTER 4 tile --op matmul
+    broken $CHAPTER step4_tma_store.cu '/wait_group_read<0>/d'
+    faults $CHAPTER 4 tile --op matmul
+}
+
+@test "chapter 14: ping-pong without turns, or with a turn given too early, is stopped" {
+    several_rounds
+    broken $CHAPTER step5_ping_pong.cu '/mbarrier_wait\(&smem\.turn/d'
+    faults $CHAPTER 5 plain --op matmul --golden "$GOLDEN"
+    broken $CHAPTER step5_ping_pong.cu 's/^    if \(tid == 0\) mbarrier_arrive\(next_turn\);//; s/^    int last_stage = 0;/&\n    if (tid == 0) mbarrier_arrive(next_turn);/'
+    faults $CHAPTER 5 plain --op matmul --golden "$GOLDEN"
+}
+
+@test "chapter 14: ping-pong that forgets the other consumer's stages is stopped" {
+    several_rounds
+    broken $CHAPTER step5_ping_pong.cu '/the other consumer.s tile/d'
+    fails $CHAPTER 5 plain --op matmul --golden "$GOLDEN"
+}
+
+# The blocks in reverse order: those that wait start before those they wait for.
+@test "chapter 14: stream-K that does not wait for the other clusters' sums is wrong" {
+    stream_k
+    broken $CHAPTER step6_stream_k.cu 's/schedule\.clusters - 1 - //; s/while \(!ld_acquire_gpu/if (!ld_acquire_gpu/'
+    wrong $CHAPTER 6 plain --op matmul --golden "$GOLDEN"
+}
+
+@test "chapter 14: stream-K that leaves its flags set is wrong from the second launch on" {
+    local seed
+    stream_k
+    broken $CHAPTER step6_stream_k.cu 's/schedule\.clusters - 1 - //; /partial_ready\[block\] = 0/d'
+    for seed in 0 1 2 3; do
+        run -1 "$SIMGPU" --seed $seed "$BROKEN" --op matmul --step 6 --golden "$GOLDEN"
+        assert_line --regexp '^  6 stream_k +bias .* right '
+        assert_line "$CHAPTER: WRONG in 2 of 3 runs"
+    done
+}
+
+@test "chapter 14: split k that does not wait for the other half's sums, or for room for them, fails" {
+    split_k
+    broken $CHAPTER step6_stream_k.cu '/mbarrier_wait_cluster\(&smem\.sums_full/d'
+    fails $CHAPTER 6 plain --op matmul --golden "$GOLDEN"
+    broken $CHAPTER step6_stream_k.cu '/mbarrier_wait\(&smem\.sums_empty/d'
+    fails $CHAPTER 6 plain --op matmul --golden "$GOLDEN"
+}
