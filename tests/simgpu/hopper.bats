@@ -27,7 +27,7 @@ broken() {
     for part in "${@:3}"; do assert_output --partial "$part"; done
 }
 
-@test "simgpu: clusters: ranks, barrier.cluster, distributed shared memory, remote mbarriers, occupancy" {
+@test "simgpu: clusters: ranks, barrier.cluster, distributed shared memory, remote mbarriers, st.async, occupancy" {
     checks clusters
     shuffled clusters
 }

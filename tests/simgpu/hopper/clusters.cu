@@ -1,4 +1,4 @@
-// Clusters: ranks, barrier.cluster, distributed shared memory, remote mbarriers, occupancy. Passes on a GPU too.
+// Clusters: ranks, barrier.cluster, distributed shared memory, remote mbarriers, st.async, occupancy. Passes on a GPU too.
 #include "../check.h"
 
 __device__ static u32 smem_addr(const void *p)
@@ -178,6 +178,67 @@ static void test_remote(u32 *device)
     for (u32 b = 0; b < 8; b++) check(b, out[b], 7 + b % CLUSTER);
 }
 
+// ---- st.async ---------------------------------------------------------------------------------------------------------------
+
+// Every thread sends 28 bytes to the next block of the cluster, in all widths; the mbarrier there counts them.
+__global__ void __cluster_dims__(CLUSTER, 1, 1) stores_async(u32 *out)
+{
+    __shared__ __align__(8) u64 bar;
+    __shared__ __align__(16) u32 four[64][4];
+    __shared__ u64 one[64];
+    __shared__ float last[64];
+    const u32 t = threadIdx.x, rank = special(0), to = (rank + 1) % CLUSTER, from = 100 * rank + t;
+    if (t == 0) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(smem_addr(&bar)) : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_addr(&bar)),
+                     "r"(64 * 28u)
+                     : "memory");
+    }
+    cluster_sync();
+    const u32 there = mapa(smem_addr(&bar), to);
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.u32 [%0], {%1, %2, %3, %4}, [%5];" ::
+            "r"(mapa(smem_addr(four[t]), to)),
+        "r"(from), "r"(from + 1), "r"(from + 2), "r"(from + 3), "r"(there)
+        : "memory");
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(
+                     mapa(smem_addr(&one[t]), to)),
+                 "l"((u64)from << 32 | 5), "r"(there)
+                 : "memory");
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(
+                     mapa(smem_addr(&last[t]), to)),
+                 "f"((float)from), "r"(there)
+                 : "memory");
+    asm volatile(
+        "{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0; @!p bra again; }" ::"r"(
+            smem_addr(&bar))
+        : "memory");
+    u32 *o = out + 7 * (64 * blockIdx.x + t);
+    for (int i = 0; i < 4; i++) o[i] = four[t][i];
+    o[4] = (u32)one[t];
+    o[5] = (u32)(one[t] >> 32);
+    o[6] = (u32)last[t];
+    cluster_sync();
+}
+
+static void test_stores_async(u32 *device)
+{
+    static u32 out[8 * 64 * 7];
+    stores_async<<<8, 64>>>(device);
+    if (!launched("stores_async")) return;
+    CUDA_CHECK(cudaMemcpy(out, device, sizeof out, cudaMemcpyDeviceToHost));
+    check_begin("stores_async");
+    for (u32 b = 0; b < 8; b++)
+        for (u32 t = 0; t < 64; t++) {
+            const u32 *o = out + 7 * (64 * b + t), from = 100 * ((b + CLUSTER - 1) % CLUSTER) + t;
+            for (u32 i = 0; i < 4; i++) check(b * 64 + t, o[i], from + i);
+            check(b * 64 + t, o[4], 5);
+            check(b * 64 + t, o[5], from);
+            check(b * 64 + t, o[6], from);
+        }
+}
+
 int main()
 {
     u32 *device;
@@ -185,5 +246,6 @@ int main()
     test_ranks(device);
     test_distributed(device);
     test_remote(device);
+    test_stores_async(device);
     return check_end("clusters");
 }
