@@ -2,7 +2,7 @@
 #include "../../common/matmul.h"
 
 matmul_16bit hopper_producer_consumer, hopper_cluster_multicast, hopper_persistent, hopper_tma_store,
-    hopper_ping_pong, hopper_stream_k;
+    hopper_ping_pong, hopper_stream_k, hopper_few_rows;
 
 static const struct chapter operations[] = {
     {
@@ -19,6 +19,7 @@ static const struct chapter operations[] = {
                 MATMUL_16BIT_STEP("tma_store", hopper_tma_store),
                 MATMUL_16BIT_STEP("ping_pong", hopper_ping_pong),
                 MATMUL_16BIT_STEP("stream_k", hopper_stream_k),
+                MATMUL_16BIT_STEP("few_rows", hopper_few_rows),
             },
         .baseline = {.name = "cuBLAS bf16", .launch = matmul_cublas_16bit},
         .check_shape = matmul_check_16bit_rows,
@@ -44,6 +45,7 @@ static const struct chapter operations[] = {
                 MATMUL_F32_OUT_STEP("tma_store_f32", hopper_tma_store),
                 MATMUL_F32_OUT_STEP("ping_pong_f32", hopper_ping_pong),
                 MATMUL_F32_OUT_STEP("stream_k_f32", hopper_stream_k),
+                MATMUL_F32_OUT_STEP("few_rows_f32", hopper_few_rows),
             },
         .baseline = {.name = "cuBLAS bf16 to fp32", .launch = matmul_cublas_f32_out},
         .check_shape = matmul_check_16bit_rows,

@@ -12,15 +12,7 @@
 // when a cluster ends a tile's first part, its other parts, the first thing their clusters did, have long been there. A
 // cluster waits for clusters of lower block numbers only; those have started when it has.
 //
-// And where C has at most 128 rows, there is one row of tiles, and the bytes of B take longer than the products. There a
-// cluster is four blocks: two side by side share A, and two others make the other steps of k. Each gives one consumer's sums
-// to the block with the same tile, through its shared memory, and stores the other consumer's.
-//
-//      steps of k    tile n     tile n + 1
-//      0, 2, 4 ...   block 0    block 1       share A
-//      1, 3, 5 ...   block 2    block 3       share A
-//
-// Grows from: step 5. New instructions: st.async, griddepcontrol. Shared memory: 229,376 bytes. Global memory: 64 KB a
+// Grows from: step 5. New instructions: griddepcontrol. Shared memory: 229,376 bytes. Global memory: 64 KB a
 // block. The flags in it are shared by all launches: two of this kernel must not overlap (one stream keeps them apart).
 #include "../../common/matmul_types.cuh"
 #include "../../common/mbarrier.cuh"
@@ -38,7 +30,7 @@ constexpr int MMA_K = 16;    // k of a wgmma
 constexpr int NUM_CONSUMERS = 2;                       // warpgroups that multiply, a tile each
 constexpr int NUM_THREADS = (1 + NUM_CONSUMERS) * 128; // warpgroup 0 is the producer
 constexpr int NUM_STAGES = 6;
-constexpr int SHARING = 2;      // neighbouring blocks of a cluster that share what they fetch
+constexpr int CLUSTER = 2;      // blocks, one above the other, that share their tiles of B
 constexpr int MAX_BLOCKS = 144; // of a Hopper GPU, one a multiprocessor; none has more
 constexpr int GROUP_M = 4;      // rows of cluster tiles that clusters of neighbouring numbers share
 constexpr int ROW_BYTES = BLOCK_K * 2;
@@ -53,9 +45,6 @@ static_assert(PRODUCER_REGS + NUM_CONSUMERS * CONSUMER_REGS <= (1 + NUM_CONSUMER
 constexpr int STORE_ROWS = 16;       // rows of C a warp stores, those it has in its accumulators
 constexpr int STORE_ROW_BYTES = 128; // of each of them at a time
 
-template <bool SPLIT_K>
-constexpr int CLUSTER_BLOCKS = SPLIT_K ? 2 * SHARING : SHARING;
-
 template <typename T>
 struct SharedStorage {
     T A_smem[NUM_STAGES][BLOCK_M][BLOCK_K];                          // (stage, m, k), 16,384 bytes a stage
@@ -64,8 +53,6 @@ struct SharedStorage {
     uint64_t full[NUM_STAGES];                                       // the stage's tiles have landed
     uint64_t empty[NUM_STAGES];   // the tile's consumer in every block is done with them
     uint64_t turn[NUM_CONSUMERS]; // this consumer's tile is next in the ring
-    uint64_t sums_full;           // split k: C_smem has the other block's sums
-    uint64_t sums_empty;          // split k: the other block's C_smem may be written
 };
 
 // What a block hands to the cluster that has the rest of its tile: the accumulators as they lie in the registers, and
@@ -73,57 +60,41 @@ struct SharedStorage {
 static __device__ float4 partial_sums[MAX_BLOCKS][BLOCK_M * BLOCK_N / 4];
 static __device__ unsigned partial_ready[MAX_BLOCKS];
 
-// Split k: every second step of a tile; the cluster's other two blocks make the others. So both read the same lines of
-// memory at about the same time.
-static __device__ void halve(Segment &segment, int half)
-{
-    segment.k_begin += half;
-    segment.k_step = 2;
-}
-
-// Where this block's tile is in a cluster tile. The numbers walk down GROUP_M tiles, then one to the
-// right, and so on to the edge before the next GROUP_M.
-template <bool SPLIT_K>
+// Where this block's part of a cluster tile is. The numbers walk down GROUP_M tiles, then one to the right, and so on to the
+// edge before the next GROUP_M.
 static __device__ void tile_origin(const Schedule &schedule, int tile, int rank, int &row, int &col)
 {
     const int group = tile / (GROUP_M * schedule.tiles_n);
     const int rows = min(GROUP_M, schedule.tiles_m - group * GROUP_M);
     const int in_group = tile - group * GROUP_M * schedule.tiles_n;
-    const int tile_m = group * GROUP_M + in_group % rows, tile_n = in_group / rows;
-    row = (SPLIT_K ? tile_m : tile_m * SHARING + rank) * BLOCK_M;
-    col = (SPLIT_K ? tile_n * SHARING + rank % SHARING : tile_n) * BLOCK_N;
+    row = ((group * GROUP_M + in_group % rows) * CLUSTER + rank) * BLOCK_M;
+    col = in_group / rows * BLOCK_N;
 }
 
-// Starts the copies of a tile into a stage: of the operand that is this block's own, and of its part of the other one for
-// the blocks that share it, B or, with k split, A. One thread does. The other part is counted here as well.
-template <bool SPLIT_K, typename T>
+// Starts the copies of a tile into a stage, and of this block's part of B for the whole cluster. One thread does. The other
+// parts of B come from the other blocks, and are counted here as well.
+template <typename T>
 static __device__ void load_tile(SharedStorage<T> &smem, const CUtensorMap &A_map, const CUtensorMap &B_map,
                                  int row, int col, int k, int stage, int rank)
 {
-    constexpr int PART = (SPLIT_K ? BLOCK_M : BLOCK_N) / SHARING;
-    const int part = rank % SHARING * PART;
-    const uint16_t sharing = ((1 << SHARING) - 1) << (rank - rank % SHARING);
+    constexpr int PART = BLOCK_N / CLUSTER;
     uint64_t *full = &smem.full[stage];
     mbarrier_arrive_expect_tx(full, sizeof smem.A_smem[stage] + sizeof smem.B_smem[stage]);
-    if (SPLIT_K) {
-        cp_async_bulk_tensor_2d(smem.B_smem[stage], B_map, full, k, col);
-        cp_async_bulk_tensor_2d_multicast(smem.A_smem[stage][part], A_map, full, k, row + part, sharing);
-    } else {
-        cp_async_bulk_tensor_2d(smem.A_smem[stage], A_map, full, k, row);
-        cp_async_bulk_tensor_2d_multicast(smem.B_smem[stage][part], B_map, full, k, col + part, sharing);
-    }
+    cp_async_bulk_tensor_2d(smem.A_smem[stage], A_map, full, k, row);
+    cp_async_bulk_tensor_2d_multicast(smem.B_smem[stage][rank * PART], B_map, full, k, col + rank * PART,
+                                      (1 << CLUSTER) - 1);
 }
 
-// Multiplies 64 HALVES rows of a tile: acc[i] are rows 64 i to 64 i + 63. A descriptor counts in units of 16 bytes.
-template <typename T, int HALVES>
-static __device__ void mma_tile(float (&acc)[HALVES][BLOCK_N / 2], const T *A_smem, const T *B_smem,
+// Multiplies a tile: acc[i] are rows 64 i to 64 i + 63. A descriptor counts in units of 16 bytes.
+template <typename T>
+static __device__ void mma_tile(float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2], const T *A_smem, const T *B_smem,
                                 bool accumulate)
 {
     const uint64_t A_desc = wgmma_descriptor(A_smem), B_desc = wgmma_descriptor(B_smem);
 #pragma unroll
     for (int slice = 0; slice < BLOCK_K / MMA_K; slice++)
 #pragma unroll
-        for (int i = 0; i < HALVES; i++)
+        for (int i = 0; i < BLOCK_M / MMA_M; i++)
             wgmma<BLOCK_N, T>(acc[i], A_desc + (i * MMA_M * ROW_BYTES + slice * MMA_K * 2) / 16,
                               B_desc + slice * MMA_K * 2 / 16, accumulate || slice > 0);
 }
@@ -230,7 +201,7 @@ static __device__ void take_partials(float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2],
     const Schedule &schedule = segments.schedule;
     const int tile_end = (segment.tile + 1) * schedule.k_tiles;
     for (int other = segments.cluster + 1; schedule.share_begin(other) < tile_end; other++) {
-        const int block = (schedule.clusters - 1 - other) * SHARING + rank;
+        const int block = (schedule.clusters - 1 - other) * CLUSTER + rank;
         if (tid == 0)
             while (!ld_acquire_gpu(&partial_ready[block])) {
             }
@@ -245,49 +216,20 @@ static __device__ void take_partials(float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2],
     }
 }
 
-// Split k: gives a warpgroup's sums to the same one of the other block, through that block's C_smem.
-template <typename T>
-static __device__ void give_half(const float (&acc)[BLOCK_N / 2], SharedStorage<T> &smem, uint32_t parity,
-                                 int other, int tid)
-{
-    const uint32_t sums_addr = mapa(smem_addr(smem.C_smem), other) + tid * 16;
-    const uint32_t full_addr = mapa(smem_addr(&smem.sums_full), other);
-    mbarrier_wait(&smem.sums_empty, parity ^ 1); // The stores of the other block have left its C_smem.
-#pragma unroll
-    for (int r = 0; r < BLOCK_N / 2; r += 4)
-        st_async(sums_addr + r / 4 * 128 * 16, make_float4(acc[r], acc[r + 1], acc[r + 2], acc[r + 3]),
-                 full_addr);
-}
-
-// Split k: adds the sums that the other block gave.
-template <typename T>
-static __device__ void take_half(float (&acc)[BLOCK_N / 2], SharedStorage<T> &smem, uint32_t parity,
-                                 int barrier, int tid)
-{
-    static_assert(sizeof smem.C_smem == MMA_M * BLOCK_N * sizeof(float), "C_smem holds a warpgroup's sums");
-    const float4 *sums = reinterpret_cast<const float4 *>(smem.C_smem) + tid;
-    if (tid == 0) mbarrier_arrive_expect_tx(&smem.sums_full, sizeof smem.C_smem);
-    mbarrier_wait(&smem.sums_full, parity);
-#pragma unroll
-    for (int r = 0; r < BLOCK_N / 2; r += 4) add_four(&acc[r], sums[r / 4 * 128]);
-    named_barrier_sync(barrier, 128); // Everyone has read the sums: C_smem may be written.
-}
-
 // The producer, one thread: fills stage after stage, each as soon as it is empty. Nobody has used the stages of the first
 // round: a new barrier lets a wait for parity 1 pass.
-template <bool SPLIT_K, typename T>
+template <typename T>
 static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map, const CUtensorMap &B_map,
                                const Schedule &schedule, int rank)
 {
     PipelineState<NUM_STAGES> state;
-    Segments segments(schedule, CLUSTER_BLOCKS<SPLIT_K>);
+    Segments segments(schedule, CLUSTER);
     for (Segment segment; segments.next(segment);) {
         int row, col;
-        tile_origin<SPLIT_K>(schedule, segment.tile, rank, row, col);
-        if (SPLIT_K) halve(segment, rank / SHARING);
-        for (int k = segment.k_begin; k < segment.k_end; k += segment.k_step) {
+        tile_origin(schedule, segment.tile, rank, row, col);
+        for (int k = segment.k_begin; k < segment.k_end; k++) {
             mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
-            load_tile<SPLIT_K>(smem, A_map, B_map, row, col, k * BLOCK_K, state.stage, rank);
+            load_tile(smem, A_map, B_map, row, col, k * BLOCK_K, state.stage, rank);
             state.advance();
         }
     }
@@ -296,100 +238,73 @@ static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map,
 
 // A consumer warpgroup's products for so many steps. One group of wgmma is always running: a stage is given back when the
 // group after the one that reads it has been issued.
-template <bool SPLIT_K, typename T, int HALVES>
-static __device__ void multiply(float (&acc)[HALVES][BLOCK_N / 2], SharedStorage<T> &smem,
-                                PipelineState<NUM_STAGES> &state, int steps, uint64_t *next_turn, int row,
-                                int rank, int tid)
+template <typename T>
+static __device__ void multiply(float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2], SharedStorage<T> &smem,
+                                PipelineState<NUM_STAGES> &state, int steps, uint64_t *next_turn, int tid)
 {
-    // The blocks that fill the stage.
-    const auto release = [&](int stage) {
-        if (tid < SHARING) mbarrier_arrive_cluster(&smem.empty[stage], rank - rank % SHARING + tid);
-    };
-    const auto touch = [&]() {
-#pragma unroll
-        for (int i = 0; i < HALVES; i++) wgmma_touch(acc[i]);
-    };
     int last_stage = 0;
     for (int k = 0; k < steps; k++) {
         mbarrier_wait(&smem.full[state.stage], state.parity);
-        touch();
+        wgmma_touch(acc[0]);
+        wgmma_touch(acc[1]);
         wgmma_fence();
-        mma_tile(acc, smem.A_smem[state.stage][row], smem.B_smem[state.stage][0], k > 0);
+        mma_tile(acc, smem.A_smem[state.stage][0], smem.B_smem[state.stage][0], k > 0);
         wgmma_commit_group();
         wgmma_wait_group<1>(); // The products of the tile before are done.
-        if (k > 0) release(last_stage);
+        if (k > 0 && tid < CLUSTER) mbarrier_arrive_cluster(&smem.empty[last_stage], tid);
         last_stage = state.stage;
         state.advance();
     }
-    if (!SPLIT_K && tid == 0) mbarrier_arrive(next_turn);
+    if (tid == 0) mbarrier_arrive(next_turn);
     wgmma_wait_group<0>();
-    touch();
-    release(last_stage);
+    wgmma_touch(acc[0]);
+    wgmma_touch(acc[1]);
+    if (tid < CLUSTER) mbarrier_arrive_cluster(&smem.empty[last_stage], tid);
 }
 
-// A consumer warpgroup. The two take turns; with k split, both have 64 rows of every tile.
-template <bool SPLIT_K, typename T, typename TC>
+// A consumer warpgroup. The two take turns.
+template <typename T, typename TC>
 static __device__ void consume(SharedStorage<T> &smem, const CUtensorMap &C_map, const T *bias,
                                bool tma_store, TC *C, int M, int N, const Schedule &schedule, int rank,
                                int consumer, int tid)
 {
     const int barrier = 1 + consumer; // 0 is __syncthreads
     const int warp = tid / 32, lane = tid % 32;
-    const auto store = [&](const float(&half)[BLOCK_N / 2], int row, int col) {
-        if (tma_store)
-            store_tile_tma<T, TC>(smem.C_smem[consumer * 4 + warp], C_map, bias, half,
-                                  row + warp * STORE_ROWS, col, N, lane);
-        else
-            store_tile(C, bias, half, row, col, M, N, tid);
-    };
-
     PipelineState<NUM_STAGES> state;
     uint32_t turn_parity = consumer == 0; // The first turn is consumer 0's: it passes.
-    uint32_t sums_parity = 0;
-    Segments segments(schedule, CLUSTER_BLOCKS<SPLIT_K>);
+    Segments segments(schedule, CLUSTER);
     Segment segment;
     for (int n = 0; segments.next(segment); n++) {
-        if (SPLIT_K) halve(segment, rank / SHARING);
-        if (!SPLIT_K && n % NUM_CONSUMERS != consumer) {
+        if (n % NUM_CONSUMERS != consumer) {
             state.advance(segment.steps()); // the other consumer's segment
             continue;
         }
-        if (!SPLIT_K) mbarrier_wait(&smem.turn[consumer], turn_parity);
+        mbarrier_wait(&smem.turn[consumer], turn_parity);
         turn_parity ^= 1;
-        const int first_row = SPLIT_K ? consumer * MMA_M : 0;
-        float acc[SPLIT_K ? 1 : BLOCK_M / MMA_M][BLOCK_N / 2];
-        multiply<SPLIT_K>(acc, smem, state, segment.steps(), &smem.turn[1 - consumer], first_row, rank, tid);
-
-        int row, col;
-        tile_origin<SPLIT_K>(schedule, segment.tile, rank, row, col);
-        if constexpr (SPLIT_K) {
-            const int other = rank ^ SHARING; // has the other half of k
-            if (consumer != rank / SHARING) {
-                give_half(acc[0], smem, sums_parity, other, tid);
-            } else {
-                take_half(acc[0], smem, sums_parity, barrier, tid);
-                store(acc[0], row + first_row, col);
-                if (lane == 0) {
-                    cp_async_bulk_wait_group_read<0>(); // This warp's part of C_smem has left.
-                    mbarrier_arrive_cluster(&smem.sums_empty, other);
-                }
-            }
-            sums_parity ^= 1;
-        } else if (segment.k_begin > 0) {
+        float acc[BLOCK_M / MMA_M][BLOCK_N / 2];
+        multiply(acc, smem, state, segment.steps(), &smem.turn[1 - consumer], tid);
+        if (segment.k_begin > 0) {
             give_partial(acc, barrier, tid);
-        } else {
-            if (segment.k_end < schedule.k_tiles) take_partials(acc, segments, segment, rank, barrier, tid);
-#pragma unroll
-            for (int i = 0; i < BLOCK_M / MMA_M; i++) store(acc[i], row + i * MMA_M, col);
+            continue;
         }
+        if (segment.k_end < schedule.k_tiles) take_partials(acc, segments, segment, rank, barrier, tid);
+        int row, col;
+        tile_origin(schedule, segment.tile, rank, row, col);
+#pragma unroll
+        for (int i = 0; i < BLOCK_M / MMA_M; i++)
+            if (tma_store)
+                store_tile_tma<T, TC>(smem.C_smem[consumer * 4 + warp], C_map, bias, acc[i],
+                                      row + i * MMA_M + warp * STORE_ROWS, col, N, lane);
+            else
+                store_tile(C, bias, acc[i], row + i * MMA_M, col, M, N, tid);
     }
     if (lane == 0) cp_async_bulk_wait_group_read<0>(); // C_smem must outlive its readers.
 }
 
-template <typename T, typename TC, bool SPLIT_K>
+template <typename T, typename TC>
 __global__ void __launch_bounds__(NUM_THREADS, 1) hopper_stream_k_kernel(
-    const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M, BLOCK_K), or half of it if shared
-    const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N, BLOCK_K), or half of it if shared
+    const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M, BLOCK_K)
+    const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N / CLUSTER, BLOCK_K)
     const __grid_constant__ CUtensorMap C_map, // (M, N), boxes (16, 128 bytes)
     const T *bias,                             // (N) or NULL
     bool tma_store,                            // C's rows are multiples of 16 bytes
@@ -408,11 +323,9 @@ __global__ void __launch_bounds__(NUM_THREADS, 1) hopper_stream_k_kernel(
         prefetch_tensormap(B_map);
         for (int stage = 0; stage < NUM_STAGES; stage++) {
             mbarrier_init(&smem.full[stage], 1); // the producer's arrival, and the bytes it expects
-            mbarrier_init(&smem.empty[stage], SPLIT_K ? SHARING * NUM_CONSUMERS : SHARING);
+            mbarrier_init(&smem.empty[stage], CLUSTER);
         }
         for (int consumer = 0; consumer < NUM_CONSUMERS; consumer++) mbarrier_init(&smem.turn[consumer], 1);
-        mbarrier_init(&smem.sums_full, 1);  // the receiver's arrival, and the bytes it expects
-        mbarrier_init(&smem.sums_empty, 4); // a thread of each warp
         fence_mbarrier_init();
     }
     cluster_sync_relaxed();
@@ -420,27 +333,25 @@ __global__ void __launch_bounds__(NUM_THREADS, 1) hopper_stream_k_kernel(
 
     if (warpgroup == 0) {
         setmaxnreg_dec<PRODUCER_REGS>();
-        if (tid == 0) produce<SPLIT_K>(smem, A_map, B_map, schedule, rank);
+        if (tid == 0) produce(smem, A_map, B_map, schedule, rank);
     } else {
         setmaxnreg_inc<CONSUMER_REGS>();
-        consume<SPLIT_K>(smem, C_map, bias, tma_store, C, M, N, schedule, rank, warpgroup - 1, tid);
+        consume(smem, C_map, bias, tma_store, C, M, N, schedule, rank, warpgroup - 1, tid);
     }
     cluster_sync_relaxed(); // The other block's copies and arrivals have all come.
 }
 
-template <bool SPLIT_K, typename T, typename TC>
+template <typename T, typename TC>
 static cudaError_t launch(const T *A, const T *B, const T *bias, TC *C, int M, int N, int K,
                           cudaStream_t stream)
 {
     CUtensorMap A_map, B_map, C_map = {};
     const bool tma_store = (size_t)N * sizeof(TC) % 16 == 0 && (uintptr_t)C % 16 == 0;
     constexpr int smem_bytes = sizeof(SharedStorage<T>);
-    const auto kernel = hopper_stream_k_kernel<T, TC, SPLIT_K>;
-    cudaError_t error = tensor_map_matrix(&A_map, tensor_map_type<T>(), A, M, K,
-                                          SPLIT_K ? BLOCK_M / SHARING : BLOCK_M, BLOCK_K);
+    const auto kernel = hopper_stream_k_kernel<T, TC>;
+    cudaError_t error = tensor_map_matrix(&A_map, tensor_map_type<T>(), A, M, K, BLOCK_M, BLOCK_K);
     if (error == cudaSuccess)
-        error = tensor_map_matrix(&B_map, tensor_map_type<T>(), B, N, K,
-                                  SPLIT_K ? BLOCK_N : BLOCK_N / SHARING, BLOCK_K);
+        error = tensor_map_matrix(&B_map, tensor_map_type<T>(), B, N, K, BLOCK_N / CLUSTER, BLOCK_K);
     if (error == cudaSuccess && tma_store)
         error = tensor_map_matrix(&C_map, tensor_map_type<TC>(), C, M, N, STORE_ROWS,
                                   STORE_ROW_BYTES / sizeof(TC));
@@ -450,29 +361,29 @@ static cudaError_t launch(const T *A, const T *B, const T *bias, TC *C, int M, i
 
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim = {CLUSTER_BLOCKS<SPLIT_K>, 1, 1};
+    attributes[0].val.clusterDim = {CLUSTER, 1, 1};
     attributes[1].id =
         cudaLaunchAttributeProgrammaticStreamSerialization; // griddepcontrol.wait waits, not the launch
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(CLUSTER_BLOCKS<SPLIT_K>);
+    config.gridDim = dim3(CLUSTER);
     config.blockDim = dim3(NUM_THREADS);
     config.dynamicSmemBytes = smem_bytes;
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = 2;
-    static int clusters; // that fit the GPU, asked for once; clusters of four leave some multiprocessors out
+    static int clusters; // that fit the GPU, asked for once
     if (clusters == 0) error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
     if (error != cudaSuccess) return error;
     if (clusters == 0) return cudaErrorLaunchOutOfResources;
 
     Schedule schedule;
-    const int tiles_m = (M - 1) / (SPLIT_K ? BLOCK_M : SHARING * BLOCK_M) + 1;
-    const int tiles_n = (N - 1) / (SPLIT_K ? SHARING * BLOCK_N : BLOCK_N) + 1;
-    if (!make_schedule(schedule, tiles_m, tiles_n, (K - 1) / BLOCK_K + 1, !SPLIT_K,
-                       min(clusters, MAX_BLOCKS / CLUSTER_BLOCKS<SPLIT_K>)))
+    const int tiles_m = (M - 1) / (CLUSTER * BLOCK_M) + 1;
+    const int tiles_n = (N - 1) / BLOCK_N + 1;
+    if (!make_schedule(schedule, tiles_m, tiles_n, (K - 1) / BLOCK_K + 1,
+                       min(clusters, MAX_BLOCKS / CLUSTER)))
         return cudaErrorInvalidConfiguration;
-    config.gridDim = dim3(schedule.clusters * CLUSTER_BLOCKS<SPLIT_K>);
+    config.gridDim = dim3(schedule.clusters * CLUSTER);
     return cudaLaunchKernelEx(&config, kernel, A_map, B_map, C_map, bias, tma_store, C, M, N, schedule);
 }
 
@@ -480,11 +391,9 @@ extern "C" cudaError_t hopper_stream_k(const void *A, const void *B, const void 
                                        int K, bool f16, bool f32_out, cudaStream_t stream)
 {
     if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0 || K % 8 != 0) return cudaErrorInvalidValue;
-    const bool split_k = M <= BLOCK_M && K > BLOCK_K; // a row of tiles, and two halves of k
     return with_matmul_types(f16, f32_out, [&](auto t, auto tc) {
         using T = decltype(t);
         using TC = decltype(tc);
-        const auto run = split_k ? launch<true, T, TC> : launch<false, T, TC>;
-        return run((const T *)A, (const T *)B, (const T *)bias, (TC *)C, M, N, K, stream);
+        return launch((const T *)A, (const T *)B, (const T *)bias, (TC *)C, M, N, K, stream);
     });
 }

@@ -16,10 +16,9 @@ struct Schedule {
     __device__ int share_begin(int cluster) const { return cluster * share + min(cluster, longer); }
 };
 
-// Divides the tiles among at most `clusters` clusters; it cuts some if it may and if that is less work. Returns false when
+// Divides the tiles among at most `clusters` clusters; it cuts some if that is less work. Returns false when
 // there are too many tiles.
-static bool make_schedule(Schedule &schedule, int tiles_m, int tiles_n, int k_tiles, bool may_cut,
-                          int clusters)
+static bool make_schedule(Schedule &schedule, int tiles_m, int tiles_n, int k_tiles, int clusters)
 {
     constexpr int HAND_OVER = 24; // steps that take as long as giving and taking sums, as measured on an H200
     const long long tiles = (long long)tiles_m * tiles_n;
@@ -30,7 +29,7 @@ static bool make_schedule(Schedule &schedule, int tiles_m, int tiles_n, int k_ti
     const long long cut = (tiles * k_tiles - 1) / clusters + 1 + HAND_OVER;
     const long long split_tiles = tiles < clusters ? tiles : tiles % clusters + clusters;
     const long long steps = split_tiles * k_tiles;
-    if (!may_cut || cut >= whole || steps > INT32_MAX) return true;
+    if (cut >= whole || steps > INT32_MAX) return true;
     // With few tiles, not so many clusters that a share takes less time than handing it over.
     schedule.split_tiles = (int)split_tiles;
     schedule.clusters = (int)min((long long)clusters, steps / HAND_OVER);
@@ -39,11 +38,11 @@ static bool make_schedule(Schedule &schedule, int tiles_m, int tiles_n, int k_ti
     return true;
 }
 
-// A part of a tile, or all of it: steps k_begin, k_begin + k_step ... below k_end.
+// A part of a tile, or all of it: steps k_begin to k_end - 1.
 struct Segment {
-    int tile, k_begin, k_end, k_step;
+    int tile, k_begin, k_end;
 
-    __device__ int steps() const { return (k_end - k_begin + k_step - 1) / k_step; }
+    __device__ int steps() const { return k_end - k_begin; }
 };
 
 // Walks over a cluster's segments: its share of the tiles that are cut, then whole tiles.
@@ -65,11 +64,11 @@ struct Segments {
         const int k_tiles = schedule.k_tiles;
         if (at < end) {
             const int k_begin = at % k_tiles;
-            segment = {at / k_tiles, k_begin, min(k_tiles, k_begin + end - at), 1};
+            segment = {at / k_tiles, k_begin, min(k_tiles, k_begin + end - at)};
             at += segment.steps();
             return true;
         }
-        segment = {next_tile, 0, k_tiles, 1};
+        segment = {next_tile, 0, k_tiles};
         next_tile += schedule.clusters;
         return segment.tile < schedule.tiles_m * schedule.tiles_n;
     }
