@@ -10,19 +10,12 @@
 #include <type_traits>
 
 #include "ptx.cuh"
+#include "wgmma_descriptor.cuh"
 
-// Asynchronous warpgroup level matrix shared memory layout, matrix descriptor: a tile with rows of 128 bytes (64 k of 16
-// bits) that begins at a multiple of 1024 bytes, swizzled by 128 bytes, as TMA writes it. The next 16 k begin 32 bytes,
-// + 2 in the descriptor, further: the swizzle is applied to the address of each element, not to the tile.
-//
-//      bit   63 62 | 61 .. 52 | 51 .. 49    | 45 .. 32        | 29 .. 16       | 13 .. 0
-//            1     |          | 0           | 64              | 1              | start / 16
-//            128 B |          | base offset | 8 rows on, / 16 | unused, by     |
-//            swizzle                        | (1024 bytes)    | convention 1   |
+// The matrix descriptor of a tile with rows of 128 bytes that begins at a multiple of 1024 bytes, swizzled by 128 bytes.
 __device__ inline uint64_t wgmma_descriptor(const void *tile_smem)
 {
-    return (uint64_t)1 << 62 | (uint64_t)(1024 / 16) << 32 | (uint64_t)1 << 16 |
-           (smem_addr(tile_smem) & 0x3ffff) >> 4;
+    return wgmma_descriptor_bits(smem_addr(tile_smem));
 }
 
 // wgmma.fence: the accumulators' values, written by ordinary instructions until now, are there for wgmma.

@@ -41,6 +41,31 @@ setup() {
     done
 }
 
+# What is drawn in the first block of the note's section 3, without the lines that stand for others.
+drawing() {
+    sed -n '/^## 3/,/^## 4/p' "$1" | awk '/^```/ { if (inside++) exit; next } inside && !/^ *…$/ { sub(/ +$/, ""); print }'
+}
+
+@test "docs: what notes 4 and 13 draw is what tools/banks.c and tools/descriptor.c print" {
+    local line tool printed=$BATS_TEST_TMPDIR/printed drawn=$BATS_TEST_TMPDIR/drawn
+    for tool in banks descriptor; do
+        cc -o "$BATS_TEST_TMPDIR/$tool" "tools/$tool.c"
+        "$BATS_TEST_TMPDIR/$tool" | sed 's/ *$//' > "$printed.$tool"
+    done
+    drawing notes/04_swizzled_smem.md > "$drawn"
+    assert [ "$(wc -l < "$drawn")" -gt 10 ]
+    while IFS= read -r line; do
+        grep -qxF -- "$line" "$printed.banks" || fail "banks does not print: $line"
+    done < "$drawn"
+    drawing notes/13_tma_wgmma_matmul.md | diff - "$printed.descriptor"
+}
+
+@test "docs: a tile that is not at a multiple of 1024 has no descriptor to draw" {
+    cc -o "$BATS_TEST_TMPDIR/descriptor" tools/descriptor.c
+    run -2 "$BATS_TEST_TMPDIR/descriptor" 100
+    assert_output --partial "a multiple of 1024"
+}
+
 @test "docs: nothing committed names a path of the machine it was written on" {
     run grep -rnsE '(^|[^a-z])/(work|farm|root)/' --include='*' README.md Makefile .ci notes chapters common reference tests tools \
         --exclude=docs.bats

@@ -1,0 +1,25 @@
+// The bits of wgmma's matrix descriptor. Plain C: kernels use it, and so does whatever draws or checks it.
+#pragma once
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define DESCRIPTOR_FUNCTION __host__ __device__ static inline
+#else
+#define DESCRIPTOR_FUNCTION static inline
+#endif
+
+// Asynchronous warpgroup level matrix shared memory layout, matrix descriptor: a tile with rows of 128 bytes (64 k of 16
+// bits) that begins at shared address tile_addr, a multiple of 1024 bytes, swizzled by 128 bytes, as TMA writes it. The next
+// 16 k begin 32 bytes, + 2 in the descriptor, further: the swizzle is applied to the address of each element, not to the
+// tile. tools/descriptor.c draws it.
+//
+//      bit   63 62 | 61 .. 52 | 51 .. 49    | 45 .. 32        | 29 .. 16       | 13 .. 0
+//            1     |          | 0           | 64              | 1              | start / 16
+//            128 B |          | base offset | 8 rows on, / 16 | unused, by     |
+//            swizzle                        | (1024 bytes)    | convention 1   |
+DESCRIPTOR_FUNCTION uint64_t wgmma_descriptor_bits(uint32_t tile_addr)
+{
+    return (uint64_t)1 << 62 | (uint64_t)(1024 / 16) << 32 | (uint64_t)1 << 16 | (tile_addr & 0x3ffff) >> 4;
+}
+
+#undef DESCRIPTOR_FUNCTION
