@@ -59,6 +59,32 @@ for off in 1, 2:
     caught = np.mean(np.abs(wrong - C) > tolerance); print(off, caught); assert caught > (0.9, 0.99)[off - 1]'
 }
 
+@test "reference: for Hopper's matmul, C rounded to bf16 or f16 is within the bound, and two units off is outside it" {
+    run -0 python 'import matmul_16bit, ml_dtypes
+rng = np.random.default_rng(7)
+for dtype, t in ("bf16", ml_dtypes.bfloat16), ("f16", np.float16):
+    A, B = (rng.standard_normal((60, 64)).astype(t) for _ in "AB")
+    bias = rng.standard_normal(60).astype(t)
+    C, tolerance = matmul_16bit.Matmul(f32_out=False).outputs({"A": A, "B": B, "bias": bias}, dtype)["C"]
+    np.testing.assert_allclose(C, A.astype(float) @ B.astype(float).T + bias.astype(float), rtol=1e-12, atol=1e-13)
+    right = C.astype(t)
+    assert np.all(np.abs(right.astype(float) - C) <= tolerance)
+    for off in 1, 2:
+        wrong = (right.view(np.uint16) + off).astype(np.uint16).view(t).astype(float)
+        caught = np.mean(np.abs(wrong - C) > tolerance); print(dtype, off, caught); assert caught > (0.8, 0.97)[off - 1]'
+}
+
+@test "reference: for Hopper's matmul with C in fp32, one k left out is outside the bound for 9 of 10 elements" {
+    run -0 python 'import matmul_16bit, ml_dtypes
+rng = np.random.default_rng(8)
+for dtype, t in ("bf16", ml_dtypes.bfloat16), ("f16", np.float16):
+    A, B = (rng.standard_normal((50, 256)).astype(t) for _ in "AB")
+    C, tolerance = matmul_16bit.Matmul(f32_out=True).outputs({"A": A, "B": B}, dtype)["C"]
+    assert np.all(np.abs(C.astype(np.float32) - C) <= tolerance)
+    wrong = C - np.outer(A[:, -1].astype(float), B[:, -1].astype(float))
+    caught = np.mean(np.abs(wrong - C) > tolerance); print(dtype, caught); assert caught > 0.9'
+}
+
 @test "reference: the tensor-core bound covers the accumulation measured on an H200, and Ampere's" {
     run -0 python 'import matmul, bounds, ml_dtypes
 def fused(addends, F):
