@@ -107,6 +107,11 @@ static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map,
         load_tile(smem, A_map, B_map, row, col, k * BLOCK_K, state.stage, rank);
         state.advance();
     }
+    // Every stage is empty again: the other blocks have arrived here for the last time, and this one may leave.
+    for (int n = 0; n < NUM_STAGES; n++) {
+        mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
+        state.advance();
+    }
 }
 
 // A consumer warpgroup's products. One group of wgmma is always running: a stage is given back when the group after the one
@@ -130,6 +135,7 @@ static __device__ void consume(float (&acc)[BLOCK_N / 2], SharedStorage<T> &smem
     }
     wgmma_wait_group<0>();
     wgmma_touch(acc);
+    if (tid < CLUSTER) mbarrier_arrive_cluster(&smem.empty[last_stage], tid);
 }
 
 template <typename T, typename TC>

@@ -136,6 +136,11 @@ static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map,
             state.advance();
         }
     }
+    // Every stage is empty again: the other blocks have arrived here for the last time, and this one may leave.
+    for (int n = 0; n < NUM_STAGES; n++) {
+        mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
+        state.advance();
+    }
 }
 
 // A consumer warpgroup's products for one tile. One group of wgmma is always running: a stage is given back when the group

@@ -234,6 +234,11 @@ static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map,
         }
     }
     griddepcontrol_launch_dependents(); // This block leaves soon: the next kernel may set itself up.
+    // Every stage is empty again: the other blocks have arrived here for the last time, and this one may leave.
+    for (int n = 0; n < NUM_STAGES; n++) {
+        mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
+        state.advance();
+    }
 }
 
 // A consumer warpgroup's products for so many steps. One group of wgmma is always running: a stage is given back when the

@@ -213,6 +213,11 @@ static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map,
             state.advance();
         }
     griddepcontrol_launch_dependents(); // This block leaves soon: the next kernel may set itself up.
+    // Every stage is empty again: the other blocks have arrived here for the last time, and this one may leave.
+    for (int n = 0; n < NUM_STAGES; n++) {
+        mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
+        state.advance();
+    }
 }
 
 // A consumer warpgroup's products for one tile. One group of wgmma is always running: a stage is given back when the group
@@ -270,7 +275,7 @@ static __device__ void consume(SharedStorage<T> &smem, const CUtensorMap &C_map,
             store_tile(C, bias, acc, row, col, M, N, tid);
         if (lane == 0) {
             cp_async_bulk_wait_group_read<0>(); // This warp's part of C_smem has left.
-            mbarrier_arrive_cluster(&smem.sums_empty, other);
+            if (tile + tiles.step < tiles.count) mbarrier_arrive_cluster(&smem.sums_empty, other);
         }
     }
 }
