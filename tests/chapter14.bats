@@ -27,7 +27,7 @@ split_k() { SIMGPU_SMS=8 && export SIMGPU_SMS && golden m=128,n=1300,k=264; }
     local cases
     cases=$(find "build/golden/$CHAPTER" -mindepth 2 -maxdepth 2 -type d | wc -l)
     run -0 "$SIMGPU" "$(chapter $CHAPTER)" --golden "build/golden/$CHAPTER"
-    assert_line "$CHAPTER: all $((cases * 6)) runs right"
+    assert_line "$CHAPTER: all $((cases * 7)) runs right"
     refute_output --partial WRONG
 }
 
