@@ -223,7 +223,7 @@ static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map,
                                const Schedule &schedule, int rank)
 {
     PipelineState<NUM_STAGES> state;
-    Segments segments(schedule, CLUSTER);
+    Segments segments(schedule, schedule.clusters - 1 - blockIdx.x / CLUSTER); // The last to start is 0.
     for (Segment segment; segments.next(segment);) {
         int row, col;
         tile_origin(schedule, segment.tile, rank, row, col);
@@ -277,7 +277,7 @@ static __device__ void consume(SharedStorage<T> &smem, const CUtensorMap &C_map,
     const int warp = tid / 32, lane = tid % 32;
     PipelineState<NUM_STAGES> state;
     uint32_t turn_parity = consumer == 0; // The first turn is consumer 0's: it passes.
-    Segments segments(schedule, CLUSTER);
+    Segments segments(schedule, schedule.clusters - 1 - blockIdx.x / CLUSTER); // The last to start is 0.
     Segment segment;
     for (int n = 0; segments.next(segment); n++) {
         if (n % NUM_CONSUMERS != consumer) {

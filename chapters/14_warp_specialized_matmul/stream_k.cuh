@@ -48,14 +48,13 @@ struct Segment {
 // Walks over a cluster's segments: its share of the tiles that are cut, then whole tiles.
 struct Segments {
     const Schedule &schedule;
-    int cluster;   // the lower, the later its blocks started
+    int cluster;   // from 0
     int at, end;   // of the share, in steps
     int next_tile; // of the whole ones
 
-    __device__ Segments(const Schedule &schedule, int cluster_blocks)
-        : schedule(schedule), cluster(schedule.clusters - 1 - blockIdx.x / cluster_blocks),
-          at(schedule.share_begin(cluster)), end(schedule.share_begin(cluster + 1)),
-          next_tile(schedule.split_tiles + cluster)
+    __device__ Segments(const Schedule &schedule, int cluster)
+        : schedule(schedule), cluster(cluster), at(schedule.share_begin(cluster)),
+          end(schedule.share_begin(cluster + 1)), next_tile(schedule.split_tiles + cluster)
     {
     }
 
