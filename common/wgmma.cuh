@@ -69,21 +69,12 @@ __device__ inline void wgmma_touch(float (&acc)[COUNT])
                  : __VA_ARGS__                                                                       \
                  : "l"(A_desc), "l"(B_desc), "r"((int)accumulate)                                    \
                  : "memory")
-#define WGMMA_N64(type)                                                                                 \
-    WGMMA(64, type, WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT_2(3), 32, 33, 34, WGMMA_REGS(), \
-          WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS_2(3))
 #define WGMMA_N128(type)                                                                        \
     WGMMA(128, type,                                                                            \
           WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT(4) WGMMA_TEXT(5)    \
               WGMMA_TEXT_4(6),                                                                  \
           64, 65, 66, WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS(4), \
           WGMMA_REGS(5), WGMMA_REGS_4(6))
-#define WGMMA_N192(type)                                                                                   \
-    WGMMA(192, type,                                                                                       \
-          WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT(4) WGMMA_TEXT(5) WGMMA_TEXT(6) \
-              WGMMA_TEXT(7) WGMMA_TEXT(8) WGMMA_TEXT_6(9),                                                 \
-          96, 97, 98, WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS(4),            \
-          WGMMA_REGS(5), WGMMA_REGS(6), WGMMA_REGS(7), WGMMA_REGS(8), WGMMA_REGS_6(9))
 #define WGMMA_N256(type)                                                                                   \
     WGMMA(256, type,                                                                                       \
           WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT(4) WGMMA_TEXT(5) WGMMA_TEXT(6) \
@@ -99,22 +90,16 @@ template <int N, typename T>
 __device__ inline void wgmma(float (&acc)[N / 2], uint64_t A_desc, uint64_t B_desc, bool accumulate)
 {
     constexpr bool bf16 = std::is_same<T, __nv_bfloat16>::value;
-    static_assert(N == 64 || N == 128 || N == 192 || N == 256, "the shapes that are used");
+    static_assert(N == 128 || N == 256, "the shapes that are used");
     static_assert(bf16 || std::is_same<T, __half>::value, "the types that are used");
-    if constexpr (N == 64 && bf16) WGMMA_N64("bf16");
-    if constexpr (N == 64 && !bf16) WGMMA_N64("f16");
     if constexpr (N == 128 && bf16) WGMMA_N128("bf16");
     if constexpr (N == 128 && !bf16) WGMMA_N128("f16");
-    if constexpr (N == 192 && bf16) WGMMA_N192("bf16");
-    if constexpr (N == 192 && !bf16) WGMMA_N192("f16");
     if constexpr (N == 256 && bf16) WGMMA_N256("bf16");
     if constexpr (N == 256 && !bf16) WGMMA_N256("f16");
 }
 
 #undef WGMMA
-#undef WGMMA_N64
 #undef WGMMA_N128
-#undef WGMMA_N192
 #undef WGMMA_N256
 #undef WGMMA_TEXT
 #undef WGMMA_TEXT_2

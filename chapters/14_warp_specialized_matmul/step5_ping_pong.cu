@@ -10,8 +10,8 @@
 // not even ask for its own too early: parity tells a phase from its neighbour only, and a wait for one further ahead may
 // return at once. So `turn` lets a consumer begin when the other has got its last stage.
 //
-// The price: 128 accumulators a thread are a tile of 128 x 128 now, which needs a third more bytes for each FLOP than one of
-// 128 x 256.
+// The price: 128 accumulators a thread are a tile of 128 x 128 now, which for each FLOP needs a third more bytes in shared
+// memory than one of 128 x 256, and half more from the L2.
 //
 // Grows from: step 4. New instructions: none. Shared memory: 229,376 bytes, now 6 stages of 32,768. Registers: as step 1.
 #include "../../common/matmul_types.cuh"

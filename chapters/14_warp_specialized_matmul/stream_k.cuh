@@ -20,7 +20,8 @@ struct Schedule {
 // there are too many tiles.
 static bool make_schedule(Schedule &schedule, int tiles_m, int tiles_n, int k_tiles, int clusters)
 {
-    constexpr int HAND_OVER = 24; // steps that take as long as giving and taking sums, as measured on an H200
+    constexpr int HAND_OVER =
+        24; // steps that take about as long as giving and taking sums, from trials on an H200
     const long long tiles = (long long)tiles_m * tiles_n;
     if (tiles > INT32_MAX - clusters) return false;
     schedule = {tiles_m, tiles_n, k_tiles, (int)min((long long)clusters, tiles), 0, 0, 0};
