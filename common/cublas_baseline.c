@@ -7,6 +7,7 @@
 typedef struct cublasContext *cublas_handle;
 enum { WORKSPACE_BYTES = 32 << 20 }; // what the cuBLAS documentation recommends for Hopper
 enum { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1, CUBLAS_COMPUTE_32F = 68, CUBLAS_GEMM_DEFAULT = -1 };
+enum { CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION = 16 };
 
 static struct {
     cublas_handle handle;
@@ -30,14 +31,14 @@ static bool find(void *library, const char *name, void *function)
 
 static bool open_cublas(void)
 {
-    int (*create)(cublas_handle *), status;
+    int (*create)(cublas_handle *), (*set_math_mode)(cublas_handle, int), status;
     if (cublas.handle) return true;
     void *library = dlopen("libcublas.so.13", RTLD_NOW);
     if (!library) {
         fprintf(stderr, "cuBLAS: cannot open the baseline's library: %s\n", dlerror());
         return false;
     }
-    if (!find(library, "cublasCreate_v2", &create) ||
+    if (!find(library, "cublasCreate_v2", &create) || !find(library, "cublasSetMathMode", &set_math_mode) ||
         !find(library, "cublasSetStream_v2", &cublas.set_stream) ||
         !find(library, "cublasSetWorkspace_v2", &cublas.set_workspace) ||
         !find(library, "cublasSgemm_v2", &cublas.sgemm) || !find(library, "cublasGemmEx", &cublas.gemm_ex))
@@ -47,6 +48,10 @@ static bool open_cublas(void)
         return false;
     }
     if ((status = create(&cublas.handle)) != 0) fprintf(stderr, "cuBLAS: cublasCreate: status %d\n", status);
+    // Otherwise parts of k may be added up in bf16.
+    if (status == 0 &&
+        (status = set_math_mode(cublas.handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)) != 0)
+        fprintf(stderr, "cuBLAS: cublasSetMathMode: status %d\n", status);
     return status == 0;
 }
 

@@ -69,12 +69,31 @@ __device__ inline void wgmma_touch(float (&acc)[COUNT])
                  : __VA_ARGS__                                                                       \
                  : "l"(A_desc), "l"(B_desc), "r"((int)accumulate)                                    \
                  : "memory")
+#define WGMMA_N96(type)                                                                                 \
+    WGMMA(96, type, WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT_8(4), 48, 49, 50, \
+          WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS_8(4))
+#define WGMMA_N112(type)                                                                                   \
+    WGMMA(112, type, WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT(4) WGMMA_TEXT_6(5), \
+          56, 57, 58, WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS(4),            \
+          WGMMA_REGS_6(5))
 #define WGMMA_N128(type)                                                                        \
     WGMMA(128, type,                                                                            \
           WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT(4) WGMMA_TEXT(5)    \
               WGMMA_TEXT_4(6),                                                                  \
           64, 65, 66, WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS(4), \
           WGMMA_REGS(5), WGMMA_REGS_4(6))
+#define WGMMA_N144(type)                                                                                   \
+    WGMMA(144, type,                                                                                       \
+          WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT(4) WGMMA_TEXT(5) WGMMA_TEXT(6) \
+              WGMMA_TEXT_2(7),                                                                             \
+          72, 73, 74, WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS(4),            \
+          WGMMA_REGS(5), WGMMA_REGS(6), WGMMA_REGS_2(7))
+#define WGMMA_N192(type)                                                                                   \
+    WGMMA(192, type,                                                                                       \
+          WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT(4) WGMMA_TEXT(5) WGMMA_TEXT(6) \
+              WGMMA_TEXT(7) WGMMA_TEXT(8) WGMMA_TEXT_6(9),                                                 \
+          96, 97, 98, WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS(4),            \
+          WGMMA_REGS(5), WGMMA_REGS(6), WGMMA_REGS(7), WGMMA_REGS(8), WGMMA_REGS_6(9))
 #define WGMMA_N256(type)                                                                                   \
     WGMMA(256, type,                                                                                       \
           WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT(4) WGMMA_TEXT(5) WGMMA_TEXT(6) \
@@ -82,6 +101,9 @@ __device__ inline void wgmma_touch(float (&acc)[COUNT])
           128, 129, 130, WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS(4),         \
           WGMMA_REGS(5), WGMMA_REGS(6), WGMMA_REGS(7), WGMMA_REGS(8), WGMMA_REGS(9), WGMMA_REGS(10),       \
           WGMMA_REGS(11), WGMMA_REGS_8(12))
+#define WGMMA_N(n)                                    \
+    if constexpr (N == n && bf16) WGMMA_N##n("bf16"); \
+    if constexpr (N == n && !bf16) WGMMA_N##n("f16")
 
 // wgmma.mma_async: acc(64, N) = A(64, 16) * B(N, 16)ᵀ, + acc if `accumulate`; A and B in shared memory, their rows along
 // k, of type T (bf16 or f16). Thread t of the warpgroup holds in acc[r]
@@ -90,16 +112,24 @@ template <int N, typename T>
 __device__ inline void wgmma(float (&acc)[N / 2], uint64_t A_desc, uint64_t B_desc, bool accumulate)
 {
     constexpr bool bf16 = std::is_same<T, __nv_bfloat16>::value;
-    static_assert(N == 128 || N == 256, "the shapes that are used");
+    static_assert(N == 96 || N == 112 || N == 128 || N == 144 || N == 192 || N == 256,
+                  "the shapes that are used");
     static_assert(bf16 || std::is_same<T, __half>::value, "the types that are used");
-    if constexpr (N == 128 && bf16) WGMMA_N128("bf16");
-    if constexpr (N == 128 && !bf16) WGMMA_N128("f16");
-    if constexpr (N == 256 && bf16) WGMMA_N256("bf16");
-    if constexpr (N == 256 && !bf16) WGMMA_N256("f16");
+    WGMMA_N(96);
+    WGMMA_N(112);
+    WGMMA_N(128);
+    WGMMA_N(144);
+    WGMMA_N(192);
+    WGMMA_N(256);
 }
 
 #undef WGMMA
+#undef WGMMA_N
+#undef WGMMA_N96
+#undef WGMMA_N112
 #undef WGMMA_N128
+#undef WGMMA_N144
+#undef WGMMA_N192
 #undef WGMMA_N256
 #undef WGMMA_TEXT
 #undef WGMMA_TEXT_2

@@ -20,8 +20,8 @@ golden() {
 several_rounds() { SIMGPU_SMS=4 && export SIMGPU_SMS && golden m=700,n=500,k=520; }
 # 5 tiles for 4 clusters, 35 steps each: cut along k.
 stream_k() { SIMGPU_SMS=8 && export SIMGPU_SMS && golden m=200,n=600,k=2184; }
-# One row of tiles: clusters of four blocks, two for each half of k; several tiles for each.
-split_k() { SIMGPU_SMS=8 && export SIMGPU_SMS && golden m=128,n=1300,k=264; }
+# Few rows: clusters of two halves of the rows times two parts of k; three tiles for each cluster.
+split_k() { SIMGPU_SMS=8 && export SIMGPU_SMS && golden m=128,n=800,k=4104; }
 
 @test "chapter 14: every step is right on every case of both operations" {
     local cases
@@ -82,7 +82,7 @@ shapes() {
 }
 
 @test "chapter 14: shapes of the user's own: odd rows of C, one row, one column, the smallest k" {
-    shapes matmul m=77,n=301,k=72 m=1,n=129,k=200 m=65,n=1,k=8 m=131,n=130,k=456
+    shapes matmul m=77,n=301,k=72 m=1,n=129,k=200 m=65,n=1,k=8 m=131,n=130,k=456 m=100,n=136,k=2056
     shapes matmul_f32 m=77,n=301,k=72 m=200,n=2,k=72
 }
 
@@ -275,10 +275,10 @@ shapes() {
     done
 }
 
-@test "chapter 14: split k that does not wait for the other half's sums, or for room for them, fails" {
+@test "chapter 14: split k that does not wait for the other parts' sums, or does not say that they have been read, fails" {
     split_k
-    broken $CHAPTER step7_few_rows.cu '/mbarrier_wait\(&smem\.sums_full/d'
+    broken $CHAPTER step7_few_rows.cu '/mbarrier_wait\(&bar\.sums_full/d'
     fails $CHAPTER 7 plain --op matmul --golden "$GOLDEN"
-    broken $CHAPTER step7_few_rows.cu '/mbarrier_wait\(&smem\.sums_empty/d'
+    broken $CHAPTER step7_few_rows.cu '/if \(tile \+ place.tile_step/d; /mbarrier_arrive_cluster\(&bar\.sums_empty/d'
     fails $CHAPTER 7 plain --op matmul --golden "$GOLDEN"
 }

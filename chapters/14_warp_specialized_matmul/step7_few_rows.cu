@@ -1,365 +1,410 @@
-// Chapter 14, step 7: where C has few rows. Clusters of four share A and divide k.
+// Chapter 14, step 7: where C has few rows. Everyone fetches, and a cluster divides rows and k.
 //
-// Question: with at most 128 rows, C is one row of tiles: 56 tiles for 132 multiprocessors, and nothing to share with a block
-// below. The bytes of B take longer than the products. How do all of them get to fetch, and A not too often?
+// Question: with at most 128 rows the bytes of B take longer than the products. Step 6 gives 7168 columns to 56 blocks of 132
+// multiprocessors. How do all of them get to fetch, each as much as its shared memory holds?
 //
-//      steps of k    tile n     tile n + 1
-//      0, 2, 4 ...   block 0    block 1       each fetches half of A's tile for both (multicast), and its own B
-//      1, 3, 5 ...   block 2    block 3       the same of the other steps
+//                       rows 0-63     rows 64-127
+//      k 0, 2, 4 ...    block 0       block 1        halves: each fetches one half of B's tile for both (multicast)
+//      k 1, 3, 5 ...    block 2       block 3        parts: in the end each owns some of the rows, and gets the other's sums
 //
-// Both consumers work on the same tile, 64 rows each, as in step 4. In the end block 0 has half of the sums and block 2 the
-// other half: each sends one consumer's to the other, into its shared memory, and stores those of the other consumer.
+// One such cluster of `halves` x `parts` blocks works on a tile of BLOCK_N columns. Up to 64 rows need no halves. make_plan
+// takes the width and the number of parts with which the busiest block has the fewest bytes to fetch.
 //
-// C with more rows is step 6's. Grows from: step 6, and step 4. New instructions: st.async. Shared memory: 229,376 bytes.
-// Registers: as step 1.
+// A block has 64 rows at most, so one consumer warpgroup does: it may have all the registers it wants, and what it does not
+// need in shared memory are more stages. C with more rows is step 6's.
+//
+// Grows from: step 6. New instructions: st.async. Shared memory: 232,448 bytes, all there is.
 #include "../../common/matmul_types.cuh"
 #include "../../common/mbarrier.cuh"
-#include "../../common/swizzle.cuh"
 #include "../../common/tensor_map.h"
 #include "../../common/tma.cuh"
 #include "../../common/wgmma.cuh"
 
-constexpr int BLOCK_M = 128; // rows of C a block owns
-constexpr int BLOCK_N = 128; // columns of C a block owns
-constexpr int BLOCK_K = 64;  // columns of A and B in shared memory at a time: 128 bytes, the swizzle's width
-constexpr int MMA_M = 64;    // rows of a wgmma
-constexpr int MMA_K = 16;    // k of a wgmma
-constexpr int NUM_CONSUMERS = BLOCK_M / MMA_M;         // warpgroups that multiply, 64 rows each
-constexpr int NUM_THREADS = (1 + NUM_CONSUMERS) * 128; // warpgroup 0 is the producer
-constexpr int NUM_STAGES = 6;
-constexpr int SHARING = 2; // blocks, side by side, that share their tiles of A
-constexpr int HALVES = 2;  // of k, in blocks of their own
-constexpr int CLUSTER = SHARING * HALVES;
-constexpr int ROW_BYTES = BLOCK_K * 2;
-static_assert(ROW_BYTES == 128, "rows of the swizzle's width");
+constexpr int BLOCK_M = 64; // rows of C a block owns at most: those of a wgmma
+constexpr int BLOCK_K = 64; // columns of A and B in shared memory at a time: 128 bytes, the swizzle's width
+constexpr int MMA_K = 16;   // k of a wgmma
+constexpr int CONSUMER_WARPS = 4;
+constexpr int NUM_THREADS = (CONSUMER_WARPS + 1) * 32; // the last warp is the producer
+constexpr int MAX_STAGES = 16;
+constexpr int MAX_PARTS = 4;
+constexpr int SMEM_BYTES = 232448; // all that a block can have
 
-constexpr int PRODUCER_REGS = 40;
-constexpr int CONSUMER_REGS = 232;
-constexpr int LAUNCH_REGS = 65536 / NUM_THREADS / 8 * 8; // what __launch_bounds__ makes of 65,536 registers
-static_assert(PRODUCER_REGS + NUM_CONSUMERS * CONSUMER_REGS <= (1 + NUM_CONSUMERS) * LAUNCH_REGS,
-              "setmaxnreg moves registers of the block, it makes none");
-
-constexpr int STORE_ROWS = 16;       // rows of C a warp stores, those it has in its accumulators
-constexpr int STORE_ROW_BYTES = 128; // of each of them at a time
-
-template <typename T>
-struct SharedStorage {
-    T A_smem[NUM_STAGES][BLOCK_M][BLOCK_K];                          // (stage, m, k), 16,384 bytes a stage
-    T B_smem[NUM_STAGES][BLOCK_N][BLOCK_K];                          // (stage, n, k), 16,384 bytes a stage
-    char C_smem[NUM_CONSUMERS * 4][2][STORE_ROWS * STORE_ROW_BYTES]; // (warp, buffer), 2,048 bytes a buffer
-    uint64_t full[NUM_STAGES];                                       // the stage's tiles have landed
-    uint64_t empty[NUM_STAGES]; // every consumer of the blocks that share A is done with them
-    uint64_t sums_full;         // C_smem has the other half's sums
-    uint64_t sums_empty;        // the C_smem of the block with the other half may be written
+// What the blocks do, made by the host.
+struct Plan {
+    int halves;     // of the rows: 1 or 2 blocks of a cluster
+    int parts;      // of k: 1, 2 or 4 blocks of a cluster
+    int block_rows; // rows of A and C a block has, a multiple of 8: those that are fetched
+    int num_stages;
+    int clusters;
 };
 
-// Starts the copies of a tile into a stage: of this block's B, and of its part of A for the blocks that share it. One thread
-// does. The other part of A comes from the other block, and is counted here as well.
-template <typename T>
-static __device__ void load_tile(SharedStorage<T> &smem, const CUtensorMap &A_map, const CUtensorMap &B_map,
-                                 int col, int k, int stage, int rank)
+template <typename T, int BLOCK_N>
+struct Stage {
+    T A_smem[BLOCK_M][BLOCK_K]; // (m, k), of which block_rows are fetched; the others are never looked at
+    T B_smem[BLOCK_N][BLOCK_K]; // (n, k)
+};
+
+// Shared memory: this, the stages, and the sums of other parts for the rows that this block owns.
+struct alignas(1024) Barriers {
+    uint64_t full[MAX_STAGES];  // the stage's tiles have landed
+    uint64_t empty[MAX_STAGES]; // the consumers of the halves that share B are done with them
+    uint64_t sums_full;         // the other parts' sums are here
+    uint64_t sums_empty;        // the other parts have read this block's sums
+};
+
+// Bytes of shared memory for the sums. A block owns 4 / parts warps' rows of the tile, 16 rows a warp.
+__host__ __device__ constexpr int sums_bytes(int parts, int block_n)
 {
-    constexpr int PART = BLOCK_M / SHARING;
-    const int part = rank % SHARING * PART;
-    const uint16_t sharing = ((1 << SHARING) - 1) << (rank - rank % SHARING);
-    uint64_t *full = &smem.full[stage];
-    mbarrier_arrive_expect_tx(full, sizeof smem.A_smem[stage] + sizeof smem.B_smem[stage]);
-    cp_async_bulk_tensor_2d(smem.B_smem[stage], B_map, full, k, col);
-    cp_async_bulk_tensor_2d_multicast(smem.A_smem[stage][part], A_map, full, k, part, sharing);
+    return (parts - 1) * (CONSUMER_WARPS / parts) * 16 * block_n * (int)sizeof(float);
 }
 
-// Multiplies a warpgroup's 64 rows of a tile. A descriptor counts in units of 16 bytes.
-template <typename T>
-static __device__ void mma_tile(float (&acc)[BLOCK_N / 2], const T *A_smem, const T *B_smem, bool accumulate)
-{
-    const uint64_t A_desc = wgmma_descriptor(A_smem), B_desc = wgmma_descriptor(B_smem);
-#pragma unroll
-    for (int slice = 0; slice < BLOCK_K / MMA_K; slice++)
-        wgmma<BLOCK_N, T>(acc, A_desc + slice * MMA_K * 2 / 16, B_desc + slice * MMA_K * 2 / 16,
-                          accumulate || slice > 0);
-}
+// Where a walk around the ring of stages is: PipelineState of a number of stages that is known when the kernel runs.
+struct Ring {
+    int num_stages;
+    int stage = 0;
+    uint32_t parity = 0;
 
-// Writes a warp's 16 rows of accumulators, with the bias, to C from (row0, col0) on, through its two buffers.
-template <typename T, typename TC>
-static __device__ void store_tile_tma(char (&C_smem)[2][STORE_ROWS * STORE_ROW_BYTES],
-                                      const CUtensorMap &C_map, const T *bias,
-                                      const float (&acc)[BLOCK_N / 2], int row0, int col0, int N, int lane)
-{
-    constexpr int COLS = STORE_ROW_BYTES / sizeof(TC); // stored at a time
-#pragma unroll
-    for (int piece = 0; piece < BLOCK_N / COLS; piece++) {
-        const uint32_t C_addr = smem_addr(C_smem[piece % 2]);
-        if (lane == 0) cp_async_bulk_wait_group_read<1>(); // This buffer has left; the other may be leaving.
-        __syncwarp();
-#pragma unroll
-        for (int j = 0; j < COLS / 8; j += 2) { // 16 columns: two times four accumulators
-            float value[8];
-#pragma unroll
-            for (int r = 0; r < 8; r++) {
-                const int col = col0 + piece * COLS + (j + r / 4) * 8 + lane % 4 * 2 + r % 2;
-                value[r] = acc[(piece * COLS / 8 + j) * 4 + r] + (bias && col < N ? (float)bias[col] : 0.0f);
-            }
-            if constexpr (sizeof(TC) == 2) {
-                // Matrices 0 to 3: rows 0-7 and 8-15 of the left 8 columns, then of the right ones.
-                const uint32_t pairs[4] = {
-                    pack_pair<TC>(value[0], value[1]), pack_pair<TC>(value[2], value[3]),
-                    pack_pair<TC>(value[4], value[5]), pack_pair<TC>(value[6], value[7])};
-                const uint32_t offset = lane % 16 * STORE_ROW_BYTES + (j + lane / 16) * 16;
-                stmatrix_x4(C_addr + swizzle(offset, 3), pairs);
-            } else {
-#pragma unroll
-                for (int r = 0; r < 8; r += 2) { // rows l / 4 and + 8, columns in pairs of 8 bytes
-                    const uint32_t offset = (lane / 4 + r % 4 / 2 * 8) * STORE_ROW_BYTES +
-                                            ((j + r / 4) * 8 + lane % 4 * 2) * sizeof(TC);
-                    store_pair(reinterpret_cast<TC *>(C_smem[piece % 2] + swizzle(offset, 3)), value[r],
-                               value[r + 1]);
-                }
-            }
-        }
-        fence_proxy_async(); // What this thread wrote is there for TMA,
-        __syncwarp();        // and what the others wrote.
-        if (lane == 0) {
-            cp_async_bulk_tensor_2d_store(C_map, C_smem[piece % 2], col0 + piece * COLS, row0);
-            cp_async_bulk_commit_group();
-        }
-    }
-}
-
-// Writes 64 rows of accumulators, with the bias, to C from (row0, col0) on. This thread's columns come in pairs.
-template <typename T, typename TC>
-static __device__ void store_tile(TC *C, const T *bias, const float (&acc)[BLOCK_N / 2], int row0, int col0,
-                                  int M, int N, int tid)
-{
-    const int row = row0 + tid / 32 * 16 + tid % 32 / 4;
-#pragma unroll
-    for (int r = 0; r < BLOCK_N / 2; r += 4) { // acc[r], acc[r + 1]: row; acc[r + 2], acc[r + 3]: row + 8
-        const int col = col0 + r / 4 * 8 + tid % 4 * 2;
-        const float bias0 = bias && col < N ? (float)bias[col] : 0.0f;
-        const float bias1 = bias && col + 1 < N ? (float)bias[col + 1] : 0.0f;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            if (row + half * 8 >= M || col >= N) continue;
-            TC *dst = C + (size_t)(row + half * 8) * N + col;
-            const float x = acc[r + half * 2] + bias0, y = acc[r + half * 2 + 1] + bias1;
-            if (N % 2 == 0) {
-                store_pair(dst, x, y);
-            } else {
-                dst[0] = (TC)x;
-                if (col + 1 < N) dst[1] = (TC)y;
-            }
-        }
-    }
-}
-
-// Sends a warpgroup's sums to the same one of block `other`, into that block's C_smem.
-template <typename T>
-static __device__ void send_sums(const float (&acc)[BLOCK_N / 2], SharedStorage<T> &smem, uint32_t parity,
-                                 int other, int tid)
-{
-    const uint32_t sums_addr = mapa(smem_addr(smem.C_smem), other) + tid * 16;
-    const uint32_t full_addr = mapa(smem_addr(&smem.sums_full), other);
-    mbarrier_wait(&smem.sums_empty, parity ^ 1); // The stores of the other block have left its C_smem.
-#pragma unroll
-    for (int r = 0; r < BLOCK_N / 2; r += 4)
-        st_async(sums_addr + r / 4 * 128 * 16, make_float4(acc[r], acc[r + 1], acc[r + 2], acc[r + 3]),
-                 full_addr);
-}
-
-// Adds the sums that the block with the other half has sent.
-template <typename T>
-static __device__ void add_sums(float (&acc)[BLOCK_N / 2], SharedStorage<T> &smem, uint32_t parity,
-                                int barrier, int tid)
-{
-    static_assert(sizeof smem.C_smem == MMA_M * BLOCK_N * sizeof(float), "C_smem holds a warpgroup's sums");
-    const float4 *sums = reinterpret_cast<const float4 *>(smem.C_smem) + tid;
-    if (tid == 0) mbarrier_arrive_expect_tx(&smem.sums_full, sizeof smem.C_smem);
-    mbarrier_wait(&smem.sums_full, parity);
-#pragma unroll
-    for (int r = 0; r < BLOCK_N / 2; r += 4) {
-        const float4 four = sums[r / 4 * 128];
-        acc[r] += four.x;
-        acc[r + 1] += four.y;
-        acc[r + 2] += four.z;
-        acc[r + 3] += four.w;
-    }
-    named_barrier_sync(barrier, 128); // Everyone has read the sums: C_smem may be written.
-}
-
-// The tiles and steps of a block: every so many-th pair of tiles, every second step of BLOCK_K.
-struct Tiles {
-    int first, step,
-        count; // columns of tiles: the first and the distance to the next, one for each block that shares A
-    int half, k_tiles; // which steps: half, half + HALVES, ... below k_tiles
-
-    __device__ Tiles(int N, int K, int rank)
-        : first(blockIdx.x / CLUSTER * SHARING + rank % SHARING), step(gridDim.x / CLUSTER * SHARING),
-          count(((N - 1) / (SHARING * BLOCK_N) + 1) * SHARING), half(rank / SHARING),
-          k_tiles((K - 1) / BLOCK_K + 1)
+    __device__ void advance()
     {
+        if (++stage == num_stages) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+// This block's place: its tiles are every so many-th, its steps of k every parts-th.
+struct Place {
+    int half, part; // in the cluster
+    int first_tile, tile_step, tiles;
+    int k_tiles;
+
+    __device__ Place(const Plan &plan, int tiles, int k_tiles) : tiles(tiles), k_tiles(k_tiles)
+    {
+        const int rank = cluster_ctarank();
+        half = rank % plan.halves;
+        part = rank / plan.halves;
+        first_tile = blockIdx.x / (plan.halves * plan.parts);
+        tile_step = plan.clusters;
     }
 };
 
 // The producer, one thread: fills stage after stage, each as soon as it is empty. Nobody has used the stages of the first
 // round: a new barrier lets a wait for parity 1 pass.
-template <typename T>
-static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map, const CUtensorMap &B_map,
-                               const Tiles &tiles, int rank)
+template <typename T, int BLOCK_N>
+static __device__ void produce(Barriers &bar, Stage<T, BLOCK_N> *stages, const CUtensorMap &A_map,
+                               const CUtensorMap &B_map, const Plan &plan, const Place &place)
 {
-    PipelineState<NUM_STAGES> state;
-    for (int tile = tiles.first; tile < tiles.count; tile += tiles.step)
-        for (int k = tiles.half; k < tiles.k_tiles; k += HALVES) {
-            mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
-            load_tile(smem, A_map, B_map, tile * BLOCK_N, k * BLOCK_K, state.stage, rank);
-            state.advance();
+    const int row = place.half * plan.block_rows;
+    const int cols = BLOCK_N / plan.halves; // of B's tile that this block fetches
+    const int first_col = place.half * cols;
+    const uint16_t sharing = ((1 << plan.halves) - 1) << (place.part * plan.halves);
+    const int stage_bytes = (plan.block_rows + BLOCK_N) * BLOCK_K * sizeof(T);
+    Ring ring{plan.num_stages};
+    for (int tile = place.first_tile; tile < place.tiles; tile += place.tile_step)
+        for (int k = place.part; k < place.k_tiles; k += plan.parts) {
+            mbarrier_wait(&bar.empty[ring.stage], ring.parity ^ 1);
+            uint64_t *full = &bar.full[ring.stage];
+            Stage<T, BLOCK_N> &stage = stages[ring.stage];
+            mbarrier_arrive_expect_tx(full, stage_bytes);
+            if (plan.halves == 1)
+                cp_async_bulk_tensor_2d(stage.B_smem, B_map, full, k * BLOCK_K, tile * BLOCK_N);
+            else
+                cp_async_bulk_tensor_2d_multicast(stage.B_smem[first_col], B_map, full, k * BLOCK_K,
+                                                  tile * BLOCK_N + first_col, sharing);
+            cp_async_bulk_tensor_2d(stage.A_smem, A_map, full, k * BLOCK_K, row);
+            ring.advance();
         }
-    griddepcontrol_launch_dependents(); // This block leaves soon: the next kernel may set itself up.
-    // Every stage is empty again: the other blocks have arrived here for the last time, and this one may leave.
-    for (int n = 0; n < NUM_STAGES; n++) {
-        mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
-        state.advance();
+    // Every stage is empty again: the other block has arrived here for the last time, and this one may leave.
+    for (int n = 0; n < plan.num_stages; n++) {
+        mbarrier_wait(&bar.empty[ring.stage], ring.parity ^ 1);
+        ring.advance();
     }
 }
 
-// A consumer warpgroup's products for one tile. One group of wgmma is always running: a stage is given back when the group
-// after the one that reads it has been issued.
-template <typename T>
-static __device__ void multiply(float (&acc)[BLOCK_N / 2], SharedStorage<T> &smem,
-                                PipelineState<NUM_STAGES> &state, const Tiles &tiles, int warpgroup_row,
-                                int rank, int tid)
+// The consumers' products for one tile. One group of wgmma is always running: a stage is given back when the group after
+// the one that reads it has been issued. A descriptor counts in units of 16 bytes.
+template <typename T, int BLOCK_N>
+static __device__ void multiply(float (&acc)[BLOCK_N / 2], Barriers &bar, const Stage<T, BLOCK_N> *stages,
+                                Ring &ring, const Plan &plan, const Place &place)
 {
     const auto release = [&](int stage) { // to the blocks that fill it
-        if (tid < SHARING) mbarrier_arrive_cluster(&smem.empty[stage], rank - rank % SHARING + tid);
+        if (threadIdx.x < plan.halves)
+            mbarrier_arrive_cluster(&bar.empty[stage], place.part * plan.halves + threadIdx.x);
     };
     int last_stage = 0;
-    for (int k = tiles.half; k < tiles.k_tiles; k += HALVES) {
-        mbarrier_wait(&smem.full[state.stage], state.parity);
+    for (int k = place.part; k < place.k_tiles; k += plan.parts) {
+        mbarrier_wait(&bar.full[ring.stage], ring.parity);
         wgmma_touch(acc);
         wgmma_fence();
-        mma_tile(acc, smem.A_smem[state.stage][warpgroup_row], smem.B_smem[state.stage][0], k > tiles.half);
+        const uint64_t A_desc = wgmma_descriptor(stages[ring.stage].A_smem);
+        const uint64_t B_desc = wgmma_descriptor(stages[ring.stage].B_smem);
+#pragma unroll
+        for (int slice = 0; slice < BLOCK_K / MMA_K; slice++)
+            wgmma<BLOCK_N, T>(acc, A_desc + slice * MMA_K * 2 / 16, B_desc + slice * MMA_K * 2 / 16,
+                              k > place.part || slice > 0);
         wgmma_commit_group();
         wgmma_wait_group<1>(); // The products of the step before are done.
-        if (k > tiles.half) release(last_stage);
-        last_stage = state.stage;
-        state.advance();
+        if (k > place.part) release(last_stage);
+        last_stage = ring.stage;
+        ring.advance();
     }
     wgmma_wait_group<0>();
     wgmma_touch(acc);
     release(last_stage);
 }
 
-// A consumer warpgroup: its rows of each tile, whose sums it sends away or completes and stores.
-template <typename T, typename TC>
-static __device__ void consume(SharedStorage<T> &smem, const CUtensorMap &C_map, const T *bias,
-                               bool tma_store, TC *C, int M, int N, const Tiles &tiles, int rank,
-                               int consumer, int tid)
+// Sends a warp's sums to the block that owns its rows.
+template <int BLOCK_N>
+static __device__ void send_sums(const float (&acc)[BLOCK_N / 2], Barriers &bar, float4 *sums,
+                                 uint32_t parity, const Plan &plan, const Place &place, int warp, int lane)
 {
-    const int barrier = 1 + consumer; // 0 is __syncthreads
-    const int warp = tid / 32, lane = tid % 32;
-    const int row = consumer * MMA_M;
-    const int other = rank ^ SHARING; // the block with the other half of k
-    PipelineState<NUM_STAGES> state;
-    uint32_t sums_parity = 0;
-    for (int tile = tiles.first; tile < tiles.count; tile += tiles.step, sums_parity ^= 1) {
-        const int col = tile * BLOCK_N;
-        float acc[BLOCK_N / 2];
-        multiply(acc, smem, state, tiles, row, rank, tid);
-        if (consumer != tiles.half) {
-            send_sums(acc, smem, sums_parity, other, tid);
-            continue;
-        }
-        add_sums(acc, smem, sums_parity, barrier, tid);
-        if (tma_store)
-            store_tile_tma<T, TC>(smem.C_smem[consumer * 4 + warp], C_map, bias, acc, row + warp * STORE_ROWS,
-                                  col, N, lane);
-        else
-            store_tile(C, bias, acc, row, col, M, N, tid);
-        if (lane == 0) {
-            cp_async_bulk_wait_group_read<0>(); // This warp's part of C_smem has left.
-            if (tile + tiles.step < tiles.count) mbarrier_arrive_cluster(&smem.sums_empty, other);
+    const int owned_warps = CONSUMER_WARPS / plan.parts;
+    const int owner = warp / owned_warps;
+    const int owner_rank = owner * plan.halves + place.half;
+    const int sender =
+        (place.part - owner - 1) & (plan.parts - 1); // 0, 1 ... of those that send to the owner
+    const uint32_t full_addr = mapa(smem_addr(&bar.sums_full), owner_rank);
+    const uint32_t sums_addr =
+        mapa(smem_addr(sums + (sender * owned_warps + warp % owned_warps) * (BLOCK_N / 8 * 32) + lane),
+             owner_rank);
+    mbarrier_wait(&bar.sums_empty, parity ^ 1); // Those of the tile before have been read.
+#pragma unroll
+    for (int r = 0; r < BLOCK_N / 2; r += 4)
+        st_async(sums_addr + r / 4 * 32 * 16, make_float4(acc[r], acc[r + 1], acc[r + 2], acc[r + 3]),
+                 full_addr);
+}
+
+// Adds what the other parts have sent for this warp's rows.
+template <int BLOCK_N>
+static __device__ void add_sums(float (&acc)[BLOCK_N / 2], Barriers &bar, const float4 *sums, uint32_t parity,
+                                const Plan &plan, int warp, int lane)
+{
+    const int owned_warps = CONSUMER_WARPS / plan.parts;
+    if (warp % owned_warps == 0 && lane == 0)
+        mbarrier_arrive_expect_tx(&bar.sums_full, sums_bytes(plan.parts, BLOCK_N));
+    mbarrier_wait(&bar.sums_full, parity);
+    for (int sender = 0; sender < plan.parts - 1; sender++) {
+        const float4 *from = sums + (sender * owned_warps + warp % owned_warps) * (BLOCK_N / 8 * 32) + lane;
+#pragma unroll
+        for (int r = 0; r < BLOCK_N / 2; r += 4) {
+            const float4 four = from[r / 4 * 32];
+            acc[r] += four.x;
+            acc[r + 1] += four.y;
+            acc[r + 2] += four.z;
+            acc[r + 3] += four.w;
         }
     }
 }
 
-template <typename T, typename TC>
+// Four lanes in a row hold four words each: transposes them, so that lane l has all four words l.
+static __device__ void transpose_in_quad(uint32_t (&word)[4], int lane)
+{
+#pragma unroll
+    for (int distance = 1; distance <= 2; distance *= 2)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (i & distance) continue;
+            const bool upper = lane & distance;
+            const uint32_t received =
+                __shfl_xor_sync(0xffffffff, upper ? word[i] : word[i + distance], distance);
+            if (upper)
+                word[i] = received;
+            else
+                word[i + distance] = received;
+        }
+}
+
+// Writes a warp's 16 rows of accumulators, with the bias, to C from (row0, col0) on; rows end before end_row. If `wide`, rows
+// of C are multiples of 16 bytes.
+template <int BLOCK_N, typename T, typename TC>
+static __device__ void store_rows(TC *C, const T *bias, const float (&acc)[BLOCK_N / 2], int row0,
+                                  int end_row, int col0, int N, bool wide, int lane)
+{
+#pragma unroll
+    for (int r = 0; r < BLOCK_N / 2;
+         r += 8) { // 16 columns: row l / 4 and + 8 of the left 8, then of the right 8
+        float value[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const int col = col0 + (r + i) / 4 * 8 + lane % 4 * 2 + i % 2;
+            value[i] = acc[r + i] + (bias && col < N ? (float)bias[col] : 0.0f);
+        }
+        if constexpr (sizeof(TC) == 2) {
+            if (wide) { // A lane's two columns are half a sector with those of its quad. It gets eight of one row.
+                uint32_t pairs[4] = {pack_pair<TC>(value[0], value[1]), pack_pair<TC>(value[4], value[5]),
+                                     pack_pair<TC>(value[2], value[3]), pack_pair<TC>(value[6], value[7])};
+                transpose_in_quad(pairs, lane);
+                const int row = row0 + lane / 4 + lane % 4 / 2 * 8, col = col0 + r * 2 + lane % 2 * 8;
+                if (row < end_row && col < N)
+                    *reinterpret_cast<uint4 *>(C + (size_t)row * N + col) =
+                        make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+                continue;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i += 2) {
+            const int row = row0 + lane / 4 + i % 4 / 2 * 8, col = col0 + (r + i) / 4 * 8 + lane % 4 * 2;
+            if (row >= end_row || col >= N) continue;
+            TC *dst = C + (size_t)row * N + col;
+            if (N % 2 == 0) {
+                store_pair(dst, value[i], value[i + 1]);
+            } else {
+                dst[0] = (TC)value[i];
+                if (col + 1 < N) dst[1] = (TC)value[i + 1];
+            }
+        }
+    }
+}
+
+// The consumer warpgroup: the block's rows of each tile. A warp sends its sums away or completes and stores them.
+template <typename T, typename TC, int BLOCK_N>
+static __device__ void consume(Barriers &bar, const Stage<T, BLOCK_N> *stages, float4 *sums, const T *bias,
+                               TC *C, bool wide, int M, int N, const Plan &plan, const Place &place)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const bool owned = warp / (CONSUMER_WARPS / plan.parts) == place.part;
+    const int row0 = place.half * plan.block_rows;
+    Ring ring{plan.num_stages};
+    uint32_t sums_parity = 0;
+    for (int tile = place.first_tile; tile < place.tiles; tile += place.tile_step, sums_parity ^= 1) {
+        float acc[BLOCK_N / 2];
+        multiply<T, BLOCK_N>(acc, bar, stages, ring, plan, place);
+        if (!owned) {
+            send_sums<BLOCK_N>(acc, bar, sums, sums_parity, plan, place, warp, lane);
+            continue;
+        }
+        if (plan.parts > 1) {
+            add_sums<BLOCK_N>(acc, bar, sums, sums_parity, plan, warp, lane);
+            __syncwarp(); // All lanes have read them. Nobody waits for an arrival after the last tile.
+            if (tile + place.tile_step < place.tiles && lane < plan.parts && lane != place.part)
+                mbarrier_arrive_cluster(&bar.sums_empty, lane * plan.halves + place.half);
+        }
+        store_rows<BLOCK_N>(C, bias, acc, row0 + warp * 16, min(M, row0 + plan.block_rows), tile * BLOCK_N, N,
+                            wide, lane);
+    }
+}
+
+template <typename T, typename TC, int BLOCK_N>
 __global__ void __launch_bounds__(NUM_THREADS, 1) hopper_few_rows_kernel(
-    const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M / SHARING, BLOCK_K)
-    const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N, BLOCK_K)
-    const __grid_constant__ CUtensorMap C_map, // (M, N), boxes (16, 128 bytes)
+    const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (block_rows, BLOCK_K)
+    const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N / halves, BLOCK_K)
     const T *bias,                             // (N) or NULL
-    bool tma_store,                            // C's rows are multiples of 16 bytes
     TC *C,                                     // (M, N)
-    int M, int N, int K)
+    bool wide,                                 // C's rows are multiples of 16 bytes
+    int M, int N, int K, Plan plan)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
-    SharedStorage<T> &smem = *reinterpret_cast<SharedStorage<T> *>(smem_bytes);
-    const int warpgroup = threadIdx.x / 128;
-    const int tid = threadIdx.x % 128; // in the warpgroup
-    const int rank = cluster_ctarank();
-    const Tiles tiles(N, K, rank);
+    Barriers &bar = *reinterpret_cast<Barriers *>(smem_bytes);
+    Stage<T, BLOCK_N> *stages = reinterpret_cast<Stage<T, BLOCK_N> *>(&bar + 1);
+    float4 *sums = reinterpret_cast<float4 *>(stages + plan.num_stages); // (sender, warp, BLOCK_N / 8, lane)
+    const Place place(plan, (N - 1) / BLOCK_N + 1, (K - 1) / BLOCK_K + 1);
 
-    // Setup. TMA and the other block count at the barriers: they must see them initialised.
+    // Setup. TMA and the other blocks count at the barriers: they must see them initialised.
     if (threadIdx.x == 0) {
         prefetch_tensormap(A_map);
         prefetch_tensormap(B_map);
-        for (int stage = 0; stage < NUM_STAGES; stage++) {
-            mbarrier_init(&smem.full[stage], 1); // the producer's arrival, and the bytes it expects
-            mbarrier_init(&smem.empty[stage], SHARING * NUM_CONSUMERS);
+        for (int stage = 0; stage < plan.num_stages; stage++) {
+            mbarrier_init(&bar.full[stage], 1); // the producer's arrival, and the bytes it expects
+            mbarrier_init(&bar.empty[stage], plan.halves);
         }
-        mbarrier_init(&smem.sums_full, 1);  // the receiver's arrival, and the bytes it expects
-        mbarrier_init(&smem.sums_empty, 4); // a thread of each warp
+        mbarrier_init(&bar.sums_full, 1); // one arrival, and the bytes it expects
+        mbarrier_init(&bar.sums_empty,    // every warp that owns rows elsewhere
+                      max(1, (plan.parts - 1) * (CONSUMER_WARPS / plan.parts)));
         fence_mbarrier_init();
     }
     cluster_sync_relaxed();
+    griddepcontrol_launch_dependents(); // The next kernel may set itself up where there is room.
     griddepcontrol_wait(); // The kernel before may still have been running: what it wrote is there now.
 
-    if (warpgroup == 0) {
-        setmaxnreg_dec<PRODUCER_REGS>();
-        if (tid == 0) produce(smem, A_map, B_map, tiles, rank);
-    } else {
-        setmaxnreg_inc<CONSUMER_REGS>();
-        consume(smem, C_map, bias, tma_store, C, M, N, tiles, rank, warpgroup - 1, tid);
-    }
-    cluster_sync_relaxed(); // The other block's copies and arrivals have all come.
+    if (threadIdx.x < CONSUMER_WARPS * 32)
+        consume<T, TC, BLOCK_N>(bar, stages, sums, bias, C, wide, M, N, plan, place);
+    else if (threadIdx.x == CONSUMER_WARPS * 32)
+        produce<T, BLOCK_N>(bar, stages, A_map, B_map, plan, place);
+    // No block leaves before its producer has seen the last arrival, and its consumers the last sums.
 }
 
+constexpr int MAX_CLUSTER = 2 * MAX_PARTS;
+
+// Asks once how many clusters of 1, 2, 4 and 8 blocks fit the GPU. Clusters stay within a part of the GPU: the larger they
+// are, the more multiprocessors are left over.
 template <typename T, typename TC>
-static cudaError_t launch(const T *A, const T *B, const T *bias, TC *C, int M, int N, int K,
+static cudaError_t ask_clusters(int (&fitting)[MAX_CLUSTER + 1])
+{
+    const auto kernel = hopper_few_rows_kernel<T, TC, 128>; // Each of them fills a multiprocessor.
+    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
+    for (int blocks = 1; blocks <= MAX_CLUSTER && error == cudaSuccess && fitting[blocks] == 0; blocks *= 2) {
+        cudaLaunchAttribute cluster = {};
+        cluster.id = cudaLaunchAttributeClusterDimension;
+        cluster.val.clusterDim = {(unsigned)blocks, 1, 1};
+        cudaLaunchConfig_t config = {};
+        config.gridDim = dim3(blocks);
+        config.blockDim = dim3(NUM_THREADS);
+        config.dynamicSmemBytes = SMEM_BYTES;
+        config.attrs = &cluster;
+        config.numAttrs = 1;
+        error = cudaOccupancyMaxActiveClusters(&fitting[blocks], kernel, &config);
+    }
+    return error;
+}
+
+// The plan with which the busiest block has the fewest bytes to fetch, and the tile's width; plan.clusters is 0 if none fits.
+static Plan make_plan(int M, int N, int K, const int (&fitting)[MAX_CLUSTER + 1], int *width)
+{
+    constexpr int WIDTHS[] = {96, 112, 128, 144, 192};
+    constexpr int ROW_BYTES = BLOCK_K * 2;
+    constexpr int TILE_BYTES =
+        65536; // that could be fetched while a tile is stored, or its sums are sent (from trials)
+    const int halves = M > BLOCK_M ? 2 : 1, block_rows = ((M - 1) / halves / 8 + 1) * 8;
+    const int k_tiles = (K - 1) / BLOCK_K + 1;
+    Plan best = {};
+    double least = INFINITY;
+    for (int parts = 1; parts <= min(MAX_PARTS, k_tiles); parts *= 2)
+        for (const int block_n : WIDTHS) {
+            const int tiles = (N - 1) / block_n + 1, clusters = min(tiles, fitting[halves * parts]);
+            if (clusters == 0) continue;
+            const double steps = (k_tiles - 1) / parts + 1,
+                         step_bytes = (block_rows + block_n / halves) * ROW_BYTES;
+            const double bytes =
+                ((tiles - 1) / clusters + 1) * (steps * step_bytes + (parts > 1 ? 2 : 1) * TILE_BYTES);
+            if (bytes >= least) continue;
+            const int stages_bytes = SMEM_BYTES - (int)sizeof(Barriers) - sums_bytes(parts, block_n);
+            least = bytes;
+            best = {halves, parts, block_rows,
+                    min(MAX_STAGES, stages_bytes / ((BLOCK_M + block_n) * ROW_BYTES)), clusters};
+            *width = block_n;
+        }
+    return best;
+}
+
+template <int BLOCK_N, typename T, typename TC>
+static cudaError_t launch(const Plan &plan, const T *A, const T *B, const T *bias, TC *C, int M, int N, int K,
                           cudaStream_t stream)
 {
-    CUtensorMap A_map, B_map, C_map = {};
-    const bool tma_store = (size_t)N * sizeof(TC) % 16 == 0 && (uintptr_t)C % 16 == 0;
-    constexpr int smem_bytes = sizeof(SharedStorage<T>);
-    const auto kernel = hopper_few_rows_kernel<T, TC>;
-    cudaError_t error = tensor_map_matrix(&A_map, tensor_map_type<T>(), A, M, K, BLOCK_M / SHARING, BLOCK_K);
+    CUtensorMap A_map, B_map;
+    const bool wide = (size_t)N * sizeof(TC) % 16 == 0 && (uintptr_t)C % 16 == 0;
+    const auto kernel = hopper_few_rows_kernel<T, TC, BLOCK_N>;
+    cudaError_t error = tensor_map_matrix(&A_map, tensor_map_type<T>(), A, M, K, plan.block_rows, BLOCK_K);
     if (error == cudaSuccess)
-        error = tensor_map_matrix(&B_map, tensor_map_type<T>(), B, N, K, BLOCK_N, BLOCK_K);
-    if (error == cudaSuccess && tma_store)
-        error = tensor_map_matrix(&C_map, tensor_map_type<TC>(), C, M, N, STORE_ROWS,
-                                  STORE_ROW_BYTES / sizeof(TC));
+        error = tensor_map_matrix(&B_map, tensor_map_type<T>(), B, N, K, BLOCK_N / plan.halves, BLOCK_K);
     if (error == cudaSuccess)
-        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
     if (error != cudaSuccess) return error;
 
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim = {CLUSTER, 1, 1};
+    attributes[0].val.clusterDim = {(unsigned)(plan.halves * plan.parts), 1, 1};
     attributes[1].id =
         cudaLaunchAttributeProgrammaticStreamSerialization; // griddepcontrol.wait waits, not the launch
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(CLUSTER);
+    config.gridDim = dim3(plan.clusters * plan.halves * plan.parts);
     config.blockDim = dim3(NUM_THREADS);
-    config.dynamicSmemBytes = smem_bytes;
+    config.dynamicSmemBytes = SMEM_BYTES;
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = 2;
-    static int clusters; // that fit the GPU, asked for once; clusters of four leave some multiprocessors out
-    if (clusters == 0) error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
-    if (error != cudaSuccess) return error;
-    if (clusters == 0) return cudaErrorLaunchOutOfResources;
-
-    config.gridDim = dim3(min(clusters, (N - 1) / (SHARING * BLOCK_N) + 1) * CLUSTER);
-    return cudaLaunchKernelEx(&config, kernel, A_map, B_map, C_map, bias, tma_store, C, M, N, K);
+    return cudaLaunchKernelEx(&config, kernel, A_map, B_map, bias, C, wide, M, N, K, plan);
 }
 
 extern "C" cudaError_t hopper_stream_k(const void *A, const void *B, const void *bias, void *C, int M, int N,
@@ -368,12 +413,26 @@ extern "C" cudaError_t hopper_stream_k(const void *A, const void *B, const void 
 extern "C" cudaError_t hopper_few_rows(const void *A, const void *B, const void *bias, void *C, int M, int N,
                                        int K, bool f16, bool f32_out, cudaStream_t stream)
 {
-    // One row of tiles, and a step for each half of k; the rest is for the step before.
-    if (M > BLOCK_M || K <= BLOCK_K) return hopper_stream_k(A, B, bias, C, M, N, K, f16, f32_out, stream);
-    if (!A || !B || !C || M <= 0 || N <= 0 || K % 8 != 0) return cudaErrorInvalidValue;
+    if (M > 2 * BLOCK_M) return hopper_stream_k(A, B, bias, C, M, N, K, f16, f32_out, stream);
+    if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0 || K % 8 != 0) return cudaErrorInvalidValue;
     return with_matmul_types(f16, f32_out, [&](auto t, auto tc) {
         using T = decltype(t);
         using TC = decltype(tc);
-        return launch((const T *)A, (const T *)B, (const T *)bias, (TC *)C, M, N, K, stream);
+        static int fitting[MAX_CLUSTER + 1]; // clusters of so many blocks
+        cudaError_t error = ask_clusters<T, TC>(fitting);
+        if (error != cudaSuccess) return error;
+        int width = 0;
+        const Plan plan = make_plan(M, N, K, fitting, &width);
+        const auto with_width = [&](auto launch_width) {
+            return launch_width(plan, (const T *)A, (const T *)B, (const T *)bias, (TC *)C, M, N, K, stream);
+        };
+        switch (width) {
+        case 96: return with_width(launch<96, T, TC>);
+        case 112: return with_width(launch<112, T, TC>);
+        case 128: return with_width(launch<128, T, TC>);
+        case 144: return with_width(launch<144, T, TC>);
+        case 192: return with_width(launch<192, T, TC>);
+        default: return cudaErrorLaunchOutOfResources; // not one cluster fits
+        }
     });
 }
