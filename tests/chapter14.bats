@@ -18,8 +18,10 @@ golden() {
 
 # Fewer multiprocessors make a small matrix a large one: several tiles for every block that stays.
 several_rounds() { SIMGPU_SMS=4 && export SIMGPU_SMS && golden m=700,n=500,k=520; }
-# 5 tiles for 4 clusters, 35 steps each: cut along k.
-stream_k() { SIMGPU_SMS=8 && export SIMGPU_SMS && golden m=200,n=600,k=2184; }
+# 9 tiles for 4 clusters, 34 steps each: cut along k.
+stream_k() { SIMGPU_SMS=8 && export SIMGPU_SMS && golden m=200,n=1152,k=2176; }
+# The same with wide tiles: rows that are no multiple of 128 bytes.
+stream_k_wide() { SIMGPU_SMS=8 && export SIMGPU_SMS && golden m=200,n=1728,k=2184; }
 # Few rows: clusters of two halves of the rows times two parts of k; three tiles for each cluster.
 split_k() { SIMGPU_SMS=8 && export SIMGPU_SMS && golden m=128,n=800,k=4104; }
 
@@ -59,6 +61,13 @@ every_order() {
 @test "chapter 14: tiles that are cut along k and handed over are right" {
     stream_k
     every_order
+}
+
+@test "chapter 14: wide tiles, cut or not, are right" {
+    stream_k_wide
+    every_order
+    shapes matmul m=300,n=571,k=72 m=300,n=568,k=72
+    shapes matmul_f32 m=300,n=568,k=72
 }
 
 @test "chapter 14: few rows, with k split within a cluster, are right" {
@@ -252,6 +261,12 @@ shapes() {
     several_rounds
     broken $CHAPTER step5_ping_pong.cu '/the other consumer.s tile/d'
     fails $CHAPTER 5 plain --op matmul --golden "$GOLDEN"
+}
+
+@test "chapter 14: a wide tile's odd number of pieces that reuses the buffer just stored is stopped" {
+    stream_k_wide
+    broken $CHAPTER step6_stream_k.cu 's/\(piece \+ odd\) % 2/piece % 2/'
+    faults $CHAPTER 6 plain --op matmul --golden "$GOLDEN"
 }
 
 # The blocks in reverse order, on one host thread: those that wait start, and come to that, before those they wait for.

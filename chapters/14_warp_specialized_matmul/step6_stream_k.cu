@@ -12,8 +12,12 @@
 // when a cluster ends a tile's first part, its other parts, the first thing their clusters did, have long been there. A
 // cluster waits for clusters of lower block numbers only; those have started when it has.
 //
-// Grows from: step 5. New instructions: griddepcontrol. Shared memory: 229,376 bytes. Global memory: 64 KB a
-// block. The flags in it are shared by all launches: two of this kernel must not overlap (one stream keeps them apart).
+// A tile may also be 192 columns wide. It needs a fifth fewer bytes from the L2 for its products, which is what counts where
+// rows of A and B are no multiple of 128 bytes: there each row of a box is in two lines. wide_is_less says which is less work.
+//
+// Grows from: step 5. New instructions: griddepcontrol. Shared memory: 229,376 bytes or, with the wide tile, 196,608. Registers:
+// 192 accumulators a thread need 240. Global memory: 96 KB a block. The flags in it are shared by all launches: two of this
+// kernel must not overlap (one stream keeps them apart).
 #include "../../common/matmul_types.cuh"
 #include "../../common/mbarrier.cuh"
 #include "../../common/swizzle.cuh"
@@ -23,21 +27,24 @@
 #include "stream_k.cuh"
 
 constexpr int BLOCK_M = 128; // rows of C a block owns
-constexpr int BLOCK_N = 128; // columns of C a block owns
 constexpr int BLOCK_K = 64;  // columns of A and B in shared memory at a time: 128 bytes, the swizzle's width
 constexpr int MMA_M = 64;    // rows of a wgmma
 constexpr int MMA_K = 16;    // k of a wgmma
 constexpr int NUM_CONSUMERS = 2;                       // warpgroups that multiply, a tile each
 constexpr int NUM_THREADS = (1 + NUM_CONSUMERS) * 128; // warpgroup 0 is the producer
-constexpr int NUM_STAGES = 6;
-constexpr int CLUSTER = 2;      // blocks, one above the other, that share their tiles of B
-constexpr int MAX_BLOCKS = 144; // of a Hopper GPU, one a multiprocessor; none has more
-constexpr int GROUP_M = 4;      // rows of cluster tiles that clusters of neighbouring numbers share
+constexpr int NARROW = 128, WIDE = 192; // BLOCK_N, the columns of C a block owns, is one of them
+constexpr int CLUSTER = 2;              // blocks, one above the other, that share their tiles of B
+constexpr int MAX_BLOCKS = 144;         // of a Hopper GPU, one a multiprocessor; none has more
+constexpr int GROUP_M = 4;              // rows of cluster tiles that clusters of neighbouring numbers share
 constexpr int ROW_BYTES = BLOCK_K * 2;
 static_assert(ROW_BYTES == 128, "rows of the swizzle's width");
 
-constexpr int PRODUCER_REGS = 40;
-constexpr int CONSUMER_REGS = 232;
+template <int BLOCK_N>
+constexpr int NUM_STAGES = 196608 /
+                           ((BLOCK_M + BLOCK_N) * ROW_BYTES); // 6 of the narrow tile, 4 of the wide one
+
+constexpr int PRODUCER_REGS = 24;
+constexpr int CONSUMER_REGS = 240;
 constexpr int LAUNCH_REGS = 65536 / NUM_THREADS / 8 * 8; // what __launch_bounds__ makes of 65,536 registers
 static_assert(PRODUCER_REGS + NUM_CONSUMERS * CONSUMER_REGS <= (1 + NUM_CONSUMERS) * LAUNCH_REGS,
               "setmaxnreg moves registers of the block, it makes none");
@@ -45,23 +52,25 @@ static_assert(PRODUCER_REGS + NUM_CONSUMERS * CONSUMER_REGS <= (1 + NUM_CONSUMER
 constexpr int STORE_ROWS = 16;       // rows of C a warp stores, those it has in its accumulators
 constexpr int STORE_ROW_BYTES = 128; // of each of them at a time
 
-template <typename T>
+template <typename T, int BLOCK_N>
 struct SharedStorage {
-    T A_smem[NUM_STAGES][BLOCK_M][BLOCK_K];                          // (stage, m, k), 16,384 bytes a stage
-    T B_smem[NUM_STAGES][BLOCK_N][BLOCK_K];                          // (stage, n, k), 16,384 bytes a stage
+    static constexpr int STAGES = NUM_STAGES<BLOCK_N>;
+    T A_smem[STAGES][BLOCK_M][BLOCK_K]; // (stage, m, k), 16,384 bytes a stage
+    T B_smem[STAGES][BLOCK_N][BLOCK_K]; // (stage, n, k), 16,384 or 24,576 bytes a stage
     char C_smem[NUM_CONSUMERS * 4][2][STORE_ROWS * STORE_ROW_BYTES]; // (warp, buffer), 2,048 bytes a buffer
-    uint64_t full[NUM_STAGES];                                       // the stage's tiles have landed
-    uint64_t empty[NUM_STAGES];   // the tile's consumer in every block is done with them
+    uint64_t full[STAGES];                                           // the stage's tiles have landed
+    uint64_t empty[STAGES];       // the tile's consumer in every block is done with them
     uint64_t turn[NUM_CONSUMERS]; // this consumer's tile is next in the ring
 };
 
 // What a block hands to the cluster that has the rest of its tile: the accumulators as they lie in the registers, and
 // whether they are there. Whoever takes them resets the flag for the next launch.
-static __device__ float4 partial_sums[MAX_BLOCKS][BLOCK_M * BLOCK_N / 4];
+static __device__ float4 partial_sums[MAX_BLOCKS][BLOCK_M * WIDE / 4];
 static __device__ unsigned partial_ready[MAX_BLOCKS];
 
 // Where this block's part of a cluster tile is. The numbers walk down GROUP_M tiles, then one to the right, and so on to the
 // edge before the next GROUP_M.
+template <int BLOCK_N>
 static __device__ void tile_origin(const Schedule &schedule, int tile, int rank, int &row, int &col)
 {
     const int group = tile / (GROUP_M * schedule.tiles_n);
@@ -73,9 +82,9 @@ static __device__ void tile_origin(const Schedule &schedule, int tile, int rank,
 
 // Starts the copies of a tile into a stage, and of this block's part of B for the whole cluster. One thread does. The other
 // parts of B come from the other blocks, and are counted here as well.
-template <typename T>
-static __device__ void load_tile(SharedStorage<T> &smem, const CUtensorMap &A_map, const CUtensorMap &B_map,
-                                 int row, int col, int k, int stage, int rank)
+template <typename T, int BLOCK_N>
+static __device__ void load_tile(SharedStorage<T, BLOCK_N> &smem, const CUtensorMap &A_map,
+                                 const CUtensorMap &B_map, int row, int col, int k, int stage, int rank)
 {
     constexpr int PART = BLOCK_N / CLUSTER;
     uint64_t *full = &smem.full[stage];
@@ -86,7 +95,7 @@ static __device__ void load_tile(SharedStorage<T> &smem, const CUtensorMap &A_ma
 }
 
 // Multiplies a tile: acc[i] are rows 64 i to 64 i + 63. A descriptor counts in units of 16 bytes.
-template <typename T>
+template <typename T, int BLOCK_N>
 static __device__ void mma_tile(float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2], const T *A_smem, const T *B_smem,
                                 bool accumulate)
 {
@@ -99,16 +108,18 @@ static __device__ void mma_tile(float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2], cons
                               B_desc + slice * MMA_K * 2 / 16, accumulate || slice > 0);
 }
 
-// Writes a warp's 16 rows of accumulators, with the bias, to C from (row0, col0) on, through its two buffers.
-template <typename T, typename TC>
-static __device__ void store_tile_tma(char (&C_smem)[2][STORE_ROWS * STORE_ROW_BYTES],
-                                      const CUtensorMap &C_map, const T *bias,
-                                      const float (&acc)[BLOCK_N / 2], int row0, int col0, int N, int lane)
+// Writes a warp's 16 rows of accumulators, with the bias, to C from (row0, col0) on, through its two buffers. `odd` says that
+// an odd number of pieces has gone before.
+template <int BLOCK_N, typename T, typename TC>
+static __device__ void
+store_tile_tma(char (&C_smem)[2][STORE_ROWS * STORE_ROW_BYTES], const CUtensorMap &C_map, const T *bias,
+               const float (&acc)[BLOCK_N / 2], int row0, int col0, int N, bool odd, int lane)
 {
     constexpr int COLS = STORE_ROW_BYTES / sizeof(TC); // stored at a time
 #pragma unroll
     for (int piece = 0; piece < BLOCK_N / COLS; piece++) {
-        const uint32_t C_addr = smem_addr(C_smem[piece % 2]);
+        char *buffer = C_smem[(piece + odd) % 2];
+        const uint32_t C_addr = smem_addr(buffer);
         if (lane == 0) cp_async_bulk_wait_group_read<1>(); // This buffer has left; the other may be leaving.
         __syncwarp();
 #pragma unroll
@@ -131,22 +142,21 @@ static __device__ void store_tile_tma(char (&C_smem)[2][STORE_ROWS * STORE_ROW_B
                 for (int r = 0; r < 8; r += 2) { // rows l / 4 and + 8, columns in pairs of 8 bytes
                     const uint32_t offset = (lane / 4 + r % 4 / 2 * 8) * STORE_ROW_BYTES +
                                             ((j + r / 4) * 8 + lane % 4 * 2) * sizeof(TC);
-                    store_pair(reinterpret_cast<TC *>(C_smem[piece % 2] + swizzle(offset, 3)), value[r],
-                               value[r + 1]);
+                    store_pair(reinterpret_cast<TC *>(buffer + swizzle(offset, 3)), value[r], value[r + 1]);
                 }
             }
         }
         fence_proxy_async(); // What this thread wrote is there for TMA,
         __syncwarp();        // and what the others wrote.
         if (lane == 0) {
-            cp_async_bulk_tensor_2d_store(C_map, C_smem[piece % 2], col0 + piece * COLS, row0);
+            cp_async_bulk_tensor_2d_store(C_map, buffer, col0 + piece * COLS, row0);
             cp_async_bulk_commit_group();
         }
     }
 }
 
 // Writes 64 rows of accumulators, with the bias, to C from (row0, col0) on. This thread's columns come in pairs.
-template <typename T, typename TC>
+template <int BLOCK_N, typename T, typename TC>
 static __device__ void store_tile(TC *C, const T *bias, const float (&acc)[BLOCK_N / 2], int row0, int col0,
                                   int M, int N, int tid)
 {
@@ -172,6 +182,7 @@ static __device__ void store_tile(TC *C, const T *bias, const float (&acc)[BLOCK
 }
 
 // Leaves a warpgroup's accumulators for the block that has the tile's first k.
+template <int BLOCK_N>
 static __device__ void give_partial(const float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2], int barrier, int tid)
 {
     float4 *partial = partial_sums[blockIdx.x] + tid;
@@ -195,6 +206,7 @@ static __device__ void add_four(float *acc, float4 more)
 }
 
 // Adds what the other clusters have of the tile whose first k the segment is.
+template <int BLOCK_N>
 static __device__ void take_partials(float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2], const Segments &segments,
                                      const Segment &segment, int rank, int barrier, int tid)
 {
@@ -218,15 +230,15 @@ static __device__ void take_partials(float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2],
 
 // The producer, one thread: fills stage after stage, each as soon as it is empty. Nobody has used the stages of the first
 // round: a new barrier lets a wait for parity 1 pass.
-template <typename T>
-static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map, const CUtensorMap &B_map,
-                               const Schedule &schedule, int rank)
+template <typename T, int BLOCK_N>
+static __device__ void produce(SharedStorage<T, BLOCK_N> &smem, const CUtensorMap &A_map,
+                               const CUtensorMap &B_map, const Schedule &schedule, int rank)
 {
-    PipelineState<NUM_STAGES> state;
+    PipelineState<NUM_STAGES<BLOCK_N>> state;
     Segments segments(schedule, schedule.clusters - 1 - blockIdx.x / CLUSTER); // The last to start is 0.
     for (Segment segment; segments.next(segment);) {
         int row, col;
-        tile_origin(schedule, segment.tile, rank, row, col);
+        tile_origin<BLOCK_N>(schedule, segment.tile, rank, row, col);
         for (int k = segment.k_begin; k < segment.k_end; k++) {
             mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
             load_tile(smem, A_map, B_map, row, col, k * BLOCK_K, state.stage, rank);
@@ -235,7 +247,7 @@ static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map,
     }
     griddepcontrol_launch_dependents(); // This block leaves soon: the next kernel may set itself up.
     // Every stage is empty again: the other blocks have arrived here for the last time, and this one may leave.
-    for (int n = 0; n < NUM_STAGES; n++) {
+    for (int n = 0; n < NUM_STAGES<BLOCK_N>; n++) {
         mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
         state.advance();
     }
@@ -243,9 +255,10 @@ static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map,
 
 // A consumer warpgroup's products for so many steps. One group of wgmma is always running: a stage is given back when the
 // group after the one that reads it has been issued.
-template <typename T>
-static __device__ void multiply(float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2], SharedStorage<T> &smem,
-                                PipelineState<NUM_STAGES> &state, int steps, uint64_t *next_turn, int tid)
+template <typename T, int BLOCK_N>
+static __device__ void multiply(float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2], SharedStorage<T, BLOCK_N> &smem,
+                                PipelineState<NUM_STAGES<BLOCK_N>> &state, int steps, uint64_t *next_turn,
+                                int tid)
 {
     int last_stage = 0;
     for (int k = 0; k < steps; k++) {
@@ -253,7 +266,7 @@ static __device__ void multiply(float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2], Shar
         wgmma_touch(acc[0]);
         wgmma_touch(acc[1]);
         wgmma_fence();
-        mma_tile(acc, smem.A_smem[state.stage][0], smem.B_smem[state.stage][0], k > 0);
+        mma_tile<T, BLOCK_N>(acc, smem.A_smem[state.stage][0], smem.B_smem[state.stage][0], k > 0);
         wgmma_commit_group();
         wgmma_wait_group<1>(); // The products of the tile before are done.
         if (k > 0 && tid < CLUSTER) mbarrier_arrive_cluster(&smem.empty[last_stage], tid);
@@ -268,14 +281,14 @@ static __device__ void multiply(float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2], Shar
 }
 
 // A consumer warpgroup. The two take turns.
-template <typename T, typename TC>
-static __device__ void consume(SharedStorage<T> &smem, const CUtensorMap &C_map, const T *bias,
+template <typename T, typename TC, int BLOCK_N>
+static __device__ void consume(SharedStorage<T, BLOCK_N> &smem, const CUtensorMap &C_map, const T *bias,
                                bool tma_store, TC *C, int M, int N, const Schedule &schedule, int rank,
                                int consumer, int tid)
 {
     const int barrier = 1 + consumer; // 0 is __syncthreads
     const int warp = tid / 32, lane = tid % 32;
-    PipelineState<NUM_STAGES> state;
+    PipelineState<NUM_STAGES<BLOCK_N>> state;
     uint32_t turn_parity = consumer == 0; // The first turn is consumer 0's: it passes.
     Segments segments(schedule, schedule.clusters - 1 - blockIdx.x / CLUSTER); // The last to start is 0.
     Segment segment;
@@ -287,26 +300,28 @@ static __device__ void consume(SharedStorage<T> &smem, const CUtensorMap &C_map,
         mbarrier_wait(&smem.turn[consumer], turn_parity);
         turn_parity ^= 1;
         float acc[BLOCK_M / MMA_M][BLOCK_N / 2];
-        multiply(acc, smem, state, segment.steps(), &smem.turn[1 - consumer], tid);
+        multiply<T, BLOCK_N>(acc, smem, state, segment.steps(), &smem.turn[1 - consumer], tid);
         if (segment.k_begin > 0) {
-            give_partial(acc, barrier, tid);
+            give_partial<BLOCK_N>(acc, barrier, tid);
             continue;
         }
-        if (segment.k_end < schedule.k_tiles) take_partials(acc, segments, segment, rank, barrier, tid);
+        if (segment.k_end < schedule.k_tiles)
+            take_partials<BLOCK_N>(acc, segments, segment, rank, barrier, tid);
         int row, col;
-        tile_origin(schedule, segment.tile, rank, row, col);
+        tile_origin<BLOCK_N>(schedule, segment.tile, rank, row, col);
 #pragma unroll
         for (int i = 0; i < BLOCK_M / MMA_M; i++)
             if (tma_store)
-                store_tile_tma<T, TC>(smem.C_smem[consumer * 4 + warp], C_map, bias, acc[i],
-                                      row + i * MMA_M + warp * STORE_ROWS, col, N, lane);
+                store_tile_tma<BLOCK_N, T, TC>(smem.C_smem[consumer * 4 + warp], C_map, bias, acc[i],
+                                               row + i * MMA_M + warp * STORE_ROWS, col, N,
+                                               i * BLOCK_N * sizeof(TC) / STORE_ROW_BYTES % 2, lane);
             else
-                store_tile(C, bias, acc[i], row + i * MMA_M, col, M, N, tid);
+                store_tile<BLOCK_N>(C, bias, acc[i], row + i * MMA_M, col, M, N, tid);
     }
     if (lane == 0) cp_async_bulk_wait_group_read<0>(); // C_smem must outlive its readers.
 }
 
-template <typename T, typename TC>
+template <typename T, typename TC, int BLOCK_N>
 __global__ void __launch_bounds__(NUM_THREADS, 1) hopper_stream_k_kernel(
     const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M, BLOCK_K)
     const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N / CLUSTER, BLOCK_K)
@@ -317,7 +332,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1) hopper_stream_k_kernel(
     int M, int N, const __grid_constant__ Schedule schedule)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
-    SharedStorage<T> &smem = *reinterpret_cast<SharedStorage<T> *>(smem_bytes);
+    SharedStorage<T, BLOCK_N> &smem = *reinterpret_cast<SharedStorage<T, BLOCK_N> *>(smem_bytes);
     const int warpgroup = threadIdx.x / 128;
     const int tid = threadIdx.x % 128; // in the warpgroup
     const int rank = cluster_ctarank();
@@ -326,7 +341,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1) hopper_stream_k_kernel(
     if (threadIdx.x == 0) {
         prefetch_tensormap(A_map);
         prefetch_tensormap(B_map);
-        for (int stage = 0; stage < NUM_STAGES; stage++) {
+        for (int stage = 0; stage < NUM_STAGES<BLOCK_N>; stage++) {
             mbarrier_init(&smem.full[stage], 1); // the producer's arrival, and the bytes it expects
             mbarrier_init(&smem.empty[stage], CLUSTER);
         }
@@ -338,22 +353,22 @@ __global__ void __launch_bounds__(NUM_THREADS, 1) hopper_stream_k_kernel(
 
     if (warpgroup == 0) {
         setmaxnreg_dec<PRODUCER_REGS>();
-        if (tid == 0) produce(smem, A_map, B_map, schedule, rank);
+        if (tid == 0) produce<T, BLOCK_N>(smem, A_map, B_map, schedule, rank);
     } else {
         setmaxnreg_inc<CONSUMER_REGS>();
-        consume(smem, C_map, bias, tma_store, C, M, N, schedule, rank, warpgroup - 1, tid);
+        consume<T, TC, BLOCK_N>(smem, C_map, bias, tma_store, C, M, N, schedule, rank, warpgroup - 1, tid);
     }
     cluster_sync_relaxed(); // The other block's copies and arrivals have all come.
 }
 
-template <typename T, typename TC>
-static cudaError_t launch(const T *A, const T *B, const T *bias, TC *C, int M, int N, int K,
-                          cudaStream_t stream)
+template <int BLOCK_N, typename T, typename TC>
+static cudaError_t launch(const Schedule &schedule, const T *A, const T *B, const T *bias, TC *C, int M,
+                          int N, int K, cudaStream_t stream)
 {
     CUtensorMap A_map, B_map, C_map = {};
     const bool tma_store = (size_t)N * sizeof(TC) % 16 == 0 && (uintptr_t)C % 16 == 0;
-    constexpr int smem_bytes = sizeof(SharedStorage<T>);
-    const auto kernel = hopper_stream_k_kernel<T, TC>;
+    constexpr int smem_bytes = sizeof(SharedStorage<T, BLOCK_N>);
+    const auto kernel = hopper_stream_k_kernel<T, TC, BLOCK_N>;
     cudaError_t error = tensor_map_matrix(&A_map, tensor_map_type<T>(), A, M, K, BLOCK_M, BLOCK_K);
     if (error == cudaSuccess)
         error = tensor_map_matrix(&B_map, tensor_map_type<T>(), B, N, K, BLOCK_N / CLUSTER, BLOCK_K);
@@ -371,25 +386,41 @@ static cudaError_t launch(const T *A, const T *B, const T *bias, TC *C, int M, i
         cudaLaunchAttributeProgrammaticStreamSerialization; // griddepcontrol.wait waits, not the launch
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(CLUSTER);
+    config.gridDim = dim3(schedule.clusters * CLUSTER);
     config.blockDim = dim3(NUM_THREADS);
     config.dynamicSmemBytes = smem_bytes;
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = 2;
-    static int clusters; // that fit the GPU, asked for once
-    if (clusters == 0) error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
-    if (error != cudaSuccess) return error;
-    if (clusters == 0) return cudaErrorLaunchOutOfResources;
-
-    Schedule schedule;
-    const int tiles_m = (M - 1) / (CLUSTER * BLOCK_M) + 1;
-    const int tiles_n = (N - 1) / BLOCK_N + 1;
-    if (!make_schedule(schedule, tiles_m, tiles_n, (K - 1) / BLOCK_K + 1,
-                       min(clusters, MAX_BLOCKS / CLUSTER)))
-        return cudaErrorInvalidConfiguration;
-    config.gridDim = dim3(schedule.clusters * CLUSTER);
     return cudaLaunchKernelEx(&config, kernel, A_map, B_map, C_map, bias, tma_store, C, M, N, schedule);
+}
+
+// Asks how many clusters fit the GPU, a block to a multiprocessor.
+template <typename T, typename TC>
+static cudaError_t ask_clusters(int *clusters)
+{
+    constexpr int smem_bytes = sizeof(SharedStorage<T, NARROW>);
+    const auto kernel = hopper_stream_k_kernel<T, TC, NARROW>;
+    const cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+    if (error != cudaSuccess) return error;
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {CLUSTER, 1, 1};
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(CLUSTER);
+    config.blockDim = dim3(NUM_THREADS);
+    config.dynamicSmemBytes = smem_bytes;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    return cudaOccupancyMaxActiveClusters(clusters, kernel, &config);
+}
+
+// Whether wide tiles are less work for the busiest cluster. What a column takes is from trials on an H200.
+static bool wide_is_less(const Schedule &narrow, const Schedule &wide, int K)
+{
+    const bool in_lines = K % BLOCK_K == 0; // Each row of a box is one line of 128 bytes.
+    return wide.busiest * WIDE * (in_lines ? 1.03 : 1.0) < narrow.busiest * NARROW * (in_lines ? 1.0 : 1.15);
 }
 
 extern "C" cudaError_t hopper_stream_k(const void *A, const void *B, const void *bias, void *C, int M, int N,
@@ -399,6 +430,21 @@ extern "C" cudaError_t hopper_stream_k(const void *A, const void *B, const void 
     return with_matmul_types(f16, f32_out, [&](auto t, auto tc) {
         using T = decltype(t);
         using TC = decltype(tc);
-        return launch((const T *)A, (const T *)B, (const T *)bias, (TC *)C, M, N, K, stream);
+        static int clusters; // that fit the GPU, asked for once
+        if (clusters == 0) {
+            const cudaError_t error = ask_clusters<T, TC>(&clusters);
+            if (error != cudaSuccess) return error;
+            if (clusters == 0) return cudaErrorLaunchOutOfResources;
+        }
+        Schedule narrow, wide;
+        const int tiles_m = (M - 1) / (CLUSTER * BLOCK_M) + 1, k_tiles = (K - 1) / BLOCK_K + 1;
+        const int at_most = min(clusters, MAX_BLOCKS / CLUSTER);
+        if (!make_schedule(narrow, tiles_m, (N - 1) / NARROW + 1, k_tiles, at_most) ||
+            !make_schedule(wide, tiles_m, (N - 1) / WIDE + 1, k_tiles, at_most))
+            return cudaErrorInvalidConfiguration;
+        const bool use_wide = wide_is_less(narrow, wide, K);
+        const auto launch_width = use_wide ? launch<WIDE, T, TC> : launch<NARROW, T, TC>;
+        return launch_width(use_wide ? wide : narrow, (const T *)A, (const T *)B, (const T *)bias, (TC *)C, M,
+                            N, K, stream);
     });
 }

@@ -11,6 +11,7 @@ struct Schedule {
     int clusters;         // that work
     int split_tiles;      // so many tiles, the first, are cut; the others are whole
     int share, longer;    // steps of a cluster in the tiles that are cut; clusters that make one more
+    long long busiest;    // steps of the busiest cluster, with those that handing sums over takes the time of
 
     // Where a cluster's share begins, in steps over all the tiles that are cut.
     __device__ int share_begin(int cluster) const { return cluster * share + min(cluster, longer); }
@@ -20,22 +21,24 @@ struct Schedule {
 // there are too many tiles.
 static bool make_schedule(Schedule &schedule, int tiles_m, int tiles_n, int k_tiles, int clusters)
 {
-    constexpr int HAND_OVER =
-        24; // steps that take about as long as giving and taking sums, from trials on an H200
+    // Steps that take about as long as giving and taking sums, from trials on an H200.
+    constexpr int HAND_OVER = 24;
     const long long tiles = (long long)tiles_m * tiles_n;
     if (tiles > INT32_MAX - clusters) return false;
-    schedule = {tiles_m, tiles_n, k_tiles, (int)min((long long)clusters, tiles), 0, 0, 0};
+    const long long whole = ((tiles - 1) / clusters + 1) * k_tiles;
+    schedule = {tiles_m, tiles_n, k_tiles, (int)min((long long)clusters, tiles), 0, 0, 0, whole};
 
-    const long long whole = ((tiles - 1) / clusters + 1) * k_tiles; // steps of the busiest cluster
-    const long long cut = (tiles * k_tiles - 1) / clusters + 1 + HAND_OVER;
+    // With few tiles, not so many clusters that a share takes less time than handing it over.
     const long long split_tiles = tiles < clusters ? tiles : tiles % clusters + clusters;
     const long long steps = split_tiles * k_tiles;
+    const int sharing = (int)min((long long)clusters, max(1LL, steps / HAND_OVER));
+    const long long cut = (tiles * k_tiles - 1) / sharing + 1 + HAND_OVER;
     if (cut >= whole || steps > INT32_MAX) return true;
-    // With few tiles, not so many clusters that a share takes less time than handing it over.
     schedule.split_tiles = (int)split_tiles;
-    schedule.clusters = (int)min((long long)clusters, steps / HAND_OVER);
-    schedule.share = (int)(steps / schedule.clusters);
-    schedule.longer = (int)(steps % schedule.clusters);
+    schedule.clusters = sharing;
+    schedule.share = (int)(steps / sharing);
+    schedule.longer = (int)(steps % sharing);
+    schedule.busiest = cut;
     return true;
 }
 
