@@ -215,11 +215,11 @@ static __device__ void transpose_in_quad(uint32_t (&word)[4], int lane)
         }
 }
 
-// Writes a warp's 16 rows of accumulators, with the bias, to C from (row0, col0) on; rows end before end_row. If `wide`, rows
+// Writes a warp's 16 rows of accumulators, with the bias, to C from (row0, col0) on; rows end before end_row. With vector_store, rows
 // of C are multiples of 16 bytes.
 template <int BLOCK_N, typename T, typename TC>
 static __device__ void store_rows(TC *C, const T *bias, const float (&acc)[BLOCK_N / 2], int row0,
-                                  int end_row, int col0, int N, bool wide, int lane)
+                                  int end_row, int col0, int N, bool vector_store, int lane)
 {
 #pragma unroll
     for (int r = 0; r < BLOCK_N / 2;
@@ -231,7 +231,7 @@ static __device__ void store_rows(TC *C, const T *bias, const float (&acc)[BLOCK
             value[i] = acc[r + i] + (bias && col < N ? (float)bias[col] : 0.0f);
         }
         if constexpr (sizeof(TC) == 2) {
-            if (wide) { // A lane's two columns are half a sector with those of its quad. It gets eight of one row.
+            if (vector_store) { // A lane's two columns are half a sector with those of its quad. It gets eight of one row.
                 uint32_t pairs[4] = {pack_pair<TC>(value[0], value[1]), pack_pair<TC>(value[4], value[5]),
                                      pack_pair<TC>(value[2], value[3]), pack_pair<TC>(value[6], value[7])};
                 transpose_in_quad(pairs, lane);
@@ -260,7 +260,7 @@ static __device__ void store_rows(TC *C, const T *bias, const float (&acc)[BLOCK
 // The consumer warpgroup: the block's rows of each tile. A warp sends its sums away or completes and stores them.
 template <typename T, typename TC, int BLOCK_N>
 static __device__ void consume(Barriers &bar, const Stage<T, BLOCK_N> *stages, float4 *sums, const T *bias,
-                               TC *C, bool wide, int M, int N, const Plan &plan, const Place &place)
+                               TC *C, bool vector_store, int M, int N, const Plan &plan, const Place &place)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const bool owned = warp / (CONSUMER_WARPS / plan.parts) == place.part;
@@ -281,7 +281,7 @@ static __device__ void consume(Barriers &bar, const Stage<T, BLOCK_N> *stages, f
                 mbarrier_arrive_cluster(&bar.sums_empty, lane * plan.halves + place.half);
         }
         store_rows<BLOCK_N>(C, bias, acc, row0 + warp * 16, min(M, row0 + plan.block_rows), tile * BLOCK_N, N,
-                            wide, lane);
+                            vector_store, lane);
     }
 }
 
@@ -291,7 +291,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1) hopper_few_rows_kernel(
     const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N / halves, BLOCK_K)
     const T *bias,                             // (N) or NULL
     TC *C,                                     // (M, N)
-    bool wide,                                 // C's rows are multiples of 16 bytes
+    bool vector_store,                         // C's rows are multiples of 16 bytes
     int M, int N, int K, Plan plan)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
@@ -318,7 +318,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1) hopper_few_rows_kernel(
     griddepcontrol_wait(); // The kernel before may still have been running: what it wrote is there now.
 
     if (threadIdx.x < CONSUMER_WARPS * 32)
-        consume<T, TC, BLOCK_N>(bar, stages, sums, bias, C, wide, M, N, plan, place);
+        consume<T, TC, BLOCK_N>(bar, stages, sums, bias, C, vector_store, M, N, plan, place);
     else if (threadIdx.x == CONSUMER_WARPS * 32)
         produce<T, BLOCK_N>(bar, stages, A_map, B_map, plan, place);
     // No block leaves before its producer has seen the last arrival, and its consumers the last sums.
@@ -382,7 +382,7 @@ static cudaError_t launch(const Plan &plan, const T *A, const T *B, const T *bia
                           cudaStream_t stream)
 {
     CUtensorMap A_map, B_map;
-    const bool wide = (size_t)N * sizeof(TC) % 16 == 0 && (uintptr_t)C % 16 == 0;
+    const bool vector_store = (size_t)N * sizeof(TC) % 16 == 0 && (uintptr_t)C % 16 == 0;
     const auto kernel = hopper_few_rows_kernel<T, TC, BLOCK_N>;
     cudaError_t error = tensor_map_matrix(&A_map, tensor_map_type<T>(), A, M, K, plan.block_rows, BLOCK_K);
     if (error == cudaSuccess)
@@ -404,7 +404,7 @@ static cudaError_t launch(const Plan &plan, const T *A, const T *B, const T *bia
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = 2;
-    return cudaLaunchKernelEx(&config, kernel, A_map, B_map, bias, C, wide, M, N, K, plan);
+    return cudaLaunchKernelEx(&config, kernel, A_map, B_map, bias, C, vector_store, M, N, K, plan);
 }
 
 extern "C" cudaError_t hopper_stream_k(const void *A, const void *B, const void *bias, void *C, int M, int N,
