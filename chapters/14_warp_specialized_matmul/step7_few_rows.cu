@@ -215,8 +215,8 @@ static __device__ void transpose_in_quad(uint32_t (&word)[4], int lane)
         }
 }
 
-// Writes a warp's 16 rows of accumulators, with the bias, to C from (row0, col0) on; rows end before end_row. With vector_store, rows
-// of C are multiples of 16 bytes.
+// Writes a warp's 16 rows of accumulators, with the bias, to C from (row0, col0) on; rows end before end_row. vector_store:
+// C's rows are multiples of 16 bytes.
 template <int BLOCK_N, typename T, typename TC>
 static __device__ void store_rows(TC *C, const T *bias, const float (&acc)[BLOCK_N / 2], int row0,
                                   int end_row, int col0, int N, bool vector_store, int lane)
