@@ -29,6 +29,26 @@ for kernel in json.load(open(sys.argv[1])):
     done
 }
 
+# blocks_in_order [OPTIONS]: the order in which the blocks of a grid of 100 start.
+blocks_in_order() {
+    run -0 "$SIMGPU" "$@" "$ROOT/build/tests/simgpu/programs/block_order"
+    assert_equal "${lines[1]}" right
+}
+
+@test "simgpu: blocks start in order; with --seed in another one, the same again on one thread" {
+    local order seed
+    blocks_in_order --threads 1
+    assert_equal "${lines[0]}" "$(echo {0..99})"
+    for seed in 1 2; do
+        blocks_in_order --threads 1 --seed "$seed"
+        order=${lines[0]}
+        refute [ "$order" = "$(echo {0..99})" ]
+        blocks_in_order --threads 1 --seed "$seed"
+        assert_equal "${lines[0]}" "$order"
+        blocks_in_order --threads 4 --sms 1 --seed "$seed" # more blocks than the device holds at once
+    done
+}
+
 @test "simgpu: streams, events, async copies and host functions keep their order" { program streams; }
 
 @test "simgpu: __device__ and __constant__ variables, copied to and from" { program symbols; }

@@ -374,7 +374,7 @@ int launch_run(struct launch *l);
 
 struct options {
     u32 threads; /* host threads; 0: one for each core */
-    u64 seed;    /* order in which warps run; 0: in order */
+    u64 seed;    /* order in which blocks start and warps run; 0: in order */
     u32 sms;     /* multiprocessors of the device reported */
     bool profile;
     u32 profile_lines; /* source lines a kernel in the table */

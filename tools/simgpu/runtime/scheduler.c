@@ -1,5 +1,5 @@
 /* scheduler.c: runs a grid. Each worker (a host thread) takes clusters, most often of one block, in order of their
- * index and lets the warps of its blocks take turns, so that a block which spins on a lower one always gets what it waits for. */
+ * index (with a seed, nearly) and lets the warps of its blocks take turns, so that a block which spins on a lower one always gets what it waits for. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -25,6 +25,7 @@ struct grid {
     _Atomic u64 next;     /* first cluster that nobody has taken */
     _Atomic u32 resident; /* clusters on all workers */
     u32 resident_limit;
+    u64 random;           /* drawn from the seed for this launch: the order in which clusters start */
     _Atomic u64 executed; /* when options.max_instructions asks for it */
 };
 
@@ -149,6 +150,22 @@ struct work {
     u64 random;
 };
 
+/* Which cluster starts as number `n`: in order or, with a seed, in any order among as many as the device holds at once, then
+ * among the next as many. No GPU promises that blocks with lower numbers start first; but one that waits for them all the
+ * same has them beside it in the end. */
+static u64 cluster_number(const struct grid *g, u64 n)
+{
+    u64 window = g->resident_limit ? g->resident_limit : 1, first = n / window * window, x = n - first,
+        count = g->clusters - first < window ? g->clusters - first : window, mask = 1;
+    if (!options.seed) return n;
+    while (mask < count - 1) mask = 2 * mask + 1;
+    do { /* both steps only reorder the numbers up to mask, so each one below count comes up once */
+        x = (x * (g->random | 1) + (g->random >> 32)) & mask;
+        x ^= x >> 1;
+    } while (x >= count);
+    return first + x;
+}
+
 static bool take_cluster(struct work *work)
 {
     struct grid *g = work->grid;
@@ -168,7 +185,7 @@ static bool take_cluster(struct work *work)
     }
     if (!c || !w->clusters || !work->spare) abort();
     w->clusters[w->cluster_count++] = c;
-    cluster_start(c, w, index);
+    cluster_start(c, w, cluster_number(g, index));
     return true;
 }
 
@@ -313,7 +330,8 @@ int launch_run(struct launch *l)
     pthread_mutex_lock(&one_at_a_time);
     struct grid grid = {.launch = l,
                         .clusters = (u64)l->grid[0] * l->grid[1] * l->grid[2] / cluster_size(l),
-                        .resident_limit = resident_blocks(l) / cluster_size(l)};
+                        .resident_limit = resident_blocks(l) / cluster_size(l),
+                        .random = (options.seed + l->grid_id) * 6364136223846793005u};
     u64 cores = (u64)sysconf(_SC_NPROCESSORS_ONLN);
     u64 count = options.threads ? options.threads : cores;
     if (count > MAX_WORKERS) count = MAX_WORKERS;
