@@ -269,7 +269,8 @@ shapes() {
     faults $CHAPTER 6 plain --op matmul --golden "$GOLDEN"
 }
 
-# The blocks in reverse order, on one host thread: those that wait start, and come to that, before those they wait for.
+# The blocks in reverse order (a seed mixes it), on one host thread: those that wait start, and come to that, before those they
+# wait for.
 @test "chapter 14: stream-K that does not wait for the other clusters' sums is wrong" {
     export SIMGPU_THREADS=1
     stream_k
@@ -280,14 +281,12 @@ shapes() {
 }
 
 @test "chapter 14: stream-K that leaves its flags set is wrong from the second launch on" {
-    local seed
+    export SIMGPU_THREADS=1
     stream_k
     broken $CHAPTER step6_stream_k.cu 's/schedule\.clusters - 1 - //; /partial_ready\[block\] = 0/d'
-    for seed in 0 1 2 3; do
-        run -1 "$SIMGPU" --seed $seed "$BROKEN" --op matmul --step 6 --golden "$GOLDEN"
-        assert_line --regexp '^  6 stream_k +bias .* right '
-        assert_line "$CHAPTER: WRONG in 2 of 3 runs"
-    done
+    run -1 "$SIMGPU" "$BROKEN" --op matmul --step 6 --golden "$GOLDEN" # with a seed, who waits may come last
+    assert_line --regexp '^  6 stream_k +bias .* right '
+    assert_line "$CHAPTER: WRONG in 2 of 3 runs"
 }
 
 @test "chapter 14: split k that does not wait for the other parts' sums, or does not say that they have been read, fails" {

@@ -101,6 +101,7 @@ static u8 *checked(struct warp *w, const struct inst *in, u32 at, const char *na
             "out of bounds: the descriptor of %s reaches shared offset %d; the block has %u bytes of shared memory",
             name, (s32)at, b->shared_bytes);
     proxy_reads(w, in, ALL_LANES, b, at, 16);
+    order_read(b, ACTOR_WARPGROUP + w->id / 4, at / 16, (u32)w->wgmma->count);
     return b->shared + at;
 }
 
@@ -431,6 +432,7 @@ static void exec_mma(struct warp *w, const struct inst *in, u32 mask)
     }
     bool adds = (predicate_of(w, in->c) ^ (in->aux ? ~0u : 0)) & 1;
     p.issued = ++w->block->clock;
+    order_product(w, in, p.number);
     multiply(w, in, &p, adds);
     for (u32 r = 0; r < f->d_count; r++) s->result[slot_of(in->more[r])] = p.group;
     if (w->counters) count_product(w, in, &p);
@@ -498,6 +500,7 @@ static void exec_wait(struct warp *w, const struct inst *in, u32 mask)
         }
     }
     s->done = done;
+    order_products_done(w, last);
     for (u32 i = 0; i < before; i++) {
         struct product p = s->flight[i];
         if (p.group > done)

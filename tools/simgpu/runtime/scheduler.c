@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "../exec/async.h"
+#include "../exec/order.h"
 #include "../exec/proxy.h"
 #include "../exec/warp.h"
 #include "../report/report.h"
@@ -44,6 +45,7 @@ static void block_start(struct block *b, struct worker *worker, struct cluster *
     struct warp *warps = b->warps;
     u8 *shared = b->shared;
     u32 *stamps = b->stamps;
+    struct block_order *order = b->order;
     struct block_async *async = b->async;
     u32 threads = l->block[0] * l->block[1] * l->block[2];
     *b = (struct block){.launch = l,
@@ -57,6 +59,8 @@ static void block_start(struct block *b, struct worker *worker, struct cluster *
                         .warps = warps,
                         .shared = shared,
                         .stamps = stamps,
+                        .clock = 1,
+                        .order = order,
                         .async = async};
     b->live_warps = b->warp_count;
     for (u32 d = 0; d < 3; d++) { /* clusters tile the grid, x first; so do blocks their cluster */
@@ -74,6 +78,7 @@ static void block_start(struct block *b, struct worker *worker, struct cluster *
     memset(b->shared, 0xff, l->shared_bytes);
     async_start_block(b);
     proxy_start_block(b);
+    order_start_block(b);
     for (u32 k = 0; k < b->warp_count; k++) warp_start(&b->warps[k], b, k);
 }
 
@@ -96,6 +101,7 @@ static void cluster_free(struct cluster *c)
         for (u32 k = 0; k < b->warp_count; k++) warp_free_frames(&b->warps[k]);
         async_free_block(b);
         proxy_free_block(b);
+        order_free_block(b);
         free(b->warps);
         free(b->shared);
         free(b);
