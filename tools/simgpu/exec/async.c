@@ -692,6 +692,7 @@ static void exec_wait(struct warp *w, const struct inst *in, u32 mask)
     struct places at;
     const u32 *offset = at.offset;
     u32 parity[LANES], done = 0, lane = first_lane(mask), mixed = 0;
+    const struct mbarrier *known = NULL;
     mbarrier_places(w, in, mask, &at);
     for (u32 left = mask; left; left &= left - 1) {
         u32 i = first_lane(left);
@@ -705,7 +706,8 @@ static void exec_wait(struct warp *w, const struct inst *in, u32 mask)
         mixed |= (offset[i] ^ offset[lane]) | (parity[i] ^ parity[lane]);
         if ((m->phase & 1) == parity[i]) settle(w, in, m);
         bool over = (m->phase & 1) != parity[i];
-        if (over) order_mbarrier_wait(w, m, in->flags & RELAXED);
+        if (over && m != known) order_mbarrier_wait(w, m, in->flags & RELAXED);
+        if (over) known = m;
         done |= (u32)over << i;
     }
     if (!done && in->flags & BLOCKS) {

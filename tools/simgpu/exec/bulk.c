@@ -351,6 +351,18 @@ static struct bulk *keep_copy(const struct bulk *c)
     return k;
 }
 
+/* Its destination is written from now on. Rows as wide as the swizzle are exchanged only within themselves. Those of st.async
+ * are less than the 16 bytes that order.h tells apart. */
+static void announce(struct warp *w, const struct inst *in, const struct bulk *c, const struct mbarrier *m)
+{
+    if (c->row_bytes == c->pitch) {
+        order_copy(w, in, c->lane, c->block, m, c->at, c->bytes);
+        return;
+    }
+    FOR_PIECES(c, row, k)
+    order_copy(w, in, c->lane, c->block, m, piece(c, row, k), run_of(c, k));
+}
+
 /* Into `block`, completing at the mbarrier at offset `barrier` of it. */
 static void send(struct warp *w, const struct inst *in, const struct bulk *c, struct block *block,
                  u32 barrier)
@@ -359,9 +371,7 @@ static void send(struct warp *w, const struct inst *in, const struct bulk *c, st
     struct bulk *k = keep_copy(c);
     memcpy(k->data, c->data, c->bytes);
     k->block = block;
-    FOR_PIECES(k, row, at) /* not those of st.async, which are less than order's 16 bytes */
-    if (k->op < 0 && k->row_bytes % 16 == 0)
-        order_copy(w, in, c->lane, block, m, piece(k, row, at), run_of(k, at));
+    if (k->op < 0 && k->row_bytes % 16 == 0) announce(w, in, k, m);
     order_mbarrier_arrive(w, m, false); /* whoever waits for the copy knows what it waited for */
     if (k->op < 0) poison(k);           /* what it is combined with stays until then */
     block->in_flight++;
@@ -492,7 +502,7 @@ static void check_source(struct warp *w, const struct inst *in, struct bulk *c)
         u32 at = piece(c, row, k), n = run_of(c, k);
         if (proxy_changed(c->block, at, n, c->issued))
             copy_fault(w, in, c, "shared memory that a bulk store still reads was written");
-        for (u32 p = at / 16; p < (at + n) / 16; p++) order_read(c->block, w->id, p, c->block->clock);
+        for (u32 p = at / 16; p < (at + n) / 16; p++) order_reader(c->block, w->id)[p] = c->block->clock;
     }
     c->issued = 0;
 }

@@ -220,7 +220,9 @@ void order_copy(struct warp *w, const struct inst *in, u32 lane, struct block *b
     for (u32 actor = 0; actor < ACTOR_MBARRIER; actor++) {
         const u32 *read = o->read[actor];
         if (!read || (b == w->block && actor == w->id)) continue;
-        for (u32 k = at / 16; k < (at + bytes) / 16; k++)
+        u32 latest = 0;
+        for (u32 k = at / 16; k < (at + bytes) / 16; k++) latest = read[k] > latest ? read[k] : latest;
+        for (u32 k = at / 16; latest > known[actor]; k++)
             if (read[k] > known[actor]) still_read(w, in, lane, b, actor, k);
     }
     for (u32 k = at / 16; k < (at + bytes) / 16; k++) {
@@ -278,6 +280,6 @@ void order_leave(struct warp *w)
             "no barrier.cluster after it orders it before the block's end (barrier.cluster.arrive.relaxed does not, the "
             "default .release does)",
             arrival ? "arrival at" : "store to shared memory of", b->ctaid[0], b->ctaid[1], b->ctaid[2],
-            arrival ? "the phase it completes" : "an arrival that follows it");
+            arrival ? "its phase" : "an arrival that follows it");
     }
 }

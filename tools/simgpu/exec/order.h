@@ -114,13 +114,12 @@ static inline void order_landed(struct warp *w, const struct inst *in, u32 lanes
         order_not_landed(w, in, lanes, piece);
 }
 
-/* An actor of the block has read a piece, at this time of its own. */
+/* Where an actor of b notes for each piece when it has read it last, by its own time. */
 u32 *order_new_reader(struct block_order *o, u32 actor, u32 shared_bytes);
-static inline void order_read(struct block *b, u32 actor, u32 piece, u32 time)
+static inline u32 *order_reader(struct block *b, u32 actor)
 {
     u32 *read = b->order->read[actor];
-    if (!read) read = order_new_reader(b->order, actor, b->shared_bytes);
-    read[piece] = time;
+    return read ? read : order_new_reader(b->order, actor, b->shared_bytes);
 }
 
 /* A copy that w issues for `lane` will write these pieces of b's shared memory: everybody who read them, and what was to be

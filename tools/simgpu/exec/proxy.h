@@ -41,7 +41,7 @@ static inline void proxy_wrote(struct block *b, u32 at, u32 bytes, u32 writer, u
     u32 stamp = b->clock << WRITER_BITS | writer;
     if (!b->stamps) return;
     for (u32 k = at / 16; k <= (at + bytes - 1) / 16; k++) {
-        b->lanes[k] = (b->stamps[k] == stamp ? b->lanes[k] : 0) | lanes;
+        if (lanes) b->lanes[k] = (b->stamps[k] == stamp ? b->lanes[k] : 0) | lanes;
         b->stamps[k] = stamp;
     }
 }
@@ -69,7 +69,7 @@ static inline void proxy_loads(struct warp *w, const struct inst *in, u32 lane, 
         u32 writer = b->stamps[k] & ((1 << WRITER_BITS) - 1);
         if (writer == WRITER_IN_FLIGHT) proxy_unwaited(w, in, lane, b, 16 * k);
         if (writer == WRITER_ASYNC) order_landed(w, in, 1u << lane, b, k);
-        if (b == w->block) order_read(b, w->id, k, b->clock);
+        if (b == w->block) order_reader(b, w->id)[k] = b->clock;
     }
 }
 
