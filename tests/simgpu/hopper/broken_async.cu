@@ -161,13 +161,13 @@ __global__ void store_not_waited(u32 *out)
 
 // ---- wgmma ------------------------------------------------------------------------------------------------------------------
 
-#define WGMMA(D) WGMMA_AT(D, dense_descriptor(tile), dense_descriptor(tile + 4096))
+#define WGMMA(D) WGMMA_AT(D, tile_desc(tile), tile_desc(tile + 4096))
 #define WGMMA_RS(D, A)                                                                                           \
     asm volatile(                                                                                                \
         "{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, " \
         "%3}, {%4, %5, %6, %7}, %8, p, 1, 1, 0; }"                                                               \
         : "+f"(D[0]), "+f"(D[1]), "+f"(D[2]), "+f"(D[3])                                                         \
-        : "r"(A[0]), "r"(A[1]), "r"(A[2]), "r"(A[3]), "l"(dense_descriptor(tile + 4096))                         \
+        : "r"(A[0]), "r"(A[1]), "r"(A[2]), "r"(A[3]), "l"(tile_desc(tile + 4096))                                \
         : "memory")
 
 __device__ static void fill_tile()
@@ -285,7 +285,7 @@ __global__ void operand_out_of_bounds(u32 *out)
     const u64 beyond = (smem_addr(tile) + 8192 - 1024) >> 4 | (u64)8 << 16 | (u64)16 << 32;
     fill_tile();
     WGMMA_FENCE;
-    WGMMA_AT(d, beyond, dense_descriptor(tile)); // fault: operand_out_of_bounds
+    WGMMA_AT(d, beyond, tile_desc(tile)); // fault: operand_out_of_bounds
     WGMMA_COMMIT;
     WGMMA_WAIT;
     out[threadIdx.x] = (u32)d[1];
@@ -296,8 +296,7 @@ __global__ void descriptors_differ(u32 *out)
     float d[4] = {};
     fill_tile();
     WGMMA_FENCE;
-    WGMMA_AT(d, dense_descriptor(tile) + (threadIdx.x / 32 == 2),
-             dense_descriptor(tile)); // fault: descriptors_differ
+    WGMMA_AT(d, tile_desc(tile) + (threadIdx.x / 32 == 2), tile_desc(tile)); // fault: descriptors_differ
     WGMMA_COMMIT;
     WGMMA_WAIT;
     out[threadIdx.x] = (u32)d[1];

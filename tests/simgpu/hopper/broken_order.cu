@@ -34,7 +34,7 @@ __device__ static void multiply_stages()
         const int stage = k % STAGES;
         bar_wait(smem_addr(&full[stage]), k / STAGES & 1);
         WGMMA_FENCE;
-        WGMMA_AT(d, dense_descriptor(tile[stage]), dense_descriptor(tile[stage] + A_BYTES));
+        WGMMA_AT(d, tile_desc(tile[stage]), tile_desc(tile[stage] + A_BYTES));
         WGMMA_COMMIT;
         if (EARLY && threadIdx.x == 0) bar_arrive(smem_addr(&empty[stage]));
         WGMMA_WAIT;
@@ -65,10 +65,9 @@ __global__ void released_early(u32 *out)
 }
 
 // Each block fetches half of the stage for both, and so needs both blocks' consumers to be done with it.
-__device__ static u8 *half_of(int stage)
-{
-    return tile[stage] + blockIdx.x * STAGE_BYTES / 2;
-}
+#define FETCH_HALF(STAGE)                                                               \
+    copy_in_multicast(tile[STAGE] + blockIdx.x * STAGE_BYTES / 2, out, STAGE_BYTES / 2, \
+                      smem_addr(&full[STAGE]), 3)
 
 __global__ void __cluster_dims__(2, 1, 1) right_multicast(u32 *out)
 {
@@ -78,7 +77,7 @@ __global__ void __cluster_dims__(2, 1, 1) right_multicast(u32 *out)
         const int stage = k % STAGES;
         bar_wait(smem_addr(&full[stage]), k / STAGES & 1);
         WGMMA_FENCE;
-        WGMMA_AT(d, dense_descriptor(tile[stage]), dense_descriptor(tile[stage] + A_BYTES));
+        WGMMA_AT(d, tile_desc(tile[stage]), tile_desc(tile[stage] + A_BYTES));
         WGMMA_COMMIT;
         WGMMA_WAIT;
         if (threadIdx.x < 2) bar_arrive(mapa(&empty[stage], threadIdx.x));
@@ -86,7 +85,7 @@ __global__ void __cluster_dims__(2, 1, 1) right_multicast(u32 *out)
     for (int k = 0; k < STEPS && threadIdx.x == 128; k++) {
         bar_wait(smem_addr(&empty[k % STAGES]), (k / STAGES & 1) ^ 1);
         bar_expect(smem_addr(&full[k % STAGES]), STAGE_BYTES);
-        copy_in_multicast(half_of(k % STAGES), out, STAGE_BYTES / 2, smem_addr(&full[k % STAGES]), 3);
+        FETCH_HALF(k % STAGES);
     }
     CLUSTER_ARRIVE;
     CLUSTER_WAIT;
@@ -99,8 +98,7 @@ __global__ void __cluster_dims__(2, 1, 1) multicast_over_wgmma(u32 *out)
     for (int k = 0; k < STEPS && threadIdx.x == 128; k++) {
         bar_wait(smem_addr(&empty[k % STAGES]), (k / STAGES & 1) ^ 1);
         bar_expect(smem_addr(&full[k % STAGES]), STAGE_BYTES);
-        copy_in_multicast(half_of(k % STAGES), out, STAGE_BYTES / 2, smem_addr(&full[k % STAGES]),
-                          3); // fault: multicast_over_wgmma
+        FETCH_HALF(k % STAGES); // fault: multicast_over_wgmma
     }
     CLUSTER_ARRIVE;
     CLUSTER_WAIT;
@@ -118,8 +116,7 @@ __global__ void __cluster_dims__(2, 1, 1) multicast_over_loads(u32 *out)
     for (int k = 0; k < STEPS && threadIdx.x == 128; k++) {
         bar_wait(smem_addr(&empty[k % STAGES]), (k / STAGES & 1) ^ 1);
         bar_expect(smem_addr(&full[k % STAGES]), STAGE_BYTES);
-        copy_in_multicast(half_of(k % STAGES), out, STAGE_BYTES / 2, smem_addr(&full[k % STAGES]),
-                          3); // fault: multicast_over_loads
+        FETCH_HALF(k % STAGES); // fault: multicast_over_loads
     }
     CLUSTER_ARRIVE;
     CLUSTER_WAIT;

@@ -132,7 +132,7 @@ __device__ static void tensor_add(const CUtensorMap *map, s32 x, s32 y, const vo
         : "l"(A), "l"(B)                                                                                         \
         : "memory")
 // Core matrices of 8 x 16 bytes lie one after the other.
-__device__ static u64 dense_descriptor(const void *p)
+__device__ static u64 tile_desc(const void *p)
 {
     return smem_addr(p) >> 4 | (u64)8 << 16 | (u64)16 << 32;
 }
