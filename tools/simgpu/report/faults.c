@@ -59,9 +59,8 @@ static _Noreturn void stop_worker(struct worker *worker)
 }
 
 /* `frame`: whose calls led there, or NULL. */
-static _Noreturn void stop_with(struct warp *w, const struct function *fn, const struct inst *in,
-                                const struct frame *frame, u32 lanes, int error, const char *format,
-                                va_list args)
+static void tell(struct warp *w, const struct function *fn, const struct inst *in, const struct frame *frame,
+                 u32 lanes, int error, const char *format, va_list args)
 {
     struct launch *l = w->block->launch;
     pthread_mutex_lock(&telling);
@@ -79,14 +78,15 @@ static _Noreturn void stop_with(struct warp *w, const struct function *fn, const
         fprintf(stderr, "\n");
     }
     pthread_mutex_unlock(&telling);
-    stop_worker(w->block->worker);
 }
 
 void fault(struct warp *w, const struct inst *in, u32 lanes, int error, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    stop_with(w, w->frame->fn, in, w->frame, lanes, error, format, args);
+    tell(w, w->frame->fn, in, w->frame, lanes, error, format, args);
+    va_end(args);
+    stop_worker(w->block->worker);
 }
 
 void fault_elsewhere(struct warp *w, const struct function *fn, const struct inst *in, u32 lanes, int error,
@@ -94,7 +94,9 @@ void fault_elsewhere(struct warp *w, const struct function *fn, const struct ins
 {
     va_list args;
     va_start(args, format);
-    stop_with(w, fn, in, NULL, lanes, error, format, args);
+    tell(w, fn, in, NULL, lanes, error, format, args);
+    va_end(args);
+    stop_worker(w->block->worker);
 }
 
 static void print_waiter(const struct warp *w, const struct split *s)
