@@ -315,7 +315,8 @@ static inline bool load_32_fast(struct warp *w, const struct inst *in, u32 *d)
     if (in->space == SPACE_SHARED) {
         u32 word[LANES];
         const u32 *shared = (const u32 *)w->block->shared;
-        if (w->block->stamps || !shared_words(w, in, word)) return false;
+        if (!shared_words(w, in, word)) return false;
+        if (w->block->stamps && !proxy_loads_words(w, word)) return false;
         u32 differ = 0;
         for (int i = 0; i < LANES; i++) differ |= word[i] ^ word[0];
         if (differ) {

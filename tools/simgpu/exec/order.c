@@ -166,7 +166,8 @@ void order_fence(struct warp *w)
 
 void order_product(struct warp *w, const struct inst *in, u64 number)
 {
-    w->block->order->products[w->id / 4][number % KEPT_PRODUCTS] = (struct place){w->frame->fn, in};
+    w->block->order->products[w->id / 4][number % KEPT_PRODUCTS] =
+        (struct product_place){w->frame->fn, in, (u32)number};
 }
 
 void order_products_done(struct warp *w, u64 number)
@@ -199,9 +200,9 @@ static _Noreturn void still_read(struct warp *w, const struct inst *in, u32 lane
     if (actor < ACTOR_WARPGROUP) {
         snprintf(who, sizeof who, "warp %u", actor);
     } else {
-        const struct place *p = &b->order->products[group][number % KEPT_PRODUCTS];
-        snprintf(who, sizeof who, "the wgmma at line %u (warps %u to %u)",
-                 p->fn->lines[p->in - p->fn->code].line, 4 * group, 4 * group + 3);
+        const struct product_place *p = &b->order->products[group][number % KEPT_PRODUCTS];
+        u32 line = p->number == number ? p->fn->lines[p->in - p->fn->code].line : 0; /* 0: long ago */
+        snprintf(who, sizeof who, "the wgmma at line %u (warps %u to %u)", line, 4 * group, 4 * group + 3);
     }
     fault(
         w, in, 1u << lane, ERR_LAUNCH_FAILURE,

@@ -26,28 +26,28 @@
 
 struct mbarrier;
 
+/* The actors of a block. mbarriers initialised after the first 31 share the last place, and are told apart no more. */
 enum {
-    TRACKED_MBARRIERS =
-        32, /* those initialised after the first 31 share the last place, and are told apart no more */
+    TRACKED_MBARRIERS = 32,
     ACTOR_WARPGROUP = MAX_WARPS,
     ACTOR_MBARRIER = ACTOR_WARPGROUP + MAX_WARPS / 4,
     ACTORS = ACTOR_MBARRIER + TRACKED_MBARRIERS,
-    KEPT_PRODUCTS = 256, /* whose line is remembered */
+    KEPT_PRODUCTS = 256
 };
 
+/* A piece is 16 bytes of shared memory. */
 struct block_order {
-    u32 length;  /* of a clock: ACTORS for each block of the cluster */
-    u32 *clocks; /* enum clock_of of them */
-    u32 *read
-        [ACTOR_MBARRIER]; /* by warp and warpgroup: when it last read each 16 bytes of shared memory; NULL: never any */
-    u32 *landing; /* for each 16 bytes, the copy that brings them: its mbarrier | phases by then << 5; or 0 */
-    u32 mbarriers; /* initialised so far */
-    struct place {
+    u32 length;                /* of a clock: ACTORS for each block of the cluster */
+    u32 *clocks;               /* enum clock_of of them */
+    u32 *read[ACTOR_MBARRIER]; /* by warp and warpgroup: when it last read each piece; NULL: never any */
+    u32 *landing;              /* the copy that brings each piece: its mbarrier | phases by then << 5; or 0 */
+    u32 mbarriers;             /* initialised so far */
+    struct product_place {
         const struct function *fn;
         const struct inst *in;
+        u32 number;
     } products[MAX_WARPS / 4][KEPT_PRODUCTS]; /* the latest of each warpgroup */
-    struct remote *
-        remotes; /* what other blocks did to this one's shared memory: latest of each warp at each mbarrier */
+    struct remote *remotes; /* what other blocks sent here: each warp's latest to each mbarrier */
     u32 remote_count, remote_capacity;
 };
 

@@ -73,6 +73,24 @@ static inline void proxy_loads(struct warp *w, const struct inst *in, u32 lane, 
     }
 }
 
+/* The same for 32 lanes that read a word of 4 bytes each of w's own block, but it says false where the other faults. */
+static inline bool proxy_loads_words(struct warp *w, const u32 word[LANES])
+{
+    struct block *b = w->block;
+    const u32 *landing = b->order->landing, *stamps = b->stamps,
+              *phases = order_clock(b, CLOCK_NOW + w->id) + b->cluster_rank * ACTORS + ACTOR_MBARRIER;
+    u32 *read = order_reader(b, w->id), now = b->clock, bad = 0;
+    for (u32 i = 0, last = ~0u; i < LANES; i++) {
+        u32 piece = word[i] / 4, writer = stamps[piece] & ((1 << WRITER_BITS) - 1), mark = landing[piece];
+        if (piece == last) continue; /* as its neighbour */
+        bad |=
+            (u32)(writer == WRITER_IN_FLIGHT) |
+            ((u32)(writer == WRITER_ASYNC) & (phases[mark % TRACKED_MBARRIERS] < mark / TRACKED_MBARRIERS));
+        read[last = piece] = now;
+    }
+    return !bad;
+}
+
 /* Whether they were written at or after this time. */
 static inline bool proxy_changed(const struct block *b, u32 at, u32 bytes, u32 since)
 {
