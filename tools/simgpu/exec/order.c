@@ -201,8 +201,10 @@ static _Noreturn void still_read(struct warp *w, const struct inst *in, u32 lane
         snprintf(who, sizeof who, "warp %u", actor);
     } else {
         const struct product_place *p = &b->order->products[group][number % KEPT_PRODUCTS];
-        u32 line = p->number == number ? p->fn->lines[p->in - p->fn->code].line : 0; /* 0: long ago */
-        snprintf(who, sizeof who, "the wgmma at line %u (warps %u to %u)", line, 4 * group, 4 * group + 3);
+        char line[24] = ""; /* one of long ago has been forgotten */
+        if (p->number == number)
+            snprintf(line, sizeof line, " at line %u", p->fn->lines[p->in - p->fn->code].line);
+        snprintf(who, sizeof who, "the wgmma%s (warps %u to %u)", line, 4 * group, 4 * group + 3);
     }
     fault(
         w, in, 1u << lane, ERR_LAUNCH_FAILURE,
