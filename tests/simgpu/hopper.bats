@@ -183,11 +183,13 @@ print(*[sum(l[field] for l in lines) for field in sys.argv[3:]])' "$@"
     right_in_any_order store
 }
 
-@test "simgpu: a block that leaves while an arrival or a store is on its way to it is named at the arrival" {
+@test "simgpu: a block that leaves while an arrival or a store is on its way to it is named at the arrival; of a copy, where it leaves" {
     broken_in_any_order arrival_on_its_way "this arrival at block (" "may still be on its way when that block leaves" \
         "barrier.cluster.arrive.relaxed does not"
     broken_in_any_order store_on_its_way "this store to shared memory of block ("
     broken_in_any_order addition_on_its_way "this store to shared memory of block ("
+    broken_in_any_order multicast_on_its_way "the block leaves, and nobody has waited for the mbarrier" "'cp.async.bulk"
+    broken_in_any_order async_store_on_its_way "the block leaves, and nobody has waited for the mbarrier" "'st.async"
     right_in_any_order arrival_released arrival_awaited store_then_arrival
 }
 

@@ -251,6 +251,27 @@ __global__ void __cluster_dims__(2, 1, 1) addition_on_its_way(u32 *out)
     CLUSTER_WAIT;
 }
 
+// Copies for the other block: nobody there waits for them, and so no barrier helps.
+__global__ void __cluster_dims__(2, 1, 1) multicast_on_its_way(u32 *out)
+{
+    init_pipeline(1);
+    if (threadIdx.x == 0 && blockIdx.x == 0) copy_in_multicast(tile, out, 128, BAR, 2);
+    CLUSTER_ARRIVE;
+    CLUSTER_WAIT;
+} // fault: multicast_on_its_way
+
+__global__ void __cluster_dims__(2, 1, 1) async_store_on_its_way(u32 *out)
+{
+    init_pipeline(1);
+    if (threadIdx.x == 0 && blockIdx.x == 0)
+        asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], 1, [%1];" ::"r"(
+                         mapa(data, 1)),
+                     "r"(mapa(&bar, 1))
+                     : "memory");
+    CLUSTER_ARRIVE;
+    CLUSTER_WAIT;
+} // fault: async_store_on_its_way
+
 // The arrival that follows the store is waited for, and so the store has come.
 __global__ void __cluster_dims__(2, 1, 1) right_store_then_arrival(u32 *out)
 {
@@ -272,14 +293,24 @@ static const struct {
     const char *name;
     void (*kernel)(u32 *);
     int blocks;
-} kernels[] = {KERNEL(right_released_late, 1),   KERNEL(released_early, 1),
-               KERNEL(right_multicast, 2),       KERNEL(multicast_over_wgmma, 2),
-               KERNEL(multicast_over_loads, 2),  KERNEL(waited_by_one, 1),
-               KERNEL(flag_is_no_barrier, 1),    KERNEL(right_store, 1),
-               KERNEL(no_syncwarp, 1),           KERNEL(no_barrier, 1),
-               KERNEL(arrival_on_its_way, 2),    KERNEL(right_arrival_released, 2),
-               KERNEL(right_arrival_awaited, 2), KERNEL(store_on_its_way, 2),
-               KERNEL(addition_on_its_way, 2),   KERNEL(right_store_then_arrival, 2)};
+} kernels[] = {KERNEL(right_released_late, 1),
+               KERNEL(released_early, 1),
+               KERNEL(right_multicast, 2),
+               KERNEL(multicast_over_wgmma, 2),
+               KERNEL(multicast_over_loads, 2),
+               KERNEL(waited_by_one, 1),
+               KERNEL(flag_is_no_barrier, 1),
+               KERNEL(right_store, 1),
+               KERNEL(no_syncwarp, 1),
+               KERNEL(no_barrier, 1),
+               KERNEL(arrival_on_its_way, 2),
+               KERNEL(right_arrival_released, 2),
+               KERNEL(right_arrival_awaited, 2),
+               KERNEL(store_on_its_way, 2),
+               KERNEL(addition_on_its_way, 2),
+               KERNEL(multicast_on_its_way, 2),
+               KERNEL(async_store_on_its_way, 2),
+               KERNEL(right_store_then_arrival, 2)};
 
 int main(int argc, char **argv)
 {
