@@ -46,20 +46,21 @@ void proxy_check(struct warp *w, const struct inst *in, u32 lanes, const struct 
     u32 when = b->stamps[piece] >> WRITER_BITS, writer = b->stamps[piece] & ((1 << WRITER_BITS) - 1);
     if (writer == WRITER_IN_FLIGHT) proxy_unwaited(w, in, first_lane(lanes), b, 16 * piece);
     if (!when) return;
-    char who[24] = "another block";
-    if (writer < MAX_WARPS) snprintf(who, sizeof who, "warp %u", writer);
-    if (writer == WRITER_COPY) snprintf(who, sizeof who, "a cp.async");
-    if (when >= b->covered && (writer >= MAX_WARPS || when >= b->fenced[writer]))
+    if (when >= b->covered && (writer >= MAX_WARPS || when >= b->fenced[writer])) {
+        char who[24] = "another block";
+        if (writer < MAX_WARPS) snprintf(who, sizeof who, "warp %u", writer);
+        if (writer == WRITER_COPY) snprintf(who, sizeof who, "a cp.async");
         fault(
             w, in, lanes, ERR_LAUNCH_FAILURE,
             "fence.proxy.async is missing: %s wrote shared offset %u with an ordinary store, and this instruction reads it "
             "through the async proxy",
             who, 16 * piece);
+    }
     if (writer < MAX_WARPS && !order_knows_warp(w, b, writer, when))
         fault(
             w, in, lanes, ERR_LAUNCH_FAILURE,
-            "a barrier is missing: %s wrote shared offset %u, and nothing that this warp has waited for since says so",
-            who, 16 * piece);
+            "a barrier is missing: warp %u wrote shared offset %u, and nothing that this warp has waited for since says so",
+            writer, 16 * piece);
     if (b == w->block && writer == w->id && b->lanes[piece] & ~lanes && when >= w->lanes_met)
         fault(
             w, in, lanes, ERR_LAUNCH_FAILURE,
