@@ -8,6 +8,9 @@
  *      when its warp has executed the fence since; or
  *      when any warp has, and between the write and the fence a barrier of some kind was completed.
  *
+ * And whoever reads through the async proxy must know of the write: through a barrier when it was another warp's (order.h),
+ * through __syncwarp or a barrier when it was another lane's and one lane reads.
+ *
  * What a bulk copy is to bring is stamped as in flight until the copy has been waited for: who reads it is too early.
  * And what an asynchronous operation reads has changed too early when at its end a stamp is later than its start. */
 #ifndef PROXY_H
