@@ -105,8 +105,8 @@ static void exec_barrier(struct warp *w, const struct inst *in, u32 mask)
         bar->all &= truth == mask;
         bar->any |= truth != 0;
     }
-    /* With a count, a warp's arrival counts as all its 32 threads, as on hardware. */
     order_barrier_arrive(w, id);
+    /* With a count, a warp's arrival counts as all its 32 threads, as on hardware. */
     bar->arrived += expected && mask == w->live ? LANES : (u32)__builtin_popcount(mask);
     if (in->flags != BAR_ARRIVE) {
         for (u64 left = w->gathered; left; left &= left - 1) {
