@@ -75,7 +75,8 @@ CHAPTER=13_tma_wgmma_matmul
     assert_output --partial "before the copy that brings it has been waited for"
     broken $CHAPTER step1_tma_wgmma.cu '/^        parity \^= 1;/d'
     faults $CHAPTER 1 several_tiles_bias --op matmul
-    assert_output --partial "before the copy that brings it has been waited for"
+    # The read is found where it comes after the copy, or the copy where it comes after the read.
+    assert_output --regexp "before the copy that brings it has been waited for|this copy writes shared offset .* may still read"
 }
 
 @test "chapter 13: accumulators that are stored before their products are done are a fault" {

@@ -22,9 +22,23 @@ shuffled() {
 broken() {
     local part line
     line=$(grep -n "// fault: $2\$" "$BATS_TEST_DIRNAME/hopper/$1.cu" | cut -d: -f1)
-    run -1 timeout 60 "$SIMGPU" "$PROGRAMS/$1" "$2"
+    run -1 timeout 60 "$SIMGPU" --seed "${SEED:-0}" "$PROGRAMS/$1" "$2"
     assert_output --regexp "$1\.cu:${line}[^0-9]"
     for part in "${@:3}"; do assert_output --partial "$part"; done
+}
+
+# broken_in_any_order NAME LINE...: the same of broken_order, whatever order its warps run in.
+broken_in_any_order() {
+    local SEED
+    for SEED in 0 1 2 3 4 5; do broken broken_order "$@"; done
+}
+
+# right_in_any_order NAME...: these kernels of it do what the broken ones forget, and are right.
+right_in_any_order() {
+    local name seed
+    for name in "$@"; do
+        for seed in 0 1 2 3 4 5; do run -0 timeout 60 "$SIMGPU" --seed "$seed" "$PROGRAMS/broken_order" "right_$name"; done
+    done
 }
 
 @test "simgpu: clusters: ranks, barrier.cluster, distributed shared memory, remote mbarriers, st.async, occupancy" {
@@ -144,6 +158,39 @@ print(*[sum(l[field] for l in lines) for field in sys.argv[3:]])' "$@"
     broken broken_async store_source_changes "shared memory that a bulk store still reads was written"
     broken broken_async store_not_waited "without cp.async.bulk.wait_group.read"
     broken broken_async operand_changes "shared memory of operand B was written before the wgmma at line"
+}
+
+@test "simgpu: a stage that is released before its wgmma was waited for is named at the next copy, in any order" {
+    broken_in_any_order released_early "this copy writes shared offset 0 of block (0,0,0) where the wgmma at line" \
+        "(warps 0 to 3) may still read" "only an arrival after its wgmma.wait_group"
+    right_in_any_order released_late
+}
+
+@test "simgpu: a multicast into a stage that another block may still read is named, in any order" {
+    broken_in_any_order multicast_over_wgmma "this copy writes shared offset" "nothing that this thread has waited for says"
+    broken_in_any_order multicast_over_loads "this copy writes shared offset" "nothing that this thread has waited for says"
+    right_in_any_order multicast
+}
+
+@test "simgpu: what one thread has waited for, or a flag says, orders nothing for the others" {
+    broken_in_any_order waited_by_one "shared offset 0 is read"
+    broken_in_any_order flag_is_no_barrier "which warp 1 has written"
+}
+
+@test "simgpu: a bulk store of what other lanes or warps wrote needs __syncwarp or a barrier" {
+    broken_in_any_order no_syncwarp "__syncwarp() is missing: lane 1 of this warp wrote shared offset 0"
+    broken_in_any_order no_barrier "a barrier is missing: warp 1 wrote shared offset 0"
+    right_in_any_order store
+}
+
+@test "simgpu: a block that leaves while an arrival or a store is on its way to it is named at the arrival; of a copy, where it leaves" {
+    broken_in_any_order arrival_on_its_way "this arrival at block (" "may still be on its way when that block leaves" \
+        "barrier.cluster.arrive.relaxed does not"
+    broken_in_any_order store_on_its_way "this store to shared memory of block ("
+    broken_in_any_order addition_on_its_way "this store to shared memory of block ("
+    broken_in_any_order multicast_on_its_way "the block leaves, and nobody has waited for the mbarrier" "'cp.async.bulk"
+    broken_in_any_order async_store_on_its_way "the block leaves, and nobody has waited for the mbarrier" "'st.async"
+    right_in_any_order arrival_released arrival_awaited store_then_arrival
 }
 
 @test "simgpu: registers of a wgmma are out of bounds until wait_group" {

@@ -19,6 +19,12 @@ for kernel in json.load(open(sys.argv[1])):
             print(line["active_lanes"] / line["warp_instructions"], line["global_sectors"])' "$BATS_TEST_TMPDIR/counters.json"
 }
 
+# blocks_in_order [OPTIONS]: the order in which the blocks of a grid of 100 start.
+blocks_in_order() {
+    run -0 "$SIMGPU" "$@" "$ROOT/build/tests/simgpu/programs/block_order"
+    assert_equal "${lines[1]}" right
+}
+
 @test "simgpu: lanes that were let go alone during a long wait are one again after a barrier, whatever the order" {
     local threads seed
     for threads in 1 2 5; do
@@ -26,6 +32,20 @@ for kernel in json.load(open(sys.argv[1])):
             stores_of spin --threads "$threads" --seed "$seed"
             assert_equal "${lines[*]}" "32.0 64 32.0 64 32.0 64" # 16 warps of 32 lanes, 4 bytes each
         done
+    done
+}
+
+@test "simgpu: blocks start in order; with --seed in another one, the same again on one thread" {
+    local order seed
+    blocks_in_order --threads 1
+    assert_equal "${lines[0]}" "$(echo {0..99})"
+    for seed in 1 2; do
+        blocks_in_order --threads 1 --seed "$seed"
+        order=${lines[0]}
+        refute [ "$order" = "$(echo {0..99})" ]
+        blocks_in_order --threads 1 --seed "$seed"
+        assert_equal "${lines[0]}" "$order"
+        blocks_in_order --threads 4 --sms 1 --seed "$seed" # more blocks than the device holds at once
     done
 }
 

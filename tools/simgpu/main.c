@@ -25,7 +25,7 @@ static const char USAGE[] =
     "(nvcc -arch=sm_90a -cudart shared -lineinfo).\n"
     "\n"
     "  --threads N           host threads that run blocks (default: one for each core)\n"
-    "  --seed S              run warps in an order drawn from S (default 0: in order)\n"
+    "  --seed S              start blocks and run warps in an order drawn from S (default 0: in order)\n"
     "  --sms N               multiprocessors of the device (default 132)\n"
     "  --memory SIZE         device memory, such as 512M or 24G (default 16G)\n"
     "  --max-instructions N  stop a launch that executes more warp instructions\n"

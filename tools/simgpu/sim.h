@@ -232,6 +232,7 @@ struct warp {
     u32 live;                  /* lanes that have not exited */
     u32 cluster_arrived;       /* lanes that have arrived at barrier.cluster and not waited yet */
     u64 cluster_phase[LANES];  /* the phase they arrived in */
+    u32 lanes_met;             /* when its lanes last synchronised, by the block's clock */
     u32 cluster_released;      /* when it last arrived with .release, by the block's clock */
     s32 current;               /* index of the running split */
     u8 *local;                 /* local memory: 32 x block->launch->local_bytes, lane after lane */
@@ -328,7 +329,9 @@ struct block {
     struct block_async *async; /* mbarriers: exec/async.c */
     u32 in_flight;             /* bulk copies into its shared memory that have not landed */
     u32 *stamps, clock, last_sync, covered, init_fence, last_barrier,
-        fenced[MAX_WARPS]; /* who wrote shared memory when: exec/proxy.h */
+        fenced[MAX_WARPS];     /* who wrote shared memory when: exec/proxy.h */
+    u32 *lanes;                /* ... and which of its lanes */
+    struct block_order *order; /* what has happened before what: exec/order.h; NULL: nobody asks */
 };
 
 /* Blocks that run together, on one worker, and see each other's shared memory. Without clusters each block is one. */
@@ -374,7 +377,7 @@ int launch_run(struct launch *l);
 
 struct options {
     u32 threads; /* host threads; 0: one for each core */
-    u64 seed;    /* order in which warps run; 0: in order */
+    u64 seed;    /* order in which blocks start and warps run; 0: in order */
     u32 sms;     /* multiprocessors of the device reported */
     bool profile;
     u32 profile_lines; /* source lines a kernel in the table */

@@ -161,29 +161,15 @@ __global__ void store_not_waited(u32 *out)
 
 // ---- wgmma ------------------------------------------------------------------------------------------------------------------
 
-#define FENCE    asm volatile("wgmma.fence.sync.aligned;" ::: "memory")
-#define COMMIT   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory")
-#define WAIT     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory")
-#define WGMMA(D) WGMMA_AT(D, descriptor(tile), descriptor(tile + 4096))
-#define WGMMA_AT(D, A, B)                                                                                        \
-    asm volatile(                                                                                                \
-        "{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, " \
-        "%3}, %4, %5, p, 1, 1, 0, 0; }"                                                                          \
-        : "+f"(D[0]), "+f"(D[1]), "+f"(D[2]), "+f"(D[3])                                                         \
-        : "l"(A), "l"(B)                                                                                         \
-        : "memory")
+#define WGMMA(D) WGMMA_AT(D, tile_desc(tile), tile_desc(tile + 4096))
 #define WGMMA_RS(D, A)                                                                                           \
     asm volatile(                                                                                                \
         "{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, " \
         "%3}, {%4, %5, %6, %7}, %8, p, 1, 1, 0; }"                                                               \
         : "+f"(D[0]), "+f"(D[1]), "+f"(D[2]), "+f"(D[3])                                                         \
-        : "r"(A[0]), "r"(A[1]), "r"(A[2]), "r"(A[3]), "l"(descriptor(tile + 4096))                               \
+        : "r"(A[0]), "r"(A[1]), "r"(A[2]), "r"(A[3]), "l"(tile_desc(tile + 4096))                                \
         : "memory")
 
-__device__ static u64 descriptor(const void *p)
-{
-    return smem_addr(p) >> 4 | (u64)8 << 16 | (u64)16 << 32;
-}
 __device__ static void fill_tile()
 {
     for (int i = threadIdx.x; i < 8192; i += blockDim.x) tile[i] = 0;
@@ -195,11 +181,11 @@ __global__ void result_read_early(u32 *out)
 {
     float d[4] = {};
     fill_tile();
-    FENCE;
+    WGMMA_FENCE;
     WGMMA(d);
-    COMMIT;
+    WGMMA_COMMIT;
     out[threadIdx.x] = (u32)d[1]; // fault: result_read_early
-    WAIT;
+    WGMMA_WAIT;
 }
 
 // The wait is for groups, and the product is in none.
@@ -207,9 +193,9 @@ __global__ void commit_missing(u32 *out)
 {
     float d[4] = {};
     fill_tile();
-    FENCE;
+    WGMMA_FENCE;
     WGMMA(d);
-    WAIT;
+    WGMMA_WAIT;
     out[threadIdx.x] = (u32)d[1]; // fault: commit_missing
 }
 
@@ -219,11 +205,11 @@ __global__ void a_written_early(u32 *out)
     u32 a[4] = {1, 2, 3, 4};
     asm volatile("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3]));
     fill_tile();
-    FENCE;
+    WGMMA_FENCE;
     WGMMA_RS(d, a);
-    COMMIT;
+    WGMMA_COMMIT;
     asm volatile("add.u32 %0, %0, 1;" : "+r"(a[2])); // fault: a_written_early
-    WAIT;
+    WGMMA_WAIT;
     out[threadIdx.x] = (u32)d[1] + a[0] + a[1] + a[2];
 }
 
@@ -232,8 +218,8 @@ __global__ void no_fence(u32 *out)
     float d[4] = {};
     fill_tile();
     WGMMA(d); // fault: no_fence
-    COMMIT;
-    WAIT;
+    WGMMA_COMMIT;
+    WGMMA_WAIT;
     out[threadIdx.x] = (u32)d[1];
 }
 
@@ -242,14 +228,14 @@ __global__ void no_second_fence(u32 *out)
 {
     float d[4] = {};
     fill_tile();
-    FENCE;
+    WGMMA_FENCE;
     WGMMA(d);
-    COMMIT;
-    WAIT;
+    WGMMA_COMMIT;
+    WGMMA_WAIT;
     for (int i = 0; i < 4; i++) d[i] *= (float)threadIdx.x;
     WGMMA(d); // fault: no_second_fence
-    COMMIT;
-    WAIT;
+    WGMMA_COMMIT;
+    WGMMA_WAIT;
     out[threadIdx.x] = (u32)d[1];
 }
 
@@ -257,12 +243,12 @@ __global__ void operand_changes(u32 *out)
 {
     float d[4] = {};
     fill_tile();
-    FENCE;
+    WGMMA_FENCE;
     WGMMA(d);
-    COMMIT;
+    WGMMA_COMMIT;
     __syncthreads();
     tile[4096 + threadIdx.x] = 1;
-    WAIT; // fault: operand_changes
+    WGMMA_WAIT; // fault: operand_changes
     out[threadIdx.x] = (u32)d[1];
 }
 
@@ -272,10 +258,10 @@ __global__ void operand_not_fenced(u32 *out)
     fill_tile();
     tile[4096 + threadIdx.x] = 1;
     __syncthreads();
-    FENCE;
+    WGMMA_FENCE;
     WGMMA(d); // fault: operand_not_fenced
-    COMMIT;
-    WAIT;
+    WGMMA_COMMIT;
+    WGMMA_WAIT;
     out[threadIdx.x] = (u32)d[1];
 }
 
@@ -284,10 +270,10 @@ __global__ void three_warps(u32 *out)
     float d[4] = {};
     fill_tile();
     if (threadIdx.x < 96) {
-        FENCE;
+        WGMMA_FENCE;
         WGMMA(d); // fault: three_warps
-        COMMIT;
-        WAIT;
+        WGMMA_COMMIT;
+        WGMMA_WAIT;
     }
     out[threadIdx.x] = (u32)d[1];
 }
@@ -298,10 +284,10 @@ __global__ void operand_out_of_bounds(u32 *out)
     float d[4] = {};
     const u64 beyond = (smem_addr(tile) + 8192 - 1024) >> 4 | (u64)8 << 16 | (u64)16 << 32;
     fill_tile();
-    FENCE;
-    WGMMA_AT(d, beyond, descriptor(tile)); // fault: operand_out_of_bounds
-    COMMIT;
-    WAIT;
+    WGMMA_FENCE;
+    WGMMA_AT(d, beyond, tile_desc(tile)); // fault: operand_out_of_bounds
+    WGMMA_COMMIT;
+    WGMMA_WAIT;
     out[threadIdx.x] = (u32)d[1];
 }
 
@@ -309,10 +295,10 @@ __global__ void descriptors_differ(u32 *out)
 {
     float d[4] = {};
     fill_tile();
-    FENCE;
-    WGMMA_AT(d, descriptor(tile) + (threadIdx.x / 32 == 2), descriptor(tile)); // fault: descriptors_differ
-    COMMIT;
-    WAIT;
+    WGMMA_FENCE;
+    WGMMA_AT(d, tile_desc(tile) + (threadIdx.x / 32 == 2), tile_desc(tile)); // fault: descriptors_differ
+    WGMMA_COMMIT;
+    WGMMA_WAIT;
     out[threadIdx.x] = (u32)d[1];
 }
 

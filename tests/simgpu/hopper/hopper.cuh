@@ -67,6 +67,14 @@ __device__ static void copy_in(void *to, const void *from, u32 bytes, u32 bar)
         "l"(from), "r"(bytes), "r"(bar)
         : "memory");
 }
+// The same bytes into every block of `blocks`.
+__device__ static void copy_in_multicast(void *to, const void *from, u32 bytes, u32 bar, u32 blocks)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+                 "[%1], %2, [%3], %4;" ::"r"(smem_addr(to)),
+                 "l"(from), "r"(bytes), "r"(bar), "h"((u16)blocks)
+                 : "memory");
+}
 __device__ static void copy_out(void *to, const void *from, u32 bytes)
 {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
@@ -110,6 +118,24 @@ __device__ static void tensor_add(const CUtensorMap *map, s32 x, s32 y, const vo
 #define PROXY_FENCE asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
 #define WAIT_READ   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory")
 #define WAIT_ALL    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory")
+
+// ---- wgmma -------------------------------------------------------------------------------------------------------------------
+
+#define WGMMA_FENCE  asm volatile("wgmma.fence.sync.aligned;" ::: "memory")
+#define WGMMA_COMMIT asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory")
+#define WGMMA_WAIT   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory")
+#define WGMMA_AT(D, A, B)                                                                                        \
+    asm volatile(                                                                                                \
+        "{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, " \
+        "%3}, %4, %5, p, 1, 1, 0, 0; }"                                                                          \
+        : "+f"(D[0]), "+f"(D[1]), "+f"(D[2]), "+f"(D[3])                                                         \
+        : "l"(A), "l"(B)                                                                                         \
+        : "memory")
+// Core matrices of 8 x 16 bytes lie one after the other.
+__device__ static u64 tile_desc(const void *p)
+{
+    return smem_addr(p) >> 4 | (u64)8 << 16 | (u64)16 << 32;
+}
 
 // cuTensorMapEncodeTiled, as a program gets it without linking the driver.
 static inline CUresult encode_map(CUtensorMap *map, CUtensorMapDataType type, u32 rank, void *address,

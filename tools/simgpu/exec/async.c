@@ -18,6 +18,7 @@
 
 #include "../front/lower.h"
 #include "memory.h"
+#include "order.h"
 #include "proxy.h"
 #include "warp.h"
 
@@ -267,7 +268,8 @@ static void land(struct warp *w, const struct inst *in, const struct warp *owner
     }
     for (u32 left = lanes; left && w->block->stamps; left &= left - 1) {
         u32 i = first_lane(left);
-        proxy_wrote(w->block, (u32)(c->destination[i] - w->block->shared), c->bytes, owner->id);
+        proxy_wrote(w->block, (u32)(c->destination[i] - w->block->shared), c->bytes,
+                    w == owner ? w->id : WRITER_COPY, 1u << i);
     }
     c->in_flight &= ~lanes;
 }
@@ -351,6 +353,7 @@ enum { DROPS = 1, EXPECTS = 2 }; /* arrive */
 enum { PARITY = 1, BLOCKS = 2 }; /* wait */
 enum { NO_INCREMENT = 1 };       /* cp.async.mbarrier.arrive */
 enum { REMOTE = 1 << 8 };        /* it may lie in another block */
+enum { RELAXED = 1 << 9 };       /* orders nothing */
 
 /* ---- mbarrier: the object -------------------------------------------------------------------------------------------- */
 
@@ -496,6 +499,7 @@ static void phase_check(struct mbarrier *m)
     if (m->pending || m->tx || m->on_way) return;
     m->phase++;
     m->pending = m->expected;
+    order_mbarrier_complete(m);
     proxy_synced(m->block);
     wake(m->block->async, m->offset);
 }
@@ -597,6 +601,7 @@ static void exec_init(struct warp *w, const struct inst *in, u32 mask)
                                .init_warp = w->id,
                                .init_time = w->block->clock++,
                                .init_phase = w->block->cluster->phase};
+        order_mbarrier_init(m);
         memset(w->block->shared + offset, 0xff, 8);
     }
 }
@@ -630,6 +635,8 @@ static void exec_arrive(struct warp *w, const struct inst *in, u32 mask)
         u32 bytes = in->flags & EXPECTS ? ((u32 *)lanes_of(w, in->b))[i] : 0;
         state[i] = (mbarrier_word(m) & ~0xffffffffull) |
                    (in->flags & EXPECTS ? bytes : count); /* the low word, as on an H200 */
+        order_mbarrier_arrive(w, m, in->flags & RELAXED);
+        if (at.block[i] != w->block) order_remote(w, in, i, at.block[i], m);
         if (in->flags & EXPECTS) add_tx(w, in, i, m, bytes);
         if (in->flags & DROPS) m->expected -= (s32)count;
         arrive(w, in, i, m, count);
@@ -650,6 +657,7 @@ static void exec_tx(struct warp *w, const struct inst *in, u32 mask)
     for (u32 left = mask; left; left &= left - 1) {
         u32 i = first_lane(left);
         struct mbarrier *m = async_mbarrier(w, in, i, at.block[i], at.offset[i]);
+        if (at.block[i] != w->block) order_remote(w, in, i, at.block[i], m);
         add_tx(w, in, i, m, in->aux ? -(s64)bytes[i] : (s64)bytes[i]);
         settle_if_awaited(w, in, m);
     }
@@ -684,6 +692,7 @@ static void exec_wait(struct warp *w, const struct inst *in, u32 mask)
     struct places at;
     const u32 *offset = at.offset;
     u32 parity[LANES], done = 0, lane = first_lane(mask), mixed = 0;
+    const struct mbarrier *known = NULL;
     mbarrier_places(w, in, mask, &at);
     for (u32 left = mask; left; left &= left - 1) {
         u32 i = first_lane(left);
@@ -696,7 +705,10 @@ static void exec_wait(struct warp *w, const struct inst *in, u32 mask)
             fault(w, in, 1u << i, ERR_LAUNCH_FAILURE, "the phase parity is %u: it must be 0 or 1", parity[i]);
         mixed |= (offset[i] ^ offset[lane]) | (parity[i] ^ parity[lane]);
         if ((m->phase & 1) == parity[i]) settle(w, in, m);
-        done |= (u32)((m->phase & 1) != parity[i]) << i;
+        bool over = (m->phase & 1) != parity[i];
+        if (over && m != known) order_mbarrier_wait(w, m, in->flags & RELAXED);
+        if (over) known = m;
+        done |= (u32)over << i;
     }
     if (!done && in->flags & BLOCKS) {
         park(w, in, offset[lane], parity[lane], mixed);
@@ -729,6 +741,7 @@ static void exec_copy_arrive(struct warp *w, const struct inst *in, u32 mask)
 
         left &= ~lanes;
         s32 count = __builtin_popcount(lanes);
+        order_mbarrier_arrive(w, m, false);
         if (!(in->flags & NO_INCREMENT)) m->pending += count;
         if (m->pending > MAX_COUNT)
             fault(w, in, lanes, ERR_LAUNCH_FAILURE,
@@ -783,13 +796,14 @@ struct flag {
 static bool read_modifiers(struct lowering *lo, const struct ptx_inst *p, struct inst *in, u32 skip,
                            const struct flag *flags)
 {
-    static const char *const plain[] = {"b64", "cta", "cluster", "release", "acquire", "relaxed"};
+    static const char *const plain[] = {"b64", "cta", "cluster", "release", "acquire"};
     in->space = SPACE_GENERIC;
     for (u32 k = skip; k < p->mod_count; k++) {
         const char *m = p->mod[k];
         bool known = false;
         if (shared_space(m) != SPACE_GENERIC) in->space = shared_space(m), known = true;
         for (u32 q = 0; q < sizeof plain / sizeof *plain; q++) known |= streq(plain[q], m);
+        if (streq(m, "relaxed")) in->flags |= RELAXED, known = true;
         for (const struct flag *f = flags; f && f->name; f++)
             if (streq(f->name, m)) in->flags |= f->bit, known = true;
         if (!known) return refuse(lo, p, "the modifier .%s is not supported", m);

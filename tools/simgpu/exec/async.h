@@ -39,6 +39,7 @@ struct mbarrier {
     s32 expected;             /* arrivals that a phase needs */
     s32 tx;                   /* bytes expected and not yet complete */
     s32 deferred;             /* arrivals by cp.async.mbarrier.arrive that have not happened */
+    u32 place;                /* among its block's: exec/order.h */
     struct bulk *loads;       /* bulk copies that complete here and have not landed */
     s32 on_way;               /* their bytes */
 };

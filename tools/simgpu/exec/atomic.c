@@ -6,6 +6,7 @@
 #include "../front/lower.h"
 #include "atomic.h"
 #include "memory.h"
+#include "order.h"
 #include "numeric.h"
 
 static const char *const op_names[] = {"add", "min", "max", "inc", "dec", "and", "or", "xor", "exch", "cas"};
@@ -147,6 +148,8 @@ static void exec_atomic(struct warp *w, const struct inst *in, u32 mask)
                         : 0; /* its unit rounds and passes NaN otherwise */
     u32 n = in->count, bytes = in->bytes;
     w->polled = true;
+    order_publish(w); /* it may be .release or .acquire */
+    order_observe(w);
     memory_addresses(w, in, mask, at);
     for (u32 i = 0; i < LANES && in->space == SPACE_GENERIC; i++)
         in_shared |= (u32)(at[i] - SHARED_WINDOW < WINDOW_BYTES) << i;

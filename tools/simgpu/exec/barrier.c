@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "bulk.h"
+#include "order.h"
 #include "proxy.h"
 #include "warp.h"
 
@@ -42,6 +43,7 @@ void barrier_check(struct block *b, u32 id)
             struct split *s = &w->splits[i];
             if (s->state != SPLIT_WAIT_BARRIER || s->barrier != id) continue;
             s->state = SPLIT_READY;
+            order_barrier_leave(w, id);
             write_reduction(bar, s);
             released |= 1ull << i;
             for (u64 before = released & ~(1ull << i); before; before &= before - 1)
@@ -52,6 +54,7 @@ void barrier_check(struct block *b, u32 id)
         }
     }
     *bar = (struct barrier){0};
+    order_barrier_end(b, id);
     proxy_synced(b);
     b->last_barrier = b->clock;
 }
@@ -102,6 +105,7 @@ static void exec_barrier(struct warp *w, const struct inst *in, u32 mask)
         bar->all &= truth == mask;
         bar->any |= truth != 0;
     }
+    order_barrier_arrive(w, id);
     /* With a count, a warp's arrival counts as all its 32 threads, as on hardware. */
     bar->arrived += expected && mask == w->live ? LANES : (u32)__builtin_popcount(mask);
     if (in->flags != BAR_ARRIVE) {
@@ -123,6 +127,7 @@ void cluster_check(struct cluster *c)
     if (!c->arrived || c->arrived < c->live_threads) return;
     c->arrived = 0;
     c->phase++;
+    order_cluster_complete(c);
     for (u32 r = 0; r < c->size; r++) {
         struct block *b = c->block[r];
         b->visitors = 0;
@@ -156,6 +161,7 @@ static void exec_cluster_arrive(struct warp *w, const struct inst *in, u32 mask)
               "a second barrier.cluster.arrive without a barrier.cluster.wait between");
     w->cluster_arrived |= mask;
     if (!in->flags) w->cluster_released = ++w->block->clock;
+    order_cluster_arrive(w, in->flags);
     for (u32 left = mask; left; left &= left - 1) w->cluster_phase[first_lane(left)] = c->phase;
     c->arrived += (u32)__builtin_popcount(mask);
     cluster_check(c);
@@ -171,6 +177,7 @@ static void exec_cluster_wait(struct warp *w, const struct inst *in, u32 mask)
         warp_park(w, SPLIT_WAIT_CLUSTER, warp_index_of(w, in)); /* tries again when the phase is over */
         return;
     }
+    order_cluster_wait(w);
     w->cluster_arrived &= ~mask;
 }
 
@@ -200,7 +207,7 @@ static void exec_warp_sync(struct warp *w, const struct inst *in, u32 mask)
     const u32 *member = lanes_of(w, in->a);
     u32 want = 0;
     for (u32 i = 0; i < LANES; i++) want |= mask >> i & 1 ? member[i] : 0;
-    warp_gather(w, in, mask, want, ANYWHERE);
+    if (warp_gather(w, in, mask, want, ANYWHERE)) w->lanes_met = ++w->block->clock;
 }
 
 /* bar{.cta}.sync a{, b};  bar.arrive a, b;  bar.red.popc.u32 d, a{, b}, p;  barrier: the same, `aligned` only if it says so. */
@@ -252,7 +259,8 @@ static bool lower_bar(struct lowering *lo, const struct ptx_inst *p, struct inst
 /* Every access is visible to all threads as soon as it executes, but other host threads need the fence. */
 static void exec_fence(struct warp *w, const struct inst *in, u32 mask)
 {
-    (void)w, (void)in, (void)mask;
+    (void)in, (void)mask;
+    order_fence(w);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 

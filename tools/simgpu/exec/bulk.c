@@ -158,7 +158,7 @@ static void poison(const struct bulk *c)
     {
         u32 at = piece(c, row, k), n = run_of(c, k);
         memset(c->block->shared + at, 0xff, n);
-        proxy_wrote(c->block, at, n, WRITER_IN_FLIGHT);
+        proxy_wrote(c->block, at, n, WRITER_IN_FLIGHT, 0);
     }
 }
 
@@ -204,7 +204,7 @@ void bulk_land(struct warp *w, const struct inst *in, struct bulk *c)
                 copy_fault(w, in, c, "the destination was written");
         }
         put(c, shared + at, c->data + row * c->row_bytes + k, n);
-        proxy_wrote(c->block, at, n, WRITER_ASYNC);
+        proxy_wrote(c->block, at, n, WRITER_ASYNC, 0);
     }
     c->block->in_flight--;
     free(c);
@@ -351,6 +351,18 @@ static struct bulk *keep_copy(const struct bulk *c)
     return k;
 }
 
+/* Its destination is written from now on. Rows as wide as the swizzle are exchanged only within themselves. Those of st.async
+ * are less than the 16 bytes that order.h tells apart. */
+static void announce(struct warp *w, const struct inst *in, const struct bulk *c, const struct mbarrier *m)
+{
+    if (c->row_bytes == c->pitch) {
+        order_copy(w, in, c->lane, c->block, m, c->at, c->bytes);
+        return;
+    }
+    FOR_PIECES(c, row, k)
+    order_copy(w, in, c->lane, c->block, m, piece(c, row, k), run_of(c, k));
+}
+
 /* Into `block`, completing at the mbarrier at offset `barrier` of it. */
 static void send(struct warp *w, const struct inst *in, const struct bulk *c, struct block *block,
                  u32 barrier)
@@ -359,7 +371,9 @@ static void send(struct warp *w, const struct inst *in, const struct bulk *c, st
     struct bulk *k = keep_copy(c);
     memcpy(k->data, c->data, c->bytes);
     k->block = block;
-    if (k->op < 0) poison(k); /* what it is combined with stays until then */
+    if (k->op < 0 && k->row_bytes % 16 == 0) announce(w, in, k, m);
+    order_mbarrier_arrive(w, m, false); /* whoever waits for the copy knows what it waited for */
+    if (k->op < 0) poison(k);           /* what it is combined with stays until then */
     block->in_flight++;
     async_attach(w, in, m, k);
 }
@@ -484,8 +498,12 @@ static void check_source(struct warp *w, const struct inst *in, struct bulk *c)
 {
     if (!c->issued) return;
     FOR_PIECES(c, row, k)
-    if (proxy_changed(c->block, piece(c, row, k), run_of(c, k), c->issued))
-        copy_fault(w, in, c, "shared memory that a bulk store still reads was written");
+    {
+        u32 at = piece(c, row, k), n = run_of(c, k);
+        if (proxy_changed(c->block, at, n, c->issued))
+            copy_fault(w, in, c, "shared memory that a bulk store still reads was written");
+        for (u32 p = at / 16; p < (at + n) / 16; p++) order_reader(c->block, w->id)[p] = c->block->clock;
+    }
     c->issued = 0;
 }
 

@@ -155,7 +155,8 @@ u8 *shared_pointer(struct warp *w, const struct inst *in, enum space space, u32 
             is_write ? "write" : "read", bytes, (long long)at - SHARED_BASE, b->shared_bytes,
             b->shared_bytes - b->launch->dynamic_bytes, b->launch->dynamic_bytes);
     if (b != w->block && !is_write) b->visitors |= 1u << w->block->cluster_rank;
-    if (b->stamps && is_write) proxy_wrote(b, at - SHARED_BASE, bytes, b == w->block ? w->id : WRITER_REMOTE);
+    if (b->stamps && is_write)
+        proxy_wrote(b, at - SHARED_BASE, bytes, b == w->block ? w->id : WRITER_REMOTE, 1u << lane);
     return b->shared + (at - SHARED_BASE);
 }
 
@@ -164,9 +165,10 @@ static u64 check_shared_lane(struct warp *w, const struct inst *in, u32 lane, u6
 {
     if (a & (align - 1)) misaligned(w, in, lane, "shared", a, align);
     u8 *p = shared_pointer(w, in, in->space, lane, a, bytes, is_write);
-    const struct block *b = shared_owner(w, in, in->space, lane, a);
-    if (!is_write && (size_t)(p - b->shared) < b->shared_bytes) /* not in b->reserved */
-        proxy_loads(w, in, lane, b, (u32)(p - b->shared), bytes);
+    struct block *b = shared_owner(w, in, in->space, lane, a);
+    if ((size_t)(p - b->shared) >= b->shared_bytes) return (u64)(uintptr_t)p; /* in b->reserved */
+    if (!is_write) proxy_loads(w, in, lane, b, (u32)(p - b->shared), bytes);
+    if (is_write && b != w->block) order_remote(w, in, lane, b, NULL);
     return (u64)(uintptr_t)p;
 }
 
@@ -207,19 +209,19 @@ u8 *host_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address, u
 static void resolve_shared(struct warp *w, const struct inst *in, u32 mask, u64 address[LANES], u32 bytes,
                            u32 align, bool is_write)
 {
-    const struct block *b = w->block;
+    struct block *b = w->block;
     u64 own = ((u64)b->cluster_rank << 24) + SHARED_BASE, size = b->shared_bytes, bad = size < bytes,
         host = (u64)(uintptr_t)b->shared;
     u64 span = size - bytes;
     if (w->counters) count_shared(w, in, mask, address, bytes);
     for (int i = 0; i < LANES; i++) bad |= (u64)(address[i] - own > span) | (address[i] & (align - 1));
     if (!bad) {
-        if (b->in_flight && !is_write)
+        if (b->stamps && !is_write)
             for (u32 left = mask; left; left &= left - 1)
                 proxy_loads(w, in, first_lane(left), b, (u32)(address[first_lane(left)] - own), bytes);
         if (b->stamps && is_write)
             for (u32 left = mask; left; left &= left - 1)
-                proxy_wrote(w->block, (u32)(address[first_lane(left)] - own), bytes, w->id);
+                proxy_wrote(b, (u32)(address[first_lane(left)] - own), bytes, w->id, left & -left);
         for (int i = 0; i < LANES; i++) address[i] += host - own;
         return;
     }
@@ -313,7 +315,8 @@ static inline bool load_32_fast(struct warp *w, const struct inst *in, u32 *d)
     if (in->space == SPACE_SHARED) {
         u32 word[LANES];
         const u32 *shared = (const u32 *)w->block->shared;
-        if (w->block->in_flight || !shared_words(w, in, word)) return false;
+        if (!shared_words(w, in, word)) return false;
+        if (w->block->stamps && !proxy_loads_words(w, word)) return false;
         u32 differ = 0;
         for (int i = 0; i < LANES; i++) differ |= word[i] ^ word[0];
         if (differ) {
@@ -401,7 +404,10 @@ static void load_any(struct warp *w, const struct inst *in, u32 mask)
         }
     }
     if (in->flags & POLLS) w->polled = true;
-    if (in->flags & ACQUIRE) __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    if (in->flags & ACQUIRE) {
+        order_observe(w);
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    }
 }
 
 static inline bool store_32_fast(struct warp *w, const struct inst *in, const u32 *v)
@@ -410,8 +416,7 @@ static inline bool store_32_fast(struct warp *w, const struct inst *in, const u3
         u32 word[LANES], *shared = (u32 *)w->block->shared;
         if (!shared_words(w, in, word)) return false;
         if (w->block->stamps) {
-            u32 *stamps = w->block->stamps, stamp = w->block->clock << WRITER_BITS | w->id;
-            for (int i = 0; i < LANES; i++) stamps[word[i] / 4] = stamp;
+            for (int i = 0; i < LANES; i++) proxy_wrote(w->block, 4 * word[i], 4, w->id, 1u << i);
         }
         for (int i = 0; i < LANES; i++) shared[word[i]] = v[i];
         return true;
@@ -449,7 +454,10 @@ static void store_any(struct warp *w, const struct inst *in, u32 mask)
 {
     u64 at[LANES];
     u32 bytes = in->bytes, whole = bytes * in->count;
-    if (in->flags & RELEASE) __atomic_thread_fence(__ATOMIC_RELEASE);
+    if (in->flags & RELEASE) {
+        order_publish(w);
+        __atomic_thread_fence(__ATOMIC_RELEASE);
+    }
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, whole, whole, true);
     for (u32 i = 0; i < LANES; i++)

@@ -15,9 +15,9 @@ void proxy_start_block(struct block *b)
         wanted |= fn->module->functions[i]->uses_async_proxy;
     size_t bytes = (b->shared_bytes / 16 + 2) * sizeof *b->stamps;
     if (!wanted) return;
-    if (!b->stamps && !(b->stamps = malloc(bytes))) abort();
-    memset(b->stamps, 0, bytes);
-    b->clock = 1;
+    if (!b->stamps && !(b->stamps = malloc(2 * bytes))) abort();
+    memset(b->stamps, 0, 2 * bytes);
+    b->lanes = b->stamps + bytes / sizeof *b->stamps;
     b->in_flight = 0;
 }
 
@@ -45,12 +45,26 @@ void proxy_check(struct warp *w, const struct inst *in, u32 lanes, const struct 
 {
     u32 when = b->stamps[piece] >> WRITER_BITS, writer = b->stamps[piece] & ((1 << WRITER_BITS) - 1);
     if (writer == WRITER_IN_FLIGHT) proxy_unwaited(w, in, first_lane(lanes), b, 16 * piece);
-    if (!when || when < b->covered || (writer < MAX_WARPS && when < b->fenced[writer])) return;
-    char who[24] = "another block";
-    if (writer < MAX_WARPS) snprintf(who, sizeof who, "warp %u", writer);
-    fault(
-        w, in, lanes, ERR_LAUNCH_FAILURE,
-        "fence.proxy.async is missing: %s wrote shared offset %u with an ordinary store, and this instruction reads it "
-        "through the async proxy",
-        who, 16 * piece);
+    if (!when) return;
+    if (when >= b->covered && (writer >= MAX_WARPS || when >= b->fenced[writer])) {
+        char who[24] = "another block";
+        if (writer < MAX_WARPS) snprintf(who, sizeof who, "warp %u", writer);
+        if (writer == WRITER_COPY) snprintf(who, sizeof who, "a cp.async");
+        fault(
+            w, in, lanes, ERR_LAUNCH_FAILURE,
+            "fence.proxy.async is missing: %s wrote shared offset %u with an ordinary store, and this instruction reads it "
+            "through the async proxy",
+            who, 16 * piece);
+    }
+    if (writer < MAX_WARPS && !order_knows_warp(w, b, writer, when))
+        fault(
+            w, in, lanes, ERR_LAUNCH_FAILURE,
+            "a barrier is missing: warp %u wrote shared offset %u, and nothing that this warp has waited for since says so",
+            writer, 16 * piece);
+    if (b == w->block && writer == w->id && b->lanes[piece] & ~lanes && when >= w->lanes_met)
+        fault(
+            w, in, lanes, ERR_LAUNCH_FAILURE,
+            "__syncwarp() is missing: lane %u of this warp wrote shared offset %u, and nothing since has made this lane wait "
+            "for it",
+            first_lane(b->lanes[piece] & ~lanes), 16 * piece);
 }

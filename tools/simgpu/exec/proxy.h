@@ -8,14 +8,23 @@
  *      when its warp has executed the fence since; or
  *      when any warp has, and between the write and the fence a barrier of some kind was completed.
  *
+ * And whoever reads through the async proxy must know of the write: through a barrier when it was another warp's (order.h),
+ * through __syncwarp or a barrier when it was another lane's and one lane reads.
+ *
  * What a bulk copy is to bring is stamped as in flight until the copy has been waited for: who reads it is too early.
  * And what an asynchronous operation reads has changed too early when at its end a stamp is later than its start. */
 #ifndef PROXY_H
 #define PROXY_H
 
-#include "../sim.h"
+#include "order.h"
 
-enum { WRITER_BITS = 6, WRITER_IN_FLIGHT = 61, WRITER_REMOTE, WRITER_ASYNC }; /* below: the warp's number */
+enum {
+    WRITER_BITS = 6,
+    WRITER_COPY = 60,
+    WRITER_IN_FLIGHT,
+    WRITER_REMOTE,
+    WRITER_ASYNC
+}; /* below: the warp's number */
 
 void proxy_start_block(struct block *b);
 void proxy_free_block(struct block *b);
@@ -29,30 +38,60 @@ static inline void proxy_synced(struct block *b)
     b->last_sync = ++b->clock;
 }
 
-/* Bytes from shared offset `at` on were written. */
-static inline void proxy_wrote(struct block *b, u32 at, u32 bytes, u32 writer)
+/* Bytes from shared offset `at` on were written, by these lanes of it when it is a warp. */
+static inline void proxy_wrote(struct block *b, u32 at, u32 bytes, u32 writer, u32 lanes)
 {
+    u32 stamp = b->clock << WRITER_BITS | writer;
     if (!b->stamps) return;
-    for (u32 k = at / 16; k <= (at + bytes - 1) / 16; k++) b->stamps[k] = b->clock << WRITER_BITS | writer;
+    for (u32 k = at / 16; k <= (at + bytes - 1) / 16; k++) {
+        if (lanes) b->lanes[k] = (b->stamps[k] == stamp ? b->lanes[k] : 0) | lanes;
+        b->stamps[k] = stamp;
+    }
 }
 
-/* The async proxy reads these bytes, for `in`: faults when an ordinary write to them is not fenced. */
+/* The async proxy reads these bytes, for `in` of these lanes: faults when an ordinary write to them is not fenced, or they do
+ * not know of a write or a copy to them. */
 void proxy_check(struct warp *w, const struct inst *in, u32 lanes, const struct block *b, u32 piece);
 static inline void proxy_reads(struct warp *w, const struct inst *in, u32 lanes, const struct block *b,
                                u32 at, u32 bytes)
 {
     for (u32 k = at / 16; b->stamps && k <= (at + bytes - 1) / 16; k++)
-        if ((b->stamps[k] & ((1 << WRITER_BITS) - 1)) != WRITER_ASYNC) proxy_check(w, in, lanes, b, k);
+        if ((b->stamps[k] & ((1 << WRITER_BITS) - 1)) != WRITER_ASYNC)
+            proxy_check(w, in, lanes, b, k);
+        else
+            order_landed(w, in, lanes, b, k);
 }
 
-/* An ordinary instruction reads these bytes: faults when a bulk copy to them has not been waited for. */
+/* An ordinary instruction reads these bytes: faults when a bulk copy to them has not been waited for, or not by those whom w
+ * knows of. */
 _Noreturn void proxy_unwaited(struct warp *w, const struct inst *in, u32 lane, const struct block *b, u32 at);
-static inline void proxy_loads(struct warp *w, const struct inst *in, u32 lane, const struct block *b, u32 at,
+static inline void proxy_loads(struct warp *w, const struct inst *in, u32 lane, struct block *b, u32 at,
                                u32 bytes)
 {
-    for (u32 k = at / 16; b->in_flight && k <= (at + bytes - 1) / 16; k++)
-        if ((b->stamps[k] & ((1 << WRITER_BITS) - 1)) == WRITER_IN_FLIGHT)
-            proxy_unwaited(w, in, lane, b, 16 * k);
+    for (u32 k = at / 16; b->stamps && k <= (at + bytes - 1) / 16; k++) {
+        u32 writer = b->stamps[k] & ((1 << WRITER_BITS) - 1);
+        if (writer == WRITER_IN_FLIGHT) proxy_unwaited(w, in, lane, b, 16 * k);
+        if (writer == WRITER_ASYNC) order_landed(w, in, 1u << lane, b, k);
+        if (b == w->block) order_reader(b, w->id)[k] = b->clock;
+    }
+}
+
+/* The same for 32 lanes that read a word of 4 bytes each of w's own block, but it says false where the other faults. */
+static inline bool proxy_loads_words(struct warp *w, const u32 word[LANES])
+{
+    struct block *b = w->block;
+    const u32 *landing = b->order->landing, *stamps = b->stamps,
+              *phases = order_clock(b, CLOCK_NOW + w->id) + b->cluster_rank * ACTORS + ACTOR_MBARRIER;
+    u32 *read = order_reader(b, w->id), now = b->clock, bad = 0;
+    for (u32 i = 0, last = ~0u; i < LANES; i++) {
+        u32 piece = word[i] / 4, writer = stamps[piece] & ((1 << WRITER_BITS) - 1), mark = landing[piece];
+        if (piece == last) continue; /* as its neighbour */
+        bad |=
+            (u32)(writer == WRITER_IN_FLIGHT) |
+            ((u32)(writer == WRITER_ASYNC) & (phases[mark % TRACKED_MBARRIERS] < mark / TRACKED_MBARRIERS));
+        read[last = piece] = now;
+    }
+    return !bad;
 }
 
 /* Whether they were written at or after this time. */

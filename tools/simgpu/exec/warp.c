@@ -7,6 +7,7 @@
 #include "../report/report.h"
 #include "async.h"
 #include "bulk.h"
+#include "order.h"
 #include "wgmma.h"
 
 /* ---- The current split ------------------------------------------------------------------------------------------------- */
@@ -288,6 +289,7 @@ void warp_exit(struct warp *w, u32 lanes)
     b->cluster->live_threads -= (u32)__builtin_popcount(lanes);
     cluster_leave(w, lanes);
     bulk_leave(w, lanes);
+    order_leave(w);
     if (!b->live_threads && b->visitors)
         fault(
             w, w->pc - 1, lanes, ERR_LAUNCH_FAILURE,
@@ -520,6 +522,7 @@ void warp_start(struct warp *w, struct block *b, u32 id)
     w->id = id;
     w->cluster_arrived = 0;
     w->cluster_released = 0;
+    w->lanes_met = 0;
     w->registers = 0;
     if (!root) {
         root = w->root = calloc(1, sizeof *root);

@@ -92,7 +92,7 @@ static inline u32 piece(const struct matrix *m, u32 i, u32 k)
     return ((at ^ (((at >> 7) - m->base) & m->mask) << 4) & 0x3ffff) - SHARED_BASE;
 }
 
-static u8 *checked(struct warp *w, const struct inst *in, u32 at, const char *name)
+static u8 *checked(struct warp *w, const struct inst *in, u32 at, const char *name, u32 *read)
 {
     struct block *b = w->block;
     if (at > b->shared_bytes || at + 16 > b->shared_bytes)
@@ -101,6 +101,7 @@ static u8 *checked(struct warp *w, const struct inst *in, u32 at, const char *na
             "out of bounds: the descriptor of %s reaches shared offset %d; the block has %u bytes of shared memory",
             name, (s32)at, b->shared_bytes);
     proxy_reads(w, in, ALL_LANES, b, at, 16);
+    read[at / 16] = (u32)w->wgmma->count;
     return b->shared + at;
 }
 
@@ -108,11 +109,12 @@ static u8 *checked(struct warp *w, const struct inst *in, u32 at, const char *na
 static void gather(struct warp *w, const struct inst *in, const struct matrix *m, const char *name, u32 first,
                    u32 count, u32 sign, u32 words[WORDS][TILE])
 {
+    u32 *read = order_reader(w->block, ACTOR_WARPGROUP + w->id / 4);
     if (!m->transposed) {
         for (u32 i = 0; i < count; i++)
             for (u32 k = 0; k < 2; k++) {
                 u32 four[4];
-                memcpy(four, checked(w, in, piece(m, first + i, k), name), 16);
+                memcpy(four, checked(w, in, piece(m, first + i, k), name, read), 16);
                 for (u32 q = 0; q < 4; q++) words[4 * k + q][i] = four[q] ^ sign;
             }
         return;
@@ -120,8 +122,8 @@ static void gather(struct warp *w, const struct inst *in, const struct matrix *m
     for (u32 i = 0; i < count; i += 8)
         for (u32 k = 0; k < 16; k += 2) {
             u16 even[8], odd[8];
-            memcpy(even, checked(w, in, piece(m, (first + i) / 8, k), name), 16);
-            memcpy(odd, checked(w, in, piece(m, (first + i) / 8, k + 1), name), 16);
+            memcpy(even, checked(w, in, piece(m, (first + i) / 8, k), name, read), 16);
+            memcpy(odd, checked(w, in, piece(m, (first + i) / 8, k + 1), name, read), 16);
             for (u32 q = 0; q < 8; q++) words[k / 2][i + q] = (even[q] | (u32)odd[q] << 16) ^ sign;
         }
 }
@@ -431,6 +433,7 @@ static void exec_mma(struct warp *w, const struct inst *in, u32 mask)
     }
     bool adds = (predicate_of(w, in->c) ^ (in->aux ? ~0u : 0)) & 1;
     p.issued = ++w->block->clock;
+    order_product(w, in, p.number);
     multiply(w, in, &p, adds);
     for (u32 r = 0; r < f->d_count; r++) s->result[slot_of(in->more[r])] = p.group;
     if (w->counters) count_product(w, in, &p);
@@ -498,6 +501,7 @@ static void exec_wait(struct warp *w, const struct inst *in, u32 mask)
         }
     }
     s->done = done;
+    order_products_done(w, last);
     for (u32 i = 0; i < before; i++) {
         struct product p = s->flight[i];
         if (p.group > done)

@@ -58,27 +58,44 @@ static _Noreturn void stop_worker(struct worker *worker)
     longjmp(worker->on_fault, 1);
 }
 
-void fault(struct warp *w, const struct inst *in, u32 lanes, int error, const char *format, ...)
+/* `frame`: whose calls led there, or NULL. */
+static void tell(struct warp *w, const struct function *fn, const struct inst *in, const struct frame *frame,
+                 u32 lanes, int error, const char *format, va_list args)
 {
     struct launch *l = w->block->launch;
     pthread_mutex_lock(&telling);
     if (!l->error) {
         l->error = error;
-        va_list args;
-        va_start(args, format);
         fflush(stdout);
         fprintf(stderr, "simgpu: kernel %s: ", readable_name(l->kernel->name));
         vfprintf(stderr, format, args);
         fprintf(stderr, "\n");
-        va_end(args);
-        print_place(w->frame->fn, in);
-        print_callers(w->frame);
+        print_place(fn, in);
+        if (frame) print_callers(frame);
         print_thread(w, lanes ? first_lane(lanes) : 0);
         if (lanes & (lanes - 1))
             fprintf(stderr, ", and %d more lanes of its warp", __builtin_popcount(lanes) - 1);
         fprintf(stderr, "\n");
     }
     pthread_mutex_unlock(&telling);
+}
+
+void fault(struct warp *w, const struct inst *in, u32 lanes, int error, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    tell(w, w->frame->fn, in, w->frame, lanes, error, format, args);
+    va_end(args);
+    stop_worker(w->block->worker);
+}
+
+void fault_elsewhere(struct warp *w, const struct function *fn, const struct inst *in, u32 lanes, int error,
+                     const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    tell(w, fn, in, NULL, lanes, error, format, args);
+    va_end(args);
     stop_worker(w->block->worker);
 }
 

@@ -9,6 +9,10 @@ void counters_prepare(const struct module *m, u32 workers);
 /* Notes that a launch of `kernel` is over; the table of all kernels is printed when the program ends. */
 void counters_launched(const struct launch *l, u64 instructions);
 
+/* As fault(), for an instruction that w, a warp of the same cluster, executed some time ago. */
+_Noreturn void fault_elsewhere(struct warp *w, const struct function *fn, const struct inst *in, u32 lanes,
+                               int error, const char *format, ...) __attribute__((format(printf, 6, 7)));
+
 /* Ends the launch because no warp of the cluster can go on: says who waits for what. */
 _Noreturn void fault_deadlock(struct cluster *c);
 /* Ends the launch because it has executed options.max_instructions. */

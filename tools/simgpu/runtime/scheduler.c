@@ -1,5 +1,5 @@
 /* scheduler.c: runs a grid. Each worker (a host thread) takes clusters, most often of one block, in order of their
- * index and lets the warps of its blocks take turns, so that a block which spins on a lower one always gets what it waits for. */
+ * index (with a seed, nearly) and lets the warps of its blocks take turns, so that a block which spins on a lower one always gets what it waits for. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "../exec/async.h"
+#include "../exec/order.h"
 #include "../exec/proxy.h"
 #include "../exec/warp.h"
 #include "../report/report.h"
@@ -25,6 +26,7 @@ struct grid {
     _Atomic u64 next;     /* first cluster that nobody has taken */
     _Atomic u32 resident; /* clusters on all workers */
     u32 resident_limit;
+    u64 random;           /* drawn from the seed for this launch: the order in which clusters start */
     _Atomic u64 executed; /* when options.max_instructions asks for it */
 };
 
@@ -43,6 +45,7 @@ static void block_start(struct block *b, struct worker *worker, struct cluster *
     struct warp *warps = b->warps;
     u8 *shared = b->shared;
     u32 *stamps = b->stamps;
+    struct block_order *order = b->order;
     struct block_async *async = b->async;
     u32 threads = l->block[0] * l->block[1] * l->block[2];
     *b = (struct block){.launch = l,
@@ -56,6 +59,8 @@ static void block_start(struct block *b, struct worker *worker, struct cluster *
                         .warps = warps,
                         .shared = shared,
                         .stamps = stamps,
+                        .clock = 1,
+                        .order = order,
                         .async = async};
     b->live_warps = b->warp_count;
     for (u32 d = 0; d < 3; d++) { /* clusters tile the grid, x first; so do blocks their cluster */
@@ -73,6 +78,7 @@ static void block_start(struct block *b, struct worker *worker, struct cluster *
     memset(b->shared, 0xff, l->shared_bytes);
     async_start_block(b);
     proxy_start_block(b);
+    order_start_block(b);
     for (u32 k = 0; k < b->warp_count; k++) warp_start(&b->warps[k], b, k);
 }
 
@@ -95,6 +101,7 @@ static void cluster_free(struct cluster *c)
         for (u32 k = 0; k < b->warp_count; k++) warp_free_frames(&b->warps[k]);
         async_free_block(b);
         proxy_free_block(b);
+        order_free_block(b);
         free(b->warps);
         free(b->shared);
         free(b);
@@ -149,6 +156,22 @@ struct work {
     u64 random;
 };
 
+/* Which cluster starts as number `n`: in order or, with a seed, in any order among as many as the device holds at once, then
+ * among the next as many. No GPU promises that blocks with lower numbers start first; but one that waits for them all the
+ * same has them beside it in the end. */
+static u64 cluster_number(const struct grid *g, u64 n)
+{
+    u64 window = g->resident_limit ? g->resident_limit : 1, first = n / window * window, x = n - first,
+        count = g->clusters - first < window ? g->clusters - first : window, mask = 1;
+    if (!options.seed) return n;
+    while (mask < count - 1) mask = 2 * mask + 1;
+    do { /* both steps only reorder the numbers up to mask, so each one below count comes up once */
+        x = (x * (g->random | 1) + (g->random >> 32)) & mask;
+        x ^= x >> 1;
+    } while (x >= count);
+    return first + x;
+}
+
 static bool take_cluster(struct work *work)
 {
     struct grid *g = work->grid;
@@ -168,7 +191,7 @@ static bool take_cluster(struct work *work)
     }
     if (!c || !w->clusters || !work->spare) abort();
     w->clusters[w->cluster_count++] = c;
-    cluster_start(c, w, index);
+    cluster_start(c, w, cluster_number(g, index));
     return true;
 }
 
@@ -313,7 +336,8 @@ int launch_run(struct launch *l)
     pthread_mutex_lock(&one_at_a_time);
     struct grid grid = {.launch = l,
                         .clusters = (u64)l->grid[0] * l->grid[1] * l->grid[2] / cluster_size(l),
-                        .resident_limit = resident_blocks(l) / cluster_size(l)};
+                        .resident_limit = resident_blocks(l) / cluster_size(l),
+                        .random = (options.seed + l->grid_id) * 6364136223846793005u};
     u64 cores = (u64)sysconf(_SC_NPROCESSORS_ONLN);
     u64 count = options.threads ? options.threads : cores;
     if (count > MAX_WORKERS) count = MAX_WORKERS;

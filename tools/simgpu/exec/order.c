@@ -1,0 +1,288 @@
+/* order.c: vector clocks: what a warp knows to have happened before, and what it would have to know. */
+#include "order.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../report/report.h"
+#include "async.h"
+#include "proxy.h"
+
+/* Something that a warp of another block sent here. */
+struct remote {
+    struct warp *warp;
+    const struct function *fn;
+    const struct inst *in;
+    u32 lane, time; /* by its block's clock */
+    u32 mbarrier,
+        phase; /* an arrival: the place of the mbarrier, and the phases completed with it; else NO_MBARRIER */
+};
+enum { SHARED_PLACE = TRACKED_MBARRIERS - 1, NO_MBARRIER = TRACKED_MBARRIERS };
+
+/* ---- Start and end ---------------------------------------------------------------------------------------------------- */
+
+void order_start_block(struct block *b)
+{
+    struct block_order *o = b->order;
+    u32 pieces = b->shared_bytes / 16 + 2;
+    if (!b->stamps && b->cluster->size == 1) return;
+    if (!o) {
+        if (!(o = b->order = calloc(1, sizeof *o))) abort();
+        o->length = ACTORS * b->cluster->size;
+        o->clocks = malloc(CLOCKS * o->length * sizeof *o->clocks);
+        o->landing = malloc(pieces * sizeof *o->landing);
+        if (!o->clocks || !o->landing) abort();
+    }
+    memset(o->clocks, 0, CLOCKS * o->length * sizeof *o->clocks);
+    memset(o->landing, 0, pieces * sizeof *o->landing);
+    for (u32 k = 0; k < ACTOR_MBARRIER; k++)
+        if (o->read[k]) memset(o->read[k], 0, pieces * sizeof *o->read[k]);
+    o->mbarriers = o->remote_count = 0;
+}
+
+void order_free_block(struct block *b)
+{
+    struct block_order *o = b->order;
+    if (!o) return;
+    for (u32 k = 0; k < ACTOR_MBARRIER; k++) free(o->read[k]);
+    free(o->clocks);
+    free(o->landing);
+    free(o->remotes);
+    free(o);
+}
+
+u32 *order_new_reader(struct block_order *o, u32 actor, u32 shared_bytes)
+{
+    if (!(o->read[actor] = calloc(shared_bytes / 16 + 2, sizeof **o->read))) abort();
+    return o->read[actor];
+}
+
+/* ---- Edges ------------------------------------------------------------------------------------------------------------ */
+
+static u32 *now(const struct warp *w)
+{
+    return order_clock(w->block, CLOCK_NOW + w->id);
+}
+
+static void join(u32 *to, const u32 *from, u32 length)
+{
+    for (u32 k = 0; k < length; k++) to[k] = to[k] > from[k] ? to[k] : from[k];
+}
+
+/* What w has done until now is before whatever acquires this clock. */
+static void release(struct warp *w, u32 *to, bool relaxed)
+{
+    struct block *b = w->block;
+    if (!relaxed) now(w)[b->cluster_rank * ACTORS + w->id] = b->clock++;
+    join(to, relaxed ? order_clock(b, CLOCK_FENCED + w->id) : now(w), b->order->length);
+}
+
+static void acquire(struct warp *w, const u32 *from, bool relaxed)
+{
+    join(relaxed ? order_clock(w->block, CLOCK_SEEN + w->id) : now(w), from, w->block->order->length);
+    if (!relaxed) w->lanes_met = ++w->block->clock;
+}
+
+void order_barrier_arrive(struct warp *w, u32 id)
+{
+    if (w->block->order) release(w, order_clock(w->block, CLOCK_BARRIER + id), false);
+}
+
+void order_barrier_leave(struct warp *w, u32 id)
+{
+    if (w->block->order) acquire(w, order_clock(w->block, CLOCK_BARRIER + id), false);
+}
+
+void order_barrier_end(struct block *b, u32 id)
+{
+    if (b->order) memset(order_clock(b, CLOCK_BARRIER + id), 0, b->order->length * sizeof(u32));
+}
+
+void order_cluster_arrive(struct warp *w, bool relaxed)
+{
+    if (w->block->order) release(w, order_clock(w->block->cluster->block[0], CLOCK_CLUSTER_ARRIVED), relaxed);
+}
+
+void order_cluster_complete(struct cluster *c)
+{
+    struct block *b = c->block[0];
+    if (!b->order) return;
+    u32 *arrived = order_clock(b, CLOCK_CLUSTER_ARRIVED);
+    memcpy(order_clock(b, CLOCK_CLUSTER_COMPLETED), arrived, b->order->length * sizeof *arrived);
+    memset(arrived, 0, b->order->length * sizeof *arrived);
+}
+
+void order_cluster_wait(struct warp *w)
+{
+    if (w->block->order) acquire(w, order_clock(w->block->cluster->block[0], CLOCK_CLUSTER_COMPLETED), false);
+}
+
+void order_mbarrier_init(struct mbarrier *m)
+{
+    struct block_order *o = m->block->order;
+    if (!o) return;
+    m->place = o->mbarriers < SHARED_PLACE ? o->mbarriers++ : SHARED_PLACE;
+}
+
+void order_mbarrier_arrive(struct warp *w, const struct mbarrier *m, bool relaxed)
+{
+    if (w->block->order) release(w, order_clock(m->block, CLOCK_ARRIVED + m->place), relaxed);
+}
+
+/* What was left at the mbarrier stays there: a later arrival continues the release sequence of those before. */
+void order_mbarrier_complete(const struct mbarrier *m)
+{
+    struct block *b = m->block;
+    if (!b->order) return;
+    u32 *arrived = order_clock(b, CLOCK_ARRIVED + m->place);
+    if (m->place != SHARED_PLACE)
+        arrived[b->cluster_rank * ACTORS + ACTOR_MBARRIER + m->place] = (u32)m->phase;
+    join(order_clock(b, CLOCK_COMPLETED + m->place), arrived, b->order->length);
+}
+
+void order_mbarrier_wait(struct warp *w, const struct mbarrier *m, bool relaxed)
+{
+    if (w->block->order) acquire(w, order_clock(m->block, CLOCK_COMPLETED + m->place), relaxed);
+}
+
+void order_publish(struct warp *w)
+{
+    if (w->block->order) release(w, order_clock(w->block->cluster->block[0], CLOCK_MEMORY), false);
+}
+
+void order_observe(struct warp *w)
+{
+    if (w->block->order) acquire(w, order_clock(w->block->cluster->block[0], CLOCK_MEMORY), false);
+}
+
+void order_fence(struct warp *w)
+{
+    if (!w->block->order) return;
+    order_publish(w);
+    order_observe(w);
+    acquire(w, order_clock(w->block, CLOCK_SEEN + w->id), false);
+    memcpy(order_clock(w->block, CLOCK_FENCED + w->id), now(w), w->block->order->length * sizeof(u32));
+}
+
+void order_product(struct warp *w, const struct inst *in, u64 number)
+{
+    w->block->order->products[w->id / 4][number % KEPT_PRODUCTS] =
+        (struct product_place){w->frame->fn, in, (u32)number};
+}
+
+void order_products_done(struct warp *w, u64 number)
+{
+    u32 *known = &now(w)[w->block->cluster_rank * ACTORS + ACTOR_WARPGROUP + w->id / 4];
+    if (*known < number) *known = (u32)number;
+}
+
+/* ---- Checks ----------------------------------------------------------------------------------------------------------- */
+
+bool order_knows_warp(const struct warp *w, const struct block *b, u32 writer, u32 when)
+{
+    return (b == w->block && writer == w->id) || now(w)[b->cluster_rank * ACTORS + writer] >= when;
+}
+
+void order_not_landed(struct warp *w, const struct inst *in, u32 lanes, u32 piece)
+{
+    fault(
+        w, in, lanes, ERR_LAUNCH_FAILURE,
+        "shared offset %u is read by a warp that does not know that the copy which brings it has landed: it has neither "
+        "waited for its mbarrier nor been told by a warp that has, through a barrier or another mbarrier",
+        16 * piece);
+}
+
+static _Noreturn void still_read(struct warp *w, const struct inst *in, u32 lane, const struct block *b,
+                                 u32 actor, u32 piece)
+{
+    char who[64];
+    u32 group = actor - ACTOR_WARPGROUP, number = b->order->read[actor][piece];
+    if (actor < ACTOR_WARPGROUP) {
+        snprintf(who, sizeof who, "warp %u", actor);
+    } else {
+        const struct product_place *p = &b->order->products[group][number % KEPT_PRODUCTS];
+        char line[24] = ""; /* one of long ago has been forgotten */
+        if (p->number == number)
+            snprintf(line, sizeof line, " at line %u", p->fn->lines[p->in - p->fn->code].line);
+        snprintf(who, sizeof who, "the wgmma%s (warps %u to %u)", line, 4 * group, 4 * group + 3);
+    }
+    fault(
+        w, in, 1u << lane, ERR_LAUNCH_FAILURE,
+        "this copy writes shared offset %u of block (%u,%u,%u) where %s may still read: nothing that this thread has "
+        "waited for says that it is done%s",
+        16 * piece, b->ctaid[0], b->ctaid[1], b->ctaid[2], who,
+        actor < ACTOR_WARPGROUP ? "" : " (only an arrival after its wgmma.wait_group does)");
+}
+
+void order_copy(struct warp *w, const struct inst *in, u32 lane, struct block *b, const struct mbarrier *m,
+                u32 at, u32 bytes)
+{
+    struct block_order *o = b->order;
+    const u32 *known = now(w) + b->cluster_rank * ACTORS;
+    u32 mark = m->place == SHARED_PLACE ? 0 : m->place | ((u32)m->phase + 1) * TRACKED_MBARRIERS;
+    for (u32 actor = 0; actor < ACTOR_MBARRIER; actor++) {
+        const u32 *read = o->read[actor];
+        if (!read || (b == w->block && actor == w->id)) continue;
+        u32 latest = 0;
+        for (u32 k = at / 16; k < (at + bytes) / 16; k++) latest = read[k] > latest ? read[k] : latest;
+        for (u32 k = at / 16; latest > known[actor]; k++)
+            if (read[k] > known[actor]) still_read(w, in, lane, b, actor, k);
+    }
+    for (u32 k = at / 16; k < (at + bytes) / 16; k++) {
+        u32 before = o->landing[k], writer = b->stamps[k] & ((1 << WRITER_BITS) - 1);
+        if (writer < MAX_WARPS && !order_knows_warp(w, b, writer, b->stamps[k] >> WRITER_BITS))
+            fault(
+                w, in, 1u << lane, ERR_LAUNCH_FAILURE,
+                "this copy writes shared offset %u of block (%u,%u,%u), which warp %u has written: nothing that this "
+                "thread has waited for says so",
+                16 * k, b->ctaid[0], b->ctaid[1], b->ctaid[2], writer);
+        if ((writer == WRITER_ASYNC || writer == WRITER_IN_FLIGHT) &&
+            known[ACTOR_MBARRIER + before % TRACKED_MBARRIERS] < before / TRACKED_MBARRIERS)
+            fault(
+                w, in, 1u << lane, ERR_LAUNCH_FAILURE,
+                "this copy writes shared offset %u of block (%u,%u,%u) where an earlier one may not have landed, or may "
+                "still be read: nothing that this thread has waited for says that it has been waited for",
+                16 * k, b->ctaid[0], b->ctaid[1], b->ctaid[2]);
+        o->landing[k] = mark;
+    }
+}
+
+void order_remote(struct warp *w, const struct inst *in, u32 lane, struct block *b, const struct mbarrier *m)
+{
+    struct block_order *o = b->order;
+    struct remote r = {
+        w, w->frame->fn, in, lane, w->block->clock, m ? m->place : NO_MBARRIER, m ? (u32)m->phase + 1 : 0};
+    if (r.mbarrier == SHARED_PLACE) return;
+    for (u32 i = 0; i < o->remote_count; i++)
+        if (o->remotes[i].warp == w && o->remotes[i].mbarrier == r.mbarrier) {
+            o->remotes[i] = r;
+            return;
+        }
+    if (o->remote_count == o->remote_capacity) {
+        o->remote_capacity = o->remote_capacity ? 2 * o->remote_capacity : 16;
+        if (!(o->remotes = realloc(o->remotes, o->remote_capacity * sizeof *o->remotes))) abort();
+    }
+    o->remotes[o->remote_count++] = r;
+}
+
+void order_leave(struct warp *w)
+{
+    struct block *b = w->block;
+    if (!b->order) return;
+    u32 *left = order_clock(b, CLOCK_LEFT);
+    join(left, now(w), b->order->length);
+    for (u32 i = 0; i < b->order->remote_count && !b->live_threads; i++) {
+        const struct remote *r = &b->order->remotes[i];
+        bool arrival = r->mbarrier != NO_MBARRIER;
+        if (left[r->warp->block->cluster_rank * ACTORS + r->warp->id] >= r->time ||
+            (arrival && left[b->cluster_rank * ACTORS + ACTOR_MBARRIER + r->mbarrier] >= r->phase))
+            continue;
+        fault_elsewhere(
+            r->warp, r->fn, r->in, 1u << r->lane, ERR_LAUNCH_FAILURE,
+            "this %s block (%u,%u,%u) may still be on its way when that block leaves: nobody there has waited for %s, and "
+            "no barrier.cluster after it orders it before the block's end (barrier.cluster.arrive.relaxed does not, the "
+            "default .release does)",
+            arrival ? "arrival at" : "store to shared memory of", b->ctaid[0], b->ctaid[1], b->ctaid[2],
+            arrival ? "its phase" : "an arrival that follows it");
+    }
+}
