@@ -303,9 +303,11 @@ shapes() {
     assert_line "$CHAPTER: WRONG in 2 of 3 runs"
 }
 
-@test "chapter 14: split k that does not wait for the other parts' sums, or does not say that they have been read, fails" {
+@test "chapter 14: split k that does not wait for the other parts' sums or for room for them, or does not make room, fails" {
     split_k
     broken $CHAPTER step7_few_rows.cu '/mbarrier_wait\(&bar\.sums_full/d'
+    fails $CHAPTER 7 plain --op matmul --golden "$GOLDEN"
+    broken $CHAPTER step7_few_rows.cu '/mbarrier_wait\(&bar\.sums_empty/d'
     fails $CHAPTER 7 plain --op matmul --golden "$GOLDEN"
     broken $CHAPTER step7_few_rows.cu '/if \(tile \+ place.tile_step/d; /mbarrier_arrive_cluster\(&bar\.sums_empty/d'
     fails $CHAPTER 7 plain --op matmul --golden "$GOLDEN"
