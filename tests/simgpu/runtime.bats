@@ -59,6 +59,13 @@ fault() {
 
 @test "simgpu: --max-instructions stops a kernel that never ends" { fault endless cudaErrorLaunchTimeout 'stopped after'; }
 
+@test "simgpu: a kernel that polls for what never comes ends by itself, with the line where it is" {
+    run -0 --separate-stderr "$SIMGPU" --max-idle 8M "$PROGRAMS/errors" endless
+    assert_output --partial cudaErrorLaunchTimeout
+    assert_regex "$stderr" 'kernel endless.*livelock.*none has changed memory'
+    assert_regex "$stderr" 'block \(0,0,0\), warp 0 is +at .*errors\.cu:[0-9]+'
+}
+
 # ---- Refused without harm ------------------------------------------------------------------------------------------
 
 @test "simgpu: wrong launches, copies and handles are refused, and the next launch runs" {

@@ -29,6 +29,8 @@ static const char USAGE[] =
     "  --sms N               multiprocessors of the device (default 132)\n"
     "  --memory SIZE         device memory, such as 512M or 24G (default 16G)\n"
     "  --max-instructions N  stop a launch that executes more warp instructions\n"
+    "  --max-idle N          stop one when so many in a row have changed no memory, a poll counted as 64\n"
+    "                        (default 1G; 0: never)\n"
     "  --exact-mma           tensor cores add in exact f32, instead of as an H200 does\n"
     "  --profile[=LINES]     count per source line, print the LINES that cost most (default 20)\n"
     "  --json FILE           write the counts to FILE as JSON (implies --profile)\n"
@@ -89,7 +91,20 @@ static void set_json(const char *path)
     free(absolute);
 }
 
-enum { HELP = 256, VERSION, THREADS, SEED, SMS, PROFILE, JSON, EXACT_MMA, MAX_INSTRUCTIONS, MEMORY, VERBOSE };
+enum {
+    HELP = 256,
+    VERSION,
+    THREADS,
+    SEED,
+    SMS,
+    PROFILE,
+    JSON,
+    EXACT_MMA,
+    MAX_INSTRUCTIONS,
+    MAX_IDLE,
+    MEMORY,
+    VERBOSE
+};
 static const struct option OPTIONS[] = {
     {"help", no_argument, NULL, HELP},
     {"version", no_argument, NULL, VERSION},
@@ -100,6 +115,7 @@ static const struct option OPTIONS[] = {
     {"json", required_argument, NULL, JSON},
     {"exact-mma", no_argument, NULL, EXACT_MMA},
     {"max-instructions", required_argument, NULL, MAX_INSTRUCTIONS},
+    {"max-idle", required_argument, NULL, MAX_IDLE},
     {"memory", required_argument, NULL, MEMORY},
     {"verbose", no_argument, NULL, VERBOSE},
     {NULL, 0, NULL, 0},
@@ -130,6 +146,7 @@ static int parse_options(int argc, char **argv)
         case MAX_INSTRUCTIONS:
             set_number("SIMGPU_MAX_INSTRUCTIONS", parse("--max-instructions", optarg, 1, UINT64_MAX, false));
             break;
+        case MAX_IDLE: set_number("SIMGPU_MAX_IDLE", parse("--max-idle", optarg, 0, 1ull << 62, true)); break;
         case MEMORY: set_number("SIMGPU_MEMORY", parse("--memory", optarg, 1 << 20, 1ull << 42, true)); break;
         case VERBOSE: setenv("SIMGPU_VERBOSE", "1", 1); break;
         case ':': die("%s needs a value; see simgpu --help", argv[optind - 1]);

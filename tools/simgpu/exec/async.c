@@ -197,6 +197,7 @@ static void exec_copy(struct warp *w, const struct inst *in, u32 mask)
     struct async_state *a = warp_async(w);
     u64 destination[LANES], source[LANES];
     u32 taken[LANES];
+    note_change(w->block);
     memory_addresses(w, in, mask, destination);
     memory_addresses(w, &form->source, mask, source);
     source_sizes(w, in, mask, taken);
@@ -628,6 +629,7 @@ static void exec_arrive(struct warp *w, const struct inst *in, u32 mask)
 {
     struct places at;
     u64 state[LANES];
+    note_change(w->block);
     mbarrier_places(w, in, mask, &at);
     for (u32 left = mask; left; left &= left - 1) {
         u32 i = first_lane(left), count = in->flags & EXPECTS ? 1 : count_of(w, in, i);

@@ -147,7 +147,7 @@ static void exec_atomic(struct warp *w, const struct inst *in, u32 mask)
                         ? ALL_LANES
                         : 0; /* its unit rounds and passes NaN otherwise */
     u32 n = in->count, bytes = in->bytes;
-    w->polled = true;
+    note_poll(w);
     order_publish(w); /* it may be .release or .acquire */
     order_observe(w);
     memory_addresses(w, in, mask, at);
@@ -160,10 +160,11 @@ static void exec_atomic(struct warp *w, const struct inst *in, u32 mask)
             u8 *p = (u8 *)(uintptr_t)at[i] + k * bytes;
             u64 v = read_lane(w, in->more[n + k], i, bytes),
                 compare = op == OP_CAS ? read_lane(w, in->more[2 * n], i, bytes) : 0;
-            u64 old = 0;
+            u64 old = 0, new;
             memcpy(&old, p, bytes);
-            while (!compare_exchange(p, bytes, &old, apply(op, t, in_shared >> i & 1, old, v, compare))) {
-            }
+            do new = apply(op, t, in_shared >> i & 1, old, v, compare);
+            while (!compare_exchange(p, bytes, &old, new));
+            if (new != old) note_change(w->block);
             if (in->more[k] != NO_OPERAND)
                 memcpy((u8 *)lanes_of(w, in->more[k]) + i * (bytes == 8 ? 8 : 4), &(u64){old},
                        bytes == 8 ? 8 : 4);

@@ -454,6 +454,7 @@ static void store(struct warp *w, const struct inst *in, u32 lane, const struct 
 static void exec_bulk(struct warp *w, const struct inst *in, u32 mask)
 {
     const struct form *f = in->data;
+    note_change(w->block);
     for (u32 left = mask; left; left &= left - 1) {
         u32 lane = first_lane(left);
         if (f->direction == STORE)
@@ -470,6 +471,7 @@ static void exec_store_async(struct warp *w, const struct inst *in, u32 mask)
 {
     const struct form *f = in->data;
     u32 size = type_bytes(f->type), bytes = size * f->count;
+    note_change(w->block);
     for (u32 left = mask; left; left &= left - 1) {
         u32 lane = first_lane(left);
         struct bulk about = {.fn = w->frame->fn,

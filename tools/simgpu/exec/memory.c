@@ -403,7 +403,7 @@ static void load_any(struct warp *w, const struct inst *in, u32 mask)
             memcpy(d + i * (in->flags >> 8), v, in->flags >> 8);
         }
     }
-    if (in->flags & POLLS) w->polled = true;
+    if (in->flags & POLLS) note_poll(w);
     if (in->flags & ACQUIRE) {
         order_observe(w);
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
@@ -432,6 +432,7 @@ static inline bool store_32_fast(struct warp *w, const struct inst *in, const u3
 static void store_32(struct warp *w, const struct inst *in, u32 mask)
 {
     const u32 *v = lanes_of(w, in->d);
+    note_change(w->block);
     if (mask == ALL_LANES && !w->counters && store_32_fast(w, in, v)) return;
     u64 at[LANES];
     memory_addresses(w, in, mask, at);
@@ -442,6 +443,7 @@ static void store_32(struct warp *w, const struct inst *in, u32 mask)
 static void store_vector_32(struct warp *w, const struct inst *in, u32 mask)
 {
     u64 at[LANES];
+    note_change(w->block);
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, 4u * in->count, 4u * in->count, true);
     for (u32 k = 0; k < in->count; k++) {
@@ -454,6 +456,7 @@ static void store_any(struct warp *w, const struct inst *in, u32 mask)
 {
     u64 at[LANES];
     u32 bytes = in->bytes, whole = bytes * in->count;
+    note_change(w->block);
     if (in->flags & RELEASE) {
         order_publish(w);
         __atomic_thread_fence(__ATOMIC_RELEASE);

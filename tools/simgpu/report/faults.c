@@ -166,7 +166,7 @@ void fault_deadlock(struct cluster *c)
     stop_worker(b->worker);
 }
 
-void fault_too_long(struct cluster *c)
+void fault_too_long(struct cluster *c, bool idle)
 {
     struct block *b = c->block[0];
     struct launch *l = b->launch;
@@ -174,8 +174,15 @@ void fault_too_long(struct cluster *c)
     if (!l->error) {
         l->error = ERR_LAUNCH_TIMEOUT;
         fflush(stdout);
-        fprintf(stderr, "simgpu: kernel %s: stopped after %llu warp instructions (--max-instructions)\n",
-                readable_name(l->kernel->name), (unsigned long long)options.max_instructions);
+        if (idle)
+            fprintf(
+                stderr,
+                "simgpu: kernel %s: livelock: warps run on, but for %llu warp instructions, a poll counted as 64, none has "
+                "changed memory (--max-idle 0 lets them)\n",
+                readable_name(l->kernel->name), (unsigned long long)options.max_idle);
+        else
+            fprintf(stderr, "simgpu: kernel %s: stopped after %llu warp instructions (--max-instructions)\n",
+                    readable_name(l->kernel->name), (unsigned long long)options.max_instructions);
         for (u32 k = 0; k < b->warp_count; k++)
             for (s32 i = 0; i < MAX_SPLITS; i++)
                 if (b->warps[k].splits[i].state == SPLIT_READY) {

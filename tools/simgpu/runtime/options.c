@@ -5,7 +5,7 @@
 
 #include "../sim.h"
 
-struct options options = {.sms = 132, .profile_lines = 20, .memory = 16ull << 30};
+struct options options = {.sms = 132, .profile_lines = 20, .memory = 16ull << 30, .max_idle = 1 << 30};
 
 /* The variable's value as a whole number, `fallback` when it is not set or no number: simgpu has checked its
  * arguments before it sets them. */
@@ -34,6 +34,7 @@ __attribute__((constructor(101))) static void read_environment(void)
     options.exact_mma = number("SIMGPU_EXACT_MMA", 0) != 0;
     options.verbose = number("SIMGPU_VERBOSE", 0) != 0;
     options.max_instructions = number("SIMGPU_MAX_INSTRUCTIONS", 0);
+    options.max_idle = number("SIMGPU_MAX_IDLE", options.max_idle);
     options.memory = number("SIMGPU_MEMORY", options.memory);
     options.json = getenv("SIMGPU_JSON");
 }

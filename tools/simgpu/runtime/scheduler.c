@@ -20,8 +20,12 @@ enum {
     PATIENCE = 64, /* turns after which a block that is not done shares its worker with a further block */
 };
 
+struct work;
+
 struct grid {
     struct launch *launch;
+    struct work *work; /* of each worker */
+    u32 workers;
     u64 clusters;
     _Atomic u64 next;     /* first cluster that nobody has taken */
     _Atomic u32 resident; /* clusters on all workers */
@@ -132,6 +136,7 @@ static bool block_turn(struct block *b, u64 *random)
     }
     after = executed_by(b);
     b->worker->executed += after - before;
+    atomic_fetch_add_explicit(&b->worker->idle, after - before, memory_order_relaxed);
     return after != before;
 }
 
@@ -200,7 +205,17 @@ static void check_length(struct work *work)
     if (!options.max_instructions) return;
     u64 total = atomic_fetch_add(&work->grid->executed, work->worker.executed) + work->worker.executed;
     work->worker.executed = 0;
-    if (total > options.max_instructions) fault_too_long(work->worker.clusters[0]);
+    if (total > options.max_instructions) fault_too_long(work->worker.clusters[0], false);
+}
+
+/* A warp that spins on memory is no deadlock as long as others change memory. */
+static void check_idle(struct work *work)
+{
+    const struct grid *g = work->grid;
+    if (!options.max_idle || work->worker.idle <= options.max_idle) return;
+    for (u32 k = 0; k < g->workers; k++)
+        if (g->work[k].worker.idle <= options.max_idle) return;
+    fault_too_long(work->worker.clusters[0], true);
 }
 
 static void run_clusters(struct work *work)
@@ -215,7 +230,11 @@ static void run_clusters(struct work *work)
             struct cluster *c = w->clusters[k];
             cluster_turn(c, &work->random);
             check_length(work);
-            if (c->live_threads) continue;
+            if (c->live_threads) {
+                check_idle(work);
+                continue;
+            }
+            note_change(c->block[0]);
             work->spare[work->spare_count++] = c;
             w->clusters[k--] = w->clusters[--w->cluster_count];
             atomic_fetch_sub(&work->grid->resident, 1);
@@ -232,7 +251,9 @@ static void run_clusters(struct work *work)
 
 static void do_work(struct work *work)
 {
+    work->worker.idle = 0;
     if (!setjmp(work->worker.on_fault)) run_clusters(work);
+    work->worker.idle = UINT64_MAX;
     for (u32 k = 0; k < work->worker.cluster_count; k++) cluster_free(work->worker.clusters[k]);
     for (u32 k = 0; k < work->spare_count; k++) cluster_free(work->spare[k]);
     free(work->worker.clusters);
@@ -347,8 +368,11 @@ int launch_run(struct launch *l)
     if (options.profile || options.json) counters_prepare(l->kernel->module, (u32)count);
     struct work work[MAX_WORKERS] = {0};
     for (u32 k = 0; k < count; k++)
-        work[k] =
-            (struct work){.worker = {.index = k, .launch = l}, .grid = &grid, .random = options.seed + k};
+        work[k] = (struct work){.worker = {.index = k, .launch = l, .idle = UINT64_MAX},
+                                .grid = &grid,
+                                .random = options.seed + k};
+    grid.work = work;
+    grid.workers = (u32)count;
     share(work, (u32)count);
     u64 executed = grid.executed;
     for (u32 k = 0; k < count; k++) executed += work[k].worker.executed;
