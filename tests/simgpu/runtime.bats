@@ -280,6 +280,36 @@ cudaSuccess, cudaSuccess"
 cudaSuccess, cudaSuccess"
 }
 
+@test "simgpu: a program that links the driver for its tensor maps finds one" {
+    compile driver "${PTX_ONLY[@]}" -Xlinker build/simgpu/lib/libcuda.so.1 <<<'
+#include <cuda.h>
+#include <cstdio>
+__global__ void nothing() {}
+int main()
+{
+    CUtensorMap map;
+    void *a;
+    const char *text;
+    cuuint64_t dims[] = {64, 64}, stride[] = {128};
+    cuuint32_t box[] = {64, 8}, every[] = {1, 1};
+    cudaMalloc(&a, 64 * 64 * 2);
+    for (cuuint32_t rank = 2; rank < 4; rank++) {
+        CUresult error = cuTensorMapEncodeTiled(
+            &map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, rank == 2 ? rank : 6, a, dims, stride, box, every,
+            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        cuGetErrorString(error, &text);
+        printf("%d: %s\n", (int)error, text);
+    }
+    nothing<<<1, 1>>>();
+    return cudaDeviceSynchronize();
+}'
+    run -0 --separate-stderr "$SIMGPU" "$PROGRAM"
+    assert_line --index 0 "0: no error"
+    assert_line --index 1 "1: invalid argument"
+    assert_regex "$stderr" "cuTensorMapEncodeTiled: .*rank"
+}
+
 @test "simgpu: its runtime exports every function of NVIDIA's, under the same version" {
     local cuda_lib
     cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)

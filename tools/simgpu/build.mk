@@ -3,7 +3,7 @@
 
 SIMGPU_DIR := tools/simgpu
 SIMGPU     := build/simgpu/simgpu
-SIMGPU_LIBS := build/simgpu/lib/libcudart.so.13 build/simgpu/lib/libcublas.so.13
+SIMGPU_LIBS := $(addprefix build/simgpu/lib/,libcudart.so.13 libcublas.so.13 libcuda.so.1)
 
 SIMGPU_CFLAGS := -std=gnu11 -O3 -g -march=native -ffp-contract=off -fno-math-errno -fno-trapping-math -fPIC -pthread \
                  -fvisibility=hidden -Wall -Wextra -Werror $(if $(filter x86_64,$(shell uname -m)),-mprefer-vector-width=512)
@@ -11,7 +11,8 @@ SIMGPU_CFLAGS := -std=gnu11 -O3 -g -march=native -ffp-contract=off -fno-math-err
 simgpu_objects        = $(patsubst $(SIMGPU_DIR)/%.c,build/simgpu/obj/%.o,$1)
 SIMGPU_MAIN_OBJECTS   := $(call simgpu_objects,$(SIMGPU_DIR)/main.c)
 SIMGPU_CUBLAS_OBJECTS := $(call simgpu_objects,$(SIMGPU_DIR)/runtime/cublas.c)
-SIMGPU_CUDART_OBJECTS := $(filter-out $(SIMGPU_CUBLAS_OBJECTS), \
+SIMGPU_DRIVER_OBJECTS := $(call simgpu_objects,$(SIMGPU_DIR)/runtime/driver.c)
+SIMGPU_CUDART_OBJECTS := $(filter-out $(SIMGPU_CUBLAS_OBJECTS) $(SIMGPU_DRIVER_OBJECTS), \
     $(call simgpu_objects,$(foreach folder,front exec runtime report,$(wildcard $(SIMGPU_DIR)/$(folder)/*.c))))
 
 .PHONY: simgpu
@@ -39,7 +40,11 @@ build/simgpu/lib/libcublas.so.13: $(SIMGPU_CUBLAS_OBJECTS) $(SIMGPU_DIR)/runtime
 	@echo "link $@"
 	$Q$(call simgpu_link,$(SIMGPU_DIR)/runtime/libcublas.map,build/simgpu/lib/libcudart.so.13 -lopenblas -lm)
 
--include $(patsubst %.o,%.d,$(SIMGPU_MAIN_OBJECTS) $(SIMGPU_CUBLAS_OBJECTS) $(SIMGPU_CUDART_OBJECTS))
+build/simgpu/lib/libcuda.so.1: $(SIMGPU_DRIVER_OBJECTS) $(SIMGPU_DIR)/runtime/libcuda.map build/simgpu/lib/libcudart.so.13
+	@echo "link $@"
+	$Q$(call simgpu_link,$(SIMGPU_DIR)/runtime/libcuda.map,build/simgpu/lib/libcudart.so.13)
+
+-include $(patsubst %.o,%.d,$(SIMGPU_MAIN_OBJECTS) $(SIMGPU_CUBLAS_OBJECTS) $(SIMGPU_DRIVER_OBJECTS) $(SIMGPU_CUDART_OBJECTS))
 
 build/simgpu/bench: $(SIMGPU_DIR)/bench.cu build/config.mk
 	@mkdir -p $(@D)
