@@ -1,5 +1,7 @@
 #include "matmul.h"
 
+#include <limits.h>
+
 #include "cublas_baseline.h"
 
 enum { A, B, BIAS, C };
@@ -57,7 +59,10 @@ cudaError_t matmul_cublas_f32_out(const struct step *step, const struct run *run
 
 const char *matmul_check_16bit_rows(const int64_t *dim)
 {
-    return dim[K] % 8
-               ? "k must be a multiple of 8, so that every row of A and B begins at a multiple of 16 bytes"
-               : NULL;
+    enum { MOST = INT_MAX - 511 }; // the last tile may go beyond the matrix, by less than 512 rows or columns
+    if (dim[M] > MOST || dim[N] > MOST || dim[K] > MOST)
+        return "m, n and k must be at most 2147483136, so that every row and column of a tile is an int";
+    if (dim[K] % 8)
+        return "k must be a multiple of 8, so that every row of A and B begins at a multiple of 16 bytes";
+    return NULL;
 }

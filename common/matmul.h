@@ -46,5 +46,5 @@ cudaError_t matmul_cublas_f32(const struct step *step, const struct run *run, cu
 cudaError_t matmul_cublas_16bit(const struct step *step, const struct run *run, cudaStream_t stream);
 cudaError_t matmul_cublas_f32_out(const struct step *step, const struct run *run, cudaStream_t stream);
 
-// A check_shape for kernels that copy 16 bytes at a time: NULL, or what k must be.
+// A check_shape for kernels that copy 16 bytes at a time: NULL, or what m, n and k must be.
 const char *matmul_check_16bit_rows(const int64_t *dim);

@@ -112,6 +112,9 @@ shapes() {
     run -2 "$SIMGPU" "$(chapter $CHAPTER)" --bench --op matmul_f32 --shape m=8,n=8,k=12
     assert_one_line
     assert_output --partial "k must be a multiple of 8"
+    run -2 "$SIMGPU" "$(chapter $CHAPTER)" --bench --op matmul_f32 --shape m=2147483647,n=8,k=8
+    assert_one_line
+    assert_output --partial "m, n and k must be at most 2147483136"
 }
 
 @test "make diff-14 begins with chapter 13's last step" {
