@@ -678,6 +678,7 @@ bool lower_bulk(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 bool lower_store_async(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     struct form *f = keep(sizeof *f);
+    enum space space = SPACE_GENERIC;
     u32 count = 1;
     *f = (struct form){.size = NO_OPERAND, .multicast = NO_OPERAND, .op = -1, .type = T_NONE};
     for (u32 k = 0; k < p->mod_count; k++) {
@@ -686,12 +687,14 @@ bool lower_store_async(struct lowering *lo, const struct ptx_inst *p, struct ins
             count = (u32)(m[1] - '0');
         else if (type_named(m) != T_NONE)
             f->type = type_named(m);
-        else if (!streq(m, "async") && !streq(m, "weak") && !streq(m, "shared::cluster") &&
-                 !streq(m, "mbarrier::complete_tx::bytes"))
+        else if (streq(m, "shared::cluster"))
+            space = SPACE_CLUSTER;
+        else if (!streq(m, "async") && !streq(m, "weak") && !streq(m, "mbarrier::complete_tx::bytes"))
             return refuse(lo, p, "the modifier .%s is not supported", m);
     }
     if (f->type == T_NONE || type_bytes(f->type) < 4)
         return refuse(lo, p, "its type must have 32 or 64 bits");
+    if (count * type_bytes(f->type) > 16) return refuse(lo, p, "a vector of more than 128 bits");
     if (p->op_count != 3) return refuse(lo, p, "3 operands; it has %u", p->op_count);
     const struct ptx_operand *value = &p->op[1];
     if (count > 1 && (value->kind != OPERAND_VECTOR || value->count != count))
@@ -702,6 +705,6 @@ bool lower_store_async(struct lowering *lo, const struct ptx_inst *p, struct ins
     in->exec = exec_store_async;
     in->data = f;
     lo->f->fn->uses_async_proxy = true;
-    return read_address(lo, &p->op[0], SPACE_CLUSTER, &f->shared) &&
-           read_address(lo, &p->op[2], SPACE_CLUSTER, &f->mbarrier) && !lo->f->fn->refused;
+    return read_address(lo, &p->op[0], space, &f->shared) &&
+           read_address(lo, &p->op[2], space, &f->mbarrier) && !lo->f->fn->refused;
 }
