@@ -17,8 +17,10 @@ enum {
     MAP_LAYOUT = 512, // interleaved or not: never
     MAP_ALL = 1023,
     MAP_FROM_ZEROS = 1024, // all fields of 128 bytes of zeros
-    MAP_STEP_0 = 2048      // an element stride in dimension 0, which is ignored
+    MAP_STEP_0 = 2048,     // an element stride in dimension 0, which is ignored
+    MAP_TWICE = 4096       // the type becomes tf32 before it becomes what it is in the end
 };
+enum { ANY_TYPE = -1 };
 enum map_way { IN_GLOBAL, IN_SHARED, GENERIC_GLOBAL, GENERIC_SHARED };
 enum map_scope { SCOPE_GPU, SCOPE_CTA, SCOPE_CLUSTER, SCOPE_SYS };
 
@@ -27,6 +29,7 @@ struct tensormap_form {
     u32 fields;
     enum map_way way;
     enum map_scope scope;
+    int from; // the type at the start
 };
 
 // What a kernel is told of its maps. The tensor of map n is at base + n * apart.
@@ -97,6 +100,7 @@ __device__ static void map_replace(void *map, const struct tma_case &c, u32 rank
     REPLACE_DIMENSION(3, 2)
     REPLACE_DIMENSION(4, 3)
     if (fields & MAP_LAYOUT) REPLACE("interleave_layout", "b32", "", "n", 0);
+    if (fields & MAP_TWICE) REPLACE("elemtype", "b32", "", "n", 11);
     if (fields & MAP_TYPE) switch (c.type) { // PTX numbers them in another order
             REPLACE_CASE("elemtype", CU_TENSOR_MAP_DATA_TYPE_UINT8, 0);
             REPLACE_CASE("elemtype", CU_TENSOR_MAP_DATA_TYPE_UINT16, 1);
@@ -206,9 +210,18 @@ static u32 below(u32 n)
     return (u32)(random_u64() % n);
 }
 
-// Whether the host may make such a map.
-static bool start_is_legal(const struct tma_case *c)
+// A map that was once one of tf32 rounds for ever: loads of other types than f32 trap.
+static bool type_is_f32(u32 type)
 {
+    return type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 || type >= CU_TENSOR_MAP_DATA_TYPE_FLOAT32_FTZ;
+}
+
+// Whether the host may make such a map, and a kernel the other of it.
+static bool start_is_legal(const struct tma_case *c, const struct tma_case *end, int from)
+{
+    if (from != ANY_TYPE && c->type != (u32)from) return false;
+    if (from == ANY_TYPE && c->type >= CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 && !type_is_f32(end->type))
+        return false;
     const u32 width = c->box[0] * tma_bytes[c->type];
     u32 size = width;
     for (u32 d = 1; d < c->rank; d++) size *= c->box[d];
@@ -217,7 +230,7 @@ static bool start_is_legal(const struct tma_case *c)
 }
 
 // A map that differs from `end` in these fields, or may.
-static struct tma_case draw_start(const struct tma_case *end, u32 fields)
+static struct tma_case draw_start(const struct tma_case *end, u32 fields, int from)
 {
     for (;;) {
         struct tma_case c = *end;
@@ -236,13 +249,14 @@ static struct tma_case draw_start(const struct tma_case *end, u32 fields)
             if (fields & MAP_BOX) c.box[d] = d ? 1 + below(8) : 16 * (1 + below(8)) / tma_bytes[c.type];
             if (fields & MAP_STEP) c.step[d] = 1 + below(8);
         }
-        if (start_is_legal(&c)) return c;
+        if (start_is_legal(&c, end, from)) return c;
     }
 }
 
 static void draw_starts(const struct variant *v, u8 **inputs, u32 room)
 {
-    const u32 fields = ((const struct tensormap_form *)v->about)->fields;
+    const struct tensormap_form *f = (const struct tensormap_form *)v->about;
+    const u32 fields = f->fields;
     struct tma_case *end = (struct tma_case *)inputs[1], *start = (struct tma_case *)inputs[3];
     for (int n = 0; n < (int)(v->input_bytes[1] / sizeof *end); n++) {
         const u32 last = end[n].rank - 1;
@@ -250,7 +264,7 @@ static void draw_starts(const struct variant *v, u8 **inputs, u32 room)
             last ? end[n].stride[last] * end[n].dim[last] : (end[n].dim[0] * end[n].stride[0] + 15) / 16 * 16;
         end[n].offset = 16 * below((u32)(size + 1024 < room ? 1024 : room - size) / 16 + 1);
         if (fields & MAP_STEP_0) end[n].step[0] = 2 + below(7);
-        start[n] = draw_start(&end[n], fields);
+        start[n] = draw_start(&end[n], fields, f->from);
     }
 }
 // inputs: the tensor, the cases, none, the cases at the start
@@ -323,23 +337,23 @@ static void tensormap_store(u8 *out, u8 *const *in)
     ANY_WAY(STORE_KERNEL, (u32)(running->input_bytes[1] / sizeof(struct tma_case)), in[0], f->form.op, job)
 }
 
-#define MAP_FORM(NAME, RANK, TYPE, SWIZZLE, FILL, STRIDED, OP, VALUES, FIELDS, WAY, SCOPE) \
-    static const struct tensormap_form NAME##_form = {                                     \
-        {RANK, CU_TENSOR_MAP_DATA_TYPE_##TYPE, SWIZZLE, FILL, false, STRIDED, OP, VALUES}, \
-        FIELDS,                                                                            \
-        WAY,                                                                               \
-        SCOPE};
-#define MAP_LOAD_BY(LAUNCH, NAME, RANK, TYPE, SWIZZLE, FILL, STRIDED, VALUES, FIELDS, WAY, SCOPE) \
-    MAP_FORM(NAME, RANK, TYPE, SWIZZLE, FILL, STRIDED, 0, VALUES, FIELDS, WAY, SCOPE)             \
+#define MAP_FORM(NAME, RANK, TYPE, SWIZZLE, FILL, STRIDED, OP, VALUES, FIELDS, WAY, SCOPE, FROM) \
+    static const struct tensormap_form NAME##_form = {                                           \
+        {RANK, CU_TENSOR_MAP_DATA_TYPE_##TYPE, SWIZZLE, FILL, false, STRIDED, OP, VALUES},       \
+        FIELDS,                                                                                  \
+        WAY,                                                                                     \
+        SCOPE,                                                                                   \
+        FROM};
+#define MAP_LOAD_VARIANT(LAUNCH, NAME)                                                            \
     VARIANT(NAME, draw_tensormap_loads, LAUNCH, &NAME##_form, TMA_CASES *(TMA_TILE_BYTES + 4), 4, \
             TMA_GLOBAL_BYTES, TMA_CASES * sizeof(struct tma_case), 0, TMA_CASES * sizeof(struct tma_case))
-#define MAP_LOAD(NAME, RANK, TYPE, SWIZZLE, FILL, STRIDED, FIELDS, WAY) \
-    MAP_LOAD_BY(tensormap_load, NAME, RANK, TYPE, SWIZZLE, FILL, STRIDED, UNUSED, FIELDS, WAY, SCOPE_GPU)
-#define MAP_OUT(NAME, RANK, TYPE, SWIZZLE, STRIDED, OP, VALUES, CASES, FIELDS, WAY)               \
-    MAP_FORM(NAME, RANK, TYPE, SWIZZLE, 0, STRIDED, TMA_##OP, VALUES, FIELDS, WAY, SCOPE_GPU)     \
+#define MAP_STORE_VARIANT(NAME, CASES)                                                            \
     VARIANT(NAME, draw_tensormap_stores, tensormap_store, &NAME##_form, (CASES)*TMA_OUT_BYTES, 4, \
             TMA_TILE_BYTES, (CASES) * sizeof(struct tma_case), (CASES)*TMA_OUT_BYTES,             \
             (CASES) * sizeof(struct tma_case))
+#define MAP_LOAD(NAME, RANK, TYPE, SWIZZLE, FILL, STRIDED, FIELDS, WAY)                             \
+    MAP_FORM(NAME, RANK, TYPE, SWIZZLE, FILL, STRIDED, 0, UNUSED, FIELDS, WAY, SCOPE_GPU, ANY_TYPE) \
+    MAP_LOAD_VARIANT(tensormap_load, NAME)
 
 // Each field of a map of each rank
 #define MAP_FIELDS(RANK, TYPE, SWIZZLE, WAY, SUFFIX)                                  \
@@ -373,11 +387,18 @@ MAP_LOAD(tensormap_fill_nan_f16, 2, FLOAT16, 0, 1, 0, MAP_FILL, IN_GLOBAL)
 MAP_LOAD(tensormap_fill_nan_f32, 3, FLOAT32, 0, 1, 0, MAP_FILL, IN_SHARED)
 MAP_LOAD(tensormap_fill_nan_f64, 2, FLOAT64, 2, 1, 0, MAP_FILL, IN_GLOBAL)
 MAP_LOAD(tensormap_fill_nan_bf16, 2, BFLOAT16, 3, 1, 0, MAP_FILL, IN_SHARED)
-MAP_LOAD(tensormap_fill_nan_u32, 2, UINT32, 0, 1, 0, MAP_FILL, IN_SHARED) // which the host refuses
 
 // Each type of element, in loads; and in additions, where it decides what is added
+#define MAP_TYPE_LOAD(NAME, TYPE, VALUES, FIELDS, WAY, FROM)                             \
+    MAP_FORM(NAME, 2, TYPE, 0, 0, 0, 0, VALUES, MAP_TYPE | FIELDS, WAY, SCOPE_GPU, FROM) \
+    MAP_LOAD_VARIANT(tensormap_load, NAME)
+#define MAP_TYPE_ADD(NAME, TYPE, VALUES, FIELDS, WAY, FROM)                                    \
+    MAP_FORM(NAME, 2, TYPE, 0, 0, 0, TMA_ADD, VALUES, MAP_TYPE | FIELDS, WAY, SCOPE_GPU, FROM) \
+    MAP_STORE_VARIANT(NAME, 1)
 #define MAP_ELEMENTS(TYPE, NAME, VALUES, WAY) \
-    MAP_LOAD_BY(tensormap_load, tensormap_type_##NAME, 2, TYPE, 0, 0, 0, VALUES, MAP_TYPE, WAY, SCOPE_GPU)
+    MAP_TYPE_LOAD(tensormap_type_##NAME, TYPE, VALUES, 0, WAY, ANY_TYPE)
+#define MAP_ADD(TYPE, NAME, VALUES, WAY) \
+    MAP_TYPE_ADD(tensormap_type_add_##NAME, TYPE, VALUES, 0, WAY, ANY_TYPE)
 MAP_ELEMENTS(UINT8, u8, UNUSED, IN_SHARED)
 MAP_ELEMENTS(UINT16, u16, UNUSED, IN_GLOBAL)
 MAP_ELEMENTS(UINT32, u32, UNUSED, IN_SHARED)
@@ -391,8 +412,6 @@ MAP_ELEMENTS(BFLOAT16, bf16, UNUSED, IN_GLOBAL)
 MAP_ELEMENTS(FLOAT32_FTZ, f32_ftz, F32, IN_SHARED)
 MAP_ELEMENTS(TFLOAT32, tf32, F32, IN_GLOBAL)
 MAP_ELEMENTS(TFLOAT32_FTZ, tf32_ftz, F32, IN_SHARED)
-#define MAP_ADD(TYPE, NAME, VALUES, WAY) \
-    MAP_OUT(tensormap_type_add_##NAME, 2, TYPE, 0, 0, ADD, VALUES, 1, MAP_TYPE, WAY)
 MAP_ADD(UINT32, u32, INT32, IN_SHARED)
 MAP_ADD(UINT64, u64, INT64, IN_GLOBAL)
 MAP_ADD(FLOAT16, f16, F16, IN_SHARED)
@@ -401,9 +420,29 @@ MAP_ADD(FLOAT32, f32, F32, IN_SHARED)
 MAP_ADD(FLOAT32_FTZ, f32_ftz, F32, IN_GLOBAL)
 MAP_ADD(TFLOAT32, tf32, F32, IN_SHARED)
 MAP_ADD(FLOAT64, f64, F64, IN_GLOBAL)
+// What stays of tf32, and of flushing
+#define TF32     CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
+#define TF32_FTZ CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ
+#define F32_FTZ  CU_TENSOR_MAP_DATA_TYPE_FLOAT32_FTZ
+MAP_TYPE_LOAD(tensormap_type_tf32_to_f32, FLOAT32, F32, 0, IN_SHARED, TF32)
+MAP_TYPE_LOAD(tensormap_type_tf32_ftz_to_f32, FLOAT32, F32, 0, IN_GLOBAL, TF32_FTZ)
+MAP_TYPE_LOAD(tensormap_type_f32_ftz_to_f32, FLOAT32, F32, 0, IN_SHARED, F32_FTZ)
+MAP_TYPE_LOAD(tensormap_type_twice_f32, FLOAT32, F32, MAP_TWICE, IN_SHARED, CU_TENSOR_MAP_DATA_TYPE_UINT32)
+MAP_TYPE_ADD(tensormap_type_add_tf32_to_f32, FLOAT32, F32, 0, IN_GLOBAL, TF32)
+MAP_TYPE_ADD(tensormap_type_add_tf32_ftz_to_f32, FLOAT32, F32, 0, IN_SHARED, TF32_FTZ)
+MAP_TYPE_ADD(tensormap_type_add_f32_ftz_to_f32, FLOAT32, F32, 0, IN_SHARED, F32_FTZ)
+MAP_TYPE_ADD(tensormap_type_add_tf32_to_f32_ftz, FLOAT32_FTZ, F32, 0, IN_SHARED, TF32)
+MAP_TYPE_ADD(tensormap_type_add_tf32_to_u32, UINT32, INT32, 0, IN_SHARED, TF32)
+MAP_TYPE_ADD(tensormap_type_add_tf32_to_f16, FLOAT16, F16, 0, IN_SHARED, TF32)
+MAP_TYPE_ADD(tensormap_type_add_twice_f32, FLOAT32, F32, MAP_TWICE, IN_SHARED, CU_TENSOR_MAP_DATA_TYPE_UINT32)
+#ifdef PROBE
+#include "probe.cuh"
+#endif
 
-#define MAP_STORE(NAME, RANK, TYPE, SWIZZLE, STRIDED, FIELDS, WAY) \
-    MAP_OUT(tensormap_store_##NAME, RANK, TYPE, SWIZZLE, STRIDED, STORE, UNUSED, 4, FIELDS, WAY)
+#define MAP_STORE(NAME, RANK, TYPE, SWIZZLE, STRIDED, FIELDS, WAY)                                    \
+    MAP_FORM(tensormap_store_##NAME, RANK, TYPE, SWIZZLE, 0, STRIDED, TMA_STORE, UNUSED, FIELDS, WAY, \
+             SCOPE_GPU, ANY_TYPE)                                                                     \
+    MAP_STORE_VARIANT(tensormap_store_##NAME, 4)
 MAP_STORE(address, 2, UINT16, 2, 0, MAP_ADDRESS, IN_GLOBAL)
 MAP_STORE(dim, 3, UINT32, 0, 0, MAP_DIM, IN_SHARED)
 MAP_STORE(stride, 3, UINT16, 1, 0, MAP_STRIDE, IN_GLOBAL)
@@ -416,17 +455,18 @@ MAP_STORE(all, 5, UINT16, 2, 1, MAP_ALL, IN_GLOBAL)
 MAP_STORE(from_zeros, 1, UINT32, 0, 0, MAP_ALL | MAP_FROM_ZEROS, IN_SHARED)
 
 // Fences of every scope; edits of another warp and another block; one map, edited again and again
-#define MAP_SCOPE(NAME, SCOPE)                                                                        \
-    MAP_LOAD_BY(tensormap_load, tensormap_scope_##NAME##_global, 2, UINT16, 2, 0, 0, UNUSED, MAP_ALL, \
-                IN_GLOBAL, SCOPE)                                                                     \
-    MAP_LOAD_BY(tensormap_load, tensormap_scope_##NAME##_shared, 2, UINT16, 2, 0, 0, UNUSED, MAP_ALL, \
-                IN_SHARED, SCOPE)
-MAP_SCOPE(cta, SCOPE_CTA)
-MAP_SCOPE(cluster, SCOPE_CLUSTER)
-MAP_SCOPE(sys, SCOPE_SYS)
-#define MAP_HANDED_ON(NAME, LAUNCH)                                                               \
-    MAP_LOAD_BY(LAUNCH, NAME##_global, 2, UINT16, 2, 0, 0, UNUSED, MAP_ALL, IN_GLOBAL, SCOPE_GPU) \
-    MAP_LOAD_BY(LAUNCH, NAME##_shared, 2, UINT16, 2, 0, 0, UNUSED, MAP_ALL, IN_SHARED, SCOPE_GPU)
-MAP_HANDED_ON(tensormap_of_another_warp, tensormap_other_warp)
-MAP_HANDED_ON(tensormap_of_another_block, tensormap_other_block)
-MAP_HANDED_ON(tensormap_rounds, tensormap_rounds)
+#define MAP_HANDED_ON(NAME, WAY, SCOPE, LAUNCH)                                              \
+    MAP_FORM(tensormap_##NAME, 2, UINT16, 2, 0, 0, 0, UNUSED, MAP_ALL, WAY, SCOPE, ANY_TYPE) \
+    MAP_LOAD_VARIANT(LAUNCH, tensormap_##NAME)
+MAP_HANDED_ON(scope_cta_global, IN_GLOBAL, SCOPE_CTA, tensormap_load)
+MAP_HANDED_ON(scope_cta_shared, IN_SHARED, SCOPE_CTA, tensormap_load)
+MAP_HANDED_ON(scope_cluster_global, IN_GLOBAL, SCOPE_CLUSTER, tensormap_load)
+MAP_HANDED_ON(scope_cluster_shared, IN_SHARED, SCOPE_CLUSTER, tensormap_load)
+MAP_HANDED_ON(scope_sys_global, IN_GLOBAL, SCOPE_SYS, tensormap_load)
+MAP_HANDED_ON(scope_sys_shared, IN_SHARED, SCOPE_SYS, tensormap_load)
+MAP_HANDED_ON(of_another_warp_global, IN_GLOBAL, SCOPE_GPU, tensormap_other_warp)
+MAP_HANDED_ON(of_another_warp_shared, IN_SHARED, SCOPE_GPU, tensormap_other_warp)
+MAP_HANDED_ON(of_another_block_global, IN_GLOBAL, SCOPE_GPU, tensormap_other_block)
+MAP_HANDED_ON(of_another_block_shared, IN_SHARED, SCOPE_GPU, tensormap_other_block)
+MAP_HANDED_ON(rounds_global, IN_GLOBAL, SCOPE_GPU, tensormap_rounds)
+MAP_HANDED_ON(rounds_shared, IN_SHARED, SCOPE_GPU, tensormap_rounds)

@@ -38,7 +38,6 @@ static const struct {
                 {2, T_F16, "FLOAT16"},     {4, T_F32, "FLOAT32"},     {8, T_F64, "FLOAT64"},
                 {2, T_BF16, "BFLOAT16"},   {4, T_F32, "FLOAT32_FTZ"}, {4, T_F32, "TFLOAT32"},
                 {4, T_F32, "TFLOAT32_FTZ"}};
-enum { MAP_FLOAT32_FTZ = 10, MAP_TFLOAT32 = 11, MAP_TFLOAT32_FTZ = 12 };
 
 /* Whether there is a reduction of such elements: PTX's table for cp.reduce.async.bulk, where and, or, xor are for b32 and b64.
  * An H200 takes s32 for the one and u64, but not s64, for the other. */
@@ -109,7 +108,7 @@ static void gather(struct warp *w, const struct inst *in, const struct bulk *c, 
         u32 bytes = (u32)(end - first) * size;
         a += (u64)((c->corner[0] + first) * (s64)size);
         memcpy(to + first * size, global_pointer(w, in, c->lane, a, bytes, false), bytes);
-        for (u32 k = 0; k < bytes && m->type >= MAP_TFLOAT32; k += 4) {
+        for (u32 k = 0; k < bytes && m->rounds; k += 4) {
             u32 v;
             memcpy(&v, to + first * size + k, 4);
             v = tf32_of(v);
@@ -281,6 +280,14 @@ static void read_map(struct warp *w, const struct inst *in, u32 lane, const stru
             "no tensor map lies at 0x%llx: cuTensorMapEncodeTiled makes one, to be passed as a const __grid_constant__ parameter",
             (unsigned long long)a);
     tensormap_check(w, in, lane, m);
+    if (f->direction == LOAD && m->nan_fill && m->type < MAP_FLOAT16) /* an edited map may say so */
+        fault(w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION,
+              "the tensor map fills with NaN what is out of bounds, but its elements are %s",
+              elements[m->type].name);
+    if (f->direction == LOAD && m->rounds && m->type != MAP_FLOAT32 && m->type < MAP_FLOAT32_FTZ)
+        fault(w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION,
+              "the elements of the tensor map were tf32, which it still rounds them to: it cannot load %s",
+              elements[m->type].name);
     if (m->rank != f->rank)
         fault(w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION, "%u coordinates for a tensor map of rank %u",
               f->rank, m->rank);
