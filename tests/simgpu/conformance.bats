@@ -36,8 +36,8 @@ conformance: $2 variants ok, 0 differ"
     same tma 292
 }
 
-@test "conformance: 94 variants of edited tensor maps do too: every field, from zeros, of other warps and blocks" {
-    same tensormap 94
+@test "conformance: 104 variants of edited tensor maps do too: every field, from zeros, of other warps and blocks" {
+    same tensormap 104
 }
 
 @test "conformance: 61 variants of bulk copies do too: loads, stores, sends, reductions, multicast" { same bulk 61; }
@@ -52,7 +52,7 @@ conformance: $2 variants ok, 0 differ"
 
 @test "conformance: every variant is recorded, and nothing else is" {
     run -0 "$PROGRAM" --list
-    assert_equal "${#lines[@]}" 1346
+    assert_equal "${#lines[@]}" 1356
     diff <(cut -d: -f1 <<<"$output" | sort) <(cd "$BATS_FILE_TMPDIR/h200" && printf '%s\n' *.bin | sed 's/\.bin$//' | sort)
 }
 
@@ -63,7 +63,7 @@ conformance: $2 variants ok, 0 differ"
     run -1 "$SIMGPU" "$PROGRAM" --check .
     assert_line "mbarrier_threads: cannot open ./mbarrier_threads.bin"
     assert_line "mbarrier_thread.bin: there is no such variant"
-    assert_line "conformance: 1345 variants ok, 2 differ"
+    assert_line "conformance: 1355 variants ok, 2 differ"
 }
 
 @test "conformance: one wrong bit is found and located" {

@@ -435,9 +435,6 @@ MAP_TYPE_ADD(tensormap_type_add_tf32_to_f32_ftz, FLOAT32_FTZ, F32, 0, IN_SHARED,
 MAP_TYPE_ADD(tensormap_type_add_tf32_to_u32, UINT32, INT32, 0, IN_SHARED, TF32)
 MAP_TYPE_ADD(tensormap_type_add_tf32_to_f16, FLOAT16, F16, 0, IN_SHARED, TF32)
 MAP_TYPE_ADD(tensormap_type_add_twice_f32, FLOAT32, F32, MAP_TWICE, IN_SHARED, CU_TENSOR_MAP_DATA_TYPE_UINT32)
-#ifdef PROBE
-#include "probe.cuh"
-#endif
 
 #define MAP_STORE(NAME, RANK, TYPE, SWIZZLE, STRIDED, FIELDS, WAY)                                    \
     MAP_FORM(tensormap_store_##NAME, RANK, TYPE, SWIZZLE, 0, STRIDED, TMA_STORE, UNUSED, FIELDS, WAY, \
