@@ -32,14 +32,18 @@ conformance: $2 variants ok, 0 differ"
     same mbarrier 9
 }
 
-@test "conformance: 287 variants of tensor copies do too: loads, stores and reductions of every rank, swizzle and type" {
-    same tma 287
+@test "conformance: 292 variants of tensor copies do too: loads, stores and reductions of every rank, swizzle and type" {
+    same tma 292
+}
+
+@test "conformance: 104 variants of edited tensor maps do too: every field, from zeros, of other warps and blocks" {
+    same tensormap 104
 }
 
 @test "conformance: 61 variants of bulk copies do too: loads, stores, sends, reductions, multicast" { same bulk 61; }
 
-@test "conformance: 19 variants of clusters do too, and of elect.sync, setmaxnreg, fences, griddepcontrol" {
-    same cluster 19
+@test "conformance: 42 variants of clusters and st.async do too, and of elect.sync, setmaxnreg, fences, griddepcontrol" {
+    same cluster 42
 }
 
 @test "conformance: cuTensorMapEncodeTiled returns what an H200's driver returned, for 16 sweeps over its arguments" {
@@ -48,7 +52,7 @@ conformance: $2 variants ok, 0 differ"
 
 @test "conformance: every variant is recorded, and nothing else is" {
     run -0 "$PROGRAM" --list
-    assert_equal "${#lines[@]}" 1224
+    assert_equal "${#lines[@]}" 1356
     diff <(cut -d: -f1 <<<"$output" | sort) <(cd "$BATS_FILE_TMPDIR/h200" && printf '%s\n' *.bin | sed 's/\.bin$//' | sort)
 }
 
@@ -59,7 +63,7 @@ conformance: $2 variants ok, 0 differ"
     run -1 "$SIMGPU" "$PROGRAM" --check .
     assert_line "mbarrier_threads: cannot open ./mbarrier_threads.bin"
     assert_line "mbarrier_thread.bin: there is no such variant"
-    assert_line "conformance: 1223 variants ok, 2 differ"
+    assert_line "conformance: 1355 variants ok, 2 differ"
 }
 
 @test "conformance: one wrong bit is found and located" {

@@ -234,6 +234,13 @@ print(*[sum(l[field] for l in lines) for field in sys.argv[3:]])' "$@"
     broken broken_tensor map_not_complete "the tensor map is not complete"
 }
 
+@test "simgpu: elements that a map cannot fill with NaN, or round, are refused as an H200 does" {
+    broken broken_tensor nan_for_integers "fills with NaN what is out of bounds, but its elements are UINT16" \
+        cudaErrorIllegalInstruction
+    broken broken_tensor load_of_former_tf32 "were tf32, which it still rounds them to: it cannot load UINT32" \
+        cudaErrorIllegalInstruction
+}
+
 @test "simgpu: im2col copies are refused by name" {
     broken broken_tensor im2col "im2col" "not supported" cudaErrorNotSupported
 }

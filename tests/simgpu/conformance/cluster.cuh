@@ -1,5 +1,5 @@
-// Clusters: who is where, the shape of addresses, distributed shared memory, barriers, remote mbarriers; and what else Hopper
-// added that is quickly told: elect.sync, setmaxnreg, fences, griddepcontrol, stmatrix's forms.
+// Clusters: who is where, the shape of addresses, distributed shared memory, barriers, remote mbarriers, st.async; and what else
+// Hopper added that is quickly told: elect.sync, setmaxnreg, fences, griddepcontrol, stmatrix's forms.
 
 enum { CLUSTER = 4 };
 
@@ -265,6 +265,99 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) remote_arrivals_kernel(u32 *out)
 }
 
 PLAIN(cluster_remote_mbarrier, 0, 12 * 4, remote_arrivals_kernel<<<8, 32>>>((u32 *)out))
+
+// ---- st.async ---------------------------------------------------------------------------------------------------------
+
+// Half of the lanes of each block send to their own block and to the next one, whose mbarrier counts the bytes of both.
+enum { SENDERS = 0x6b1d83c5 };
+#define SEND_VALUES_1 "%2"
+#define SEND_VALUES_2 "{%2, %3}"
+#define SEND_VALUES_4 "{%2, %3, %4, %5}"
+#define ST_ASYNC(NAME, PTX, T, LETTER, COUNT, ADDRESS)                                             \
+    __global__ void __cluster_dims__(CLUSTER, 1, 1) NAME##_kernel(u32 *out, const u32 *in)         \
+    {                                                                                              \
+        enum { WORDS = 32 * COUNT * sizeof(T) / 4 };                                               \
+        __shared__ __align__(16) T box[2][32 * COUNT];                                             \
+        __shared__ __align__(8) u64 bar;                                                           \
+        const u32 t = threadIdx.x, rank = blockIdx.x;                                              \
+        T v[4] = {};                                                                               \
+        for (u32 i = t; i < 2 * WORDS; i += 32) ((u32 *)box)[i] = 0xabababab;                      \
+        memcpy(v, in + (rank * 32 + t) * COUNT * sizeof(T) / 4, COUNT * sizeof(T));                \
+        if (t == 0) {                                                                              \
+            bar_init(&bar, 1);                                                                     \
+            bar_expect(&bar, 2 * 16 * COUNT * sizeof(T));                                          \
+        }                                                                                          \
+        cluster_sync();                                                                            \
+        for (u32 other = 0; other < 2 && (SENDERS >> t & 1); other++) {                            \
+            const u32 to = (rank + other) % CLUSTER;                                               \
+            asm volatile(PTX " [%0], " SEND_VALUES_##COUNT                                         \
+                         ", [%1];" ::ADDRESS(&box[other][(5 * t + 3) % 32 * COUNT], to),           \
+                         ADDRESS(&bar, to), LETTER(v[0]), LETTER(v[1]), LETTER(v[2]), LETTER(v[3]) \
+                         : "memory");                                                              \
+        }                                                                                          \
+        const bool done = bar_wait(&bar, 0);                                                       \
+        for (u32 i = t; i < 2 * WORDS; i += 32)                                                    \
+            out[rank * 2 * WORDS + i] = done ? ((volatile u32 *)box)[i] : 0xee;                    \
+        cluster_sync();                                                                            \
+    }                                                                                              \
+    PLAIN(NAME, CLUSTER * 32 * COUNT * sizeof(T), CLUSTER * 2 * 32 * COUNT * sizeof(T),            \
+          NAME##_kernel<<<CLUSTER, 32>>>((u32 *)out, (u32 *)in[0]))
+#define SEND_CLUSTER(P, RANK) "r"(mapa(smem_addr(P), RANK))
+#define SEND_GENERIC(P, RANK) "l"(mapa_generic(P, RANK))
+__device__ static u64 mapa_generic(const void *p, u32 rank)
+{
+    u64 r;
+    asm volatile("mapa.u64 %0, %1, %2;" : "=l"(r) : "l"(p), "r"(rank));
+    return r;
+}
+#define ST_ASYNC_SINGLE_AND_PAIR(TYPE, T, LETTER)                                                           \
+    ST_ASYNC(st_async_##TYPE, "st.async.shared::cluster.mbarrier::complete_tx::bytes." #TYPE, T, LETTER, 1, \
+             SEND_CLUSTER)                                                                                  \
+    ST_ASYNC(st_async_v2_##TYPE, "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2." #TYPE, T, \
+             LETTER, 2, SEND_CLUSTER)
+#define ST_ASYNC_WORDS(TYPE, T, LETTER)                                                                \
+    ST_ASYNC_SINGLE_AND_PAIR(TYPE, T, LETTER)                                                          \
+    ST_ASYNC(st_async_v4_##TYPE, "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4." #TYPE, T, \
+             LETTER, 4, SEND_CLUSTER)
+ST_ASYNC_WORDS(b32, u32, "r")
+ST_ASYNC_WORDS(u32, u32, "r")
+ST_ASYNC_WORDS(s32, s32, "r")
+ST_ASYNC_WORDS(f32, float, "f")
+ST_ASYNC_SINGLE_AND_PAIR(b64, u64, "l")
+ST_ASYNC_SINGLE_AND_PAIR(u64, u64, "l")
+ST_ASYNC_SINGLE_AND_PAIR(s64, s64, "l")
+ST_ASYNC_SINGLE_AND_PAIR(f64, double, "d")
+ST_ASYNC(st_async_generic_u32, "st.async.mbarrier::complete_tx::bytes.u32", u32, "r", 1, SEND_GENERIC)
+ST_ASYNC(st_async_generic_v2_b64, "st.async.weak.mbarrier::complete_tx::bytes.v2.b64", u64, "l", 2,
+         SEND_GENERIC)
+
+// Everybody sends to everybody, eight times, through two boxes.
+__global__ void __cluster_dims__(CLUSTER, 1, 1) st_async_rounds_kernel(u32 *out)
+{
+    __shared__ u32 box[2][32];
+    __shared__ __align__(8) u64 bar[2];
+    const u32 t = threadIdx.x, rank = blockIdx.x % CLUSTER, to = t / 8;
+    u32 value = blockIdx.x * 1000 + t;
+    for (u32 i = 0; i < 2 && t == 0; i++) {
+        bar_init(&bar[i], 1);
+        bar_expect(&bar[i], 128);
+    }
+    cluster_sync();
+    for (u32 turn = 0; turn < 8; turn++) {
+        const u32 i = turn % 2;
+        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(
+                         mapa(smem_addr(&box[i][rank * 8 + t % 8]), to)),
+                     "r"(value), "r"(mapa(smem_addr(&bar[i]), to))
+                     : "memory");
+        const bool done = bar_wait(&bar[i], turn / 2 & 1);
+        value = done ? value * 5 + ((volatile u32 *)box[i])[t] : 0xee;
+        if (t == 0 && turn < 6) bar_expect(&bar[i], 128);
+        __syncwarp();
+    }
+    out[blockIdx.x * 32 + t] = value;
+    cluster_sync();
+}
+PLAIN(st_async_rounds, 0, 2 * CLUSTER * 32 * 4, st_async_rounds_kernel<<<2 * CLUSTER, 32>>>((u32 *)out))
 
 // ---- elect.sync, setmaxnreg, fences, griddepcontrol -------------------------------------------------------------------
 

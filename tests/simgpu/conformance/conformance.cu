@@ -94,6 +94,8 @@ static const bool mbarrier_kind = kind_begin("mbarrier");
 #include "mbarrier.cuh"
 static const bool tma_kind = kind_begin("tma");
 #include "tma.cuh"
+static const bool tensormap_kind = kind_begin("tensormap");
+#include "tensormap.cuh"
 static const bool bulk_kind = kind_begin("bulk");
 #include "bulk.cuh"
 static const bool cluster_kind = kind_begin("cluster");

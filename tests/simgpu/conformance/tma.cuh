@@ -19,7 +19,7 @@ struct tma_case {
     u32 box[5], step[5];
     s32 corner[5];
     u32 place, bytes; // in shared memory; that the mbarrier will count
-    u32 unused;
+    u32 offset;       // of the tensor in its memory: tensormap.cuh
 };
 
 struct tma_form {
@@ -213,58 +213,83 @@ __device__ static void cluster_sync()
     default: RANK_ASM(BEFORE "5d" AFTER, "{%3, %4, %5, %6, %7}", X, Y, Z);   \
     }
 
-// Fills the tile, loads the box of case blockIdx.x into it and copies all of it out, and last what the wait said.
-__global__ void tma_load_kernel(u8 *out, const CUtensorMap *maps, const struct tma_case *cases)
+// RANK_ASM of a prefetch, which has one operand and the coordinates
+#define RANK_PREFETCH(RANK, LIST)                                                                         \
+    asm volatile("cp.async.bulk.prefetch.tensor." RANK ".L2.global.tile [%0, " LIST "];" ::"l"(map),      \
+                 "r"(c.corner[0]), "r"(c.corner[1]), "r"(c.corner[2]), "r"(c.corner[3]), "r"(c.corner[4]) \
+                 : "memory")
+__device__ static void tma_prefetch_box(const CUtensorMap *map, const struct tma_case &c)
+{
+    switch (c.rank) {
+    case 1: RANK_PREFETCH("1d", "{%1}"); break;
+    case 2: RANK_PREFETCH("2d", "{%1, %2}"); break;
+    case 3: RANK_PREFETCH("3d", "{%1, %2, %3}"); break;
+    case 4: RANK_PREFETCH("4d", "{%1, %2, %3, %4}"); break;
+    default: RANK_PREFETCH("5d", "{%1, %2, %3, %4, %5}");
+    }
+}
+
+// Fills the tile, loads a box into it and copies all of it out, and last what the wait said. The first thread has made sure
+// that it sees the map.
+__device__ static void tma_load_box(u8 *out, const CUtensorMap *map, const struct tma_case &c)
 {
     extern __shared__ __align__(1024) u8 smem[];
     __shared__ __align__(8) u64 bar;
-    const struct tma_case c = cases[blockIdx.x];
     for (int i = threadIdx.x; i < TMA_TILE_BYTES; i += blockDim.x) smem[i] = 0xab;
     if (threadIdx.x == 0) bar_init(&bar, 1);
     PROXY_FENCE;
     __syncthreads();
     if (threadIdx.x == 0) {
-        MAP_FENCE(maps + blockIdx.x);
         bar_expect(&bar, c.bytes);
 #define RANK_ASM(BEFORE, LIST, X, Y, Z)                                                               \
     asm volatile(BEFORE " [%0], [%1, " LIST "], [%2];" ::X, Y, Z, "r"(c.corner[0]), "r"(c.corner[1]), \
                  "r"(c.corner[2]), "r"(c.corner[3]), "r"(c.corner[4])                                 \
                  : "memory")
         FOR_RANK("cp.async.bulk.tensor.", ".shared::cluster.global.mbarrier::complete_tx::bytes",
-                 "r"(smem_addr(smem) + c.place), "l"(maps + blockIdx.x), "r"(smem_addr(&bar)))
+                 "r"(smem_addr(smem) + c.place), "l"(map), "r"(smem_addr(&bar)))
 #undef RANK_ASM
     }
     const bool done = bar_wait(&bar, 0);
-    out += blockIdx.x * (TMA_TILE_BYTES + 4);
     for (int i = threadIdx.x; i < TMA_TILE_BYTES / 4; i += blockDim.x) ((u32 *)out)[i] = ((u32 *)smem)[i];
     if (threadIdx.x == 0) *(u32 *)(out + TMA_TILE_BYTES) = done;
+    __syncthreads();
+    if (threadIdx.x == 0)
+        asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(smem_addr(&bar)) : "memory");
+    __syncthreads();
+}
+
+// The box of case blockIdx.x
+template <bool PREFETCH>
+__global__ void tma_load_kernel(u8 *out, const CUtensorMap *maps, const struct tma_case *cases)
+{
+    const struct tma_case c = cases[blockIdx.x];
+    if (threadIdx.x == 0) MAP_FENCE(maps + blockIdx.x);
+    if (PREFETCH && threadIdx.x == 0) tma_prefetch_box(maps + blockIdx.x, c);
+    tma_load_box(out + blockIdx.x * (TMA_TILE_BYTES + 4), maps + blockIdx.x, c);
 }
 
 enum { TMA_STORE, TMA_ADD, TMA_MIN, TMA_MAX, TMA_INC, TMA_DEC, TMA_AND, TMA_OR, TMA_XOR };
 
-// The box of case blockIdx.x goes out, or is combined with what is there.
-__global__ void tma_store_kernel(const CUtensorMap *maps, const struct tma_case *cases, const u8 *in, int op)
+// A box goes out, or is combined with what is there.
+__device__ static void tma_store_box(const CUtensorMap *map, const struct tma_case &c, const u8 *in, int op)
 {
     extern __shared__ __align__(1024) u8 smem[];
-    const struct tma_case c = cases[blockIdx.x];
     for (int i = threadIdx.x; i < TMA_TILE_BYTES; i += blockDim.x) smem[i] = in[i];
     PROXY_FENCE;
     __syncthreads();
     if (threadIdx.x) return;
     const u32 from = smem_addr(smem) + c.place;
-    MAP_FENCE(maps + blockIdx.x);
 #define RANK_ASM(BEFORE, LIST, X, Y, Z)                                                         \
     asm volatile(BEFORE " [%0, " LIST "], [%1];" ::X, Y, Z, "r"(c.corner[0]), "r"(c.corner[1]), \
                  "r"(c.corner[2]), "r"(c.corner[3]), "r"(c.corner[4])                           \
                  : "memory")
-#define TMA_REDUCE(OP)                                                                     \
-    FOR_RANK("cp.reduce.async.bulk.tensor.", ".global.shared::cta." OP ".tile.bulk_group", \
-             "l"(maps + blockIdx.x), "r"(from), "r"(0))                                    \
+#define TMA_REDUCE(OP)                                                                               \
+    FOR_RANK("cp.reduce.async.bulk.tensor.", ".global.shared::cta." OP ".tile.bulk_group", "l"(map), \
+             "r"(from), "r"(0))                                                                      \
     break
     switch (op) {
     case TMA_STORE:
-        FOR_RANK("cp.async.bulk.tensor.", ".global.shared::cta.tile.bulk_group", "l"(maps + blockIdx.x),
-                 "r"(from), "r"(0))
+        FOR_RANK("cp.async.bulk.tensor.", ".global.shared::cta.tile.bulk_group", "l"(map), "r"(from), "r"(0))
         break;
     case TMA_ADD: TMA_REDUCE("add");
     case TMA_MIN: TMA_REDUCE("min");
@@ -279,6 +304,12 @@ __global__ void tma_store_kernel(const CUtensorMap *maps, const struct tma_case 
     COMMIT;
     WAIT_READ;
     WAIT_ALL;
+}
+
+__global__ void tma_store_kernel(const CUtensorMap *maps, const struct tma_case *cases, const u8 *in, int op)
+{
+    if (threadIdx.x == 0) MAP_FENCE(maps + blockIdx.x);
+    tma_store_box(maps + blockIdx.x, cases[blockIdx.x], in, op);
 }
 
 // ---- Variants ---------------------------------------------------------------------------------------------------------
@@ -297,7 +328,13 @@ static CUtensorMap *tma_maps(u8 *base, size_t apart)
 
 static void tma_load_launch(u8 *out, u8 *const *in)
 {
-    tma_load_kernel<<<TMA_CASES, 64, TMA_TILE_BYTES>>>(out, tma_maps(in[0], 0), (struct tma_case *)in[1]);
+    tma_load_kernel<false>
+        <<<TMA_CASES, 64, TMA_TILE_BYTES>>>(out, tma_maps(in[0], 0), (struct tma_case *)in[1]);
+}
+static void tma_prefetch_launch(u8 *out, u8 *const *in)
+{
+    tma_load_kernel<true>
+        <<<TMA_CASES, 64, TMA_TILE_BYTES>>>(out, tma_maps(in[0], 0), (struct tma_case *)in[1]);
 }
 static void tma_store_launch(u8 *out, u8 *const *in)
 {
@@ -396,3 +433,15 @@ TMA_REDUCE_RANK(1)
 TMA_REDUCE_RANK(3)
 TMA_REDUCE_RANK(4)
 TMA_REDUCE_RANK(5)
+
+// A prefetch of the box comes first, wherever the box lies, and changes nothing.
+#define TMA_PREFETCH(RANK)                                                                         \
+    static const struct tma_form tma_prefetch_##RANK##d_form = {                                   \
+        RANK, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, 0, 0, 0, 0, UNUSED};                              \
+    VARIANT(tma_prefetch_##RANK##d, draw_loads, tma_prefetch_launch, &tma_prefetch_##RANK##d_form, \
+            TMA_CASES *(TMA_TILE_BYTES + 4), 4, TMA_GLOBAL_BYTES, TMA_CASES * sizeof(struct tma_case))
+TMA_PREFETCH(1)
+TMA_PREFETCH(2)
+TMA_PREFETCH(3)
+TMA_PREFETCH(4)
+TMA_PREFETCH(5)

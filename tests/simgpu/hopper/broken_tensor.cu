@@ -161,6 +161,36 @@ __global__ void map_not_complete(const __grid_constant__ CUtensorMap map,
     bar_wait(BAR, 0);
 }
 
+__device__ static void begin_with(CUtensorMap *own)
+{
+    asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");
+    asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(own) : "memory");
+    begin(BOX_BYTES);
+}
+
+// There is no such integer: on an H200 too, the load is an illegal instruction.
+__global__ void nan_for_integers(const __grid_constant__ CUtensorMap map, u16 *tensor)
+{
+    CUtensorMap *own = (CUtensorMap *)tensor;
+    *own = map;
+    asm volatile("tensormap.replace.tile.elemtype.global.b1024.b32 [%0], 1;" ::"l"(own) : "memory");
+    asm volatile("tensormap.replace.tile.fill_mode.global.b1024.b32 [%0], 1;" ::"l"(own) : "memory");
+    begin_with(own);
+    tensor_in(tile, own, 0, 8, BAR); // fault: nan_for_integers
+    bar_wait(BAR, 0);
+}
+
+// A map that was made for tf32 goes on rounding, which integers cannot: on an H200 too, the load is an illegal instruction.
+__global__ void load_of_former_tf32(const __grid_constant__ CUtensorMap map, u16 *tensor)
+{
+    CUtensorMap *own = (CUtensorMap *)tensor;
+    *own = map;
+    asm volatile("tensormap.replace.tile.elemtype.global.b1024.b32 [%0], 2;" ::"l"(own) : "memory");
+    begin_with(own);
+    tensor_in(tile, own, 0, 8, BAR); // fault: load_of_former_tf32
+    bar_wait(BAR, 0);
+}
+
 __global__ void im2col(const __grid_constant__ CUtensorMap map, u16 *tensor)
 {
     begin(BOX_BYTES);
@@ -196,17 +226,22 @@ static const struct {
                KERNEL(edit_not_released),
                KERNEL(edit_not_acquired),
                KERNEL(map_not_complete),
+               KERNEL(nan_for_integers),
+               KERNEL(load_of_former_tf32),
                KERNEL(im2col)};
 
 int main(int argc, char **argv)
 {
-    const u64 dims[] = {64, 64}, strides[] = {128};
-    const u32 box[] = {64, 8}, steps[] = {1, 1};
+    const bool tf32 = argc > 1 && !strcmp(argv[1], "load_of_former_tf32");
+    const u32 width = tf32 ? 32 : 64, box[] = {width, 8}, steps[] = {1, 1};
+    const u64 dims[] = {width, 64}, strides[] = {128};
     CUtensorMap map;
     u16 *tensor;
     CUDA_CHECK(cudaMalloc((void **)&tensor, 64 * 64 * 2));
     CUDA_CHECK(cudaMemset(tensor, 0, 64 * 64 * 2));
-    if (encode_map(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, tensor, dims, strides, box, steps, 3)) return 3;
+    if (encode_map(&map, tf32 ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
+                   tensor, dims, strides, box, steps, 3))
+        return 3;
     for (auto &k : kernels) {
         if (argc < 2 || strcmp(argv[1], k.name)) continue;
         k.kernel<<<1, 1>>>(map, tensor);

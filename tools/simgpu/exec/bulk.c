@@ -38,7 +38,6 @@ static const struct {
                 {2, T_F16, "FLOAT16"},     {4, T_F32, "FLOAT32"},     {8, T_F64, "FLOAT64"},
                 {2, T_BF16, "BFLOAT16"},   {4, T_F32, "FLOAT32_FTZ"}, {4, T_F32, "TFLOAT32"},
                 {4, T_F32, "TFLOAT32_FTZ"}};
-enum { MAP_FLOAT32_FTZ = 10, MAP_TFLOAT32 = 11, MAP_TFLOAT32_FTZ = 12 };
 
 /* Whether there is a reduction of such elements: PTX's table for cp.reduce.async.bulk, where and, or, xor are for b32 and b64.
  * An H200 takes s32 for the one and u64, but not s64, for the other. */
@@ -109,7 +108,7 @@ static void gather(struct warp *w, const struct inst *in, const struct bulk *c, 
         u32 bytes = (u32)(end - first) * size;
         a += (u64)((c->corner[0] + first) * (s64)size);
         memcpy(to + first * size, global_pointer(w, in, c->lane, a, bytes, false), bytes);
-        for (u32 k = 0; k < bytes && m->type >= MAP_TFLOAT32; k += 4) {
+        for (u32 k = 0; k < bytes && m->rounds; k += 4) {
             u32 v;
             memcpy(&v, to + first * size + k, 4);
             v = tf32_of(v);
@@ -281,6 +280,14 @@ static void read_map(struct warp *w, const struct inst *in, u32 lane, const stru
             "no tensor map lies at 0x%llx: cuTensorMapEncodeTiled makes one, to be passed as a const __grid_constant__ parameter",
             (unsigned long long)a);
     tensormap_check(w, in, lane, m);
+    if (f->direction == LOAD && m->nan_fill && m->type < MAP_FLOAT16) /* an edited map may say so */
+        fault(w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION,
+              "the tensor map fills with NaN what is out of bounds, but its elements are %s",
+              elements[m->type].name);
+    if (f->direction == LOAD && m->rounds && m->type != MAP_FLOAT32 && m->type < MAP_FLOAT32_FTZ)
+        fault(w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION,
+              "the elements of the tensor map were tf32, which it still rounds them to: it cannot load %s",
+              elements[m->type].name);
     if (m->rank != f->rank)
         fault(w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION, "%u coordinates for a tensor map of rank %u",
               f->rank, m->rank);
@@ -678,6 +685,7 @@ bool lower_bulk(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 bool lower_store_async(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     struct form *f = keep(sizeof *f);
+    enum space space = SPACE_GENERIC;
     u32 count = 1;
     *f = (struct form){.size = NO_OPERAND, .multicast = NO_OPERAND, .op = -1, .type = T_NONE};
     for (u32 k = 0; k < p->mod_count; k++) {
@@ -686,12 +694,14 @@ bool lower_store_async(struct lowering *lo, const struct ptx_inst *p, struct ins
             count = (u32)(m[1] - '0');
         else if (type_named(m) != T_NONE)
             f->type = type_named(m);
-        else if (!streq(m, "async") && !streq(m, "weak") && !streq(m, "shared::cluster") &&
-                 !streq(m, "mbarrier::complete_tx::bytes"))
+        else if (streq(m, "shared::cluster"))
+            space = SPACE_CLUSTER;
+        else if (!streq(m, "async") && !streq(m, "weak") && !streq(m, "mbarrier::complete_tx::bytes"))
             return refuse(lo, p, "the modifier .%s is not supported", m);
     }
     if (f->type == T_NONE || type_bytes(f->type) < 4)
         return refuse(lo, p, "its type must have 32 or 64 bits");
+    if (count * type_bytes(f->type) > 16) return refuse(lo, p, "a vector of more than 128 bits");
     if (p->op_count != 3) return refuse(lo, p, "3 operands; it has %u", p->op_count);
     const struct ptx_operand *value = &p->op[1];
     if (count > 1 && (value->kind != OPERAND_VECTOR || value->count != count))
@@ -702,6 +712,6 @@ bool lower_store_async(struct lowering *lo, const struct ptx_inst *p, struct ins
     in->exec = exec_store_async;
     in->data = f;
     lo->f->fn->uses_async_proxy = true;
-    return read_address(lo, &p->op[0], SPACE_CLUSTER, &f->shared) &&
-           read_address(lo, &p->op[2], SPACE_CLUSTER, &f->mbarrier) && !lo->f->fn->refused;
+    return read_address(lo, &p->op[0], space, &f->shared) &&
+           read_address(lo, &p->op[2], space, &f->mbarrier) && !lo->f->fn->refused;
 }

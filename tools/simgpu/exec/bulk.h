@@ -6,6 +6,9 @@
 
 enum { MAX_RANK = 5, TENSOR_MAP_BYTES = 128 };
 
+/* Of CUtensorMapDataType: integers come before MAP_FLOAT16. */
+enum { MAP_FLOAT16 = 6, MAP_FLOAT32 = 7, MAP_FLOAT32_FTZ = 10, MAP_TFLOAT32 = 11, MAP_TFLOAT32_FTZ = 12 };
+
 /* The 128 bytes of a CUtensorMap. NVIDIA's are not documented; these are the simulated GPU's own. */
 struct tensor_map {
     u32 magic;
@@ -17,6 +20,7 @@ struct tensor_map {
     u64 stride[MAX_RANK - 1]; /* bytes */
     u8 box_less_1[MAX_RANK];  /* elements - 1 */
     u8 element_stride[MAX_RANK];
+    u8 rounds; /* its elements are tf32, or were: an edit of the type alone leaves this as it is on an H200 */
     u64 edited_by,
         releases; /* the launch that edited it, and how many fences it had executed: exec/tensormap.c */
 };

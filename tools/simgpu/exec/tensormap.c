@@ -56,7 +56,10 @@ static void set(struct tensor_map *m, enum field field, u32 d, u64 v)
     case GLOBAL_DIM: m->dim[d] = v; break;
     case GLOBAL_STRIDE: m->stride[d] = v; break;
     case ELEMENT_STRIDE: m->element_stride[d] = (u8)v; break;
-    case ELEMTYPE: m->type = data_types[v]; break;
+    case ELEMTYPE:
+        m->type = data_types[v];
+        m->rounds |= m->type >= MAP_TFLOAT32;
+        break;
     case SWIZZLE_MODE: m->swizzle = (u8)v; break;
     case FILL_MODE: m->nan_fill = (u8)v; break;
     default: break; /* no interleaving, and Hopper knows one atomicity */

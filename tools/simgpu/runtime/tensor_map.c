@@ -67,6 +67,7 @@ int tensor_map_encode_tiled(void *out, int type, u32 rank, void *address, const 
         return invalid("the box has %llu bytes; it may have at most 228 KB", (unsigned long long)all);
     m.rank = (u8)rank;
     m.type = (u8)type;
+    m.rounds = type >= MAP_TFLOAT32;
     m.swizzle = (u8)swizzle;
     m.nan_fill = (u8)fill;
     memset(out, 0, TENSOR_MAP_BYTES);
