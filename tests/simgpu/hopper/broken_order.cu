@@ -203,7 +203,8 @@ __global__ void no_barrier(u32 *out)
 
 // ---- What reaches another block -------------------------------------------------------------------------------------------
 
-// Nobody waits for the arrival, and the relaxed barrier does not either: on an H200 the launch fails.
+// Nobody waits for the arrival, and the relaxed barrier does not either. On an H200 it has mostly come by then; a longer kernel's
+// launch failed (notes/14_warp_specialized_matmul.md).
 __global__ void __cluster_dims__(2, 1, 1) arrival_on_its_way(u32 *out)
 {
     init_pipeline(1);
