@@ -366,8 +366,9 @@ struct worker {
     struct launch *launch;
     jmp_buf on_fault; /* fault() comes back here */
     u64 executed;
-    /* Warp instructions, a poll for many, since one of its warps has last changed memory; all there are when it does not run. */
-    _Atomic u64 idle;
+    bool changed,
+        busy;         /* in this round one of its warps has changed memory; has run on without a look at it */
+    _Atomic u64 idle; /* runtime/scheduler.c: check_idle */
     struct cluster **clusters; /* resident ones */
     u32 cluster_count, cluster_capacity;
 };
@@ -376,15 +377,7 @@ enum { MAX_WORKERS = 64 };
 /* A warp of b stores, arrives or starts a copy: its launch gets somewhere. */
 static inline void note_change(struct block *b)
 {
-    atomic_store_explicit(&b->worker->idle, 0, memory_order_relaxed);
-}
-
-/* A warp looks at memory that others change. One that does little else is soon idle. */
-static inline void note_poll(struct warp *w)
-{
-    enum { INSTRUCTIONS = 64 };
-    w->polled = true;
-    atomic_fetch_add_explicit(&w->block->worker->idle, INSTRUCTIONS, memory_order_relaxed);
+    b->worker->changed = true;
 }
 
 /* Runs a kernel to its end. Returns 0, or the cudaError_t that the fault it met would have caused. */
@@ -402,8 +395,8 @@ struct options {
     bool exact_mma;    /* tensor cores accumulate in exact f32 instead of as an H200 does */
     bool verbose;
     u64 max_instructions; /* a launch that executes more warp instructions is stopped; 0: no limit */
-    u64 max_idle;         /* the same for those in a row that change no memory */
-    u64 memory;           /* bytes of device memory */
+    u64 max_idle; /* the same for those of a warp while no memory changes; runtime/scheduler.c says how counted */
+    u64 memory; /* bytes of device memory */
 };
 extern struct options options;
 

@@ -147,7 +147,7 @@ static void exec_atomic(struct warp *w, const struct inst *in, u32 mask)
                         ? ALL_LANES
                         : 0; /* its unit rounds and passes NaN otherwise */
     u32 n = in->count, bytes = in->bytes;
-    note_poll(w);
+    w->polled = true;
     order_publish(w); /* it may be .release or .acquire */
     order_observe(w);
     memory_addresses(w, in, mask, at);

@@ -458,7 +458,7 @@ static void exec_nanosleep(struct warp *w, const struct inst *in, u32 mask)
 {
     (void)in, (void)mask;
     w->executed -= (u64)w->budget; /* what is left of the quantum counts as executed otherwise */
-    note_poll(w);
+    w->polled = true;
     w->budget = 0;
 }
 

@@ -403,7 +403,7 @@ static void load_any(struct warp *w, const struct inst *in, u32 mask)
             memcpy(d + i * (in->flags >> 8), v, in->flags >> 8);
         }
     }
-    if (in->flags & POLLS) note_poll(w);
+    if (in->flags & POLLS) w->polled = true;
     if (in->flags & ACQUIRE) {
         order_observe(w);
         __atomic_thread_fence(__ATOMIC_ACQUIRE);

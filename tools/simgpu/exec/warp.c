@@ -161,6 +161,7 @@ bool warp_run(struct warp *w, s32 quantum)
             w->executed += (u64)before;
             save(w);
             if (w->polled) release_waiting(w);
+            w->block->worker->busy |= !w->polled;
             w->polled = false;
             w->current = next_ready(w);
             return true;

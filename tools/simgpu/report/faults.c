@@ -177,9 +177,8 @@ void fault_too_long(struct cluster *c, bool idle)
         if (idle)
             fprintf(
                 stderr,
-                "simgpu: kernel %s: livelock: warps run on, but for %llu warp instructions, a poll counted as 64, none has "
-                "changed memory (--max-idle 0 lets them)\n",
-                readable_name(l->kernel->name), (unsigned long long)options.max_idle);
+                "simgpu: kernel %s: livelock: warps run on, but have long changed no memory (--max-idle 0 lets them)\n",
+                readable_name(l->kernel->name));
         else
             fprintf(stderr, "simgpu: kernel %s: stopped after %llu warp instructions (--max-instructions)\n",
                     readable_name(l->kernel->name), (unsigned long long)options.max_instructions);

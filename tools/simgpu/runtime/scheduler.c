@@ -136,7 +136,6 @@ static bool block_turn(struct block *b, u64 *random)
     }
     after = executed_by(b);
     b->worker->executed += after - before;
-    atomic_fetch_add_explicit(&b->worker->idle, after - before, memory_order_relaxed);
     return after != before;
 }
 
@@ -208,14 +207,25 @@ static void check_length(struct work *work)
     if (total > options.max_instructions) fault_too_long(work->worker.clusters[0], false);
 }
 
-/* A warp that spins on memory is no deadlock as long as others change memory. */
-static void check_idle(struct work *work)
+/* A round in which every warp of the worker had its turn is over. A warp that spins on memory is no deadlock as long as others
+ * change memory, or run on and may come to it. So rounds without a change are counted, in instructions of a warp; and many
+ * times when all that ran has only polled: then hardly anything can change any more. Blocks that have not started may bring
+ * what the others wait for. */
+static void check_idle(struct work *work, bool progress)
 {
+    enum { ONLY_POLLED = 256 };
     const struct grid *g = work->grid;
-    if (!options.max_idle || work->worker.idle <= options.max_idle) return;
+    struct worker *w = &work->worker;
+    u64 quantum = w->launch->cooperative ? COOPERATIVE_QUANTUM : QUANTUM;
+    progress |= w->changed;
+    w->idle = progress ? 0 : w->idle + quantum * (w->busy ? 1 : ONLY_POLLED);
+    w->changed = w->busy = false;
+    if (!options.max_idle || w->idle <= options.max_idle || !w->cluster_count ||
+        (g->next < g->clusters && g->resident < g->resident_limit))
+        return;
     for (u32 k = 0; k < g->workers; k++)
         if (g->work[k].worker.idle <= options.max_idle) return;
-    fault_too_long(work->worker.clusters[0], true);
+    fault_too_long(w->clusters[0], true);
 }
 
 static void run_clusters(struct work *work)
@@ -230,20 +240,17 @@ static void run_clusters(struct work *work)
             struct cluster *c = w->clusters[k];
             cluster_turn(c, &work->random);
             check_length(work);
-            if (c->live_threads) {
-                check_idle(work);
-                continue;
-            }
-            note_change(c->block[0]);
+            if (c->live_threads) continue;
             work->spare[work->spare_count++] = c;
             w->clusters[k--] = w->clusters[--w->cluster_count];
             atomic_fetch_sub(&work->grid->resident, 1);
             done = true;
         }
+        check_idle(work, done);
         turns = done ? 0 : turns + 1;
         /* Blocks that are not done may be waiting for blocks that have not started. */
         if (turns >= PATIENCE) {
-            take_cluster(work);
+            w->changed |= take_cluster(work);
             turns = 0;
         }
     }
