@@ -368,6 +368,7 @@ struct worker {
     u64 executed;
     bool changed,
         busy;         /* in this round one of its warps has changed memory; has run on without a look at it */
+    u64 longest;      /* the most instructions that one of them has executed in this round */
     _Atomic u64 idle; /* runtime/scheduler.c: check_idle */
     struct cluster **clusters; /* resident ones */
     u32 cluster_count, cluster_capacity;

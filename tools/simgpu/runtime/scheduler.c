@@ -132,7 +132,9 @@ static bool block_turn(struct block *b, u64 *random)
     }
     for (u32 n = 0; n < b->warp_count; n++) {
         struct warp *w = &b->warps[(first + n * step) % b->warp_count];
+        u64 start = w->executed;
         if (w->live) warp_run(w, (s32)(options.seed ? 1 + (*random >> 40) % quantum : quantum));
+        if (w->executed - start > b->worker->longest) b->worker->longest = w->executed - start;
     }
     after = executed_by(b);
     b->worker->executed += after - before;
@@ -216,10 +218,10 @@ static void check_idle(struct work *work, bool progress)
     enum { ONLY_POLLED = 256 };
     const struct grid *g = work->grid;
     struct worker *w = &work->worker;
-    u64 quantum = w->launch->cooperative ? COOPERATIVE_QUANTUM : QUANTUM;
     progress |= w->changed;
-    w->idle = progress ? 0 : w->idle + quantum * (w->busy ? 1 : ONLY_POLLED);
+    w->idle = progress ? 0 : w->idle + w->longest * (w->busy ? 1 : ONLY_POLLED);
     w->changed = w->busy = false;
+    w->longest = 0;
     if (!options.max_idle || w->idle <= options.max_idle || !w->cluster_count ||
         (g->next < g->clusters && g->resident < g->resident_limit))
         return;
