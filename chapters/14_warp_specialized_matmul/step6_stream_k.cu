@@ -39,9 +39,9 @@ constexpr int GROUP_M = 4;              // rows of cluster tiles that clusters o
 constexpr int ROW_BYTES = BLOCK_K * 2;
 static_assert(ROW_BYTES == 128, "rows of the swizzle's width");
 
+// 6 of the narrow tile, 4 of the wide one.
 template <int BLOCK_N>
-constexpr int NUM_STAGES = 196608 /
-                           ((BLOCK_M + BLOCK_N) * ROW_BYTES); // 6 of the narrow tile, 4 of the wide one
+constexpr int NUM_STAGES = 196608 / ((BLOCK_M + BLOCK_N) * ROW_BYTES);
 
 constexpr int PRODUCER_REGS = 24;
 constexpr int CONSUMER_REGS = 240;

@@ -10,8 +10,8 @@
 // One such cluster of `halves` x `parts` blocks works on a tile of BLOCK_N columns. Up to 64 rows need no halves. make_plan
 // takes the width and the number of parts with which the busiest block has the fewest bytes to fetch.
 //
-// A block has 64 rows at most, so one consumer warpgroup does: it may have all the registers it wants, and what it does not
-// need in shared memory are more stages. C with more rows is step 6's.
+// A block has 64 rows at most, so one consumer warpgroup does: no registers need to move, and the shared memory that it saves
+// holds more stages. C with more rows is step 6's.
 //
 // Grows from: step 6. New instructions: st.async. Shared memory: 232,448 bytes, all there is.
 #include "../../common/matmul_types.cuh"
@@ -40,7 +40,7 @@ struct Plan {
 
 template <typename T, int BLOCK_N>
 struct Stage {
-    T A_smem[BLOCK_M][BLOCK_K]; // (m, k), of which block_rows are fetched; the others are never looked at
+    T A_smem[BLOCK_M][BLOCK_K]; // (m, k), the first block_rows fetched; no other products are stored
     T B_smem[BLOCK_N][BLOCK_K]; // (n, k)
 };
 
@@ -162,8 +162,8 @@ static __device__ void send_sums(const float (&acc)[BLOCK_N / 2], Barriers &bar,
     const int owned_warps = CONSUMER_WARPS / plan.parts;
     const int owner = warp / owned_warps;
     const int owner_rank = owner * plan.halves + place.half;
-    const int sender =
-        (place.part - owner - 1) & (plan.parts - 1); // 0, 1 ... of those that send to the owner
+    // 0, 1 ... among the parts that send to the owner.
+    const int sender = (place.part - owner - 1) & (plan.parts - 1);
     const uint32_t full_addr = mapa(smem_addr(&bar.sums_full), owner_rank);
     const uint32_t sums_addr =
         mapa(smem_addr(sums + (sender * owned_warps + warp % owned_warps) * (BLOCK_N / 8 * 32) + lane),
@@ -222,9 +222,8 @@ static __device__ void store_rows(TC *C, const T *bias, const float (&acc)[BLOCK
                                   int end_row, int col0, int N, bool vector_store, int lane)
 {
 #pragma unroll
-    for (int r = 0; r < BLOCK_N / 2;
-         r += 8) { // 16 columns: row l / 4 and + 8 of the left 8, then of the right 8
-        float value[8];
+    for (int r = 0; r < BLOCK_N / 2; r += 8) {
+        float value[8]; // of 16 columns: rows l / 4 and + 8 of the left 8, then of the right 8
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const int col = col0 + (r + i) / 4 * 8 + lane % 4 * 2 + i % 2;
@@ -331,9 +330,10 @@ constexpr int MAX_CLUSTER = 2 * MAX_PARTS;
 template <typename T, typename TC>
 static cudaError_t ask_clusters(int (&fitting)[MAX_CLUSTER + 1])
 {
+    if (fitting[1] != 0) return cudaSuccess;
     const auto kernel = hopper_few_rows_kernel<T, TC, 128>; // Each of them fills a multiprocessor.
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
-    for (int blocks = 1; blocks <= MAX_CLUSTER && error == cudaSuccess && fitting[blocks] == 0; blocks *= 2) {
+    for (int blocks = MAX_CLUSTER; blocks >= 1 && error == cudaSuccess; blocks /= 2) {
         cudaLaunchAttribute cluster = {};
         cluster.id = cudaLaunchAttributeClusterDimension;
         cluster.val.clusterDim = {(unsigned)blocks, 1, 1};
@@ -353,8 +353,8 @@ static Plan make_plan(int M, int N, int K, const int (&fitting)[MAX_CLUSTER + 1]
 {
     constexpr int WIDTHS[] = {96, 112, 128, 144, 192};
     constexpr int ROW_BYTES = BLOCK_K * 2;
-    constexpr int TILE_BYTES =
-        65536; // that could be fetched while a tile is stored, or its sums are sent (from trials)
+    // What could be fetched while a tile is stored, or its sums are sent (from trials on an H200).
+    constexpr int TILE_BYTES = 65536;
     const int halves = M > BLOCK_M ? 2 : 1, block_rows = ((M - 1) / halves / 8 + 1) * 8;
     const int k_tiles = (K - 1) / BLOCK_K + 1;
     Plan best = {};

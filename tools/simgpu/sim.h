@@ -366,10 +366,10 @@ struct worker {
     struct launch *launch;
     jmp_buf on_fault; /* fault() comes back here */
     u64 executed;
-    bool changed,
-        busy;         /* in this round one of its warps has changed memory; has run on without a look at it */
-    u64 longest;      /* the most instructions that one of them has executed in this round */
-    _Atomic u64 idle; /* runtime/scheduler.c: check_idle */
+    bool changed;              /* in this round, one of its warps has changed memory */
+    bool busy;                 /* ... has run on without a look at memory that others change */
+    u64 longest;               /* the most instructions that one of them has executed in this round */
+    _Atomic u64 idle;          /* runtime/scheduler.c: check_idle */
     struct cluster **clusters; /* resident ones */
     u32 cluster_count, cluster_capacity;
 };

@@ -1,5 +1,6 @@
-/* scheduler.c: runs a grid. Each worker (a host thread) takes clusters, most often of one block, in order of their
- * index (with a seed, nearly) and lets the warps of its blocks take turns, so that a block which spins on a lower one always gets what it waits for. */
+/* scheduler.c: runs a grid. Each worker (a host thread) takes clusters, most often of one block, in order of their index (with
+ * a seed, nearly) and lets the warps of its blocks take turns, so that a block which spins on a lower one always gets what it
+ * waits for. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
