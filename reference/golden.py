@@ -19,7 +19,7 @@ import zlib
 import ml_dtypes
 import numpy as np
 
-# What NumPy cannot store is stored as its bits, and the file's name says so (common/npy.h has the same table).
+# What NumPy cannot store is stored as its bits, and the file's name says so (common/harness/npy.h has the same table).
 STORED = {
     "f32": (np.float32, np.float32, ".npy"),
     "bf16": (ml_dtypes.bfloat16, np.uint16, ".bf16.npy"),

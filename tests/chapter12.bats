@@ -85,8 +85,8 @@ torch_stub() {
     cuda_include=$(sed -n 's/^CUDA_INCLUDE *:= *//p' build/config.mk)
     cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
     # A driver that takes the simulated GPU for a real one.
-    sed 's/device\.simulated = .*/device.simulated = false;/' common/chapter.c >"$BATS_TEST_TMPDIR/chapter.c"
-    gcc -std=gnu11 -O1 -Icommon -isystem "$cuda_include" -c -o "$BATS_TEST_TMPDIR/chapter.o" "$BATS_TEST_TMPDIR/chapter.c"
+    sed 's/device\.simulated = .*/device.simulated = false;/' common/harness/chapter.c >"$BATS_TEST_TMPDIR/chapter.c"
+    gcc -std=gnu11 -O1 -Icommon/harness -isystem "$cuda_include" -c -o "$BATS_TEST_TMPDIR/chapter.o" "$BATS_TEST_TMPDIR/chapter.c"
     mapfile -t objects < <(find build/obj/chapters/$CHAPTER build/obj/common -name '*.o' ! -name chapter.o)
     g++ -o "$program" "$BATS_TEST_TMPDIR/chapter.o" "${objects[@]}" -L"$cuda_lib" -l:libcudart.so.13 -ldl -lm
     torch_stub

@@ -22,19 +22,19 @@ compiled() { rebuilt "$1" | grep -v '^link'; }
 }
 
 @test "makefile: a touched host header rebuilds exactly what includes it" {
-    run rebuilt common/npy.h
-    assert_line "gcc common/npy.c"
-    assert_line "gcc common/case.c"
+    run rebuilt common/harness/npy.h
+    assert_line "gcc common/harness/npy.c"
+    assert_line "gcc common/harness/case.c"
     assert_line "gcc chapters/01_naive_matmul/main.c"
-    refute_line "gcc common/shape.c"
-    refute_line "gcc common/results.c"
-    assert_line "nvcc common/compare.cu"
+    refute_line "gcc common/harness/shape.c"
+    refute_line "gcc common/harness/results.c"
+    assert_line "nvcc common/harness/compare.cu"
     refute_line --regexp '^(nvcc chapters|golden)'
 }
 
 @test "makefile: a header that few include rebuilds only those" {
-    run compiled common/cublas_baseline.h
-    assert_equal "$output" "$(grep -l cublas_baseline.h common/*.c chapters/*/main.c | sed 's/^/gcc /' | sort)"
+    run compiled common/harness/cublas_baseline.h
+    assert_equal "$output" "$(grep -l cublas_baseline.h common/*/*.c chapters/*/main.c | sed 's/^/gcc /' | sort)"
 }
 
 # The kernels that include a header, by themselves or through another one.
@@ -42,12 +42,12 @@ includers() {
     local file
     while read -r file; do
         if [[ $file == *.cu ]]; then echo "$file"; else includers "$file"; fi
-    done < <(grep -lE "#include \".*$(basename "$1")\"" chapters/*/*.cu chapters/*/*.cuh common/*.cuh)
+    done < <(grep -lE "#include \".*$(basename "$1")\"" chapters/*/*.cu chapters/*/*.cuh common/*/*.cuh)
 }
 
 @test "makefile: a touched device header rebuilds exactly the kernels that include it" {
     local header
-    for header in common/*.cuh; do
+    for header in common/*/*.cuh; do
         run compiled "$header"
         assert_equal "$output" "$(includers "$header" | sort -u | sed 's/^/nvcc /')"
     done
@@ -180,7 +180,7 @@ EOF
     # shellcheck disable=SC2016 # the fake is a script of its own
     printf '#!/bin/sh\necho "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized" >&2\n' >"$fake"
     chmod +x "$fake"
-    run -1 tools/sass.sh "$fake" common/error.h 90a "$BATS_TEST_TMPDIR/x.cubin"
+    run -1 tools/sass.sh "$fake" common/harness/error.h 90a "$BATS_TEST_TMPDIR/x.cubin"
     assert_line --partial "C7510"
 }
 

@@ -13,9 +13,9 @@ real_gpu() {
     cuda_include=$(sed -n 's/^CUDA_INCLUDE *:= *//p' build/config.mk)
     cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
     mkdir -p "$dir"
-    sed 's/device\.simulated = .*/device.simulated = false;/' common/chapter.c >"$dir/chapter.c"
-    run ! cmp -s common/chapter.c "$dir/chapter.c"
-    gcc -std=gnu11 -O1 -Icommon -isystem "$cuda_include" -c -o "$dir/chapter.o" "$dir/chapter.c"
+    sed 's/device\.simulated = .*/device.simulated = false;/' common/harness/chapter.c >"$dir/chapter.c"
+    run ! cmp -s common/harness/chapter.c "$dir/chapter.c"
+    gcc -std=gnu11 -O1 -Icommon/harness -isystem "$cuda_include" -c -o "$dir/chapter.o" "$dir/chapter.c"
     mapfile -t objects < <(find build/obj/chapters/$chapter build/obj/common -name '*.o' ! -name chapter.o ! -name "${1%.cu}.o")
     if [[ $# -gt 0 ]]; then
         sed -E "$2" "chapters/$chapter/$1" >"$dir/$1"
@@ -108,8 +108,8 @@ int main(void)
            (int)first_difference(F32, 7, 1.125, COUNT, 0.1));
 }
 END
-    gcc -std=gnu11 -Wall -Werror -Icommon -isystem "$cuda_include" -o "$BATS_TEST_TMPDIR/compare" "$BATS_TEST_TMPDIR/compare.c" \
-        build/obj/common/{compare,npy}.o -L"$cuda_lib" -l:libcudart.so.13 -lstdc++ -lm
+    gcc -std=gnu11 -Wall -Werror -Icommon/harness -isystem "$cuda_include" -o "$BATS_TEST_TMPDIR/compare" "$BATS_TEST_TMPDIR/compare.c" \
+        build/obj/common/harness/{compare,npy}.o -L"$cuda_lib" -l:libcudart.so.13 -lstdc++ -lm
     run -0 "$SIMGPU" "$BATS_TEST_TMPDIR/compare"
     assert_output "$(printf '%s: -1 9321\n' f32 f64 f16 bf16 e4m3 i32 i64 u8; printf '%s\n' "NaN: 7" \
         "an epsilon: -1, two: 7" "a tenth of a row's RMS: 7, of all rows': -1")"

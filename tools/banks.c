@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "../common/swizzle.cuh"
+#include "../common/device/swizzle.cuh"
 
 enum { ROWS = 8, CHUNKS = 8, CHUNK_BYTES = 16, ROW_BYTES = CHUNKS * CHUNK_BYTES, LINE_BYTES = 128 };
 

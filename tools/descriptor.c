@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "../common/swizzle.cuh"
-#include "../common/wgmma_descriptor.cuh"
+#include "../common/device/swizzle.cuh"
+#include "../common/device/wgmma_descriptor.cuh"
 
 enum {
     ROWS = 256,

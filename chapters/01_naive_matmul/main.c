@@ -1,5 +1,5 @@
 // Chapter 1: one thread an output, uncoalesced and then coalesced.
-#include "../../common/matmul.h"
+#include "../../common/harness/matmul.h"
 
 matmul naive_uncoalesced, naive_coalesced;
 

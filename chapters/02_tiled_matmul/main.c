@@ -1,5 +1,5 @@
 // Chapter 2: a tile in shared memory, then in registers, then moved 16 bytes at a time.
-#include "../../common/matmul.h"
+#include "../../common/harness/matmul.h"
 
 matmul tiled_smem, tiled_registers, tiled_vectorized;
 

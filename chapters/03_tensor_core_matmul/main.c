@@ -1,5 +1,5 @@
 // Chapter 3: tensor cores, with ldmatrix and mma.m16n8k16.
-#include "../../common/matmul.h"
+#include "../../common/harness/matmul.h"
 
 matmul tensor_core_mma;
 

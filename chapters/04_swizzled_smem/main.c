@@ -1,5 +1,5 @@
 // Chapter 4: shared memory without bank conflicts, by padding and then by an XOR swizzle.
-#include "../../common/matmul.h"
+#include "../../common/harness/matmul.h"
 
 matmul smem_padded, smem_swizzled;
 

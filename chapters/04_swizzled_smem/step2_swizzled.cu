@@ -3,7 +3,7 @@
 // Question: can the 8 rows of an 8 x 8 piece lie in different banks without padding?
 //
 // A row is 8 chunks of 16 bytes. Chunk c of row r is kept in place c ^ (r % 8) of that row
-// (common/swizzle.cuh). A column of chunks, which ldmatrix reads, then has one chunk in each of the 8 places;
+// (common/device/swizzle.cuh). A column of chunks, which ldmatrix reads, then has one chunk in each of the 8 places;
 // a row, which the copy writes, has them all, in another order. Both take one turn. Within a row the map is a
 // permutation: XOR with r undoes itself.
 //
@@ -23,8 +23,8 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-#include "../../common/ptx.cuh"
-#include "../../common/swizzle.cuh"
+#include "../../common/device/ptx.cuh"
+#include "../../common/device/swizzle.cuh"
 
 constexpr int BLOCK_M = 128; // rows of C a block owns
 constexpr int BLOCK_N = 128; // columns of C a block owns

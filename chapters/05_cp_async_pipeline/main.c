@@ -1,5 +1,5 @@
 // Chapter 5: cp.async fills the next stages while this one is multiplied.
-#include "../../common/matmul.h"
+#include "../../common/harness/matmul.h"
 
 matmul pipeline_two_stage, pipeline_multi_stage, pipeline_ldmatrix_x4;
 

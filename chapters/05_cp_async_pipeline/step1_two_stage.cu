@@ -21,8 +21,8 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-#include "../../common/ptx.cuh"
-#include "../../common/swizzle.cuh"
+#include "../../common/device/ptx.cuh"
+#include "../../common/device/swizzle.cuh"
 
 constexpr int BLOCK_M = 128; // rows of C a block owns
 constexpr int BLOCK_N = 128; // columns of C a block owns

@@ -1,5 +1,5 @@
 // Chapter 8: softmax in one pass, however long the row; its backward; and the classifier that needs both.
-#include "../../common/chapter.h"
+#include "../../common/harness/chapter.h"
 
 // The launchers in the .cu files; arrays in device memory, float for F32 and __nv_bfloat16 for BF16.
 // Rows of x, y, dy and dx are (rows, cols); batch of (t, t) matrices; logits are (rows, vp), of which v columns count.

@@ -14,8 +14,8 @@
 // of a query that may look at nothing.
 //
 // Registers: at most 32. Shared memory: 64 bytes.
-#include "../../common/ptx.cuh"
-#include "../../common/row.cuh"
+#include "../../common/device/ptx.cuh"
+#include "row.cuh"
 
 #include <cuda_runtime.h>
 #include <math.h>

@@ -12,10 +12,10 @@
 //
 //      thread t: packs t, t + 256, ...   ->  lanes merge by shuffles  ->  warps merge in shared memory
 //
-// New: packs of 16 bytes, wherever a row begins (common/row.cuh).
+// New: packs of 16 bytes, wherever a row begins (row.cuh).
 // Registers: at most 32. Shared memory: 64 bytes.
-#include "../../common/ptx.cuh"
-#include "../../common/row.cuh"
+#include "../../common/device/ptx.cuh"
+#include "row.cuh"
 
 #include <cuda_runtime.h>
 #include <math.h>

@@ -15,8 +15,8 @@
 // thread instead of one a pack. y is written with st.cs, since nobody reads it soon.
 //
 // Registers: at most 64. Shared memory: 256 bytes.
-#include "../../common/ptx.cuh"
-#include "../../common/row.cuh"
+#include "../../common/device/ptx.cuh"
+#include "row.cuh"
 
 #include <cuda_runtime.h>
 #include <math.h>

@@ -17,8 +17,8 @@
 // room for 3 x 64 KB where registers had 128 KB, and cp.async brings them there.
 //
 // New instructions: st.relaxed, ld.relaxed. Registers: at most 40. Shared memory: 64 KB + 144 bytes.
-#include "../../common/ptx.cuh"
-#include "../../common/row.cuh"
+#include "../../common/device/ptx.cuh"
+#include "row.cuh"
 
 #include <cuda_runtime.h>
 #include <math.h>

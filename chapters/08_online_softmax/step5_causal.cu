@@ -12,8 +12,8 @@
 //          3   x x x x        that short ones fill the end.
 //
 // Registers: at most 64. Shared memory: 128 bytes.
-#include "../../common/ptx.cuh"
-#include "../../common/row.cuh"
+#include "../../common/device/ptx.cuh"
+#include "row.cuh"
 
 #include <cuda_runtime.h>
 #include <math.h>

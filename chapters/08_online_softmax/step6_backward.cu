@@ -13,8 +13,8 @@
 // last row comes first, as in step 5.
 //
 // Registers: at most 128, and 64 of those that share a row. Shared memory: 64 bytes, or 64 KB + 80 bytes.
-#include "../../common/ptx.cuh"
-#include "../../common/row.cuh"
+#include "../../common/device/ptx.cuh"
+#include "row.cuh"
 
 #include <cuda_runtime.h>
 #include <math.h>

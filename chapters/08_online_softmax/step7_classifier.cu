@@ -14,8 +14,8 @@
 //
 // dloss is the gradient of each token's loss; without it, 1 / rows, that of the mean. A row needs a logit that is
 // not -infinity. Registers: at most 64. Shared memory: at most 104 KB + 144 bytes.
-#include "../../common/ptx.cuh"
-#include "../../common/row.cuh"
+#include "../../common/device/ptx.cuh"
+#include "row.cuh"
 
 #include <cuda_runtime.h>
 #include <math.h>

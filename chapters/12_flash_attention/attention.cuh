@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <type_traits>
 
-#include "../../common/ptx.cuh"
+#include "../../common/device/ptx.cuh"
 #include "attention.h"
 
 // acc(16,8) += A(16,16) * B(16,8); B's two registers come one by one: an ldmatrix.x4 brings those of two B.

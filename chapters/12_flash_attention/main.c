@@ -1,6 +1,6 @@
 // Chapter 12: attention forward on mma.sync, one algorithm in seven versions.
-#include "../../common/chapter.h"
-#include "../../common/sdpa_baseline.h"
+#include "../../common/harness/chapter.h"
+#include "../../common/harness/sdpa_baseline.h"
 #include "attention.h"
 
 enum { CAUSAL_PARAM, Q, K, V, O, LSE };

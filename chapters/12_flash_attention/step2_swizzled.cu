@@ -4,7 +4,7 @@
 // in the same 4 of 32 banks, 8 passes where one would do. Where else can the rows lie?
 //
 // As in chapter 4, chunk c of row r lies where chunk c ^ (r mod 8) was, within its 128 bytes. (Rows of 256 bytes
-// are why the row is XORed here and not, as common/swizzle.cuh does, the line of 128 bytes.)
+// are why the row is XORed here and not, as common/device/swizzle.cuh does, the line of 128 bytes.)
 //
 //      chunk      0 1 2 3 4 5 6 7            8 rows of one column of chunks, as ldmatrix reads them,
 //      row 0      0 1 2 3 4 5 6 7            are in 8 different places of the 8 x 16 bytes that the

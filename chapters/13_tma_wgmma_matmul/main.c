@@ -1,5 +1,5 @@
 // Chapter 13: TMA brings the tiles, wgmma multiplies them.
-#include "../../common/matmul.h"
+#include "../../common/harness/matmul.h"
 
 matmul_16bit hopper_tma_wgmma, hopper_multi_stage, hopper_large_tile;
 

@@ -7,14 +7,14 @@
 //      all          wait for `full`
 //      4 warps      wgmma: acc(64, 128) += A_smem(64, 16) · B_smem(128, 16)ᵀ, 2 x 4 of them   descriptors, no fragments
 //
-// Grows from: chapter 5, step 3. New instructions: cp.async.bulk.tensor (common/tma.cuh), mbarrier
-// (common/mbarrier.cuh), wgmma (common/wgmma.cuh). Shared memory: 32,768 bytes and a barrier. Registers: 128
+// Grows from: chapter 5, step 3. New instructions: cp.async.bulk.tensor (common/device/tma.cuh), mbarrier
+// (common/device/mbarrier.cuh), wgmma (common/device/wgmma.cuh). Shared memory: 32,768 bytes and a barrier. Registers: 128
 // accumulators a thread.
-#include "../../common/matmul_types.cuh"
-#include "../../common/mbarrier.cuh"
-#include "../../common/tensor_map.h"
-#include "../../common/tma.cuh"
-#include "../../common/wgmma.cuh"
+#include "../../common/device/matmul_types.cuh"
+#include "../../common/device/mbarrier.cuh"
+#include "../../common/device/tensor_map.h"
+#include "../../common/device/tma.cuh"
+#include "../../common/device/wgmma.cuh"
 
 constexpr int BLOCK_M = 128; // rows of C a block owns
 constexpr int BLOCK_N = 128; // columns of C a block owns

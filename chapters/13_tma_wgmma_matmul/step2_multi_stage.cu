@@ -11,11 +11,11 @@
 //
 // Grows from: step 1. New instructions: none. Shared memory: 98,304 bytes for 3 stages, two blocks a multiprocessor.
 // Registers: 128 accumulators a thread.
-#include "../../common/matmul_types.cuh"
-#include "../../common/mbarrier.cuh"
-#include "../../common/tensor_map.h"
-#include "../../common/tma.cuh"
-#include "../../common/wgmma.cuh"
+#include "../../common/device/matmul_types.cuh"
+#include "../../common/device/mbarrier.cuh"
+#include "../../common/device/tensor_map.h"
+#include "../../common/device/tma.cuh"
+#include "../../common/device/wgmma.cuh"
 
 constexpr int BLOCK_M = 128; // rows of C a block owns
 constexpr int BLOCK_N = 128; // columns of C a block owns

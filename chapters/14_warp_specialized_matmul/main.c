@@ -1,5 +1,5 @@
 // Chapter 14: some warps fetch, others multiply, blocks share what they fetch and stay.
-#include "../../common/matmul.h"
+#include "../../common/harness/matmul.h"
 
 matmul_16bit hopper_producer_consumer, hopper_cluster_multicast, hopper_persistent, hopper_tma_store,
     hopper_ping_pong, hopper_stream_k, hopper_few_rows;

@@ -11,11 +11,11 @@
 //
 // Grows from: chapter 13, step 3. New instructions: setmaxnreg. Shared memory: 196,608 bytes for 4 stages, one block a
 // multiprocessor. Registers: 40 for the producer, 232 for a consumer thread, 128 of them accumulators.
-#include "../../common/matmul_types.cuh"
-#include "../../common/mbarrier.cuh"
-#include "../../common/tensor_map.h"
-#include "../../common/tma.cuh"
-#include "../../common/wgmma.cuh"
+#include "../../common/device/matmul_types.cuh"
+#include "../../common/device/mbarrier.cuh"
+#include "../../common/device/tensor_map.h"
+#include "../../common/device/tma.cuh"
+#include "../../common/device/wgmma.cuh"
 
 constexpr int BLOCK_M = 128; // rows of C a block owns
 constexpr int BLOCK_N = 256; // columns of C a block owns

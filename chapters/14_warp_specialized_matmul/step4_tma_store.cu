@@ -12,12 +12,12 @@
 //
 // Grows from: step 3. New instructions: stmatrix, cp.async.bulk.tensor as a store, fence.proxy.async. Shared memory:
 // 229,376 bytes, 32,768 of them for C. Registers: as step 1.
-#include "../../common/matmul_types.cuh"
-#include "../../common/mbarrier.cuh"
-#include "../../common/swizzle.cuh"
-#include "../../common/tensor_map.h"
-#include "../../common/tma.cuh"
-#include "../../common/wgmma.cuh"
+#include "../../common/device/matmul_types.cuh"
+#include "../../common/device/mbarrier.cuh"
+#include "../../common/device/swizzle.cuh"
+#include "../../common/device/tensor_map.h"
+#include "../../common/device/tma.cuh"
+#include "../../common/device/wgmma.cuh"
 
 constexpr int BLOCK_M = 128; // rows of C a block owns
 constexpr int BLOCK_N = 256; // columns of C a block owns

@@ -14,12 +14,12 @@
 // memory than one of 128 x 256, and half more from the L2.
 //
 // Grows from: step 4. New instructions: none. Shared memory: 229,376 bytes, now 6 stages of 32,768. Registers: as step 1.
-#include "../../common/matmul_types.cuh"
-#include "../../common/mbarrier.cuh"
-#include "../../common/swizzle.cuh"
-#include "../../common/tensor_map.h"
-#include "../../common/tma.cuh"
-#include "../../common/wgmma.cuh"
+#include "../../common/device/matmul_types.cuh"
+#include "../../common/device/mbarrier.cuh"
+#include "../../common/device/swizzle.cuh"
+#include "../../common/device/tensor_map.h"
+#include "../../common/device/tma.cuh"
+#include "../../common/device/wgmma.cuh"
 
 constexpr int BLOCK_M = 128; // rows of C a block owns
 constexpr int BLOCK_N = 128; // columns of C a block owns

@@ -18,12 +18,12 @@
 // Grows from: step 5. New instructions: griddepcontrol. Shared memory: 229,376 bytes or, with the wide tile, 196,608. Registers:
 // 192 accumulators a thread need 240. Global memory: 96 KB a block. The flags in it are shared by all launches: two of this
 // kernel must not overlap (one stream keeps them apart).
-#include "../../common/matmul_types.cuh"
-#include "../../common/mbarrier.cuh"
-#include "../../common/swizzle.cuh"
-#include "../../common/tensor_map.h"
-#include "../../common/tma.cuh"
-#include "../../common/wgmma.cuh"
+#include "../../common/device/matmul_types.cuh"
+#include "../../common/device/mbarrier.cuh"
+#include "../../common/device/swizzle.cuh"
+#include "../../common/device/tensor_map.h"
+#include "../../common/device/tma.cuh"
+#include "../../common/device/wgmma.cuh"
 #include "stream_k.cuh"
 
 constexpr int BLOCK_M = 128; // rows of C a block owns

@@ -14,11 +14,11 @@
 // holds more stages. C with more rows is step 6's.
 //
 // Grows from: step 6. New instructions: st.async. Shared memory: 232,448 bytes, all there is.
-#include "../../common/matmul_types.cuh"
-#include "../../common/mbarrier.cuh"
-#include "../../common/tensor_map.h"
-#include "../../common/tma.cuh"
-#include "../../common/wgmma.cuh"
+#include "../../common/device/matmul_types.cuh"
+#include "../../common/device/mbarrier.cuh"
+#include "../../common/device/tensor_map.h"
+#include "../../common/device/tma.cuh"
+#include "../../common/device/wgmma.cuh"
 
 constexpr int BLOCK_M = 64; // rows of C a block owns at most: those of a wgmma
 constexpr int BLOCK_K = 64; // columns of A and B in shared memory at a time: 128 bytes, the swizzle's width

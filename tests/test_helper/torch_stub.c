@@ -1,4 +1,4 @@
-// Stands in for libtorch_cuda.so: the functions that common/sdpa_baseline.c takes from it, with attention computed in
+// Stands in for libtorch_cuda.so: the functions that common/harness/sdpa_baseline.c takes from it, with attention computed in
 // double on the host from whatever strides it is handed.
 #include <cuda_runtime_api.h>
 #include <math.h>

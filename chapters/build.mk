@@ -1,0 +1,92 @@
+# build.mk: what is made of common/ and of each chapter. Included by the Makefile, which has CHAPTERS and the compilers.
+#
+# A chapter is a folder with main.c, step*.cu and chapter.mk, which sets ARCH (the oldest GPU it runs on, or an exact one
+# such as 90a), GOLDEN (its reference/golden.py arguments), GROWS_FROM (the chapter before it) and LIBS.
+
+# PTX for every architecture of a chapter, and machine code besides where this machine's GPU can run it: a GPU of
+# the same or a newer architecture, but for an exact one (90a) only that.
+sass_here = $(if $(GPU_ARCH),$(or $(filter $1,$(GPU_ARCH)a),$(if $(filter %a,$1),,$(shell [ $(GPU_ARCH) -ge $1 ] && echo $(GPU_ARCH)))))
+gencode   = $(foreach a,$1,-gencode arch=compute_$a,code=compute_$a) \
+            $(foreach a,$(call sass_here,$(firstword $1)),-gencode arch=compute_$a,code=sm_$a)
+
+build/obj/%.o: %.c build/config.mk
+	@mkdir -p $(@D)
+	@echo "gcc  $<"
+	$Q$(CC) $(CFLAGS) $(DEPENDS) -isystem $(CUDA_INCLUDE) -c -o $@ $<
+
+# Other flags than last time (another GPU_ARCH) are a reason to compile again; make -n does not take note.
+# $1: a folder of sources, $2: its -gencode flags.
+define flags_rule
+ifdef CUDA_LIB
+ifeq ($$(findstring n,$$(filter-out --%,$$(firstword -$$(MAKEFLAGS)))),)
+ifneq ($$(strip $$(file <build/obj/$1/flags)),$$(strip $$(NVCCFLAGS) $2))
+$$(shell mkdir -p build/obj/$1; echo '$$(NVCCFLAGS) $2' >build/obj/$1/flags)
+endif
+endif
+endif
+endef
+
+# The kernels of common/ run wherever any chapter does.
+GENCODE_common := $(call gencode,75)
+$(eval $(call flags_rule,common,$$(GENCODE_common)))
+build/obj/common/%.o: common/%.cu build/obj/common/flags build/config.mk
+	@mkdir -p $(@D)
+	@echo "nvcc $<"
+	$Q$(NVCC) $(NVCCFLAGS) $(GENCODE_common) $(DEPENDS) -c -o $@ $<
+
+# $1: the chapter's folder, $2: its number.
+define chapter_rules
+ARCH       :=
+GOLDEN     :=
+GROWS_FROM :=
+LIBS       :=
+include chapters/$1/chapter.mk
+ARCH_$1       := $$(ARCH)
+GOLDEN_$1     := $$(GOLDEN)
+GROWS_FROM_$1 := $$(GROWS_FROM)
+LIBS_$1       := $$(LIBS)
+SASS_$1       := $$(sort $$(ARCH_$1) $$(if $$(filter %a,$$(ARCH_$1)),,90))
+GENCODE_$1    := $$(call gencode,$$(ARCH_$1))
+SIM_FOR_$1    := $$(if $$(and $$(call sass_here,$$(firstword $$(ARCH_$1))),$$(filter-out sim,$$(or $$(DEVICE),auto))),,$$(SIMGPU) $$(SIMGPU_LIBS))
+STEPS_$1      := $$(sort $$(wildcard chapters/$1/step*.cu))
+OBJ_$1        := build/obj/chapters/$1/main.o $$(STEPS_$1:%.cu=build/obj/%.o)
+
+$(call flags_rule,chapters/$1,$$(GENCODE_$1))
+
+build/obj/chapters/$1/%.o: chapters/$1/%.cu build/obj/chapters/$1/flags build/config.mk
+	@mkdir -p $$(@D)
+	@echo "nvcc $$<"
+	$$Q$$(NVCC) $$(NVCCFLAGS) $$(GENCODE_$1) $$(DEPENDS) -c -o $$@ $$<
+
+build/chapters/$1: $$(OBJ_$1) $$(COMMON_OBJ) chapters/$1/chapter.mk
+	@mkdir -p $$(@D)
+	@echo "link $$@"
+	$$Q$$(CXX) -o $$@ $$(filter %.o,$$^) -L$$(CUDA_LIB) -l:libcudart.so.13 $$(patsubst %,-Wl$$(comma)-rpath$$(comma)%,$$(sort $$(CUDA_LIB) $$(CUBLAS_LIB))) -Wl,--enable-new-dtags $$(LIBS_$1) -ldl -lm
+
+build/golden/$1/.stamp: reference/$$(firstword $$(GOLDEN_$1)).py reference/golden.py reference/bounds.py chapters/$1/chapter.mk
+	@echo "golden files of chapter $2"
+	@rm -rf $$(@D)
+	@$$(PYTHON) reference/golden.py $$(GOLDEN_$1) --out $$(@D)
+	@touch $$@
+
+build/sass/$1/%.ok: chapters/$1/%.cu $$(wildcard common/*/*.cuh chapters/$1/*.cuh) tools/sass.sh build/config.mk
+	@mkdir -p $$(@D)
+	@for arch in $$(SASS_$1); do tools/sass.sh $$(NVCC) $$< $$$$arch build/sass/$1/$$*.sm_$$$$arch.cubin $$(NVCCFLAGS) || exit 1; done
+	@touch $$@
+
+.PHONY: build-$2 chapter-$2 bench-$2 diff-$2
+build-$2: build/chapters/$1 build/golden/$1/.stamp $$(SIM_FOR_$1)
+
+chapter-$2:
+	@$$(MAKE) --no-print-directory $$(if $$(V),,-s) -j$$(JOBS) build-$2
+	@echo -n "chapter $2 "; tools/run.sh $1 $$(firstword $$(ARCH_$1)) $$(GOLDEN_$1)
+
+bench-$2: need-gpu build-$2
+	@mkdir -p results
+	TORCH_LIB=$$(TORCH_LIB) COOKBOOK_COMMIT=$$$$(git rev-parse --short HEAD 2>/dev/null) build/chapters/$1 --bench \
+	    $$(if $$(SHAPE),--shape $$(SHAPE)) $$(if $$(OP),--op $$(OP)) $$(if $$(STEP),--step $$(STEP)) --json results/$$(GPU_FILE).json
+
+diff-$2:
+	@tools/diff.sh $$(lastword $$(sort $$(wildcard chapters/$$(GROWS_FROM_$1)/step*.cu))) $$(STEPS_$1)
+endef
+$(foreach c,$(CHAPTERS),$(eval $(call chapter_rules,$c,$(call number,$c))))
