@@ -63,7 +63,7 @@ build/chapters/$1: $$(OBJ_$1) $$(COMMON_OBJ) chapters/$1/chapter.mk
 	@echo "link $$@"
 	$$Q$$(CXX) -o $$@ $$(filter %.o,$$^) -L$$(CUDA_LIB) -l:libcudart.so.13 $$(patsubst %,-Wl$$(comma)-rpath$$(comma)%,$$(sort $$(CUDA_LIB) $$(CUBLAS_LIB))) -Wl,--enable-new-dtags $$(LIBS_$1) -ldl -lm
 
-build/golden/$1/.stamp: reference/$$(firstword $$(GOLDEN_$1)).py reference/golden.py reference/bounds.py chapters/$1/chapter.mk
+build/golden/$1/.stamp: $$(wildcard reference/*.py) chapters/$1/chapter.mk
 	@echo "golden files of chapter $2"
 	@rm -rf $$(@D)
 	@$$(PYTHON) reference/golden.py $$(GOLDEN_$1) --out $$(@D)

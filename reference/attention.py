@@ -5,81 +5,12 @@ Causal is aligned at the bottom right: query i sees the keys j <= i + k - q, the
 sees no key has O = 0 and LSE = -inf (the empty sum).
 """
 
-import ml_dtypes
 import numpy as np
 
 import bounds
+import dtypes
 
-DIMS = ("b", "q", "k", "h", "g", "d")
-INPUTS = ("Q", "K", "V", "causal")
-OWN_TYPE = ("causal",)
-TENSORS = INPUTS[:3]
-OPTIONAL = ()
-
-NUMBER_TYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
-
-
-def cases(dtype):
-    """Name -> dimensions and what is special about the case. `dtype`: this case's own type."""
-
-    def case(q, k, d, h=1, g=1, b=1, **special):
-        return dict(b=b, q=q, k=k, h=h, g=g, d=d, **special)
-
-    return {
-        "one_key": case(1, 1, 64),
-        "len17": case(17, 17, 128, h=2, g=2),
-        "len63_causal": case(63, 63, 64, causal=True),
-        "len64": case(64, 64, 128),
-        "len64_causal": case(64, 64, 64, h=2, g=2, causal=True),
-        "len65_causal": case(65, 65, 128, causal=True),
-        "len1000": case(1000, 1000, 64),
-        "len1000_causal": case(1000, 1000, 128, causal=True),
-        "one_query_causal": case(1, 1000, 64, h=2, causal=True),
-        "few_queries_causal": case(70, 300, 128, causal=True),
-        "empty_rows_causal": case(300, 70, 64, causal=True),
-        "empty_tiles_causal": case(400, 3, 128, causal=True),
-        "shared_heads": case(130, 150, 64, h=6, g=2, b=2),
-        "shared_heads_causal": case(140, 140, 128, h=4, g=1, b=2, causal=True),
-        "outliers": case(100, 200, 64, h=2, outliers=True),
-        "outliers_causal": case(200, 200, 128, causal=True, outliers=True),
-        "f16": case(100, 139, 64, h=2, dtype="f16"),
-        "f16_causal": case(139, 139, 128, causal=True, dtype="f16"),
-        "f16_outliers": case(70, 200, 128, outliers=True, dtype="f16"),
-    }
-
-
-def of_shape(dims):
-    """The cases of a shape that the user asks for."""
-    return {"full": dict(dims), "causal": dict(dims, causal=True)}
-
-
-def check_shape(dims, dtype):
-    """None, or what the dimensions would have to be."""
-    if dims["d"] not in (64, 128):
-        return "d, the head dimension, must be 64 or 128"
-    if dims["h"] % dims["g"]:
-        return "h must be a multiple of g: every key/value head serves as many query heads"
-    return None
-
-
-def shapes(dims):
-    """Tensor name -> shape."""
-    b, q, k, h, g, d = (dims[name] for name in DIMS)
-    return {"Q": (b, q, h, d), "K": (b, k, g, d), "V": (b, k, g, d), "O": (b, q, h, d), "LSE": (b, h, q)}
-
-
-def inputs(rng, case):
-    """Standard normal Q, K and V in float64, before they are rounded to the case's type, and causal.
-
-    Outliers: a few queries and keys 30 times larger, so that scores reach into the thousands and rows have one key
-    that takes all, and a value 100 times larger.
-    """
-    arrays = {name: rng.standard_normal(shapes(case)[name]) for name in TENSORS}
-    if case.get("outliers"):
-        for name, count, factor in (("Q", 5, 30), ("K", 5, 30), ("V", 3, 100)):
-            rows = arrays[name].reshape(-1, case["d"])
-            rows[rng.choice(len(rows), count, replace=False)] *= factor
-    return dict(arrays, causal=np.int32(case.get("causal", False)))
+TENSORS = ("Q", "K", "V")
 
 
 def by_head(arrays):
@@ -107,14 +38,15 @@ def direct(Q, K, V, causal):
         return O, (m + np.log(l))[..., 0]
 
 
-def tile_by_tile(Q, K, V, causal, block_kv=64, float_type=np.float64, number_type=np.float64):
+def tile_by_tile(Q, K, V, causal, block_kv=64, float_type=np.float64, dtype=None):
     """What a kernel's block does, for all heads at once: (O, LSE). Step through it with a small Q, K and V.
 
     The state of a row is (m, l, O): its maximum, its sum of exp(S - m), and that sum weighted with V. A tile of
     block_kv keys is such a state too, and two states are merged by bringing both to the larger maximum.
-    float_type: of scores and accumulators. number_type: what P and the final O are rounded to, as tensor cores take it.
+    float_type: of scores and accumulators. dtype: what P and the final O are rounded to, as tensor cores take it; None: not at all.
     """
     q, k = Q.shape[-2], K.shape[-2]
+    to_dtype = (lambda array: dtypes.rounded(array, dtype)) if dtype else (lambda array: array)
     Q, K, V = (array.astype(float_type) for array in (Q, K, V))
     scale = float_type(1 / np.sqrt(Q.shape[-1]))
     visible = seen(q, k, causal)
@@ -129,39 +61,109 @@ def tile_by_tile(Q, K, V, causal, block_kv=64, float_type=np.float64, number_typ
         rescale = np.exp(m - m_new)
         P = np.exp(S - m_new)
         l = l * rescale + P.sum(-1, keepdims=True)
-        O = O * rescale + P.astype(number_type).astype(float_type) @ V[..., tile, :]
+        O = O * rescale + to_dtype(P) @ V[..., tile, :]
         m = m_new
-    O = (O / np.where(l == 0, 1, l)).astype(number_type)
+    O = to_dtype(O / np.where(l == 0, 1, l))
     with np.errstate(divide="ignore"):
         return O, np.where(l == 0, -np.inf, m + np.log(l))[..., 0]
 
 
-def outputs(arrays, dtype):
-    """Output name -> (expected in float64, how far a correct kernel may be off).
+class Attention:
+    DIMS = ("b", "q", "k", "h", "g", "d")
+    INPUTS = ("Q", "K", "V", "causal")
+    OWN_TYPE = ("causal",)
+    OPTIONAL = ()
 
-    O: at most twice the error of the tile-by-tile version with P and O in `dtype` and the rest in fp32: the yardstick of
-    FlashAttention's own tests. Rounding each P moves an element of O by at most u * sum P |V|, so that is the unit in
-    which the case's largest error is taken, and in which no element may be off by more than twice as much; nor may any
-    be off by more than twice the largest error itself. (A kernel rounds other numbers than this version when its maxima
-    are those of other tiles, so one element's error says nothing about that element's in the kernel.)
+    def cases(self, dtype):
+        """Name -> dimensions and what is special about the case."""
 
-    LSE: a bound. If every score is off by at most e, so is the log of the sum of their exp. A score is an mma sum, times
-    scale, and then S - m is rounded; exp adds a relative 4 u, the sum of k positive terms gamma(k), the log, taken in
-    fp32, and the final addition 4 u of |m| + |log l| + 1.
-    """
-    Q, K, V = by_head(arrays)
-    causal = bool(arrays["causal"])
-    O, LSE = direct(Q, K, V, causal)
-    pipeline = tile_by_tile(Q, K, V, causal, 64, np.float32, NUMBER_TYPES[dtype])[0].astype(np.float64)
-    error = np.abs(pipeline - O)
-    unit = direct(Q, K, np.abs(V), causal)[0]
-    O_tolerance = 2 * np.minimum((error / np.where(unit == 0, 1, unit)).max() * unit, error.max())
+        def case(q, k, d, h=1, g=1, b=1, **special):
+            return dict(b=b, q=q, k=k, h=h, g=g, d=d, **special)
 
-    u, scale = bounds.UNIT_ROUNDOFF["f32"], 1 / np.sqrt(Q.shape[-1])
-    absolute = (np.abs(Q) @ np.abs(K).swapaxes(-1, -2)).max(-1) * scale
-    score_error = bounds.tensor_core_sum_of_products(Q.shape[-1], absolute) + 4 * u * absolute
-    log_error = bounds.gamma(K.shape[-2] + 4, u) + 4 * u * (absolute + np.log(K.shape[-2]) + 1)
-    return {
-        "O": (O.swapaxes(1, 2), O_tolerance.swapaxes(1, 2)),
-        "LSE": (LSE, score_error + log_error),
-    }
+        if dtype == "f16":
+            return {
+                "ragged": case(100, 139, 64, h=2),
+                "ragged_causal": case(139, 139, 128, causal=True),
+                "outliers": case(70, 200, 128, outliers=True),
+            }
+        return {
+            "one_key": case(1, 1, 64),
+            "len17": case(17, 17, 128, h=2, g=2),
+            "len63_causal": case(63, 63, 64, causal=True),
+            "len64": case(64, 64, 128),
+            "len64_causal": case(64, 64, 64, h=2, g=2, causal=True),
+            "len65_causal": case(65, 65, 128, causal=True),
+            "len1000": case(1000, 1000, 64),
+            "len1000_causal": case(1000, 1000, 128, causal=True),
+            "one_query_causal": case(1, 1000, 64, h=2, causal=True),
+            "few_queries_causal": case(70, 300, 128, causal=True),
+            "empty_rows_causal": case(300, 70, 64, causal=True),
+            "empty_tiles_causal": case(400, 3, 128, causal=True),
+            "shared_heads": case(130, 150, 64, h=6, g=2, b=2),
+            "shared_heads_causal": case(140, 140, 128, h=4, g=1, b=2, causal=True),
+            "outliers": case(100, 200, 64, h=2, outliers=True),
+            "outliers_causal": case(200, 200, 128, causal=True, outliers=True),
+        }
+
+    def of_shape(self, dims):
+        """The cases of a shape that the user asks for."""
+        return {"full": dict(dims), "causal": dict(dims, causal=True)}
+
+    def check_shape(self, dims, dtype):
+        """None, or what the dimensions would have to be."""
+        if dims["d"] not in (64, 128):
+            return "d, the head dimension, must be 64 or 128"
+        if dims["h"] % dims["g"]:
+            return "h must be a multiple of g: every key/value head serves as many query heads"
+        return None
+
+    def shapes(self, dims):
+        """Tensor name -> shape."""
+        b, q, k, h, g, d = (dims[name] for name in self.DIMS)
+        return {"Q": (b, q, h, d), "K": (b, k, g, d), "V": (b, k, g, d), "O": (b, q, h, d), "LSE": (b, h, q)}
+
+    def inputs(self, rng, case):
+        """Standard normal Q, K and V in float64, before they are rounded to the case's type, and causal.
+
+        Outliers: a few queries and keys 30 times larger, so that scores reach into the thousands and rows have one key
+        that takes all, and a value 100 times larger.
+        """
+        arrays = {name: rng.standard_normal(self.shapes(case)[name]) for name in TENSORS}
+        if case.get("outliers"):
+            for name, count, factor in (("Q", 5, 30), ("K", 5, 30), ("V", 3, 100)):
+                rows = arrays[name].reshape(-1, case["d"])
+                rows[rng.choice(len(rows), count, replace=False)] *= factor
+        return dict(arrays, causal=np.int32(case.get("causal", False)))
+
+    def outputs(self, arrays, dtype):
+        """Output name -> (expected in float64, how far a correct kernel may be off).
+
+        O: at most twice the error of the tile-by-tile version with P and O in `dtype` and the rest in fp32: the yardstick of
+        FlashAttention's own tests. Rounding each P moves an element of O by at most u * sum P |V|, so that is the unit in
+        which the case's largest error is taken, and in which no element may be off by more than twice as much; nor may any
+        be off by more than twice the largest error itself. (A kernel rounds other numbers than this version when its maxima
+        are those of other tiles, so one element's error says nothing about that element's in the kernel.)
+
+        LSE: a bound. If every score is off by at most e, so is the log of the sum of their exp. A score is an mma sum, times
+        scale, and then S - m is rounded; exp adds a relative 4 u, the sum of k positive terms gamma(k), the log, taken in
+        fp32, and the final addition 4 u of |m| + |log l| + 1.
+        """
+        Q, K, V = by_head(arrays)
+        causal = bool(arrays["causal"])
+        O, LSE = direct(Q, K, V, causal)
+        pipeline = tile_by_tile(Q, K, V, causal, 64, np.float32, dtype)[0].astype(np.float64)
+        error = np.abs(pipeline - O)
+        unit = direct(Q, K, np.abs(V), causal)[0]
+        O_tolerance = 2 * np.minimum((error / np.where(unit == 0, 1, unit)).max() * unit, error.max())
+
+        u, scale = bounds.UNIT_ROUNDOFF["f32"], 1 / np.sqrt(Q.shape[-1])
+        absolute = (np.abs(Q) @ np.abs(K).swapaxes(-1, -2)).max(-1) * scale
+        score_error = bounds.tensor_core_sum_of_products(Q.shape[-1], absolute) + 4 * u * absolute
+        log_error = bounds.gamma(K.shape[-2] + 4, u) + 4 * u * (absolute + np.log(K.shape[-2]) + 1)
+        return {
+            "O": (O.swapaxes(1, 2), O_tolerance.swapaxes(1, 2)),
+            "LSE": (LSE, score_error + log_error),
+        }
+
+
+OPERATIONS = {"attention": Attention()}

@@ -1,12 +1,18 @@
 #!/usr/bin/env python3
 """Writes golden files: folders of .npy inputs, expected outputs (float64) and tolerances, as the chapters read them.
 
-    golden.py OPERATION --dtype f32 --out DIR                               the chapter's own cases
-    golden.py OPERATION --dtype f32 --out DIR --shape m=333,n=77,k=129      cases of one shape
-    golden.py OPERATION --dtype f32 --inputs DIR                            outputs and tolerances for your own inputs
+    golden.py MODULE --types f32 --out DIR                                   the chapter's own cases
+    golden.py MODULE --types bf16,f16 --out DIR --shape m=333,n=77,k=129     cases of one shape
+    golden.py MODULE --types bf16 --inputs DIR                               outputs and tolerances for your own inputs
 
-A module may define several operations in OPERATIONS, name -> (operation, dtype): then --op chooses one instead of --dtype,
-and without it the cases of each are written into a folder of its name.
+A module of reference/ has OPERATIONS, name -> operation. An operation has DIMS, the names of its dimensions; INPUTS, those of
+its inputs, of which OPTIONAL may be left out and OWN_TYPE are stored as they are, while the others are of the case's type;
+cases(dtype) and of_shape(dims), name -> case, a dict with the dimensions and what is special; check_shape(dims, dtype), None
+or what the dimensions would have to be; shapes(case), name of a large array -> shape; inputs(rng, case), name -> array, in
+float64 if it is of the case's type; outputs(inputs, dtype), name -> (expected, tolerance).
+
+The cases of several operations are written into a folder for each; --op chooses one, whose cases come without that folder. The
+cases of each type but the first have names that end in it: ragged, ragged_bf16.
 """
 
 import argparse
@@ -16,15 +22,8 @@ import shutil
 import sys
 import zlib
 
-import ml_dtypes
+import dtypes
 import numpy as np
-
-# What NumPy cannot store is stored as its bits, and the file's name says so (common/harness/npy.h has the same table).
-STORED = {
-    "f32": (np.float32, np.float32, ".npy"),
-    "bf16": (ml_dtypes.bfloat16, np.uint16, ".bf16.npy"),
-    "f16": (np.float16, np.float16, ".npy"),
-}
 
 LARGEST_ARRAY = 1 << 30  # bytes of float64: more is a benchmark, not a golden file
 
@@ -60,96 +59,96 @@ def write_outputs(folder, results):
 
 
 def write_case(operation, dtype, folder, case, seed):
-    """Makes one case in `folder`, which appears complete or not at all. A case may have a dtype of its own."""
-    dtype = case.get("dtype", dtype)
-    number_type, stored_type, number_suffix = STORED[dtype]
+    """Makes one case in `folder`, which appears complete or not at all."""
     rng = np.random.default_rng([seed, zlib.crc32(os.path.basename(folder).encode())])
     partial = folder + ".partial"
     shutil.rmtree(partial, ignore_errors=True)
     os.makedirs(partial)
-    # float64 stands for the operation's type; anything else (indices, parameters) is stored as it is.
     arrays = operation.inputs(rng, case)
     for name, array in arrays.items():
         suffix = ".npy"
-        if array.dtype == np.float64:
-            array = arrays[name] = array.astype(number_type)
-            array, suffix = array.view(stored_type), number_suffix
+        if name not in operation.OWN_TYPE:
+            array, suffix = dtypes.encode(array, dtype), dtypes.TYPES[dtype][1]
+            arrays[name] = dtypes.decode(array, dtype)
         np.save(os.path.join(partial, name + suffix), array)
     write_outputs(partial, operation.outputs(arrays, dtype))
     shutil.rmtree(folder, ignore_errors=True)
     os.rename(partial, folder)
 
 
-def read_inputs(operation, dtype, folder):
-    """The user's own inputs; the chapter's program checks their shapes against each other."""
-    number_type, stored_type, suffix = STORED[dtype]
-    arrays = {}
+def read_inputs(operation, types, folder):
+    """The user's own inputs and their type, which is that of the files; the chapter's program checks their shapes."""
+    arrays, found = {}, None
     for name in operation.INPUTS:
-        own_type = name in getattr(operation, "OWN_TYPE", ())
-        path = os.path.join(folder, name + (".npy" if own_type else suffix))
+        own_type = name in operation.OWN_TYPE
+        suffixes = dict.fromkeys([".npy"] if own_type else [dtypes.TYPES[dtype][1] for dtype in ([found] if found else types)])
+        paths = [os.path.join(folder, name + suffix) for suffix in suffixes]
+        path = next((path for path in paths if os.path.exists(path)), paths[0])
         if name in operation.OPTIONAL and not os.path.exists(path):
             continue
         try:
             array = np.load(path, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise BadInput(f"{path}: {error}") from error
-        if not own_type and array.dtype != stored_type:
-            raise BadInput(f"{path}: dtype {array.dtype}, expected {np.dtype(stored_type)}")
-        arrays[name] = array if own_type else array.view(number_type)
-    return arrays
+        if not own_type:
+            fitting = [dtype for dtype in ([found] if found else types) if path.endswith(name + dtypes.TYPES[dtype][1])]
+            found = next((dtype for dtype in fitting if array.dtype == dtypes.TYPES[dtype][0]), None)
+            if not found:
+                expected = " or ".join(str(np.dtype(dtypes.TYPES[dtype][0])) for dtype in fitting)
+                raise BadInput(f"{path}: dtype {array.dtype}, expected {expected}")
+            array = dtypes.decode(array, found)
+        arrays[name] = array
+    return arrays, found
 
 
-def write_cases(operation, dtype, folder, cases, options):
-    for name, case in cases.items():
-        for array, shape in operation.shapes(case).items():
-            if np.prod(shape, dtype=object) * 8 > LARGEST_ARRAY:
-                raise BadInput(f"SHAPE '{options.shape}': {array} {shape} is too large, expected at most {LARGEST_ARRAY // 8} elements")
-        write_case(operation, dtype, os.path.join(folder, name), case, int(options.seed))
+def write_cases(operation, types, folder, options):
+    """The cases of every type: the operation's own, or those of the shape that the options ask for."""
+    dims = parse_shape(options.shape, operation.DIMS) if options.shape else None
+    for dtype in types:
+        needed = operation.check_shape(dims, dtype) if dims else None
+        if needed:
+            raise BadInput(f"SHAPE '{options.shape}': {needed}")
+        for name, case in (operation.of_shape(dims) if dims else operation.cases(dtype)).items():
+            for array, shape in operation.shapes(case).items():
+                if np.prod(shape, dtype=object) * 8 > LARGEST_ARRAY:
+                    raise BadInput(f"SHAPE '{options.shape}': {array} {shape} is too large, expected at most {LARGEST_ARRAY // 8} elements")
+            name = name if dtype == types[0] else f"{name}_{dtype}"
+            write_case(operation, dtype, os.path.join(folder, name), case, int(options.seed))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("operation", help="a module of reference/: matmul, softmax, attention")
-    parser.add_argument("--dtype", choices=STORED)
+    parser.add_argument("module", help="a module of reference/: matmul, matmul_16bit, softmax, attention")
+    parser.add_argument("--types", required=True, help="types of the cases, such as bf16,f16")
     parser.add_argument("--op", help="one of the module's operations")
     parser.add_argument("--out", help="folder to write the cases into")
     parser.add_argument("--inputs", help="folder of one case that has inputs only")
     parser.add_argument("--shape", help="sizes, such as m=333,n=77,k=129")
     parser.add_argument("--seed", default="1", help="whole number (1)")
     options = parser.parse_args()
-    module = importlib.import_module(options.operation)
+    operations = importlib.import_module(options.module).OPERATIONS
+    types = options.types.split(",")
+    for dtype in types:
+        if dtype not in dtypes.TYPES:
+            raise BadInput(f"--types '{options.types}': found '{dtype}', expected some of {', '.join(dtypes.TYPES)}")
     if not (options.seed.isascii() and options.seed.isdigit()):
         raise BadInput(f"SEED '{options.seed}': expected a whole number of at least 0")
-    several = getattr(module, "OPERATIONS", None)
-    if several is None:
-        if not options.dtype:
-            raise BadInput("golden.py: --dtype is missing")
-        operation, dtype = module, options.dtype
-    elif options.op:
-        if options.op not in several:
-            raise BadInput(f"OP '{options.op}': expected one of {', '.join(several)}")
-        operation, dtype = several[options.op]
-    elif options.shape or options.inputs:
-        raise BadInput(f"OP is missing: expected one of {', '.join(several)}")
-    if options.inputs:
-        try:
-            write_outputs(options.inputs, operation.outputs(read_inputs(operation, dtype, options.inputs), dtype))
-        except ValueError as error:
-            raise BadInput(f"{options.inputs}: {error}") from error
-        return
-    if not options.out:
+    if options.op and options.op not in operations:
+        raise BadInput(f"OP '{options.op}': expected one of {', '.join(operations)}")
+    if not options.op and (options.shape or options.inputs) and len(operations) > 1:
+        raise BadInput(f"OP is missing: expected one of {', '.join(operations)}")
+    if not options.out and not options.inputs:
         raise BadInput("golden.py: --out or --inputs is missing")
-    if several is not None and not options.op:
-        for name, (operation, dtype) in several.items():
-            write_cases(operation, dtype, os.path.join(options.out, name), operation.cases(dtype), options)
-    elif options.shape:
-        dims = parse_shape(options.shape, operation.DIMS)
-        needed = operation.check_shape(dims, dtype)
-        if needed:
-            raise BadInput(f"SHAPE '{options.shape}': {needed}")
-        write_cases(operation, dtype, options.out, operation.of_shape(dims), options)
-    else:
-        write_cases(operation, dtype, options.out, operation.cases(dtype), options)
+    chosen = {options.op: operations[options.op]} if options.op else operations
+    for name, operation in chosen.items():
+        if options.inputs:
+            arrays, dtype = read_inputs(operation, types, options.inputs)
+            try:
+                write_outputs(options.inputs, operation.outputs(arrays, dtype))
+            except ValueError as error:
+                raise BadInput(f"{options.inputs}: {error}") from error
+        else:
+            write_cases(operation, types, os.path.join(options.out, name) if len(chosen) > 1 else options.out, options)
 
 
 if __name__ == "__main__":

@@ -85,6 +85,7 @@ class Rows:
 
     DIMS = ("rows", "cols")
     OPTIONAL = ()
+    OWN_TYPE = ()
 
     def of_shape(self, dims):
         return {"plain": dict(dims), "minus_infinity": dict(dims, special="minus_infinity")} if min(dims.values()) > 2 else {"plain": dict(dims)}
@@ -305,13 +306,9 @@ class Classifier:
 
 
 OPERATIONS = {
-    f"{name}_{dtype}": (operation, dtype)
-    for name, operation in (
-        ("forward", Forward()),
-        ("causal", Causal()),
-        ("backward", Backward()),
-        ("causal_backward", CausalBackward()),
-        ("classifier", Classifier()),
-    )
-    for dtype in ("f32", "bf16")
+    "forward": Forward(),
+    "causal": Causal(),
+    "backward": Backward(),
+    "causal_backward": CausalBackward(),
+    "classifier": Classifier(),
 }

@@ -1,2 +1,2 @@
 ARCH   := 75
-GOLDEN := matmul --dtype f32
+GOLDEN := matmul --types f32

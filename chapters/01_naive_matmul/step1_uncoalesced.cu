@@ -17,6 +17,8 @@
 // for every load.
 //
 // Shared memory: none. Registers: one accumulator a thread.
+#include "launchers.h"
+
 #include <cuda_runtime.h>
 
 constexpr int BLOCK_M = 8;  // rows of C a block owns: one a warp
@@ -24,11 +26,11 @@ constexpr int BLOCK_N = 32; // columns of C a block owns: one a lane
 constexpr int NUM_THREADS = BLOCK_M * BLOCK_N;
 static_assert(BLOCK_N == 32, "a warp is one row of outputs");
 
-__global__ void __launch_bounds__(NUM_THREADS) naive_uncoalesced_kernel(const float *A,    // (M, K)
-                                                                        const float *B,    // (N, K)
-                                                                        const float *bias, // (N) or NULL
-                                                                        float *C,          // (M, N)
-                                                                        int M, int N, int K)
+__global__ void __launch_bounds__(NUM_THREADS) uncoalesced_kernel(const float *A,    // (M, K)
+                                                                  const float *B,    // (N, K)
+                                                                  const float *bias, // (N) or NULL
+                                                                  float *C,          // (M, N)
+                                                                  int M, int N, int K)
 {
     const int row = blockIdx.y * BLOCK_M + threadIdx.y;
     const int col = blockIdx.x * BLOCK_N + threadIdx.x;
@@ -44,13 +46,13 @@ __global__ void __launch_bounds__(NUM_THREADS) naive_uncoalesced_kernel(const fl
     C[(size_t)row * N + col] = acc + (bias ? bias[col] : 0.0f);
 }
 
-extern "C" cudaError_t naive_uncoalesced(const float *A, const float *B, const float *bias, float *C, int M,
-                                         int N, int K, cudaStream_t stream)
+extern "C" cudaError_t uncoalesced(const float *A, const float *B, const float *bias, float *C, int M, int N,
+                                   int K, cudaStream_t stream)
 {
     if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0) return cudaErrorInvalidValue;
 
     const dim3 block(BLOCK_N, BLOCK_M);
     const dim3 grid((N - 1) / BLOCK_N + 1, (M - 1) / BLOCK_M + 1);
-    naive_uncoalesced_kernel<<<grid, block, 0, stream>>>(A, B, bias, C, M, N, K);
+    uncoalesced_kernel<<<grid, block, 0, stream>>>(A, B, bias, C, M, N, K);
     return cudaGetLastError();
 }

@@ -20,6 +20,8 @@
 //
 // New instruction: shfl.sync.bfly (__shfl_xor_sync). Shared memory: none. Registers: 32 accumulators a
 // thread.
+#include "launchers.h"
+
 #include <cuda_runtime.h>
 
 constexpr int BLOCK_M = 8;  // rows of C a block owns: one a warp
@@ -34,11 +36,11 @@ static __device__ float warp_sum(float x)
     return x;
 }
 
-__global__ void __launch_bounds__(NUM_THREADS) naive_coalesced_kernel(const float *A,    // (M, K)
-                                                                      const float *B,    // (N, K)
-                                                                      const float *bias, // (N) or NULL
-                                                                      float *C,          // (M, N)
-                                                                      int M, int N, int K)
+__global__ void __launch_bounds__(NUM_THREADS) coalesced_kernel(const float *A,    // (M, K)
+                                                                const float *B,    // (N, K)
+                                                                const float *bias, // (N) or NULL
+                                                                float *C,          // (M, N)
+                                                                int M, int N, int K)
 {
     const int row = blockIdx.y * BLOCK_M + threadIdx.y;
     const int col = blockIdx.x * BLOCK_N + threadIdx.x;
@@ -67,13 +69,13 @@ __global__ void __launch_bounds__(NUM_THREADS) naive_coalesced_kernel(const floa
     if (col < N) C[(size_t)row * N + col] = sum + (bias ? bias[col] : 0.0f);
 }
 
-extern "C" cudaError_t naive_coalesced(const float *A, const float *B, const float *bias, float *C, int M,
-                                       int N, int K, cudaStream_t stream)
+extern "C" cudaError_t coalesced(const float *A, const float *B, const float *bias, float *C, int M, int N,
+                                 int K, cudaStream_t stream)
 {
     if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0) return cudaErrorInvalidValue;
 
     const dim3 block(BLOCK_N, BLOCK_M);
     const dim3 grid((N - 1) / BLOCK_N + 1, (M - 1) / BLOCK_M + 1);
-    naive_coalesced_kernel<<<grid, block, 0, stream>>>(A, B, bias, C, M, N, K);
+    coalesced_kernel<<<grid, block, 0, stream>>>(A, B, bias, C, M, N, K);
     return cudaGetLastError();
 }

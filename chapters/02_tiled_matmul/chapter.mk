@@ -1,3 +1,3 @@
 ARCH       := 75
-GOLDEN     := matmul --dtype f32
+GOLDEN     := matmul --types f32
 GROWS_FROM := 01_naive_matmul

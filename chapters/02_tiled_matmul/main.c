@@ -1,27 +1,26 @@
 // Chapter 2: a tile in shared memory, then in registers, then moved 16 bytes at a time.
 #include "../../common/harness/matmul.h"
+#include "launchers.h"
 
-matmul tiled_smem, tiled_registers, tiled_vectorized;
-
-static const struct chapter chapter = {
-    .name = "02_tiled_matmul",
-    .title = "C[m,n] = A[m,k] · B[n,k]ᵀ (+ bias[n]) in fp32",
-    .dims = MATMUL_DIMS,
-    .tensors = MATMUL_TENSORS(F32),
-    .steps =
-        {
-            MATMUL_STEP("smem_tile", tiled_smem),
-            MATMUL_STEP("register_tile", tiled_registers),
-            MATMUL_STEP("vectorized", tiled_vectorized),
-        },
-    .baseline = {.name = "cuBLAS SGEMM", .launch = matmul_cublas_f32},
-    .flops = "2*m*n*k",
-    .bytes = "4*(m*k+n*k+m*n)",
-    .limit = LIMIT_FP32,
-    .bench = {"m=4096,n=4096,k=4096", "m=4096,n=4096,k=1024"},
+static const struct step steps[] = {
+    STEP(matmul_f32, smem_tile, "a block's tiles of A and B in shared memory"),
+    STEP(matmul_f32, register_tile, "8 x 8 outputs a thread, in registers"),
+    STEP(matmul_f32, vectorized, "16 bytes a load and a store; the next tiles fetched ahead"),
+    {0},
 };
 
-int main(int argc, char **argv)
-{
-    return chapter_main(&chapter, argc, argv);
-}
+static const struct operation operations[] = {{
+    .title = "C[m,n] = A[m,k] · B[n,k]ᵀ (+ bias[n]) in fp32",
+    .types = {F32},
+    .dims = MATMUL_DIMS,
+    .tensors = MATMUL_TENSORS(RUN_TYPE),
+    .steps = steps,
+    .launch = matmul_launch_f32,
+    .baseline = {.name = "cuBLAS SGEMM", .launch = matmul_cublas},
+    .flops = "2*m*n*k",
+    .bytes = "size*(m*k+n*k+m*n)",
+    .limit = LIMIT_FP32,
+    .bench = {"m=4096,n=4096,k=4096", "m=4096,n=4096,k=1024"},
+}};
+
+CHAPTER(operations)

@@ -18,6 +18,8 @@
 // (chapter 4 has more).
 //
 // Grows from: chapter 1, step 2. New: __shared__, __syncthreads. Shared memory: 8,320 bytes. Registers: 32.
+#include "launchers.h"
+
 #include <cuda_runtime.h>
 
 constexpr int BLOCK_M = 32; // rows of C a block owns
@@ -31,11 +33,11 @@ struct SharedStorage {
     float B_smem[BLOCK_N][BLOCK_K + 1]; // (n, k): the warp reads a column; + 1 spreads it over the banks
 };
 
-__global__ void __launch_bounds__(NUM_THREADS) tiled_smem_kernel(const float *A,    // (M, K)
-                                                                 const float *B,    // (N, K)
-                                                                 const float *bias, // (N) or NULL
-                                                                 float *C,          // (M, N)
-                                                                 int M, int N, int K)
+__global__ void __launch_bounds__(NUM_THREADS) smem_tile_kernel(const float *A,    // (M, K)
+                                                                const float *B,    // (N, K)
+                                                                const float *bias, // (N) or NULL
+                                                                float *C,          // (M, N)
+                                                                int M, int N, int K)
 {
     __shared__ SharedStorage smem;
     const int x = threadIdx.x; // along k when copying, along n when computing
@@ -60,13 +62,13 @@ __global__ void __launch_bounds__(NUM_THREADS) tiled_smem_kernel(const float *A,
     if (row < M && col < N) C[(size_t)row * N + col] = acc + (bias ? bias[col] : 0.0f);
 }
 
-extern "C" cudaError_t tiled_smem(const float *A, const float *B, const float *bias, float *C, int M, int N,
-                                  int K, cudaStream_t stream)
+extern "C" cudaError_t smem_tile(const float *A, const float *B, const float *bias, float *C, int M, int N,
+                                 int K, cudaStream_t stream)
 {
     if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0) return cudaErrorInvalidValue;
 
     const dim3 block(BLOCK_N, BLOCK_M);
     const dim3 grid((N - 1) / BLOCK_N + 1, (M - 1) / BLOCK_M + 1);
-    tiled_smem_kernel<<<grid, block, 0, stream>>>(A, B, bias, C, M, N, K);
+    smem_tile_kernel<<<grid, block, 0, stream>>>(A, B, bias, C, M, N, K);
     return cudaGetLastError();
 }

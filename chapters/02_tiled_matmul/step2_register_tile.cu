@@ -19,6 +19,8 @@
 //
 // Grows from: step 1. Shared memory: 8,448 bytes. Registers: 64 accumulators and 16 fragments of about 110 a
 // thread.
+#include "launchers.h"
+
 #include <cuda_runtime.h>
 
 constexpr int BLOCK_M = 128; // rows of C a block owns
@@ -52,11 +54,11 @@ static __device__ void load_tile(float (&tile)[BLOCK_K][ROWS + PADDING], const f
     }
 }
 
-__global__ void __launch_bounds__(NUM_THREADS) tiled_registers_kernel(const float *A,    // (M, K)
-                                                                      const float *B,    // (N, K)
-                                                                      const float *bias, // (N) or NULL
-                                                                      float *C,          // (M, N)
-                                                                      int M, int N, int K)
+__global__ void __launch_bounds__(NUM_THREADS) register_tile_kernel(const float *A,    // (M, K)
+                                                                    const float *B,    // (N, K)
+                                                                    const float *bias, // (N) or NULL
+                                                                    float *C,          // (M, N)
+                                                                    int M, int N, int K)
 {
     __shared__ SharedStorage smem;
     const int tid = threadIdx.x;
@@ -89,12 +91,12 @@ __global__ void __launch_bounds__(NUM_THREADS) tiled_registers_kernel(const floa
         }
 }
 
-extern "C" cudaError_t tiled_registers(const float *A, const float *B, const float *bias, float *C, int M,
-                                       int N, int K, cudaStream_t stream)
+extern "C" cudaError_t register_tile(const float *A, const float *B, const float *bias, float *C, int M,
+                                     int N, int K, cudaStream_t stream)
 {
     if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0) return cudaErrorInvalidValue;
 
     const dim3 grid((N - 1) / BLOCK_N + 1, (M - 1) / BLOCK_M + 1);
-    tiled_registers_kernel<<<grid, NUM_THREADS, 0, stream>>>(A, B, bias, C, M, N, K);
+    register_tile_kernel<<<grid, NUM_THREADS, 0, stream>>>(A, B, bias, C, M, N, K);
     return cudaGetLastError();
 }

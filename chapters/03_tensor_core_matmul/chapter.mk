@@ -1,3 +1,3 @@
 ARCH       := 80
-GOLDEN     := matmul --dtype bf16
+GOLDEN     := matmul --types bf16
 GROWS_FROM := 02_tiled_matmul

@@ -1,27 +1,26 @@
 // Chapter 4: shared memory without bank conflicts, by padding and then by an XOR swizzle.
 #include "../../common/harness/matmul.h"
+#include "launchers.h"
 
-matmul smem_padded, smem_swizzled;
-
-static const struct chapter chapter = {
-    .name = "04_swizzled_smem",
-    .title = "C[m,n] = A[m,k] · B[n,k]ᵀ (+ bias[n]) in bf16, accumulated in fp32",
-    .dims = MATMUL_DIMS,
-    .tensors = MATMUL_TENSORS(BF16),
-    .steps =
-        {
-            MATMUL_STEP("padded", smem_padded),
-            MATMUL_STEP("swizzled", smem_swizzled),
-        },
-    .baseline = {.name = "cuBLAS bf16", .launch = matmul_cublas_16bit},
-    .check_shape = matmul_check_16bit_rows,
-    .flops = "2*m*n*k",
-    .bytes = "2*(m*k+n*k+m*n)",
-    .limit = LIMIT_BF16_TENSOR,
-    .bench = {"m=4096,n=4096,k=4096", "m=8192,n=8192,k=8192"},
+static const struct step steps[] = {
+    STEP(matmul_bf16, padded, "rows of the tiles 16 bytes longer"),
+    STEP(matmul_bf16, swizzled, "chunks of 16 bytes XORed with their row instead"),
+    {0},
 };
 
-int main(int argc, char **argv)
-{
-    return chapter_main(&chapter, argc, argv);
-}
+static const struct operation operations[] = {{
+    .title = "C[m,n] = A[m,k] · B[n,k]ᵀ (+ bias[n]) in bf16, accumulated in fp32",
+    .types = {BF16},
+    .dims = MATMUL_DIMS,
+    .tensors = MATMUL_TENSORS(RUN_TYPE),
+    .steps = steps,
+    .launch = matmul_launch_bf16,
+    .baseline = {.name = "cuBLAS bf16", .launch = matmul_cublas},
+    .check_shape = matmul_check_16bit_rows,
+    .flops = "2*m*n*k",
+    .bytes = "size*(m*k+n*k+m*n)",
+    .limit = LIMIT_BF16_TENSOR,
+    .bench = {"m=4096,n=4096,k=4096", "m=8192,n=8192,k=8192"},
+}};
+
+CHAPTER(operations)

@@ -25,6 +25,7 @@
 
 #include "../../common/device/ptx.cuh"
 #include "../../common/device/swizzle.cuh"
+#include "launchers.h"
 
 constexpr int BLOCK_M = 128; // rows of C a block owns
 constexpr int BLOCK_N = 128; // columns of C a block owns
@@ -120,12 +121,11 @@ static __device__ void store_tile(__nv_bfloat16 *C, const __nv_bfloat16 *bias,
     }
 }
 
-__global__ void __launch_bounds__(NUM_THREADS, 2)
-    smem_swizzled_kernel(const __nv_bfloat16 *A,    // (M, K)
-                         const __nv_bfloat16 *B,    // (N, K)
-                         const __nv_bfloat16 *bias, // (N) or NULL
-                         __nv_bfloat16 *C,          // (M, N)
-                         int M, int N, int K)
+__global__ void __launch_bounds__(NUM_THREADS, 2) swizzled_kernel(const __nv_bfloat16 *A,    // (M, K)
+                                                                  const __nv_bfloat16 *B,    // (N, K)
+                                                                  const __nv_bfloat16 *bias, // (N) or NULL
+                                                                  __nv_bfloat16 *C,          // (M, N)
+                                                                  int M, int N, int K)
 {
     __shared__ __align__(1024) SharedStorage smem;
     const int tid = threadIdx.x;
@@ -158,15 +158,14 @@ __global__ void __launch_bounds__(NUM_THREADS, 2)
     store_tile(C, bias, acc, block_row + warp_row, block_col + warp_col, M, N, lane);
 }
 
-extern "C" cudaError_t smem_swizzled(const __nv_bfloat16 *A, const __nv_bfloat16 *B,
-                                     const __nv_bfloat16 *bias, __nv_bfloat16 *C, int M, int N, int K,
-                                     cudaStream_t stream)
+extern "C" cudaError_t swizzled(const __nv_bfloat16 *A, const __nv_bfloat16 *B, const __nv_bfloat16 *bias,
+                                __nv_bfloat16 *C, int M, int N, int K, cudaStream_t stream)
 {
     if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0) return cudaErrorInvalidValue;
     if (K % CHUNK != 0 || ((uintptr_t)A | (uintptr_t)B | (uintptr_t)C) % 16 != 0)
         return cudaErrorInvalidValue;
 
     const dim3 grid((N - 1) / BLOCK_N + 1, (M - 1) / BLOCK_M + 1);
-    smem_swizzled_kernel<<<grid, NUM_THREADS, 0, stream>>>(A, B, bias, C, M, N, K);
+    swizzled_kernel<<<grid, NUM_THREADS, 0, stream>>>(A, B, bias, C, M, N, K);
     return cudaGetLastError();
 }

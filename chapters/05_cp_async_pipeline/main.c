@@ -1,28 +1,27 @@
 // Chapter 5: cp.async fills the next stages while this one is multiplied.
 #include "../../common/harness/matmul.h"
+#include "launchers.h"
 
-matmul pipeline_two_stage, pipeline_multi_stage, pipeline_ldmatrix_x4;
-
-static const struct chapter chapter = {
-    .name = "05_cp_async_pipeline",
-    .title = "C[m,n] = A[m,k] · B[n,k]ᵀ (+ bias[n]) in bf16, accumulated in fp32",
-    .dims = MATMUL_DIMS,
-    .tensors = MATMUL_TENSORS(BF16),
-    .steps =
-        {
-            MATMUL_STEP("two_stage", pipeline_two_stage),
-            MATMUL_STEP("multi_stage", pipeline_multi_stage),
-            MATMUL_STEP("ldmatrix_x4", pipeline_ldmatrix_x4),
-        },
-    .baseline = {.name = "cuBLAS bf16", .launch = matmul_cublas_16bit},
-    .check_shape = matmul_check_16bit_rows,
-    .flops = "2*m*n*k",
-    .bytes = "2*(m*k+n*k+m*n)",
-    .limit = LIMIT_BF16_TENSOR,
-    .bench = {"m=4096,n=4096,k=4096", "m=8192,n=8192,k=8192"},
+static const struct step steps[] = {
+    STEP(matmul_bf16, two_stage, "cp.async, with a second buffer"),
+    STEP(matmul_bf16, multi_stage, "a ring of stages"),
+    STEP(matmul_bf16, wide_loads, "ldmatrix.x4, fragments ahead, a wider block that stays"),
+    {0},
 };
 
-int main(int argc, char **argv)
-{
-    return chapter_main(&chapter, argc, argv);
-}
+static const struct operation operations[] = {{
+    .title = "C[m,n] = A[m,k] · B[n,k]ᵀ (+ bias[n]) in bf16, accumulated in fp32",
+    .types = {BF16},
+    .dims = MATMUL_DIMS,
+    .tensors = MATMUL_TENSORS(RUN_TYPE),
+    .steps = steps,
+    .launch = matmul_launch_bf16,
+    .baseline = {.name = "cuBLAS bf16", .launch = matmul_cublas},
+    .check_shape = matmul_check_16bit_rows,
+    .flops = "2*m*n*k",
+    .bytes = "size*(m*k+n*k+m*n)",
+    .limit = LIMIT_BF16_TENSOR,
+    .bench = {"m=4096,n=4096,k=4096", "m=8192,n=8192,k=8192"},
+}};
+
+CHAPTER(operations)

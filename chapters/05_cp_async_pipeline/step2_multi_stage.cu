@@ -24,6 +24,7 @@
 
 #include "../../common/device/ptx.cuh"
 #include "../../common/device/swizzle.cuh"
+#include "launchers.h"
 
 constexpr int BLOCK_M = 128; // rows of C a block owns
 constexpr int BLOCK_N = 128; // columns of C a block owns
@@ -119,12 +120,11 @@ static __device__ void store_tile(__nv_bfloat16 *C, const __nv_bfloat16 *bias,
     }
 }
 
-__global__ void __launch_bounds__(NUM_THREADS, 2)
-    pipeline_multi_stage_kernel(const __nv_bfloat16 *A,    // (M, K)
-                                const __nv_bfloat16 *B,    // (N, K)
-                                const __nv_bfloat16 *bias, // (N) or NULL
-                                __nv_bfloat16 *C,          // (M, N)
-                                int M, int N, int K)
+__global__ void __launch_bounds__(NUM_THREADS, 2) multi_stage_kernel(const __nv_bfloat16 *A,    // (M, K)
+                                                                     const __nv_bfloat16 *B,    // (N, K)
+                                                                     const __nv_bfloat16 *bias, // (N) or NULL
+                                                                     __nv_bfloat16 *C,          // (M, N)
+                                                                     int M, int N, int K)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage &smem = *reinterpret_cast<SharedStorage *>(smem_bytes);
@@ -170,9 +170,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 2)
     store_tile(C, bias, acc, block_row + warp_row, block_col + warp_col, M, N, lane);
 }
 
-extern "C" cudaError_t pipeline_multi_stage(const __nv_bfloat16 *A, const __nv_bfloat16 *B,
-                                            const __nv_bfloat16 *bias, __nv_bfloat16 *C, int M, int N, int K,
-                                            cudaStream_t stream)
+extern "C" cudaError_t multi_stage(const __nv_bfloat16 *A, const __nv_bfloat16 *B, const __nv_bfloat16 *bias,
+                                   __nv_bfloat16 *C, int M, int N, int K, cudaStream_t stream)
 {
     if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0) return cudaErrorInvalidValue;
     if (K % CHUNK != 0 || ((uintptr_t)A | (uintptr_t)B | (uintptr_t)C) % 16 != 0)
@@ -180,8 +179,8 @@ extern "C" cudaError_t pipeline_multi_stage(const __nv_bfloat16 *A, const __nv_b
 
     const dim3 grid((N - 1) / BLOCK_N + 1, (M - 1) / BLOCK_M + 1);
     const cudaError_t error = cudaFuncSetAttribute(
-        pipeline_multi_stage_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(SharedStorage));
+        multi_stage_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(SharedStorage));
     if (error != cudaSuccess) return error;
-    pipeline_multi_stage_kernel<<<grid, NUM_THREADS, sizeof(SharedStorage), stream>>>(A, B, bias, C, M, N, K);
+    multi_stage_kernel<<<grid, NUM_THREADS, sizeof(SharedStorage), stream>>>(A, B, bias, C, M, N, K);
     return cudaGetLastError();
 }

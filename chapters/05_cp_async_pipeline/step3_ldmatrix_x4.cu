@@ -26,6 +26,7 @@
 
 #include "../../common/device/ptx.cuh"
 #include "../../common/device/swizzle.cuh"
+#include "launchers.h"
 
 constexpr int BLOCK_M = 128; // rows of C a block owns
 constexpr int BLOCK_N = 256; // columns of C a block owns
@@ -166,12 +167,11 @@ static __device__ void tile_origin(int tile, int tiles_m, int tiles_n, int &row,
 }
 
 template <int NUM_STAGES, bool INSIDE>
-__global__ void __launch_bounds__(NUM_THREADS, 1)
-    pipeline_ldmatrix_x4_kernel(const __nv_bfloat16 *A,    // (M, K)
-                                const __nv_bfloat16 *B,    // (N, K)
-                                const __nv_bfloat16 *bias, // (N) or NULL
-                                __nv_bfloat16 *C,          // (M, N)
-                                int M, int N, int K)
+__global__ void __launch_bounds__(NUM_THREADS, 1) wide_loads_kernel(const __nv_bfloat16 *A,    // (M, K)
+                                                                    const __nv_bfloat16 *B,    // (N, K)
+                                                                    const __nv_bfloat16 *bias, // (N) or NULL
+                                                                    __nv_bfloat16 *C,          // (M, N)
+                                                                    int M, int N, int K)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage<NUM_STAGES> &smem = *reinterpret_cast<SharedStorage<NUM_STAGES> *>(smem_bytes);
@@ -287,8 +287,7 @@ static cudaError_t launch(const __nv_bfloat16 *A, const __nv_bfloat16 *B, const 
 {
     constexpr int smem_bytes = sizeof(SharedStorage<NUM_STAGES>);
     const bool inside = M % BLOCK_M == 0 && N % BLOCK_N == 0;
-    const auto kernel = inside ? pipeline_ldmatrix_x4_kernel<NUM_STAGES, true>
-                               : pipeline_ldmatrix_x4_kernel<NUM_STAGES, false>;
+    const auto kernel = inside ? wide_loads_kernel<NUM_STAGES, true> : wide_loads_kernel<NUM_STAGES, false>;
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
@@ -299,9 +298,8 @@ static cudaError_t launch(const __nv_bfloat16 *A, const __nv_bfloat16 *B, const 
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t pipeline_ldmatrix_x4(const __nv_bfloat16 *A, const __nv_bfloat16 *B,
-                                            const __nv_bfloat16 *bias, __nv_bfloat16 *C, int M, int N, int K,
-                                            cudaStream_t stream)
+extern "C" cudaError_t wide_loads(const __nv_bfloat16 *A, const __nv_bfloat16 *B, const __nv_bfloat16 *bias,
+                                  __nv_bfloat16 *C, int M, int N, int K, cudaStream_t stream)
 {
     if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0) return cudaErrorInvalidValue;
     if (K % CHUNK != 0 || ((uintptr_t)A | (uintptr_t)B | (uintptr_t)C) % 16 != 0)

@@ -16,6 +16,7 @@
 // Registers: at most 32. Shared memory: 64 bytes.
 #include "../../common/device/ptx.cuh"
 #include "row.cuh"
+#include "launchers.h"
 
 #include <cuda_runtime.h>
 #include <math.h>
@@ -48,9 +49,9 @@ static __device__ float block_reduce(float value)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(NUM_THREADS) softmax_three_pass_kernel(const T *x, // (rows, cols)
-                                                                         T *y,       // (rows, cols)
-                                                                         int cols)
+__global__ void __launch_bounds__(NUM_THREADS) three_pass_kernel(const T *x, // (rows, cols)
+                                                                 T *y,       // (rows, cols)
+                                                                 int cols)
 {
     const T *x_row = x + (size_t)blockIdx.x * cols;
     T *y_row = y + (size_t)blockIdx.x * cols;
@@ -74,17 +75,13 @@ template <typename T>
 static cudaError_t launch(const void *x, void *y, int rows, int cols, cudaStream_t stream)
 {
     if (!x || !y || rows <= 0 || cols <= 0) return cudaErrorInvalidValue;
-    softmax_three_pass_kernel<<<rows, NUM_THREADS, 0, stream>>>((const T *)x, (T *)y, cols);
+    three_pass_kernel<<<rows, NUM_THREADS, 0, stream>>>((const T *)x, (T *)y, cols);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t softmax_three_pass_f32(const void *x, void *y, int rows, int cols, cudaStream_t stream)
+extern "C" cudaError_t three_pass(enum dtype dtype, const void *x, void *y, int rows, int cols,
+                                  cudaStream_t stream)
 {
-    return launch<float>(x, y, rows, cols, stream);
-}
-
-extern "C" cudaError_t softmax_three_pass_bf16(const void *x, void *y, int rows, int cols,
-                                               cudaStream_t stream)
-{
-    return launch<__nv_bfloat16>(x, y, rows, cols, stream);
+    return dtype == F32 ? launch<float>(x, y, rows, cols, stream)
+                        : launch<__nv_bfloat16>(x, y, rows, cols, stream);
 }

@@ -16,6 +16,7 @@
 // Registers: at most 32. Shared memory: 64 bytes.
 #include "../../common/device/ptx.cuh"
 #include "row.cuh"
+#include "launchers.h"
 
 #include <cuda_runtime.h>
 #include <math.h>
@@ -68,9 +69,9 @@ static __device__ State block_merge(State state)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(NUM_THREADS) softmax_online_kernel(const T *x, // (rows, cols)
-                                                                     T *y,       // (rows, cols)
-                                                                     int cols)
+__global__ void __launch_bounds__(NUM_THREADS) online_kernel(const T *x, // (rows, cols)
+                                                             T *y,       // (rows, cols)
+                                                             int cols)
 {
     const Row<const T> x_row = make_row(x + (size_t)blockIdx.x * cols, cols);
     const Row<T> y_row = same_row(x_row, y, (size_t)blockIdx.x * cols);
@@ -102,16 +103,13 @@ static cudaError_t launch(const void *x, void *y, int rows, int cols, cudaStream
     // The packs of x and y must lie alike.
     if (!x || !y || rows <= 0 || cols <= 0 || (uintptr_t)x % 16 || (uintptr_t)y % 16)
         return cudaErrorInvalidValue;
-    softmax_online_kernel<<<rows, NUM_THREADS, 0, stream>>>((const T *)x, (T *)y, cols);
+    online_kernel<<<rows, NUM_THREADS, 0, stream>>>((const T *)x, (T *)y, cols);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t softmax_online_f32(const void *x, void *y, int rows, int cols, cudaStream_t stream)
+extern "C" cudaError_t online(enum dtype dtype, const void *x, void *y, int rows, int cols,
+                              cudaStream_t stream)
 {
-    return launch<float>(x, y, rows, cols, stream);
-}
-
-extern "C" cudaError_t softmax_online_bf16(const void *x, void *y, int rows, int cols, cudaStream_t stream)
-{
-    return launch<__nv_bfloat16>(x, y, rows, cols, stream);
+    return dtype == F32 ? launch<float>(x, y, rows, cols, stream)
+                        : launch<__nv_bfloat16>(x, y, rows, cols, stream);
 }

@@ -17,6 +17,7 @@
 // Registers: at most 64. Shared memory: 256 bytes.
 #include "../../common/device/ptx.cuh"
 #include "row.cuh"
+#include "launchers.h"
 
 #include <cuda_runtime.h>
 #include <math.h>
@@ -103,9 +104,9 @@ static __device__ uint4 normalize(uint4 pack, State state, float norm)
 
 template <typename T, int PACKS>
 __global__ void __launch_bounds__(PACKS < MAX_PACKS ? 32 * WARP_ROWS : MAX_THREADS)
-    softmax_registers_kernel(const T *x, // (rows, cols)
-                             T *y,       // (rows, cols)
-                             int rows, int cols)
+    registers_kernel(const T *x, // (rows, cols)
+                     T *y,       // (rows, cols)
+                     int rows, int cols)
 {
     const int lane = threadIdx.x; // of blockDim.x that share the row
     const int lanes = blockDim.x;
@@ -144,27 +145,24 @@ static cudaError_t launch(const void *x, void *y, int rows, int cols, cudaStream
     const dim3 warp_block(32, WARP_ROWS);
     const int warp_grid = (rows - 1) / WARP_ROWS + 1;
     if (packs <= 32)
-        softmax_registers_kernel<T, 1><<<warp_grid, warp_block, 0, stream>>>(in, out, rows, cols);
+        registers_kernel<T, 1><<<warp_grid, warp_block, 0, stream>>>(in, out, rows, cols);
     else if (packs <= 64)
-        softmax_registers_kernel<T, 2><<<warp_grid, warp_block, 0, stream>>>(in, out, rows, cols);
+        registers_kernel<T, 2><<<warp_grid, warp_block, 0, stream>>>(in, out, rows, cols);
     else if (packs <= 128)
-        softmax_registers_kernel<T, 4><<<warp_grid, warp_block, 0, stream>>>(in, out, rows, cols);
+        registers_kernel<T, 4><<<warp_grid, warp_block, 0, stream>>>(in, out, rows, cols);
     else if (packs <= 256)
-        softmax_registers_kernel<T, 8><<<warp_grid, warp_block, 0, stream>>>(in, out, rows, cols);
+        registers_kernel<T, 8><<<warp_grid, warp_block, 0, stream>>>(in, out, rows, cols);
     else {
         const int warps = (packs - 1) / (32 * MAX_PACKS) + 1;
         const int threads = warps < MAX_THREADS / 32 ? warps * 32 : MAX_THREADS;
-        softmax_registers_kernel<T, MAX_PACKS><<<rows, threads, 0, stream>>>(in, out, rows, cols);
+        registers_kernel<T, MAX_PACKS><<<rows, threads, 0, stream>>>(in, out, rows, cols);
     }
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t softmax_registers_f32(const void *x, void *y, int rows, int cols, cudaStream_t stream)
+extern "C" cudaError_t registers(enum dtype dtype, const void *x, void *y, int rows, int cols,
+                                 cudaStream_t stream)
 {
-    return launch<float>(x, y, rows, cols, stream);
-}
-
-extern "C" cudaError_t softmax_registers_bf16(const void *x, void *y, int rows, int cols, cudaStream_t stream)
-{
-    return launch<__nv_bfloat16>(x, y, rows, cols, stream);
+    return dtype == F32 ? launch<float>(x, y, rows, cols, stream)
+                        : launch<__nv_bfloat16>(x, y, rows, cols, stream);
 }

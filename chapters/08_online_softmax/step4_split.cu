@@ -19,6 +19,7 @@
 // New instructions: st.relaxed, ld.relaxed. Registers: at most 40. Shared memory: 64 KB + 144 bytes.
 #include "../../common/device/ptx.cuh"
 #include "row.cuh"
+#include "launchers.h"
 
 #include <cuda_runtime.h>
 #include <math.h>
@@ -33,9 +34,6 @@ constexpr int STEP3_PACKS = 8192;    // of a row that step 3 holds
 constexpr int MAX_PARTS = 1 << 16;   // of rows, in one launch: 4 GB of them
 constexpr float LOG2E = 1.44269504f; // exp(x) = 2^(x * LOG2E)
 static_assert(BLOCKS_PER_SM * NUM_THREADS * 40 <= 65536, "40 registers a thread");
-
-extern "C" cudaError_t softmax_registers_f32(const void *, void *, int, int, cudaStream_t);
-extern "C" cudaError_t softmax_registers_bf16(const void *, void *, int, int, cudaStream_t);
 
 // What is known of a part of a row.
 struct __align__(8) State
@@ -157,9 +155,9 @@ static __device__ uint4 normalize(uint4 pack, State state, float norm)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM) softmax_split_kernel(const T *x, // (rows, cols)
-                                                                                   T *y,       // (rows, cols)
-                                                                                   int cols, int split)
+__global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM) split_kernel(const T *x, // (rows, cols)
+                                                                           T *y,       // (rows, cols)
+                                                                           int cols, int split)
 {
     extern __shared__ uint4 part_smem[];
     __shared__ SharedStorage smem;
@@ -198,8 +196,8 @@ static cudaError_t launch(const T *x, T *y, int rows, int cols, cudaStream_t str
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
     if (error == cudaSuccess) error = cudaGetSymbolAddress(&words, exchange);
     if (error == cudaSuccess)
-        error = cudaFuncSetAttribute(softmax_split_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     smem_bytes);
+        error =
+            cudaFuncSetAttribute(split_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
     // A row's blocks must all run at the same time, and a warp reads what they tell.
     if (split > sms || split > 32) return cudaErrorInvalidValue;
@@ -210,23 +208,18 @@ static cudaError_t launch(const T *x, T *y, int rows, int cols, cudaStream_t str
         error = cudaMemsetAsync(words, 0, bytes, stream);
         if (error != cudaSuccess) break;
         const size_t offset = (size_t)row * cols;
-        softmax_split_kernel<T>
+        split_kernel<T>
             <<<count * split, NUM_THREADS, smem_bytes, stream>>>(x + offset, y + offset, cols, split);
         error = cudaGetLastError();
     }
     return error;
 }
 
-extern "C" cudaError_t softmax_split_f32(const void *x, void *y, int rows, int cols, cudaStream_t stream)
+extern "C" cudaError_t split(enum dtype dtype, const void *x, void *y, int rows, int cols,
+                             cudaStream_t stream)
 {
-    if (cols > 0 && max_packs<float>(cols) <= STEP3_PACKS)
-        return softmax_registers_f32(x, y, rows, cols, stream);
-    return launch((const float *)x, (float *)y, rows, cols, stream);
-}
-
-extern "C" cudaError_t softmax_split_bf16(const void *x, void *y, int rows, int cols, cudaStream_t stream)
-{
-    if (cols > 0 && max_packs<__nv_bfloat16>(cols) <= STEP3_PACKS)
-        return softmax_registers_bf16(x, y, rows, cols, stream);
-    return launch((const __nv_bfloat16 *)x, (__nv_bfloat16 *)y, rows, cols, stream);
+    const int most = dtype == F32 ? max_packs<float>(cols) : max_packs<__nv_bfloat16>(cols);
+    if (cols > 0 && most <= STEP3_PACKS) return registers(dtype, x, y, rows, cols, stream);
+    return dtype == F32 ? launch((const float *)x, (float *)y, rows, cols, stream)
+                        : launch((const __nv_bfloat16 *)x, (__nv_bfloat16 *)y, rows, cols, stream);
 }

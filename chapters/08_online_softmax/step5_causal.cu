@@ -14,6 +14,7 @@
 // Registers: at most 64. Shared memory: 128 bytes.
 #include "../../common/device/ptx.cuh"
 #include "row.cuh"
+#include "launchers.h"
 
 #include <cuda_runtime.h>
 #include <math.h>
@@ -105,9 +106,9 @@ static __device__ uint4 normalize(uint4 pack, State state, float factor, float n
 
 template <typename T, int PACKS>
 __global__ void __launch_bounds__(PACKS < MAX_PACKS ? 32 * WARP_ROWS : MAX_THREADS)
-    softmax_causal_kernel(const T *x, // (batch, t, t)
-                          T *y,       // (batch, t, t)
-                          float scale, int rows, int t)
+    causal_kernel(const T *x, // (batch, t, t)
+                  T *y,       // (batch, t, t)
+                  float scale, int rows, int t)
 {
     const int first = first_pack<PACKS>(0, threadIdx.x);
     const int row = rows - 1 - (int)(blockIdx.x * blockDim.y + threadIdx.y);
@@ -142,25 +143,19 @@ static cudaError_t launch(const void *x, void *y, float scale, int batch, int t,
     const dim3 warp_block(32, WARP_ROWS);
     const int warp_grid = (rows - 1) / WARP_ROWS + 1;
     if (packs <= 32)
-        softmax_causal_kernel<T, 1><<<warp_grid, warp_block, 0, stream>>>(in, out, scale, rows, t);
+        causal_kernel<T, 1><<<warp_grid, warp_block, 0, stream>>>(in, out, scale, rows, t);
     else if (packs <= 32 * MAX_WARP_PACKS)
-        softmax_causal_kernel<T, MAX_WARP_PACKS>
-            <<<warp_grid, warp_block, 0, stream>>>(in, out, scale, rows, t);
+        causal_kernel<T, MAX_WARP_PACKS><<<warp_grid, warp_block, 0, stream>>>(in, out, scale, rows, t);
     else {
         const int warps = (packs - 1) / (32 * MAX_PACKS) + 1;
-        softmax_causal_kernel<T, MAX_PACKS><<<rows, warps * 32, 0, stream>>>(in, out, scale, rows, t);
+        causal_kernel<T, MAX_PACKS><<<rows, warps * 32, 0, stream>>>(in, out, scale, rows, t);
     }
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t softmax_causal_f32(const void *x, void *y, float scale, int batch, int t,
-                                          cudaStream_t stream)
+extern "C" cudaError_t causal(enum dtype dtype, const void *x, void *y, float scale, int batch, int t,
+                              cudaStream_t stream)
 {
-    return launch<float>(x, y, scale, batch, t, stream);
-}
-
-extern "C" cudaError_t softmax_causal_bf16(const void *x, void *y, float scale, int batch, int t,
-                                           cudaStream_t stream)
-{
-    return launch<__nv_bfloat16>(x, y, scale, batch, t, stream);
+    return dtype == F32 ? launch<float>(x, y, scale, batch, t, stream)
+                        : launch<__nv_bfloat16>(x, y, scale, batch, t, stream);
 }

@@ -15,6 +15,7 @@
 // Registers: at most 128, and 64 of those that share a row. Shared memory: 64 bytes, or 64 KB + 80 bytes.
 #include "../../common/device/ptx.cuh"
 #include "row.cuh"
+#include "launchers.h"
 
 #include <cuda_runtime.h>
 #include <math.h>
@@ -75,10 +76,10 @@ static __device__ uint4 gradient(uint4 y_pack, uint4 dy_pack, float dot, float s
 
 // A block a row, in registers.
 template <typename T, int PACKS, bool CAUSAL>
-__global__ void __launch_bounds__(NUM_THREADS) softmax_backward_kernel(const T *y,  // (rows, cols)
-                                                                       const T *dy, // (rows, cols)
-                                                                       T *dx,       // (rows, cols)
-                                                                       float scale, int cols)
+__global__ void __launch_bounds__(NUM_THREADS) backward_kernel(const T *y,  // (rows, cols)
+                                                               const T *dy, // (rows, cols)
+                                                               T *dx,       // (rows, cols)
+                                                               float scale, int cols)
 {
     const int row = CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     const int valid = CAUSAL ? row % cols + 1 : cols;
@@ -119,10 +120,10 @@ __device__ Exchange exchange;
 // `split` blocks a row, y in registers and dy in shared memory.
 template <typename T>
 __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
-    softmax_backward_split_kernel(const T *y,  // (rows, cols)
-                                  const T *dy, // (rows, cols)
-                                  T *dx,       // (rows, cols)
-                                  int cols, unsigned split)
+    backward_split_kernel(const T *y,  // (rows, cols)
+                          const T *dy, // (rows, cols)
+                          T *dx,       // (rows, cols)
+                          int cols, unsigned split)
 {
     extern __shared__ uint4 dy_smem[]; // (share)
     __shared__ unsigned block_ticket;
@@ -183,8 +184,8 @@ static cudaError_t launch_split(const T *y, const T *dy, T *dx, int rows, int co
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
     if (error == cudaSuccess) error = cudaGetSymbolAddress(&words, exchange);
     if (error == cudaSuccess)
-        error = cudaFuncSetAttribute(softmax_backward_split_kernel<T>,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+        error = cudaFuncSetAttribute(backward_split_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     smem_bytes);
     if (error != cudaSuccess) return error;
     // A row's blocks must all run at the same time, and a warp reads what they tell.
     if (split > sms || split > 32) return cudaErrorInvalidValue;
@@ -195,8 +196,8 @@ static cudaError_t launch_split(const T *y, const T *dy, T *dx, int rows, int co
         error = cudaMemsetAsync(words, 0, bytes, stream);
         if (error != cudaSuccess) break;
         const size_t offset = (size_t)row * cols;
-        softmax_backward_split_kernel<<<count * split, NUM_THREADS, smem_bytes, stream>>>(
-            y + offset, dy + offset, dx + offset, cols, split);
+        backward_split_kernel<<<count * split, NUM_THREADS, smem_bytes, stream>>>(y + offset, dy + offset,
+                                                                                  dx + offset, cols, split);
         error = cudaGetLastError();
     }
     return error;
@@ -213,40 +214,35 @@ static cudaError_t launch(const T *y, const T *dy, T *dx, float scale, int rows,
     const int packs = max_packs<T>(cols);
     const auto threads = [=](int each) { return ((packs - 1) / (32 * each) + 1) * 32; };
     if (packs <= FEW_PACKS * 256)
-        softmax_backward_kernel<T, FEW_PACKS, CAUSAL>
+        backward_kernel<T, FEW_PACKS, CAUSAL>
             <<<rows, threads(FEW_PACKS), 0, stream>>>(y, dy, dx, scale, cols);
     else if (packs <= MANY_PACKS * NUM_THREADS)
-        softmax_backward_kernel<T, MANY_PACKS, CAUSAL>
+        backward_kernel<T, MANY_PACKS, CAUSAL>
             <<<rows, threads(MANY_PACKS), 0, stream>>>(y, dy, dx, scale, cols);
     else
         return CAUSAL ? cudaErrorInvalidValue : launch_split(y, dy, dx, rows, cols, stream);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t softmax_backward_f32(const void *y, const void *dy, void *dx, int rows, int cols,
-                                            cudaStream_t stream)
+template <bool CAUSAL>
+static cudaError_t launch_typed(enum dtype dtype, const void *y, const void *dy, void *dx, float scale,
+                                int rows, int cols, cudaStream_t stream)
 {
-    return launch<float, false>((const float *)y, (const float *)dy, (float *)dx, 1.0f, rows, cols, stream);
+    return dtype == F32 ? launch<float, CAUSAL>((const float *)y, (const float *)dy, (float *)dx, scale, rows,
+                                                cols, stream)
+                        : launch<__nv_bfloat16, CAUSAL>((const __nv_bfloat16 *)y, (const __nv_bfloat16 *)dy,
+                                                        (__nv_bfloat16 *)dx, scale, rows, cols, stream);
 }
 
-extern "C" cudaError_t softmax_backward_bf16(const void *y, const void *dy, void *dx, int rows, int cols,
-                                             cudaStream_t stream)
+extern "C" cudaError_t backward(enum dtype dtype, const void *y, const void *dy, void *dx, int rows, int cols,
+                                cudaStream_t stream)
 {
-    return launch<__nv_bfloat16, false>((const __nv_bfloat16 *)y, (const __nv_bfloat16 *)dy,
-                                        (__nv_bfloat16 *)dx, 1.0f, rows, cols, stream);
+    return launch_typed<false>(dtype, y, dy, dx, 1.0f, rows, cols, stream);
 }
 
-extern "C" cudaError_t softmax_causal_backward_f32(const void *y, const void *dy, void *dx, float scale,
-                                                   int batch, int t, cudaStream_t stream)
+extern "C" cudaError_t causal_backward(enum dtype dtype, const void *y, const void *dy, void *dx, float scale,
+                                       int batch, int t, cudaStream_t stream)
 {
     if (batch <= 0 || t <= 0 || batch > INT32_MAX / t) return cudaErrorInvalidValue;
-    return launch<float, true>((const float *)y, (const float *)dy, (float *)dx, scale, batch * t, t, stream);
-}
-
-extern "C" cudaError_t softmax_causal_backward_bf16(const void *y, const void *dy, void *dx, float scale,
-                                                    int batch, int t, cudaStream_t stream)
-{
-    if (batch <= 0 || t <= 0 || batch > INT32_MAX / t) return cudaErrorInvalidValue;
-    return launch<__nv_bfloat16, true>((const __nv_bfloat16 *)y, (const __nv_bfloat16 *)dy,
-                                       (__nv_bfloat16 *)dx, scale, batch * t, t, stream);
+    return launch_typed<true>(dtype, y, dy, dx, scale, batch * t, t, stream);
 }

@@ -16,6 +16,7 @@
 // not -infinity. Registers: at most 64. Shared memory: at most 104 KB + 144 bytes.
 #include "../../common/device/ptx.cuh"
 #include "row.cuh"
+#include "launchers.h"
 
 #include <cuda_runtime.h>
 #include <math.h>
@@ -231,14 +232,9 @@ static cudaError_t launch(T *logits, float *loss, const int *target, const float
     return error;
 }
 
-extern "C" cudaError_t classifier_f32(void *logits, float *loss, const int *target, const float *dloss,
-                                      int rows, int v, int vp, cudaStream_t stream)
+extern "C" cudaError_t classifier(enum dtype dtype, void *logits, float *loss, const int *target,
+                                  const float *dloss, int rows, int v, int vp, cudaStream_t stream)
 {
-    return launch((float *)logits, loss, target, dloss, rows, v, vp, stream);
-}
-
-extern "C" cudaError_t classifier_bf16(void *logits, float *loss, const int *target, const float *dloss,
-                                       int rows, int v, int vp, cudaStream_t stream)
-{
-    return launch((__nv_bfloat16 *)logits, loss, target, dloss, rows, v, vp, stream);
+    return dtype == F32 ? launch((float *)logits, loss, target, dloss, rows, v, vp, stream)
+                        : launch((__nv_bfloat16 *)logits, loss, target, dloss, rows, v, vp, stream);
 }

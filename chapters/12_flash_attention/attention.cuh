@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "../../common/device/ptx.cuh"
-#include "attention.h"
+#include "../../common/device/attention.h"
 
 // acc(16,8) += A(16,16) * B(16,8); B's two registers come one by one: an ldmatrix.x4 brings those of two B.
 template <typename T>

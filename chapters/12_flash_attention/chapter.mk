@@ -1,3 +1,3 @@
 ARCH       := 80
-GOLDEN     := attention --dtype bf16
+GOLDEN     := attention --types bf16,f16
 GROWS_FROM := 05_cp_async_pipeline

@@ -1,19 +1,15 @@
 // Chapter 12: attention forward on mma.sync, one algorithm in seven versions.
 #include "../../common/harness/chapter.h"
 #include "../../common/harness/sdpa_baseline.h"
-#include "attention.h"
+#include "launchers.h"
 
 enum { CAUSAL_PARAM, Q, K, V, O, LSE };
 enum { BATCH, Q_LEN, K_LEN, HEADS, KV_HEADS, HEAD_DIM, CAUSAL };
 
-// The launchers in the .cu files.
-typedef cudaError_t launcher(const struct attention *attention, cudaStream_t stream);
-launcher attention_basic, attention_swizzled, attention_two_stage, attention_ldmatrix_x4,
-    attention_large_tile, attention_less_softmax, attention_one_barrier;
-
-static cudaError_t launch(const struct step *step, const struct run *run, cudaStream_t stream)
+static struct attention attention(const struct run *run)
 {
-    const struct attention attention = {
+    return (struct attention){
+        .dtype = run->type,
         .Q = run->data[Q],
         .K = run->data[K],
         .V = run->data[V],
@@ -26,41 +22,25 @@ static cudaError_t launch(const struct step *step, const struct run *run, cudaSt
         .kv_heads = (int)run->dim[KV_HEADS],
         .head_dim = (int)run->dim[HEAD_DIM],
         .causal = run->param[CAUSAL_PARAM] != 0,
-        .f16 = run->f16,
-    };
-    return ((launcher *)step->kernel)(&attention, stream);
-}
-
-static struct sdpa sdpa(const struct run *run)
-{
-    return (struct sdpa){
-        .Q = run->data[Q],
-        .K = run->data[K],
-        .V = run->data[V],
-        .O = run->data[O],
-        .LSE = run->data[LSE],
-        .batch = run->dim[BATCH],
-        .q_len = run->dim[Q_LEN],
-        .k_len = run->dim[K_LEN],
-        .heads = run->dim[HEADS],
-        .head_dim = run->dim[HEAD_DIM],
-        .causal = run->param[CAUSAL_PARAM] != 0,
-        .dtype = run->f16 ? F16 : BF16,
     };
 }
 
-static cudaError_t launch_sdpa(const struct step *step, const struct run *run, cudaStream_t stream)
+static cudaError_t launch(any_launcher *launcher, const struct run *run, cudaStream_t stream)
 {
-    (void)step;
-    const struct sdpa attention = sdpa(run);
-    return run->dim[HEADS] == run->dim[KV_HEADS] ? sdpa_flash(&attention, stream) : cudaErrorNotSupported;
+    const struct attention a = attention(run);
+    return ((attention_launcher *)launcher)(&a, stream);
 }
 
-static cudaError_t fetch_sdpa(const struct step *step, const struct run *run, cudaStream_t stream)
+static cudaError_t launch_sdpa(const struct run *run, cudaStream_t stream)
 {
-    (void)step;
-    const struct sdpa attention = sdpa(run);
-    return sdpa_fetch(&attention, stream);
+    const struct attention a = attention(run);
+    return sdpa_flash(&a, stream);
+}
+
+static cudaError_t fetch_sdpa(const struct run *run, cudaStream_t stream)
+{
+    const struct attention a = attention(run);
+    return sdpa_fetch(&a, stream);
 }
 
 static const char *check_shape(const int64_t *dim)
@@ -74,35 +54,37 @@ static const char *check_shape(const int64_t *dim)
     return NULL;
 }
 
-static const struct chapter chapter = {
-    .name = "12_flash_attention",
+static const struct step steps[] = {
+    STEP(attention_launcher, basic, "a block's queries against every key, tile by tile"),
+    STEP(attention_launcher, swizzled, "tiles swizzled: no bank conflicts"),
+    STEP(attention_launcher, two_stage, "V arrives under Q Kᵀ, the next K under P V"),
+    STEP(attention_launcher, wide_loads, "ldmatrix.x4: two fragments of B a load"),
+    STEP(attention_launcher, large_tile, "a block of 128 queries; masks only at edges"),
+    STEP(attention_launcher, less_softmax, "fewer instructions between the products"),
+    STEP(attention_launcher, one_barrier, "one barrier a tile"),
+    {0},
+};
+
+static const struct operation operations[] = {{
     .title = "O = softmax(Q Kᵀ / sqrt(d)) V and LSE, causal (bottom right) or not, g of h heads have K and V",
+    .types = {BF16, F16},
     .dims = {"b", "q", "k", "h", "g", "d", "causal"},
     .tensors =
         {
             [CAUSAL_PARAM] = {"causal", I32, PARAM, ""},
-            [Q] = {"Q", BF16, IN, "b,q,h,d"},
-            [K] = {"K", BF16, IN, "b,k,g,d"},
-            [V] = {"V", BF16, IN, "b,k,g,d"},
-            [O] = {"O", BF16, OUT, "b,q,h,d"},
+            [Q] = {"Q", RUN_TYPE, IN, "b,q,h,d"},
+            [K] = {"K", RUN_TYPE, IN, "b,k,g,d"},
+            [V] = {"V", RUN_TYPE, IN, "b,k,g,d"},
+            [O] = {"O", RUN_TYPE, OUT, "b,q,h,d"},
             [LSE] = {"LSE", F32, OUT, "b,h,q"},
         },
-    .steps =
-        {
-            {"basic", launch, (void (*)(void))attention_basic},
-            {"swizzled", launch, (void (*)(void))attention_swizzled},
-            {"two_stage", launch, (void (*)(void))attention_two_stage},
-            {"ldmatrix_x4", launch, (void (*)(void))attention_ldmatrix_x4},
-            {"large_tile", launch, (void (*)(void))attention_large_tile},
-            {"less_softmax", launch, (void (*)(void))attention_less_softmax},
-            {"one_barrier", launch, (void (*)(void))attention_one_barrier},
-        },
+    .steps = steps,
+    .launch = launch,
+    .baseline = {.name = "SDPA FLASH", .launch = launch_sdpa, .fetch = fetch_sdpa},
     .check_shape = check_shape,
     .flops = "4*b*h*q*k*d/(1+causal)",
     .limit = LIMIT_BF16_TENSOR,
-    .f16_too = true,
     .bench_difference = 0.02,
-    .baseline = {.name = "SDPA FLASH", .launch = launch_sdpa, .fetch = fetch_sdpa},
     .bench = {"b=32,q=512,k=512,h=16,g=16,d=128,causal=0",  "b=16,q=1024,k=1024,h=16,g=16,d=128,causal=0",
               "b=8,q=2048,k=2048,h=16,g=16,d=128,causal=0", "b=4,q=4096,k=4096,h=16,g=16,d=128,causal=0",
               "b=2,q=8192,k=8192,h=16,g=16,d=128,causal=0", "b=1,q=16384,k=16384,h=16,g=16,d=128,causal=0",
@@ -115,9 +97,6 @@ static const struct chapter chapter = {
               "b=32,q=512,k=512,h=32,g=32,d=64,causal=1",   "b=16,q=1024,k=1024,h=32,g=32,d=64,causal=1",
               "b=8,q=2048,k=2048,h=32,g=32,d=64,causal=1",  "b=4,q=4096,k=4096,h=32,g=32,d=64,causal=1",
               "b=2,q=8192,k=8192,h=32,g=32,d=64,causal=1",  "b=1,q=16384,k=16384,h=32,g=32,d=64,causal=1"},
-};
+}};
 
-int main(int argc, char **argv)
-{
-    return chapter_main(&chapter, argc, argv);
-}
+CHAPTER(operations)

@@ -15,6 +15,7 @@
 #include <cfloat>
 
 #include "attention.cuh"
+#include "launchers.h"
 
 constexpr int BLOCK_Q = 64;  // queries of a block
 constexpr int BLOCK_KV = 64; // keys in shared memory at a time
@@ -186,7 +187,7 @@ static __device__ void store_rows(T *O_gmem, float *LSE, const float (&O)[WARP_Q
 }
 
 template <typename T, int D>
-__global__ void __launch_bounds__(NUM_THREADS, 2) attention_two_stage_kernel(const attention a)
+__global__ void __launch_bounds__(NUM_THREADS, 2) two_stage_kernel(const attention a)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage<T, D> &smem = *reinterpret_cast<SharedStorage<T, D> *>(smem_bytes);
@@ -275,17 +276,17 @@ static cudaError_t launch(const attention &a, cudaStream_t stream)
 {
     const int smem_size = sizeof(SharedStorage<T, D>);
     const dim3 grid((a.q_len - 1) / BLOCK_Q + 1, a.heads, a.batch);
-    const cudaError_t error = cudaFuncSetAttribute(attention_two_stage_kernel<T, D>,
-                                                   cudaFuncAttributeMaxDynamicSharedMemorySize, smem_size);
+    const cudaError_t error =
+        cudaFuncSetAttribute(two_stage_kernel<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_size);
     if (error != cudaSuccess) return error;
-    attention_two_stage_kernel<T, D><<<grid, NUM_THREADS, smem_size, stream>>>(a);
+    two_stage_kernel<T, D><<<grid, NUM_THREADS, smem_size, stream>>>(a);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t attention_two_stage(const struct attention *a, cudaStream_t stream)
+extern "C" cudaError_t two_stage(const struct attention *a, cudaStream_t stream)
 {
     if (!attention_valid(*a)) return cudaErrorInvalidValue;
     if (a->head_dim == 64)
-        return a->f16 ? launch<__half, 64>(*a, stream) : launch<__nv_bfloat16, 64>(*a, stream);
-    return a->f16 ? launch<__half, 128>(*a, stream) : launch<__nv_bfloat16, 128>(*a, stream);
+        return a->dtype == F16 ? launch<__half, 64>(*a, stream) : launch<__nv_bfloat16, 64>(*a, stream);
+    return a->dtype == F16 ? launch<__half, 128>(*a, stream) : launch<__nv_bfloat16, 128>(*a, stream);
 }

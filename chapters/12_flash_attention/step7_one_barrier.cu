@@ -18,6 +18,7 @@
 #include <climits>
 
 #include "attention.cuh"
+#include "launchers.h"
 
 constexpr int BLOCK_Q = 128; // queries of a block
 constexpr int BLOCK_KV = 64; // keys in shared memory at a time
@@ -227,8 +228,7 @@ static __device__ void store_rows(T *O_gmem, float *LSE, const float (&O)[WARP_Q
 }
 
 template <typename T, int D>
-__global__ void __launch_bounds__(NUM_THREADS, 2)
-    attention_one_barrier_kernel(const attention a, int heads_in_group)
+__global__ void __launch_bounds__(NUM_THREADS, 2) one_barrier_kernel(const attention a, int heads_in_group)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage<T, D> &smem = *reinterpret_cast<SharedStorage<T, D> *>(smem_bytes);
@@ -326,17 +326,17 @@ static cudaError_t launch(const attention &a, cudaStream_t stream)
     const int64_t fitting = L2_BYTES / head_bytes;
     const int heads_in_group = (int)(fitting < 1 ? 1 : fitting < heads ? fitting : heads);
     if (blocks > INT_MAX) return cudaErrorInvalidValue;
-    const cudaError_t error = cudaFuncSetAttribute(attention_one_barrier_kernel<T, D>,
+    const cudaError_t error = cudaFuncSetAttribute(one_barrier_kernel<T, D>,
                                                    cudaFuncAttributeMaxDynamicSharedMemorySize, smem_size);
     if (error != cudaSuccess) return error;
-    attention_one_barrier_kernel<T, D><<<(int)blocks, NUM_THREADS, smem_size, stream>>>(a, heads_in_group);
+    one_barrier_kernel<T, D><<<(int)blocks, NUM_THREADS, smem_size, stream>>>(a, heads_in_group);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t attention_one_barrier(const struct attention *a, cudaStream_t stream)
+extern "C" cudaError_t one_barrier(const struct attention *a, cudaStream_t stream)
 {
     if (!attention_valid(*a)) return cudaErrorInvalidValue;
     if (a->head_dim == 64)
-        return a->f16 ? launch<__half, 64>(*a, stream) : launch<__nv_bfloat16, 64>(*a, stream);
-    return a->f16 ? launch<__half, 128>(*a, stream) : launch<__nv_bfloat16, 128>(*a, stream);
+        return a->dtype == F16 ? launch<__half, 64>(*a, stream) : launch<__nv_bfloat16, 64>(*a, stream);
+    return a->dtype == F16 ? launch<__half, 128>(*a, stream) : launch<__nv_bfloat16, 128>(*a, stream);
 }

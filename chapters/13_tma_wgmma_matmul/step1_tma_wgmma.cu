@@ -15,6 +15,7 @@
 #include "../../common/device/tensor_map.h"
 #include "../../common/device/tma.cuh"
 #include "../../common/device/wgmma.cuh"
+#include "launchers.h"
 
 constexpr int BLOCK_M = 128; // rows of C a block owns
 constexpr int BLOCK_N = 128; // columns of C a block owns
@@ -84,11 +85,11 @@ static __device__ void store_tile(TC *C, const T *bias, const float (&acc)[BLOCK
 
 template <typename T, typename TC>
 __global__ void __launch_bounds__(NUM_THREADS)
-    hopper_tma_wgmma_kernel(const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M, BLOCK_K)
-                            const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N, BLOCK_K)
-                            const T *bias,                             // (N) or NULL
-                            TC *C,                                     // (M, N)
-                            int M, int N, int K)
+    tma_wgmma_kernel(const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M, BLOCK_K)
+                     const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N, BLOCK_K)
+                     const T *bias,                             // (N) or NULL
+                     TC *C,                                     // (M, N)
+                     int M, int N, int K)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage<T> &smem = *reinterpret_cast<SharedStorage<T> *>(smem_bytes);
@@ -133,7 +134,7 @@ static cudaError_t launch(const T *A, const T *B, const T *bias, TC *C, int M, i
 {
     CUtensorMap A_map, B_map;
     constexpr int smem_bytes = sizeof(SharedStorage<T>);
-    const auto kernel = hopper_tma_wgmma_kernel<T, TC>;
+    const auto kernel = tma_wgmma_kernel<T, TC>;
     cudaError_t error = tensor_map_matrix(&A_map, tensor_map_type<T>(), A, M, K, BLOCK_M, BLOCK_K);
     if (error == cudaSuccess)
         error = tensor_map_matrix(&B_map, tensor_map_type<T>(), B, N, K, BLOCK_N, BLOCK_K);
@@ -147,11 +148,11 @@ static cudaError_t launch(const T *A, const T *B, const T *bias, TC *C, int M, i
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t hopper_tma_wgmma(const void *A, const void *B, const void *bias, void *C, int M, int N,
-                                        int K, bool f16, bool f32_out, cudaStream_t stream)
+extern "C" cudaError_t tma_wgmma(enum dtype dtype, enum dtype C_dtype, const void *A, const void *B,
+                                 const void *bias, void *C, int M, int N, int K, cudaStream_t stream)
 {
     if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0 || K % 8 != 0) return cudaErrorInvalidValue;
-    return with_matmul_types(f16, f32_out, [&](auto t, auto tc) {
+    return with_matmul_types(dtype, C_dtype, [&](auto t, auto tc) {
         using T = decltype(t);
         using TC = decltype(tc);
         return launch((const T *)A, (const T *)B, (const T *)bias, (TC *)C, M, N, K, stream);

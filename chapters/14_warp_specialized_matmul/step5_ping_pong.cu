@@ -20,6 +20,7 @@
 #include "../../common/device/tensor_map.h"
 #include "../../common/device/tma.cuh"
 #include "../../common/device/wgmma.cuh"
+#include "launchers.h"
 
 constexpr int BLOCK_M = 128; // rows of C a block owns
 constexpr int BLOCK_N = 128; // columns of C a block owns
@@ -228,14 +229,14 @@ static __device__ void consume(float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2], Share
 }
 
 template <typename T, typename TC>
-__global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) hopper_ping_pong_kernel(
-    const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M, BLOCK_K)
-    const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N / CLUSTER, BLOCK_K)
-    const __grid_constant__ CUtensorMap C_map, // (M, N), boxes (16, 128 bytes)
-    const T *bias,                             // (N) or NULL
-    bool tma_store,                            // C's rows are multiples of 16 bytes
-    TC *C,                                     // (M, N)
-    int M, int N, int K)
+__global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1)
+    ping_pong_kernel(const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M, BLOCK_K)
+                     const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N / CLUSTER, BLOCK_K)
+                     const __grid_constant__ CUtensorMap C_map, // (M, N), boxes (16, 128 bytes)
+                     const T *bias,                             // (N) or NULL
+                     bool tma_store,                            // C's rows are multiples of 16 bytes
+                     TC *C,                                     // (M, N)
+                     int M, int N, int K)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage<T> &smem = *reinterpret_cast<SharedStorage<T> *>(smem_bytes);
@@ -295,7 +296,7 @@ static cudaError_t launch(const T *A, const T *B, const T *bias, TC *C, int M, i
     CUtensorMap A_map, B_map, C_map = {};
     const bool tma_store = (size_t)N * sizeof(TC) % 16 == 0 && (uintptr_t)C % 16 == 0;
     constexpr int smem_bytes = sizeof(SharedStorage<T>);
-    const auto kernel = hopper_ping_pong_kernel<T, TC>;
+    const auto kernel = ping_pong_kernel<T, TC>;
     cudaError_t error = tensor_map_matrix(&A_map, tensor_map_type<T>(), A, M, K, BLOCK_M, BLOCK_K);
     if (error == cudaSuccess)
         error = tensor_map_matrix(&B_map, tensor_map_type<T>(), B, N, K, BLOCK_N / CLUSTER, BLOCK_K);
@@ -318,11 +319,11 @@ static cudaError_t launch(const T *A, const T *B, const T *bias, TC *C, int M, i
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t hopper_ping_pong(const void *A, const void *B, const void *bias, void *C, int M, int N,
-                                        int K, bool f16, bool f32_out, cudaStream_t stream)
+extern "C" cudaError_t ping_pong(enum dtype dtype, enum dtype C_dtype, const void *A, const void *B,
+                                 const void *bias, void *C, int M, int N, int K, cudaStream_t stream)
 {
     if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0 || K % 8 != 0) return cudaErrorInvalidValue;
-    return with_matmul_types(f16, f32_out, [&](auto t, auto tc) {
+    return with_matmul_types(dtype, C_dtype, [&](auto t, auto tc) {
         using T = decltype(t);
         using TC = decltype(tc);
         return launch((const T *)A, (const T *)B, (const T *)bias, (TC *)C, M, N, K, stream);

@@ -25,6 +25,7 @@
 #include "../../common/device/tma.cuh"
 #include "../../common/device/wgmma.cuh"
 #include "stream_k.cuh"
+#include "launchers.h"
 
 constexpr int BLOCK_M = 128; // rows of C a block owns
 constexpr int BLOCK_K = 64;  // columns of A and B in shared memory at a time: 128 bytes, the swizzle's width
@@ -322,14 +323,14 @@ static __device__ void consume(SharedStorage<T, BLOCK_N> &smem, const CUtensorMa
 }
 
 template <typename T, typename TC, int BLOCK_N>
-__global__ void __launch_bounds__(NUM_THREADS, 1) hopper_stream_k_kernel(
-    const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M, BLOCK_K)
-    const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N / CLUSTER, BLOCK_K)
-    const __grid_constant__ CUtensorMap C_map, // (M, N), boxes (16, 128 bytes)
-    const T *bias,                             // (N) or NULL
-    bool tma_store,                            // C's rows are multiples of 16 bytes
-    TC *C,                                     // (M, N)
-    int M, int N, const __grid_constant__ Schedule schedule)
+__global__ void __launch_bounds__(NUM_THREADS, 1)
+    stream_k_kernel(const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M, BLOCK_K)
+                    const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N / CLUSTER, BLOCK_K)
+                    const __grid_constant__ CUtensorMap C_map, // (M, N), boxes (16, 128 bytes)
+                    const T *bias,                             // (N) or NULL
+                    bool tma_store,                            // C's rows are multiples of 16 bytes
+                    TC *C,                                     // (M, N)
+                    int M, int N, const __grid_constant__ Schedule schedule)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage<T, BLOCK_N> &smem = *reinterpret_cast<SharedStorage<T, BLOCK_N> *>(smem_bytes);
@@ -368,7 +369,7 @@ static cudaError_t launch(const Schedule &schedule, const T *A, const T *B, cons
     CUtensorMap A_map, B_map, C_map = {};
     const bool tma_store = (size_t)N * sizeof(TC) % 16 == 0 && (uintptr_t)C % 16 == 0;
     constexpr int smem_bytes = sizeof(SharedStorage<T, BLOCK_N>);
-    const auto kernel = hopper_stream_k_kernel<T, TC, BLOCK_N>;
+    const auto kernel = stream_k_kernel<T, TC, BLOCK_N>;
     cudaError_t error = tensor_map_matrix(&A_map, tensor_map_type<T>(), A, M, K, BLOCK_M, BLOCK_K);
     if (error == cudaSuccess)
         error = tensor_map_matrix(&B_map, tensor_map_type<T>(), B, N, K, BLOCK_N / CLUSTER, BLOCK_K);
@@ -400,7 +401,7 @@ template <typename T, typename TC>
 static cudaError_t ask_clusters(int *clusters)
 {
     constexpr int smem_bytes = sizeof(SharedStorage<T, NARROW>);
-    const auto kernel = hopper_stream_k_kernel<T, TC, NARROW>;
+    const auto kernel = stream_k_kernel<T, TC, NARROW>;
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
@@ -423,11 +424,11 @@ static bool wide_is_less(const Schedule &narrow, const Schedule &wide, int K)
     return wide.busiest * WIDE * (in_lines ? 1.03 : 1.0) < narrow.busiest * NARROW * (in_lines ? 1.0 : 1.15);
 }
 
-extern "C" cudaError_t hopper_stream_k(const void *A, const void *B, const void *bias, void *C, int M, int N,
-                                       int K, bool f16, bool f32_out, cudaStream_t stream)
+extern "C" cudaError_t stream_k(enum dtype dtype, enum dtype C_dtype, const void *A, const void *B,
+                                const void *bias, void *C, int M, int N, int K, cudaStream_t stream)
 {
     if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0 || K % 8 != 0) return cudaErrorInvalidValue;
-    return with_matmul_types(f16, f32_out, [&](auto t, auto tc) {
+    return with_matmul_types(dtype, C_dtype, [&](auto t, auto tc) {
         using T = decltype(t);
         using TC = decltype(tc);
         static int clusters; // that fit the GPU, asked for once

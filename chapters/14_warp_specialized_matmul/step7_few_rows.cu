@@ -19,6 +19,7 @@
 #include "../../common/device/tensor_map.h"
 #include "../../common/device/tma.cuh"
 #include "../../common/device/wgmma.cuh"
+#include "launchers.h"
 
 constexpr int BLOCK_M = 64; // rows of C a block owns at most: those of a wgmma
 constexpr int BLOCK_K = 64; // columns of A and B in shared memory at a time: 128 bytes, the swizzle's width
@@ -285,13 +286,13 @@ static __device__ void consume(Barriers &bar, const Stage<T, BLOCK_N> *stages, f
 }
 
 template <typename T, typename TC, int BLOCK_N>
-__global__ void __launch_bounds__(NUM_THREADS, 1) hopper_few_rows_kernel(
-    const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (block_rows, BLOCK_K)
-    const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N / halves, BLOCK_K)
-    const T *bias,                             // (N) or NULL
-    TC *C,                                     // (M, N)
-    bool vector_store,                         // C's rows are multiples of 16 bytes
-    int M, int N, int K, Plan plan)
+__global__ void __launch_bounds__(NUM_THREADS, 1)
+    few_rows_kernel(const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (block_rows, BLOCK_K)
+                    const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N / halves, BLOCK_K)
+                    const T *bias,                             // (N) or NULL
+                    TC *C,                                     // (M, N)
+                    bool vector_store,                         // C's rows are multiples of 16 bytes
+                    int M, int N, int K, Plan plan)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     Barriers &bar = *reinterpret_cast<Barriers *>(smem_bytes);
@@ -331,7 +332,7 @@ template <typename T, typename TC>
 static cudaError_t ask_clusters(int (&fitting)[MAX_CLUSTER + 1])
 {
     if (fitting[1] != 0) return cudaSuccess;
-    const auto kernel = hopper_few_rows_kernel<T, TC, 128>; // Each of them fills a multiprocessor.
+    const auto kernel = few_rows_kernel<T, TC, 128>; // Each of them fills a multiprocessor.
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
     for (int blocks = MAX_CLUSTER; blocks >= 1 && error == cudaSuccess; blocks /= 2) {
         cudaLaunchAttribute cluster = {};
@@ -383,7 +384,7 @@ static cudaError_t launch(const Plan &plan, const T *A, const T *B, const T *bia
 {
     CUtensorMap A_map, B_map;
     const bool vector_store = (size_t)N * sizeof(TC) % 16 == 0 && (uintptr_t)C % 16 == 0;
-    const auto kernel = hopper_few_rows_kernel<T, TC, BLOCK_N>;
+    const auto kernel = few_rows_kernel<T, TC, BLOCK_N>;
     cudaError_t error = tensor_map_matrix(&A_map, tensor_map_type<T>(), A, M, K, plan.block_rows, BLOCK_K);
     if (error == cudaSuccess)
         error = tensor_map_matrix(&B_map, tensor_map_type<T>(), B, N, K, BLOCK_N / plan.halves, BLOCK_K);
@@ -407,15 +408,12 @@ static cudaError_t launch(const Plan &plan, const T *A, const T *B, const T *bia
     return cudaLaunchKernelEx(&config, kernel, A_map, B_map, bias, C, vector_store, M, N, K, plan);
 }
 
-extern "C" cudaError_t hopper_stream_k(const void *A, const void *B, const void *bias, void *C, int M, int N,
-                                       int K, bool f16, bool f32_out, cudaStream_t stream);
-
-extern "C" cudaError_t hopper_few_rows(const void *A, const void *B, const void *bias, void *C, int M, int N,
-                                       int K, bool f16, bool f32_out, cudaStream_t stream)
+extern "C" cudaError_t few_rows(enum dtype dtype, enum dtype C_dtype, const void *A, const void *B,
+                                const void *bias, void *C, int M, int N, int K, cudaStream_t stream)
 {
-    if (M > 2 * BLOCK_M) return hopper_stream_k(A, B, bias, C, M, N, K, f16, f32_out, stream);
+    if (M > 2 * BLOCK_M) return stream_k(dtype, C_dtype, A, B, bias, C, M, N, K, stream);
     if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0 || K % 8 != 0) return cudaErrorInvalidValue;
-    return with_matmul_types(f16, f32_out, [&](auto t, auto tc) {
+    return with_matmul_types(dtype, C_dtype, [&](auto t, auto tc) {
         using T = decltype(t);
         using TC = decltype(tc);
         static int fitting[MAX_CLUSTER + 1]; // clusters of so many blocks

@@ -7,6 +7,8 @@
 
 #include <type_traits>
 
+#include "dtype.h"
+
 // Two neighbours of C, rounded to its type; dst is a multiple of their size.
 __device__ inline void store_pair(float *dst, float x, float y)
 {
@@ -42,8 +44,8 @@ constexpr CUtensorMapDataType tensor_map_type()
 
 // Calls launch(T(), TC()) for the types of this run.
 template <typename LAUNCH>
-cudaError_t with_matmul_types(bool f16, bool f32_out, LAUNCH launch)
+cudaError_t with_matmul_types(enum dtype dtype, enum dtype C_dtype, LAUNCH launch)
 {
-    if (f16) return f32_out ? launch(__half(), float()) : launch(__half(), __half());
-    return f32_out ? launch(__nv_bfloat16(), float()) : launch(__nv_bfloat16(), __nv_bfloat16());
+    if (dtype == F16) return C_dtype == F32 ? launch(__half(), float()) : launch(__half(), __half());
+    return C_dtype == F32 ? launch(__nv_bfloat16(), float()) : launch(__nv_bfloat16(), __nv_bfloat16());
 }

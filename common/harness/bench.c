@@ -19,7 +19,8 @@ static const double SLICE_MS = 4, BUDGET_MS = 1000;
 static const double HOST_MS = 0.1;
 
 struct contender {
-    const struct step *step;
+    const struct operation *op;
+    int step;     // 0: the baseline
     int launches; // in one slice
     int next_set;
     cudaGraphExec_t graph; // those launches; NULL: the host makes them one by one
@@ -46,11 +47,11 @@ static int attribute(enum cudaDeviceAttr which)
 
 // The chapter's limit on this GPU in its metric's unit; 0 when it is not known. An unknown GPU's fp32 and memory
 // limits come from its SMs, bus and clocks (FP32 lanes an SM: CUDA C++ Programming Guide, compute capabilities).
-static double limit_value(const struct chapter *chapter, const struct device *device)
+static double limit_value(const struct operation *op, const struct device *device)
 {
     for (size_t i = 0; i < sizeof PEAKS / sizeof *PEAKS; i++) {
         if (!strstr(device->name, PEAKS[i].gpu)) continue;
-        switch (chapter->limit) {
+        switch (op->limit) {
         case LIMIT_NONE: return 0;
         case LIMIT_FP32: return PEAKS[i].fp32;
         case LIMIT_BF16_TENSOR: return PEAKS[i].bf16;
@@ -59,9 +60,9 @@ static double limit_value(const struct chapter *chapter, const struct device *de
         }
     }
     int cc = device->major * 10 + device->minor, lanes = cc == 75 || cc == 80 ? 64 : 128;
-    if (chapter->limit == LIMIT_FP32)
+    if (op->limit == LIMIT_FP32)
         return 2.0 * lanes * device->sms * attribute(cudaDevAttrClockRate) * 1e3 / 1e12;
-    if (chapter->limit == LIMIT_MEMORY)
+    if (op->limit == LIMIT_MEMORY)
         return 2.0 * attribute(cudaDevAttrMemoryClockRate) * 1e3 *
                attribute(cudaDevAttrGlobalMemoryBusWidth) / 8 / 1e9;
     return 0;
@@ -77,22 +78,32 @@ static const char *limit_name(enum limit limit)
     return NAMES[limit];
 }
 
-static int64_t evaluate(const struct chapter *chapter, const char *expression, const int64_t *dim)
+// An expression over the dimensions and `size`, the bytes of an element of the run's type.
+static int64_t evaluate(const struct operation *op, const char *expression, enum dtype type,
+                        const int64_t *dim)
 {
+    const char *names[SHAPE_MAX_DIMS + 1] = {0};
+    int64_t values[SHAPE_MAX_DIMS + 1], value;
     struct error error;
-    int64_t value;
-    if (!shape_evaluate(expression, chapter->dims, dim, &value, &error))
-        die_input("%s: %s", chapter->name, error.text);
+    int count = 0;
+    for (; count < SHAPE_MAX_DIMS - 1 && op->dims[count]; count++) {
+        names[count] = op->dims[count];
+        values[count] = dim[count];
+    }
+    names[count] = "size";
+    values[count] = (int64_t)dtype_bytes(type);
+    if (!shape_evaluate(expression, names, values, &value, &error))
+        die_input("'%s': %s", expression, error.text);
     return value;
 }
 
 // What tensor t of the run is, without its data.
-static struct npy describe(const struct chapter *chapter, const struct run *run, int t)
+static struct npy describe(const struct operation *op, const struct run *run, int t)
 {
     struct error error;
-    struct npy array = {.dtype = chapter_tensor_dtype(chapter, t, run->f16), .count = 1};
-    array.rank = chapter_tensor_shape(chapter, t, run->dim, array.shape, &error);
-    if (array.rank < 0) die_input("%s: %s", chapter->name, error.text);
+    struct npy array = {.dtype = run->dtype[t], .count = 1};
+    array.rank = operation_shape(op, t, run->dim, array.shape, &error);
+    if (array.rank < 0) die_input("%s: %s", op->tensors[t].name, error.text);
     for (int i = 0; i < array.rank; i++) array.count *= array.shape[i];
     return array;
 }
@@ -103,9 +114,9 @@ static size_t array_bytes(const struct npy *array)
 }
 
 // A copy of tensor t of the run, in device memory.
-static void *device_copy(const struct chapter *chapter, const struct run *run, int t)
+static void *copy_of(const struct operation *op, const struct run *run, int t)
 {
-    struct npy array = describe(chapter, run, t);
+    struct npy array = describe(op, run, t);
     void *copy;
     CUDA_CHECK(cudaMalloc(&copy, array_bytes(&array)));
     CUDA_CHECK(cudaMemcpy(copy, run->data[t], array_bytes(&array), cudaMemcpyDeviceToDevice));
@@ -115,20 +126,20 @@ static void *device_copy(const struct chapter *chapter, const struct run *run, i
 // Fills every input of the run with standard normal numbers (Box-Muller on a 48-bit generator, fixed seed), integers
 // with what `below` of their tensor says. A pool of a few million is repeated over larger tensors, with a period that
 // no power of two divides.
-static void fill_inputs(const struct chapter *chapter, const struct run *run)
+static void fill_inputs(const struct operation *op, const struct run *run)
 {
     enum { POOL = 4194301 };
     static double pool[POOL], values[POOL]; // of any type, so of 8 bytes
     unsigned short seed[3] = {1, 2, 3};
     for (int i = 0; i < POOL && pool[POOL - 1] == 0; i++)
         pool[i] = sqrt(-2 * log(1 - erand48(seed))) * cos(2 * M_PI * erand48(seed));
-    for (int t = 0, offset = 0; t < chapter_tensors(chapter); t++) {
-        enum role role = chapter->tensors[t].role;
+    for (int t = 0, offset = 0; t < operation_tensors(op); t++) {
+        enum role role = op->tensors[t].role;
         if (!run->data[t] || role == OUT) continue;
-        struct npy array = describe(chapter, run, t);
+        struct npy array = describe(op, run, t);
         int64_t unique = array.count < POOL ? array.count : POOL;
-        const char *below = chapter->tensors[t].below;
-        int64_t limit = below ? evaluate(chapter, below, run->dim) : 0;
+        const char *below = op->tensors[t].below;
+        int64_t limit = below ? evaluate(op, below, run->type, run->dim) : 0;
         size_t bytes = dtype_bytes(array.dtype), total = (size_t)array.count * bytes,
                period = (size_t)unique * bytes;
         char *data = run->data[t];
@@ -144,27 +155,44 @@ static void fill_inputs(const struct chapter *chapter, const struct run *run)
 }
 
 // A parameter is the dimension of its name, else 1.
-static void set_parameters(const struct chapter *chapter, struct run *run)
+static void set_parameters(const struct operation *op, struct run *run)
 {
-    for (int t = 0; t < chapter_tensors(chapter); t++) {
-        const char *name = chapter->tensors[t].name;
-        int d = shape_find(chapter->dims, name, strlen(name));
-        if (chapter->tensors[t].role == PARAM) run->param[t] = d >= 0 ? (double)run->dim[d] : 1;
+    for (int t = 0; t < operation_tensors(op); t++) {
+        const char *name = op->tensors[t].name;
+        int d = shape_find(op->dims, name, strlen(name));
+        if (op->tensors[t].role == PARAM) run->param[t] = d >= 0 ? (double)run->dim[d] : 1;
     }
 }
 
+cudaError_t device_copy(const struct run *run, cudaStream_t stream)
+{
+    return cudaMemcpyAsync(run->copy_to, run->copy_from, run->copy_bytes, cudaMemcpyDeviceToDevice, stream);
+}
+
+// What device_copy moves, where that is the baseline. The contents do not matter, but memory that nobody wrote yet might
+// be quicker to read.
+static void allocate_copy(const struct operation *op, struct run *run)
+{
+    if (op->baseline.launch != device_copy) return;
+    run->copy_bytes = (size_t)evaluate(op, op->bytes, run->type, run->dim) / 2;
+    CUDA_CHECK(cudaMalloc(&run->copy_to, run->copy_bytes));
+    CUDA_CHECK(cudaMalloc(&run->copy_from, run->copy_bytes));
+    CUDA_CHECK(cudaMemset(run->copy_from, 0x55, run->copy_bytes));
+}
+
 // Makes enough copies of the tensors that a launch finds none of them in the L2 from the launch before.
-static int make_sets(const struct chapter *chapter, const int64_t *dim, struct run *sets)
+static int make_sets(const struct operation *op, enum dtype type, const int64_t *dim, struct run *sets)
 {
     const bool without_optionals[CHAPTER_MAX_TENSORS] = {false};
     size_t free_bytes, total_bytes, before;
     CUDA_CHECK(cudaMemGetInfo(&before, &total_bytes));
     for (int i = 0; i < MAX_SETS; i++) {
-        memcpy(sets[i].dim, dim, sizeof sets[i].dim);
-        set_parameters(chapter, &sets[i]);
+        run_begin(op, type, dim, &sets[i]);
+        set_parameters(op, &sets[i]);
     }
-    run_allocate(chapter, &sets[0], without_optionals, 0);
-    fill_inputs(chapter, &sets[0]);
+    run_allocate(op, &sets[0], without_optionals, 0);
+    allocate_copy(op, &sets[0]);
+    fill_inputs(op, &sets[0]);
     CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
     size_t set_bytes = before > free_bytes ? before - free_bytes : 1,
            l2_bytes = (size_t)attribute(cudaDevAttrL2CacheSize);
@@ -172,10 +200,11 @@ static int make_sets(const struct chapter *chapter, const int64_t *dim, struct r
     int count = (int)(wanted < most ? wanted : most);
     if (count > MAX_SETS) count = MAX_SETS;
     for (int i = 1; i < count; i++) {
-        run_allocate(chapter, &sets[i], without_optionals, 0);
-        for (int t = 0; t < chapter_tensors(chapter); t++) {
-            if (!sets[0].data[t] || chapter->tensors[t].role == OUT) continue;
-            struct npy array = describe(chapter, &sets[0], t);
+        run_allocate(op, &sets[i], without_optionals, 0);
+        allocate_copy(op, &sets[i]);
+        for (int t = 0; t < operation_tensors(op); t++) {
+            if (!sets[0].data[t] || op->tensors[t].role == OUT) continue;
+            struct npy array = describe(op, &sets[0], t);
             CUDA_CHECK(
                 cudaMemcpy(sets[i].data[t], sets[0].data[t], array_bytes(&array), cudaMemcpyDeviceToDevice));
         }
@@ -202,29 +231,29 @@ static bool same_output(const char *name, const struct npy *array, const void *g
 
 // Runs the step once on set 0, from poisoned outputs and from what initial[] has for tensors that it changes; its
 // outputs must be those of reference[], or become it. All of them are in device memory.
-static bool check_contender(const struct chapter *chapter, const struct step *step, const struct run *run,
-                            cudaStream_t stream, void *const *initial, void **reference, struct error *error)
+static bool check_contender(const struct operation *op, int s, const struct run *run, cudaStream_t stream,
+                            void *const *initial, void **reference, struct error *error)
 {
     bool ok = true;
-    for (int t = 0; t < chapter_tensors(chapter); t++) {
-        struct npy array = describe(chapter, run, t);
+    for (int t = 0; t < operation_tensors(op); t++) {
+        struct npy array = describe(op, run, t);
         if (initial[t])
             CUDA_CHECK(cudaMemcpyAsync(run->data[t], initial[t], array_bytes(&array),
                                        cudaMemcpyDeviceToDevice, stream));
-        if (chapter->tensors[t].role == OUT)
+        if (op->tensors[t].role == OUT)
             CUDA_CHECK(cudaMemsetAsync(run->data[t], 0xff, array_bytes(&array), stream));
     }
-    CUDA_CHECK(step->launch(step, run, stream));
-    if (step->fetch) CUDA_CHECK(step->fetch(step, run, stream));
+    CUDA_CHECK(operation_launch(op, s, run, stream));
+    if (s == 0 && op->baseline.fetch) CUDA_CHECK(op->baseline.fetch(run, stream));
     CUDA_CHECK(cudaStreamSynchronize(stream));
-    for (int t = 0; t < chapter_tensors(chapter); t++) {
-        if (chapter->tensors[t].role != OUT && chapter->tensors[t].role != INOUT) continue;
-        struct npy array = describe(chapter, run, t);
+    for (int t = 0; t < operation_tensors(op); t++) {
+        if (op->tensors[t].role != OUT && op->tensors[t].role != INOUT) continue;
+        struct npy array = describe(op, run, t);
         if (!reference[t])
-            reference[t] = device_copy(chapter, run, t);
+            reference[t] = copy_of(op, run, t);
         else
-            ok = ok && same_output(chapter->tensors[t].name, &array, run->data[t], reference[t],
-                                   chapter->bench_difference, error);
+            ok = ok && same_output(op->tensors[t].name, &array, run->data[t], reference[t],
+                                   op->bench_difference, error);
     }
     return ok;
 }
@@ -233,7 +262,7 @@ static void launch(struct contender *contender, int launches, const struct run *
                    cudaStream_t stream)
 {
     for (int i = 0; i < launches; i++) {
-        CUDA_CHECK(contender->step->launch(contender->step, &sets[contender->next_set], stream));
+        CUDA_CHECK(operation_launch(contender->op, contender->step, &sets[contender->next_set], stream));
         contender->next_set = (contender->next_set + 1) % set_count;
     }
 }
@@ -285,7 +314,8 @@ static int time_contenders(struct contender *contenders, int count, const struct
         contenders[c].launches = once < SLICE_MS ? (int)(SLICE_MS / once) + 1 : 1;
         round_ms += once * contenders[c].launches;
         // A baseline with memory of its own to fetch from allocates it when launched, which a graph cannot record.
-        if (once < HOST_MS && !contenders[c].step->fetch) {
+        const bool allocates = contenders[c].step == 0 && contenders[c].op->baseline.fetch;
+        if (once < HOST_MS && !allocates) {
             make_graph(&contenders[c], sets, set_count, stream);
             time_slice(&contenders[c], contenders[c].launches, sets, set_count, stream, begin, end);
         }
@@ -332,10 +362,10 @@ static const char *driver_version(char *text, size_t size)
     return text;
 }
 
-static void add_record(const struct chapter *chapter, const struct device *device, const char *shape,
-                       const char *metric, const struct contender *step, const struct contender *baseline,
-                       int rounds, double work, double limit, double ratio, const char *command,
-                       struct results *results)
+static void add_record(const char *chapter, const struct operation *op, const struct device *device,
+                       enum dtype type, const char *shape, const char *metric, const struct contender *step,
+                       const struct contender *baseline, int rounds, double work, double limit, double ratio,
+                       const char *command, struct results *results)
 {
     char key[600], value[3000], gpu[300], quoted_command[1200], driver[40], date[40], text[100],
         fraction[40] = "null";
@@ -349,17 +379,16 @@ static void add_record(const struct chapter *chapter, const struct device *devic
     double median = quantile(step->ms, rounds, 0.5);
     if (limit) {
         snprintf(fraction, sizeof fraction, "%.4f", work / median / limit);
-        snprintf(limit_text, sizeof limit_text, "{\"name\": \"%s\", \"value\": %.1f}",
-                 limit_name(chapter->limit), limit);
+        snprintf(limit_text, sizeof limit_text, "{\"name\": \"%s\", \"value\": %.1f}", limit_name(op->limit),
+                 limit);
     }
     if (baseline)
         snprintf(baseline_text, sizeof baseline_text,
                  "\"baseline\": %s, \"baseline_value\": %.5g, \"ratio\": %.4f",
-                 results_quote(baseline->step->name, text, sizeof text),
+                 results_quote(op->baseline.name, text, sizeof text),
                  work / quantile(baseline->ms, rounds, 0.5), ratio);
-    snprintf(key, sizeof key,
-             "\"chapter\": \"%s\", \"step\": \"%s\", \"case\": \"%s\", \"dtype\": \"%s\", \"metric\": \"%s\"",
-             chapter->name, step->step->name, shape, dtype_name(chapter_dtype(chapter, false)), metric);
+    results_key(key, sizeof key, chapter, op->name, operation_step_name(op, step->step), shape,
+                dtype_name(type), metric);
     snprintf(
         value, sizeof value,
         "\"value\": %.5g, \"spread\": [%.5g, %.5g], %s, \"fraction_of_limit\": %s, \"limit\": %s, \"gpu\": %s, "
@@ -372,19 +401,19 @@ static void add_record(const struct chapter *chapter, const struct device *devic
 }
 
 // Prints the table; a line's spread is the distance of the quartiles as a share of the median.
-static void report(const struct chapter *chapter, const struct device *device,
-                   const struct contender *contenders, int count, int rounds, const int64_t *dim,
-                   const char *command, struct results *results)
+static void report(const char *chapter, const struct operation *op, const struct device *device,
+                   const struct contender *contenders, int count, int rounds, enum dtype type,
+                   const int64_t *dim, const char *command, struct results *results)
 {
     char shape[200];
-    const char *metric = chapter->flops ? "TFLOP/s" : "GB/s";
-    const struct contender *baseline = contenders[0].step == &chapter->baseline ? &contenders[0] : NULL;
+    const char *metric = op->flops ? "TFLOP/s" : "GB/s";
+    const struct contender *baseline = contenders[0].step == 0 ? &contenders[0] : NULL;
     // In the metric's unit when divided by milliseconds: 1 TFLOP/s is 1e9 FLOP/ms, 1 GB/s is 1e6 byte/ms.
-    double work = chapter->flops ? (double)evaluate(chapter, chapter->flops, dim) / 1e9
-                                 : (double)evaluate(chapter, chapter->bytes, dim) / 1e6;
-    double limit = limit_value(chapter, device);
-    shape_write(chapter->dims, dim, shape, sizeof shape);
-    printf("  %-20s %-24s %10s %8s %10s %10s %s\n", "step", "shape", "ms", "spread", metric,
+    double work = op->flops ? (double)evaluate(op, op->flops, type, dim) / 1e9
+                            : (double)evaluate(op, op->bytes, type, dim) / 1e6;
+    double limit = limit_value(op, device);
+    shape_write(op->dims, dim, shape, sizeof shape);
+    printf("  %-20s %-5s %-24s %10s %8s %10s %10s %s\n", "step", "type", "shape", "ms", "spread", metric,
            baseline ? "x baseline" : "", limit ? "of limit" : "");
     for (int c = 0; c < count; c++) {
         const struct contender *contender = &contenders[c];
@@ -395,55 +424,55 @@ static void report(const struct chapter *chapter, const struct device *device,
             for (int r = 0; r < rounds; r++) ratios[r] = baseline->ms[r] / contender->ms[r];
             ratio = quantile(ratios, rounds, 0.5);
         }
-        printf("  %-20s %-24s %10.4f %7.1f%% %10.2f", contender->step->name, shape, median, 100 * spread,
-               work / median);
+        printf("  %-20s %-5s %-24s %10.4f %7.1f%% %10.2f", operation_step_name(op, contender->step),
+               dtype_name(type), shape, median, 100 * spread, work / median);
         if (baseline) printf(" %10.3f", ratio);
         if (limit) printf(" %7.1f%%", 100 * work / median / limit);
         printf("\n");
         if (contender != baseline)
-            add_record(chapter, device, shape, metric, contender, baseline, rounds, work, limit, ratio,
-                       command, results);
+            add_record(chapter, op, device, type, shape, metric, contender, baseline, rounds, work, limit,
+                       ratio, command, results);
     }
     printf("  %d interleaved rounds of about %.0f ms each", rounds, SLICE_MS);
-    if (limit) printf("; limit: %s, %.1f %s", limit_name(chapter->limit), limit, metric);
+    if (limit) printf("; limit: %s, %.1f %s", limit_name(op->limit), limit, metric);
     printf("\n");
 }
 
 // Whether there is no baseline to time for this shape, or none on this machine.
-static bool baseline_absent(const struct step *baseline, const struct run *run, cudaStream_t stream)
+static bool baseline_absent(const struct baseline *baseline, const struct run *run, cudaStream_t stream)
 {
-    cudaError_t error = baseline->launch(baseline, run, stream);
+    cudaError_t error = baseline->launch(run, stream);
     if (error == cudaErrorNotSupported) printf("  %s: it does not have this shape\n", baseline->name);
     return error == cudaErrorNotSupported || error == cudaErrorSharedObjectInitFailed;
 }
 
-int bench_run(const struct chapter *chapter, const struct device *device, const bool *selected,
-              const int64_t *dim, const char *command, struct results *results)
+int bench_run(const char *chapter, const struct operation *op, const struct device *device,
+              const bool *selected, enum dtype type, const int64_t *dim, const char *command,
+              struct results *results)
 {
     static struct contender contenders[CONTENDERS];
     static struct run sets[MAX_SETS];
     void *initial[CHAPTER_MAX_TENSORS] = {0}, *reference[CHAPTER_MAX_TENSORS] = {0};
     struct error error;
-    int count = 0, wrong = 0, set_count = make_sets(chapter, dim, sets);
+    int count = 0, wrong = 0, set_count = make_sets(op, type, dim, sets);
     cudaStream_t stream;
     CUDA_CHECK(cudaStreamCreate(&stream));
-    for (int t = 0; t < chapter_tensors(chapter); t++)
-        if (chapter->tensors[t].role == INOUT) initial[t] = device_copy(chapter, &sets[0], t);
-    for (int s = 0; s <= chapter_steps(chapter); s++) {
-        const struct step *step = s ? &chapter->steps[s - 1] : &chapter->baseline;
-        if (!step->name || (s > 0 && !selected[s])) continue;
-        if (s == 0 && baseline_absent(step, &sets[0], stream)) continue;
-        if (step->only_moves ||
-            check_contender(chapter, step, &sets[0], stream, initial, reference, &error)) {
-            contenders[count++] = (struct contender){.step = step};
+    for (int t = 0; t < operation_tensors(op); t++)
+        if (op->tensors[t].role == INOUT) initial[t] = copy_of(op, &sets[0], t);
+    for (int s = 0; s <= operation_steps(op); s++) {
+        if (s > 0 ? !selected[s] : !op->baseline.name || baseline_absent(&op->baseline, &sets[0], stream))
+            continue;
+        if ((s == 0 && op->baseline.only_moves) ||
+            check_contender(op, s, &sets[0], stream, initial, reference, &error)) {
+            contenders[count++] = (struct contender){.op = op, .step = s};
             continue;
         }
-        printf("  %s: WRONG, so not timed: %s\n", step->name, error.text);
+        printf("  %s: WRONG, so not timed: %s\n", operation_step_name(op, s), error.text);
         wrong++;
     }
     if (count > 0) {
         int rounds = time_contenders(contenders, count, sets, set_count, stream);
-        report(chapter, device, contenders, count, rounds, dim, command, results);
+        report(chapter, op, device, contenders, count, rounds, type, dim, command, results);
     }
     for (int t = 0; t < CHAPTER_MAX_TENSORS; t++) {
         CUDA_CHECK(cudaFree(initial[t])); // NULL is ignored

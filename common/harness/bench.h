@@ -11,8 +11,10 @@ struct device {
     bool simulated; // the simulated GPU: never timed
 };
 
-// Times the steps with selected[s] (NULL: all of them), interleaved with the baseline, on the given dimensions;
-// prints a table and adds a record for each step to *results. A step whose output is not the baseline's is
-// reported and not timed. `command` is the command line that the records quote. Returns how many steps were wrong.
-int bench_run(const struct chapter *chapter, const struct device *device, const bool *selected,
-              const int64_t *dim, const char *command, struct results *results);
+// Times the steps with selected[s] (index 0 is the baseline, which always runs), interleaved with the baseline, in one type
+// on the given dimensions; prints a table and adds a record for each step to *results. A step whose output is not the
+// baseline's is reported and not timed. `command` is the command line that the records quote. Returns how many steps were
+// wrong.
+int bench_run(const char *chapter, const struct operation *op, const struct device *device,
+              const bool *selected, enum dtype type, const int64_t *dim, const char *command,
+              struct results *results);

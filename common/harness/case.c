@@ -64,7 +64,7 @@ static bool has_file(const struct tensor *tensor, enum dtype dtype, const char *
 }
 
 // Refuses a file that no tensor of the chapter explains: most likely a name typed wrongly.
-static bool check_names(const struct chapter *chapter, const char *dir, bool f16, struct error *error)
+static bool check_names(const struct operation *op, const char *dir, enum dtype type, struct error *error)
 {
     DIR *folder = opendir(dir);
     if (!folder) return error_set(error, "%s: cannot read: %s", dir, strerror(errno));
@@ -72,15 +72,15 @@ static bool check_names(const struct chapter *chapter, const char *dir, bool f16
     bool ok = true;
     while (ok && (entry = readdir(folder))) {
         bool known = !ends_with(entry->d_name, ".npy");
-        for (int t = 0; t < chapter_tensors(chapter) && !known; t++) {
-            const struct tensor *tensor = &chapter->tensors[t];
+        for (int t = 0; t < operation_tensors(op) && !known; t++) {
+            const struct tensor *tensor = &op->tensors[t];
             size_t length = strlen(tensor->name);
             known = strncmp(entry->d_name, tensor->name, length) == 0 &&
-                    has_file(tensor, chapter_tensor_dtype(chapter, t, f16), entry->d_name + length);
+                    has_file(tensor, operation_dtype(op, t, type), entry->d_name + length);
         }
         if (!known)
-            ok = error_set(error, "%s/%s: no tensor of %s has this file; --help lists them", dir,
-                           entry->d_name, chapter->name);
+            ok = error_set(error, "%s/%s: no tensor has this file in a case of %s; --help lists them", dir,
+                           entry->d_name, dtype_name(type));
     }
     closedir(folder);
     return ok;
@@ -92,11 +92,11 @@ static unsigned float_types(enum dtype dtype)
 }
 
 // Reads the input files, the expected outputs and the tolerances of tensor t.
-static bool load_tensor(const struct chapter *chapter, const char *dir, int t, struct golden *golden,
+static bool load_tensor(const struct operation *op, const char *dir, int t, struct golden *golden,
                         struct error *error)
 {
-    const struct tensor *tensor = &chapter->tensors[t];
-    enum dtype dtype = chapter_tensor_dtype(chapter, t, golden->f16);
+    const struct tensor *tensor = &op->tensors[t];
+    enum dtype dtype = operation_dtype(op, t, golden->type);
     const char *suffix = dtype_suffix(dtype);
     unsigned own = 1u << dtype;
     char path[PATH_MAX], base[64];
@@ -136,22 +136,21 @@ static bool load_tensor(const struct chapter *chapter, const char *dir, int t, s
 }
 
 // A dimension that is a bare name takes its size from the first array that has it.
-static bool bind_dims(const struct chapter *chapter, const char *dir, struct golden *golden,
-                      struct error *error)
+static bool bind_dims(const struct operation *op, const char *dir, struct golden *golden, struct error *error)
 {
-    for (int t = 0; t < chapter_tensors(chapter); t++) {
-        const struct tensor *tensor = &chapter->tensors[t];
+    for (int t = 0; t < operation_tensors(op); t++) {
+        const struct tensor *tensor = &op->tensors[t];
         const struct npy *array = tensor->role == OUT ? &golden->expected[t] : &golden->input[t];
         if (!array->data) continue;
         if (tensor->role == PARAM && array->rank == 0) {
-            int d = shape_find(chapter->dims, tensor->name, strlen(tensor->name));
+            int d = shape_find(op->dims, tensor->name, strlen(tensor->name));
             if (d >= 0) golden->dim[d] = (int64_t)dtype_get(array->dtype, array->data, 0);
             continue;
         }
         const char *p = tensor->shape;
         for (int i = 0; i < array->rank && *p; i++) {
             size_t length = strcspn(p, ",");
-            int d = shape_find(chapter->dims, p, length);
+            int d = shape_find(op->dims, p, length);
             if (array->shape[i] > INT_MAX)
                 return error_set(error, "%s: dimension %d of %s is %lld, expected at most %d", dir, i,
                                  tensor->name, (long long)array->shape[i], INT_MAX);
@@ -163,13 +162,13 @@ static bool bind_dims(const struct chapter *chapter, const char *dir, struct gol
 }
 
 // An array that is there must have the shape that the chapter declares; `file` is its name without the tensor's.
-static bool check_array(const struct chapter *chapter, const char *dir, int t, const char *file,
+static bool check_array(const struct operation *op, const char *dir, int t, const char *file,
                         const struct npy *array, const struct golden *golden, struct error *error)
 {
-    const struct tensor *tensor = &chapter->tensors[t];
+    const struct tensor *tensor = &op->tensors[t];
     int64_t shape[NPY_MAX_RANK];
     if (!array->data) return true;
-    int rank = chapter_tensor_shape(chapter, t, golden->dim, shape, error);
+    int rank = operation_shape(op, t, golden->dim, shape, error);
     if (rank < 0) return false;
     if (rank == array->rank && memcmp(shape, array->shape, (size_t)rank * sizeof *shape) == 0) return true;
     char found[200], expected[200];
@@ -178,52 +177,63 @@ static bool check_array(const struct chapter *chapter, const char *dir, int t, c
                      npy_shape_text(rank, shape, expected, sizeof expected));
 }
 
-static bool check_shapes(const struct chapter *chapter, const char *dir, const struct golden *golden,
+static bool check_shapes(const struct operation *op, const char *dir, const struct golden *golden,
                          struct error *error)
 {
     static const struct npy none;
-    for (int t = 0; t < chapter_tensors(chapter); t++) {
-        const struct tensor *tensor = &chapter->tensors[t];
+    for (int t = 0; t < operation_tensors(op); t++) {
+        const struct tensor *tensor = &op->tensors[t];
         bool after = tensor->role == INOUT;
         const struct npy *tolerance = golden->tolerance[t].rank ? &golden->tolerance[t] : &none;
-        const char *suffix = dtype_suffix(chapter_tensor_dtype(chapter, t, golden->f16));
-        if (!check_array(chapter, dir, t, suffix, &golden->input[t], golden, error) ||
-            !check_array(chapter, dir, t, after ? ".after.npy" : ".npy", &golden->expected[t], golden,
-                         error) ||
-            !check_array(chapter, dir, t, after ? ".after.tol.npy" : ".tol.npy", tolerance, golden, error))
+        const char *suffix = dtype_suffix(operation_dtype(op, t, golden->type));
+        if (!check_array(op, dir, t, suffix, &golden->input[t], golden, error) ||
+            !check_array(op, dir, t, after ? ".after.npy" : ".npy", &golden->expected[t], golden, error) ||
+            !check_array(op, dir, t, after ? ".after.tol.npy" : ".tol.npy", tolerance, golden, error))
             return false;
     }
-    const char *needed = chapter->check_shape ? chapter->check_shape(golden->dim) : NULL;
+    const char *needed = op->check_shape ? op->check_shape(golden->dim) : NULL;
     char text[200];
     return !needed || error_set(error, "%s: shape %s: %s", dir,
-                                shape_write(chapter->dims, golden->dim, text, sizeof text), needed);
+                                shape_write(op->dims, golden->dim, text, sizeof text), needed);
 }
 
-// Whether the case holds f16: its first bf16 input has a file of f16 and none of bf16.
-static bool holds_f16(const struct chapter *chapter, const char *dir)
+// The type of the case: that of the first file of the run's type that it has; the operation's first type where it has none.
+static bool find_type(const struct operation *op, const char *dir, enum dtype *type, struct error *error)
 {
-    char bf16[PATH_MAX], f16[PATH_MAX];
-    for (const struct tensor *t = chapter->tensors; t->name && chapter->f16_too; t++) {
-        if (t->role != IN || t->dtype != BF16) continue;
-        join(bf16, sizeof bf16, dir, t->name, dtype_suffix(BF16));
-        join(f16, sizeof f16, dir, t->name, dtype_suffix(F16));
-        return !exists(bf16) && exists(f16);
+    char path[PATH_MAX];
+    *type = op->types[0];
+    for (const struct tensor *t = op->tensors; t->name; t++) {
+        if (t->dtype != RUN_TYPE || (t->role != IN && t->role != INOUT)) continue;
+        unsigned plain = 0; // types whose files are NAME.npy: the file itself says which it holds
+        for (int i = 0; i < CHAPTER_MAX_TYPES && op->types[i]; i++) {
+            const char *suffix = dtype_suffix(op->types[i]);
+            join(path, sizeof path, dir, t->name, suffix);
+            if (strcmp(suffix, ".npy") == 0)
+                plain |= 1u << op->types[i];
+            else if (exists(path))
+                return *type = op->types[i], true;
+        }
+        join(path, sizeof path, dir, t->name, ".npy");
+        if (!plain || !exists(path)) continue;
+        struct npy array = {0};
+        if (!npy_load(path, plain, &array, error)) return false;
+        *type = array.dtype;
+        npy_free(&array);
+        return true;
     }
-    return false;
+    return true;
 }
 
-bool case_load(const struct chapter *chapter, const char *dir, const char *name, struct golden *golden,
+bool case_load(const struct operation *op, const char *dir, const char *name, struct golden *golden,
                struct error *error)
 {
     char path[PATH_MAX];
     join(path, sizeof path, dir, name, "");
     if (strcmp(name, ".") == 0) *strrchr(path, '/') = 0;
     *golden = (struct golden){.name = strdup(name)};
-    golden->f16 = holds_f16(chapter, path);
-    bool ok = check_names(chapter, path, golden->f16, error);
-    for (int t = 0; ok && t < chapter_tensors(chapter); t++)
-        ok = load_tensor(chapter, path, t, golden, error);
-    ok = ok && bind_dims(chapter, path, golden, error) && check_shapes(chapter, path, golden, error);
+    bool ok = find_type(op, path, &golden->type, error) && check_names(op, path, golden->type, error);
+    for (int t = 0; ok && t < operation_tensors(op); t++) ok = load_tensor(op, path, t, golden, error);
+    ok = ok && bind_dims(op, path, golden, error) && check_shapes(op, path, golden, error);
     if (!ok) case_free(golden);
     return ok;
 }
@@ -240,25 +250,32 @@ void case_free(struct golden *golden)
 }
 
 // Bytes of tensor t for the run's dimensions.
-static size_t tensor_bytes(const struct chapter *chapter, const struct run *run, int t)
+static size_t tensor_bytes(const struct operation *op, const struct run *run, int t)
 {
     struct error error;
-    int64_t shape[NPY_MAX_RANK], bytes = (int64_t)dtype_bytes(chapter_tensor_dtype(chapter, t, run->f16));
-    int rank = chapter_tensor_shape(chapter, t, run->dim, shape, &error);
-    if (rank < 0) die_input("%s: %s", chapter->name, error.text);
+    int64_t shape[NPY_MAX_RANK], bytes = (int64_t)dtype_bytes(run->dtype[t]);
+    int rank = operation_shape(op, t, run->dim, shape, &error);
+    if (rank < 0) die_input("%s: %s", op->name, error.text);
     for (int i = 0; i < rank; i++)
         if (__builtin_mul_overflow(bytes, shape[i], &bytes))
-            die_input("%s: tensor %s: the size overflows 64 bits", chapter->name, chapter->tensors[t].name);
+            die_input("tensor %s: the size overflows 64 bits", op->tensors[t].name);
     return (size_t)bytes;
 }
 
-void run_allocate(const struct chapter *chapter, struct run *run, const bool *with, size_t guard)
+void run_begin(const struct operation *op, enum dtype type, const int64_t *dim, struct run *run)
 {
-    for (int t = 0; t < chapter_tensors(chapter); t++) {
-        enum role role = chapter->tensors[t].role;
+    *run = (struct run){.type = type};
+    memcpy(run->dim, dim, sizeof run->dim);
+    for (int t = 0; t < operation_tensors(op); t++) run->dtype[t] = operation_dtype(op, t, type);
+}
+
+void run_allocate(const struct operation *op, struct run *run, const bool *with, size_t guard)
+{
+    for (int t = 0; t < operation_tensors(op); t++) {
+        enum role role = op->tensors[t].role;
         run->data[t] = NULL;
         if (role == PARAM || (role == IN_OPTIONAL && !with[t])) continue;
-        size_t bytes = tensor_bytes(chapter, run, t) + guard;
+        size_t bytes = tensor_bytes(op, run, t) + guard;
         CUDA_CHECK(cudaMalloc(&run->data[t], bytes));
         CUDA_CHECK(cudaMemset(run->data[t], POISON, bytes));
     }
@@ -268,38 +285,37 @@ void run_free(struct run *run)
 {
     for (int t = 0; t < CHAPTER_MAX_TENSORS; t++)
         if (run->data[t]) CUDA_CHECK(cudaFree(run->data[t]));
+    CUDA_CHECK(cudaFree(run->copy_to)); // NULL is ignored
+    CUDA_CHECK(cudaFree(run->copy_from));
     *run = (struct run){0};
 }
 
-void case_upload(const struct chapter *chapter, const struct golden *golden, size_t guard, struct run *run)
+void case_upload(const struct operation *op, const struct golden *golden, size_t guard, struct run *run)
 {
     bool with[CHAPTER_MAX_TENSORS];
-    *run = (struct run){0};
-    memcpy(run->dim, golden->dim, sizeof run->dim);
-    run->f16 = golden->f16;
+    run_begin(op, golden->type, golden->dim, run);
     for (int t = 0; t < CHAPTER_MAX_TENSORS; t++) with[t] = golden->input[t].data != NULL;
-    run_allocate(chapter, run, with, guard);
-    for (int t = 0; t < chapter_tensors(chapter); t++) {
+    run_allocate(op, run, with, guard);
+    for (int t = 0; t < operation_tensors(op); t++) {
         const struct npy *input = &golden->input[t];
         if (!input->data) continue;
-        if (chapter->tensors[t].role == PARAM)
+        if (op->tensors[t].role == PARAM)
             run->param[t] = dtype_get(input->dtype, input->data, 0);
         else
             CUDA_CHECK(
-                cudaMemcpy(run->data[t], input->data, tensor_bytes(chapter, run, t), cudaMemcpyHostToDevice));
+                cudaMemcpy(run->data[t], input->data, tensor_bytes(op, run, t), cudaMemcpyHostToDevice));
     }
 }
 
-struct npy run_download(const struct chapter *chapter, const struct run *run, int t)
+struct npy run_download(const struct operation *op, const struct run *run, int t)
 {
     struct error error;
-    struct npy array = {.dtype = chapter_tensor_dtype(chapter, t, run->f16)};
-    size_t bytes = tensor_bytes(chapter, run, t);
-    array.rank = chapter_tensor_shape(chapter, t, run->dim, array.shape, &error);
+    struct npy array = {.dtype = run->dtype[t]};
+    size_t bytes = tensor_bytes(op, run, t);
+    array.rank = operation_shape(op, t, run->dim, array.shape, &error);
     array.count = (int64_t)(bytes / dtype_bytes(array.dtype));
     array.data = malloc(bytes);
-    if (!array.data)
-        die_input("%s: no memory for %zu bytes of %s", chapter->name, bytes, chapter->tensors[t].name);
+    if (!array.data) die_input("no memory for %zu bytes of %s", bytes, op->tensors[t].name);
     CUDA_CHECK(cudaMemcpy(array.data, run->data[t], bytes, cudaMemcpyDeviceToHost));
     return array;
 }
@@ -377,14 +393,14 @@ static void check_guard(const char *name, const void *end, size_t guard, struct 
     }
 }
 
-struct verdict case_check(const struct chapter *chapter, const struct golden *golden, size_t guard,
+struct verdict case_check(const struct operation *op, const struct golden *golden, size_t guard,
                           const struct run *run)
 {
     struct verdict verdict = {.right = true};
-    for (int t = 0; t < chapter_tensors(chapter); t++) {
-        const char *name = chapter->tensors[t].name;
+    for (int t = 0; t < operation_tensors(op); t++) {
+        const char *name = op->tensors[t].name;
         if (!run->data[t]) continue;
-        struct npy now = run_download(chapter, run, t);
+        struct npy now = run_download(op, run, t);
         if (golden->expected[t].data)
             compare(name, &now, &golden->expected[t], &golden->tolerance[t], &verdict);
         else

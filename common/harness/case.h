@@ -7,7 +7,7 @@
 struct golden {
     char *name;
     int64_t dim[SHAPE_MAX_DIMS];
-    bool f16;                                  // F16 where the chapter says BF16
+    enum dtype type;                           // one of the operation's types
     struct npy input[CHAPTER_MAX_TENSORS];     // IN, IN_OPTIONAL, PARAM, INOUT
     struct npy expected[CHAPTER_MAX_TENSORS];  // OUT, INOUT
     struct npy tolerance[CHAPTER_MAX_TENSORS]; // same shape as expected, or rank 0: one for all elements
@@ -24,26 +24,29 @@ struct verdict {
 // many, or -1 with the reason in *error; *names and each name are from malloc.
 int case_list(const char *dir, char ***names, struct error *error);
 
-// Reads case `name` of folder `dir`: every file present, of its type, of one consistent shape that the chapter
+// Reads case `name` of folder `dir`: every file present, of its type, of one consistent shape that the operation
 // takes, with finite tolerances and no NaN expected. Returns true, or false with the reason in *error.
-bool case_load(const struct chapter *chapter, const char *dir, const char *name, struct golden *golden,
+bool case_load(const struct operation *op, const char *dir, const char *name, struct golden *golden,
                struct error *error);
 void case_free(struct golden *golden);
 
-// Allocates each tensor of `run` for run->dim, with `guard` bytes behind it, and fills all of it with ones: NaN in
+// Sets the type of `run` and of its tensors, and its dimensions; nothing is allocated.
+void run_begin(const struct operation *op, enum dtype type, const int64_t *dim, struct run *run);
+
+// Allocates each tensor of `run`, with `guard` bytes behind it, and fills all of it with ones: NaN in
 // every floating-point type. Optional tensors are left out unless `with` names them (with[t] true). Exits on
 // CUDA errors, as the functions below do.
-void run_allocate(const struct chapter *chapter, struct run *run, const bool *with, size_t guard);
+void run_allocate(const struct operation *op, struct run *run, const bool *with, size_t guard);
 void run_free(struct run *run);
 
 // Allocates `run` for the case and copies its inputs there; outputs and guards stay poisoned.
-void case_upload(const struct chapter *chapter, const struct golden *golden, size_t guard, struct run *run);
+void case_upload(const struct operation *op, const struct golden *golden, size_t guard, struct run *run);
 
 // Copies tensor t of a run to the host; the caller frees it with npy_free.
-struct npy run_download(const struct chapter *chapter, const struct run *run, int t);
+struct npy run_download(const struct operation *op, const struct run *run, int t);
 
 // Compares every element of every output with what is expected, and checks that inputs and guards are untouched.
-struct verdict case_check(const struct chapter *chapter, const struct golden *golden, size_t guard,
+struct verdict case_check(const struct operation *op, const struct golden *golden, size_t guard,
                           const struct run *run);
 
 // Writes "TENSOR[row R, col C]" for element i of an array.

@@ -8,63 +8,73 @@
 #include "case.h"
 
 struct options {
-    const char *golden, *op, *step, *only_case, *out, *json, *shape;
+    const char *golden, *op, *type, *step, *only_case, *out, *json, *shape;
     bool bench, list, no_guards;
 };
 
-int chapter_tensors(const struct chapter *chapter)
+int operation_tensors(const struct operation *op)
 {
     int count = 0;
-    while (count < CHAPTER_MAX_TENSORS && chapter->tensors[count].name) count++;
+    while (count < CHAPTER_MAX_TENSORS && op->tensors[count].name) count++;
     return count;
 }
 
-int chapter_steps(const struct chapter *chapter)
+int operation_steps(const struct operation *op)
 {
     int count = 0;
-    while (count < CHAPTER_MAX_STEPS && chapter->steps[count].name) count++;
+    while (op->steps[count].name) count++;
     return count;
 }
 
-enum dtype chapter_tensor_dtype(const struct chapter *chapter, int t, bool f16)
+enum dtype operation_dtype(const struct operation *op, int t, enum dtype type)
 {
-    enum dtype dtype = chapter->tensors[t].dtype;
-    return f16 && dtype == BF16 ? F16 : dtype;
+    enum dtype dtype = op->tensors[t].dtype;
+    return dtype == RUN_TYPE ? type : dtype;
 }
 
-enum dtype chapter_dtype(const struct chapter *chapter, bool f16)
-{
-    int t = 0;
-    while (chapter->tensors[t].role == PARAM && chapter->tensors[t + 1].name) t++;
-    return chapter_tensor_dtype(chapter, t, f16);
-}
-
-int chapter_tensor_shape(const struct chapter *chapter, int t, const int64_t *dim, int64_t *shape,
-                         struct error *error)
+int operation_shape(const struct operation *op, int t, const int64_t *dim, int64_t *shape,
+                    struct error *error)
 {
     int rank = 0;
-    for (const char *p = chapter->tensors[t].shape; *p; p += *p == ',') {
-        if (rank == NPY_MAX_RANK)
-            return error_set(error, "%s: too many dimensions", chapter->tensors[t].name), -1;
-        p = shape_evaluate(p, chapter->dims, dim, &shape[rank++], error);
+    for (const char *p = op->tensors[t].shape; *p; p += *p == ',') {
+        if (rank == NPY_MAX_RANK) return error_set(error, "%s: too many dimensions", op->tensors[t].name), -1;
+        p = shape_evaluate(p, op->dims, dim, &shape[rank++], error);
         if (!p) return -1;
     }
     return rank;
 }
 
-static void print_files(const struct chapter *chapter)
+cudaError_t operation_launch(const struct operation *op, int s, const struct run *run, cudaStream_t stream)
+{
+    return s ? op->launch(op->steps[s - 1].launcher, run, stream) : op->baseline.launch(run, stream);
+}
+
+const char *operation_step_name(const struct operation *op, int s)
+{
+    return s ? op->steps[s - 1].name : op->baseline.name;
+}
+
+static void print_files(const struct operation *op)
 {
     static const char *const ROLES[] = {[IN] = "input",
                                         [IN_OPTIONAL] = "input, may be left out",
                                         [PARAM] = "parameter, one number",
                                         [OUT] = "output",
                                         [INOUT] = "input and output"};
-    for (const struct tensor *t = chapter->tensors; t->name; t++) {
+    bool several = op->types[1] != 0;
+    for (const struct tensor *t = op->tensors; t->name; t++) {
         char file[80];
+        enum dtype dtype = t->dtype == RUN_TYPE ? op->types[0] : t->dtype;
+        bool run_type = t->dtype == RUN_TYPE && several;
         snprintf(file, sizeof file, "%s%s", t->name,
-                 t->role == OUT || t->role == PARAM ? ".npy" : dtype_suffix(t->dtype));
-        printf("  %-16s %s (%s), %s\n", file, t->role == OUT ? "f64 or f32" : dtype_name(t->dtype), t->shape,
-               ROLES[t->role]);
+                 t->role == OUT || t->role == PARAM ? ".npy"
+                 : run_type                         ? "SUFFIX"
+                                                    : dtype_suffix(dtype));
+        printf("  %-16s %s (%s), %s\n", file,
+               t->role == OUT ? "f64 or f32"
+               : run_type     ? "TYPE"
+                              : dtype_name(dtype),
+               t->shape, ROLES[t->role]);
         if (t->role == OUT)
             printf("  %s.tol.npy%*s f64 or f32 (%s) or (), how far it may be off\n", t->name,
                    (int)(8 - strlen(t->name)), "", t->shape);
@@ -72,31 +82,35 @@ static void print_files(const struct chapter *chapter)
             printf("  %s.after.npy, %s.after.tol.npy: f64 or f32 (%s), what it must become, how far off\n",
                    t->name, t->name, t->shape);
     }
-    if (chapter->f16_too) printf("  or all of bf16 as f16, in NAME.npy\n");
+    if (!several) return;
+    printf("  TYPE and its SUFFIX:");
+    for (int i = 0; i < CHAPTER_MAX_TYPES && op->types[i]; i++)
+        printf("%s %s in NAME%s", i ? " or" : "", dtype_name(op->types[i]), dtype_suffix(op->types[i]));
+    printf("\n");
 }
 
-static void print_help(const struct chapter *operations, int count, const char *program)
+static void print_help(const char *chapter, const struct operation *operations, int count,
+                       const char *program)
 {
-    printf("%s: %s\n\n"
-           "usage: %s [flags]\n"
-           "  --list              print the steps and the cases\n"
-           "%s"
-           "  --step K|NAME       run only this step (0: the baseline)\n"
-           "  --case NAME         run only this case\n"
-           "  --golden DIR        folder of %s, or one case (build/golden/%s)\n"
-           "  --out DIR           write each step's outputs as DIR/STEP/CASE/NAME.npy\n"
-           "  --bench             time the steps and the baseline; needs a real GPU\n",
-           operations->name, operations->title, program,
-           count > 1 ? "  --op NAME           only this operation\n" : "",
-           count > 1 ? "a folder of cases for each operation; with --op, of cases" : "cases",
-           operations->name);
+    printf(
+        "%s: %s\n\n"
+        "usage: %s [flags]\n"
+        "  --list              print the steps and the cases\n"
+        "%s"
+        "  --type NAME         run only cases of this type, such as bf16; with --bench, time only this type\n"
+        "  --step K|NAME       run only this step (0: the baseline)\n"
+        "  --case NAME         run only this case\n"
+        "  --golden DIR        folder of %s, or one case (build/golden/%s)\n"
+        "  --out DIR           write each step's outputs as DIR/STEP/CASE/NAME.npy\n"
+        "  --bench             time the steps and the baseline; needs a real GPU\n",
+        chapter, operations->title, program, count > 1 ? "  --op NAME           only this operation\n" : "",
+        count > 1 ? "a folder of cases for each operation; with --op, of cases" : "cases", chapter);
     for (int o = 0; o < count; o++) {
-        const struct chapter *chapter = &operations[o];
+        const struct operation *op = &operations[o];
         printf("  --shape");
-        for (int i = 0; chapter->dims[i]; i++) printf("%c%s=…", i ? ',' : ' ', chapter->dims[i]);
-        printf("  the shape to time%s%s, instead of:", chapter->operation ? " of " : "",
-               chapter->operation ? chapter->operation : "");
-        for (int i = 0; i < CHAPTER_MAX_BENCH && chapter->bench[i]; i++) printf(" %s", chapter->bench[i]);
+        for (int i = 0; op->dims[i]; i++) printf("%c%s=…", i ? ',' : ' ', op->dims[i]);
+        printf("  the shape to time%s%s, instead of:", op->name ? " of " : "", op->name ? op->name : "");
+        for (int i = 0; i < CHAPTER_MAX_BENCH && op->bench[i]; i++) printf(" %s", op->bench[i]);
         printf("\n");
     }
     printf("  --json FILE         merge the results into FILE\n"
@@ -104,7 +118,7 @@ static void print_help(const struct chapter *operations, int count, const char *
            "  --help              print this\n\n"
            "A case is a folder with these files (C order, little-endian):\n");
     for (int o = 0; o < count; o++) {
-        if (operations[o].operation) printf("%s: %s\n", operations[o].operation, operations[o].title);
+        if (operations[o].name) printf("%s: %s\n", operations[o].name, operations[o].title);
         print_files(&operations[o]);
     }
     printf("\nExit status: 0 right, 1 a step is wrong, 2 bad usage or input, 3 CUDA or device trouble.\n");
@@ -120,7 +134,8 @@ static const char *flag_value(int argc, char **argv, int *i, const char *expecte
     return argv[++*i];
 }
 
-static struct options read_options(const struct chapter *operations, int count, int argc, char **argv)
+static struct options read_options(const char *chapter, const struct operation *operations, int count,
+                                   int argc, char **argv)
 {
     struct options options = {0};
     struct {
@@ -132,6 +147,7 @@ static struct options read_options(const struct chapter *operations, int count, 
         {"--step", "a step's number or name", &options.step, NULL},
         {"--case", "a case's name", &options.only_case, NULL},
         {"--op", "an operation's name", &options.op, NULL},
+        {"--type", "a type such as bf16", &options.type, NULL},
         {"--golden", "a folder of cases", &options.golden, NULL},
         {"--out", "a folder", &options.out, NULL},
         {"--bench", NULL, NULL, &options.bench},
@@ -144,7 +160,7 @@ static struct options read_options(const struct chapter *operations, int count, 
         size_t length = strcspn(argv[i], "=");
         int f = 0;
         if (strcmp(argv[i], "--help") == 0) {
-            print_help(operations, count, argv[0]);
+            print_help(chapter, operations, count, argv[0]);
             exit(EXIT_RIGHT);
         }
         while (f < known && (strlen(flags[f].name) != length || strncmp(argv[i], flags[f].name, length) != 0))
@@ -163,17 +179,17 @@ static struct options read_options(const struct chapter *operations, int count, 
 
 // Marks in selected[] the steps to run; index 0 is the baseline, which runs only when it is asked for. Returns whether
 // there are any; if not, known[] gets the names there are.
-static bool select_steps(const struct chapter *chapter, const char *wanted, bool *selected, char *known,
+static bool select_steps(const struct operation *op, const char *wanted, bool *selected, char *known,
                          size_t size)
 {
-    int steps = chapter_steps(chapter);
+    int steps = operation_steps(op);
     char *end;
     for (int s = 0; s <= steps; s++) selected[s] = !wanted && s > 0;
     if (!wanted) return true;
     long number = strtol(wanted, &end, 10);
     bool is_number = *wanted && !*end;
     for (int s = 0; s <= steps; s++) {
-        const char *name = s ? chapter->steps[s - 1].name : chapter->baseline.name;
+        const char *name = operation_step_name(op, s);
         if (!name) continue;
         if (is_number ? number == s : strcmp(name, wanted) == 0) selected[s] = true;
         if (selected[s]) return true;
@@ -185,7 +201,7 @@ static bool select_steps(const struct chapter *chapter, const char *wanted, bool
 
 // One operation of a run: its cases and which of its steps to run.
 struct part {
-    const struct chapter *chapter;
+    const struct operation *op;
     char dir[PATH_MAX];
     bool selected[CHAPTER_MAX_STEPS + 1];
     struct golden *cases;
@@ -202,11 +218,16 @@ static void load_cases(struct part *part, const struct options *options, char *k
     if (count < 0) die_input("--golden %s", error.text);
     part->cases = calloc((size_t)count, sizeof *part->cases);
     for (int i = 0; i < count; i++) {
+        struct golden *golden = &part->cases[part->count];
         size_t used = strlen(known);
         snprintf(known + used, size - used, "%s%s", used ? ", " : "", names[i]);
-        if ((!options->only_case || strcmp(options->only_case, names[i]) == 0) &&
-            !case_load(part->chapter, part->dir, names[i], &part->cases[part->count++], &error))
-            die_input("%s", error.text);
+        if (!options->only_case || strcmp(options->only_case, names[i]) == 0) {
+            if (!case_load(part->op, part->dir, names[i], golden, &error)) die_input("%s", error.text);
+            if (options->type && strcmp(options->type, dtype_name(golden->type)) != 0)
+                case_free(golden);
+            else
+                part->count++;
+        }
         free(names[i]);
     }
     free(names);
@@ -214,13 +235,14 @@ static void load_cases(struct part *part, const struct options *options, char *k
 
 static void print_list(const struct part *part)
 {
-    const struct chapter *chapter = part->chapter;
+    const struct operation *op = part->op;
     struct error error;
     char **names;
-    if (chapter->operation) printf("%s, ", chapter->operation);
+    if (op->name) printf("%s, ", op->name);
     printf("steps:\n");
-    if (chapter->baseline.name) printf("  0 %s (baseline)\n", chapter->baseline.name);
-    for (int s = 0; s < chapter_steps(chapter); s++) printf("  %d %s\n", s + 1, chapter->steps[s].name);
+    if (op->baseline.name) printf("  0 %s (baseline)\n", op->baseline.name);
+    for (int s = 0; s < operation_steps(op); s++)
+        printf("  %d %-20s %s\n", s + 1, op->steps[s].name, op->steps[s].what);
     int count = case_list(part->dir, &names, &error);
     if (count < 0) die_input("--golden %s", error.text);
     printf("cases in %s:\n", part->dir);
@@ -253,7 +275,7 @@ static struct device open_device(void)
     return device;
 }
 
-static void write_outputs(const struct chapter *chapter, const struct run *run, const char *dir,
+static void write_outputs(const struct operation *op, const struct run *run, const char *dir,
                           const char *step, const char *case_name)
 {
     char path[PATH_MAX];
@@ -266,25 +288,22 @@ static void write_outputs(const struct chapter *chapter, const struct run *run, 
         *slash = '/';
     }
     size_t length = strlen(path);
-    for (int t = 0; t < chapter_tensors(chapter); t++) {
-        if (chapter->tensors[t].role != OUT && chapter->tensors[t].role != INOUT) continue;
-        struct npy array = run_download(chapter, run, t);
-        snprintf(path + length, sizeof path - length, "%s%s", chapter->tensors[t].name,
-                 dtype_suffix(array.dtype));
+    for (int t = 0; t < operation_tensors(op); t++) {
+        if (op->tensors[t].role != OUT && op->tensors[t].role != INOUT) continue;
+        struct npy array = run_download(op, run, t);
+        snprintf(path + length, sizeof path - length, "%s%s", op->tensors[t].name, dtype_suffix(array.dtype));
         if (!npy_save(path, &array, &error)) die_input("--out %s", error.text);
         npy_free(&array);
     }
 }
 
-static void add_check_record(const struct chapter *chapter, const struct device *device, const char *step,
-                             const struct golden *golden, const struct verdict *verdict,
+static void add_check_record(const char *chapter, const struct operation *op, const struct device *device,
+                             const char *step, const struct golden *golden, const struct verdict *verdict,
                              struct results *results)
 {
     char key[600], value[900], gpu[300], reason[900];
-    snprintf(
-        key, sizeof key,
-        "\"chapter\": \"%s\", \"step\": \"%s\", \"case\": \"%s\", \"dtype\": \"%s\", \"metric\": \"error/tolerance\"",
-        chapter->name, step, golden->name, dtype_name(chapter_dtype(chapter, golden->f16)));
+    results_key(key, sizeof key, chapter, op->name, step, golden->name, dtype_name(golden->type),
+                "error/tolerance");
     // JSON has no infinity, which is what a NaN output counts as.
     char worst[40] = "null";
     if (isfinite(verdict->worst)) snprintf(worst, sizeof worst, "%.6g", verdict->worst);
@@ -295,46 +314,46 @@ static void add_check_record(const struct chapter *chapter, const struct device 
 }
 
 // Runs one step on one case and prints its line. Returns 1 when it is wrong, else 0.
-static int check_step(const struct chapter *chapter, const struct device *device,
+static int check_step(const char *chapter, const struct operation *op, const struct device *device,
                       const struct options *options, int s, const struct golden *golden, cudaStream_t stream,
                       struct results *results)
 {
     // Exact allocations let the simulated GPU and compute-sanitizer see the first byte past the end by themselves.
     size_t guard = device->simulated || options->no_guards ? 0 : 1024;
-    const struct step *step = s ? &chapter->steps[s - 1] : &chapter->baseline;
+    const char *step = operation_step_name(op, s);
     char shape[200], where[600];
-    if (step->only_moves)
-        die_input("--step %s: it moves bytes and computes nothing, expected a step", step->name);
+    if (s == 0 && op->baseline.only_moves)
+        die_input("--step %s: it moves bytes and computes nothing, expected a step", step);
     struct run run;
-    printf("  %d %-18s %-18s %-24s ", s, step->name, golden->name,
-           shape_write(chapter->dims, golden->dim, shape, sizeof shape));
+    printf("  %d %-18s %-18s %-24s ", s, step, golden->name,
+           shape_write(op->dims, golden->dim, shape, sizeof shape));
     fflush(stdout);
-    case_upload(chapter, golden, guard, &run);
-    cudaError_t error = step->launch(step, &run, stream);
-    if (error == cudaSuccess && step->fetch) error = step->fetch(step, &run, stream);
+    case_upload(op, golden, guard, &run);
+    cudaError_t error = operation_launch(op, s, &run, stream);
+    if (error == cudaSuccess && s == 0 && op->baseline.fetch) error = op->baseline.fetch(&run, stream);
     if (s == 0 && error == cudaErrorNotSupported) {
         printf("skipped: the baseline does not have it\n");
         run_free(&run);
         return 0;
     }
-    snprintf(where, sizeof where, "step %d %s, case %s, launch", s, step->name, golden->name);
+    snprintf(where, sizeof where, "step %d %s, case %s, launch", s, step, golden->name);
     if (error != cudaSuccess) printf("failed\n");
     cuda_check(error, where, __FILE__, __LINE__);
     error = cudaStreamSynchronize(stream);
     if (error != cudaSuccess) printf("failed\n");
-    snprintf(where, sizeof where, "step %d %s, case %s, kernel", s, step->name, golden->name);
+    snprintf(where, sizeof where, "step %d %s, case %s, kernel", s, step, golden->name);
     cuda_check(error, where, __FILE__, __LINE__);
 
-    struct verdict verdict = case_check(chapter, golden, guard, &run);
+    struct verdict verdict = case_check(op, golden, guard, &run);
     printf("%-6s %15.3f\n", verdict.right ? "right" : "WRONG", verdict.worst);
     if (!verdict.right) printf("      %s\n", verdict.text);
-    if (options->json) add_check_record(chapter, device, step->name, golden, &verdict, results);
-    if (options->out) write_outputs(chapter, &run, options->out, step->name, golden->name);
+    if (options->json) add_check_record(chapter, op, device, step, golden, &verdict, results);
+    if (options->out) write_outputs(op, &run, options->out, step, golden->name);
     run_free(&run);
     return !verdict.right;
 }
 
-static int check_all(const struct part *parts, int count, const struct device *device,
+static int check_all(const char *chapter, const struct part *parts, int count, const struct device *device,
                      const struct options *options, struct results *results)
 {
     int runs = 0, wrong = 0;
@@ -342,65 +361,83 @@ static int check_all(const struct part *parts, int count, const struct device *d
     CUDA_CHECK(cudaStreamCreate(&stream));
     printf("  %-20s %-18s %-24s %-6s %s\n", "step", "case", "shape", "result", "error/tolerance");
     for (const struct part *part = parts; part < parts + count; part++) {
-        if (part->chapter->operation && part->count > 0) printf("%s:\n", part->chapter->operation);
-        for (int s = 0; s <= chapter_steps(part->chapter); s++)
+        if (part->op->name && part->count > 0) printf("%s:\n", part->op->name);
+        for (int s = 0; s <= operation_steps(part->op); s++)
             for (int c = 0; part->selected[s] && c < part->count; c++, runs++)
-                wrong += check_step(part->chapter, device, options, s, &part->cases[c], stream, results);
+                wrong += check_step(chapter, part->op, device, options, s, &part->cases[c], stream, results);
     }
     CUDA_CHECK(cudaStreamDestroy(stream));
     if (wrong)
-        printf("%s: WRONG in %d of %d runs\n", parts->chapter->name, wrong, runs);
+        printf("%s: WRONG in %d of %d runs\n", chapter, wrong, runs);
     else
-        printf("%s: all %d runs right\n", parts->chapter->name, runs);
+        printf("%s: all %d runs right\n", chapter, runs);
     return wrong;
 }
 
-// Reads the shapes to time, the one of --shape or the chapter's own, into dim[]; returns how many.
-static int read_bench_shapes(const struct chapter *chapter, const char *shape, int64_t dim[][SHAPE_MAX_DIMS])
+// Reads the shapes to time, the one of --shape or the operation's own, into dim[]; returns how many.
+static int read_bench_shapes(const struct operation *op, const char *shape, int64_t dim[][SHAPE_MAX_DIMS])
 {
     struct error error;
     int count = 0, smallest[SHAPE_MAX_DIMS];
-    for (int d = 0; d < SHAPE_MAX_DIMS && chapter->dims[d]; d++) {
+    for (int d = 0; d < SHAPE_MAX_DIMS && op->dims[d]; d++) {
         smallest[d] = 1;
-        for (const struct tensor *t = chapter->tensors; t->name; t++)
-            if (t->role == PARAM && strcmp(t->name, chapter->dims[d]) == 0) smallest[d] = 0;
+        for (const struct tensor *t = op->tensors; t->name; t++)
+            if (t->role == PARAM && strcmp(t->name, op->dims[d]) == 0) smallest[d] = 0;
     }
-    for (; count < CHAPTER_MAX_BENCH && (shape ? count < 1 : chapter->bench[count] != NULL); count++) {
-        const char *text = shape ? shape : chapter->bench[count];
-        if (!shape_read(text, chapter->dims, smallest, dim[count], &error))
-            die_input("--shape %s", error.text);
-        const char *needed = chapter->check_shape ? chapter->check_shape(dim[count]) : NULL;
+    for (; count < CHAPTER_MAX_BENCH && (shape ? count < 1 : op->bench[count] != NULL); count++) {
+        const char *text = shape ? shape : op->bench[count];
+        if (!shape_read(text, op->dims, smallest, dim[count], &error)) die_input("--shape %s", error.text);
+        const char *needed = op->check_shape ? op->check_shape(dim[count]) : NULL;
         if (needed) die_input("--shape '%s': %s", text, needed);
     }
     return count;
 }
 
-// Chooses the operations, their steps and their folders of cases; returns how many operations.
-static int make_parts(const struct chapter *operations, int count, const struct options *options,
-                      struct part *parts)
+// Names of the operation's types, "f32, bf16"; returns text.
+static char *type_names(const struct operation *op, char *text, size_t size)
 {
-    char known[1000] = "", names[1000] = "";
+    size_t used = 0;
+    for (int i = 0; i < CHAPTER_MAX_TYPES && op->types[i] && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%s", i ? ", " : "", dtype_name(op->types[i]));
+    return text;
+}
+
+static bool has_type(const struct operation *op, const char *type)
+{
+    for (int i = 0; i < CHAPTER_MAX_TYPES && op->types[i]; i++)
+        if (strcmp(type, dtype_name(op->types[i])) == 0) return true;
+    return false;
+}
+
+// Chooses the operations, their steps and their folders of cases; returns how many operations.
+static int make_parts(const char *chapter, const struct operation *operations, int count,
+                      const struct options *options, struct part *parts)
+{
+    char known[1000] = "", names[1000] = "", types[100];
     struct stat info;
     int chosen = 0, named = 0;
     for (int o = 0; o < count; o++) {
-        const struct chapter *chapter = &operations[o];
+        const struct operation *op = &operations[o];
         size_t used = strlen(names);
         struct part *part = &parts[chosen];
-        *part = (struct part){.chapter = chapter};
-        if (options->op && (!chapter->operation || strcmp(options->op, chapter->operation) != 0)) {
+        *part = (struct part){.op = op};
+        if (options->op && (!op->name || strcmp(options->op, op->name) != 0)) {
             snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "",
-                     chapter->operation ? chapter->operation : "one operation");
+                     op->name ? op->name : "one operation");
             continue;
         }
         named++;
-        if (!select_steps(chapter, options->step, part->selected, known, sizeof known)) continue;
+        if (options->type && !has_type(op, options->type))
+            die_input("--type %s: no such type, expected one of %s", options->type,
+                      type_names(op, types, sizeof types));
+        if (!select_steps(op, options->step, part->selected, known, sizeof known)) continue;
         if (options->golden)
             snprintf(part->dir, sizeof part->dir, "%s", options->golden);
         else
-            snprintf(part->dir, sizeof part->dir, "build/golden/%s", chapter->name);
+            snprintf(part->dir, sizeof part->dir, "build/golden/%s", chapter);
         size_t length = strlen(part->dir);
-        if (chapter->operation) {
-            snprintf(part->dir + length, sizeof part->dir - length, "/%s", chapter->operation);
+        if (op->name) {
+            snprintf(part->dir + length, sizeof part->dir - length, "/%s", op->name);
             if (options->golden && stat(part->dir, &info) != 0) {
                 if (!options->op) continue;
                 part->dir[length] = 0; // the folder of the operation itself
@@ -408,29 +445,68 @@ static int make_parts(const struct chapter *operations, int count, const struct 
         }
         chosen++;
     }
-    if (!named) die_input("--op %s: no such operation; %s has %s", options->op, operations->name, names);
+    if (!named) die_input("--op %s: no such operation; %s has %s", options->op, chapter, names);
     if (!chosen && options->step && *known)
-        die_input("--step %s: no such step; %s has %s", options->step, operations->name, known);
+        die_input("--step %s: no such step; %s has %s", options->step, chapter, known);
     if (!chosen)
         die_input("--golden %s: no folder named after an operation; --op says whose cases these are",
                   options->golden);
     return chosen;
 }
 
-int chapter_main_operations(const struct chapter *operations, int count, int argc, char **argv)
+// The name of the folder that the file lies in: "01_naive_matmul" of "chapters/01_naive_matmul/main.c".
+static const char *folder_name(const char *file, char *name, size_t size)
 {
-    struct options options = read_options(operations, count, argc, argv);
+    const char *end = strrchr(file, '/'), *begin = end;
+    while (begin && begin > file && begin[-1] != '/') begin--;
+    snprintf(name, size, "%.*s", begin ? (int)(end - begin) : 0, begin ? begin : "");
+    return name;
+}
+
+// The command that measures the same again: it names no file of this machine.
+static void write_command(const char *chapter, const struct options *options, char *text, size_t size)
+{
+    const char *const flags[] = {"--op",   options->op,   "--type",  options->type,
+                                 "--step", options->step, "--shape", options->shape};
+    size_t used = (size_t)snprintf(text, size, "build/chapters/%s --bench", chapter);
+    for (size_t i = 0; i < sizeof flags / sizeof *flags && used < size; i += 2)
+        if (flags[i + 1])
+            used += (size_t)snprintf(text + used, size - used, " %s %s", flags[i], flags[i + 1]);
+}
+
+// Times every shape in every type of the part; each shape's records are in the file before the next one is timed.
+static int bench_part(const char *chapter, const struct part *part, const struct device *device,
+                      const struct options *options)
+{
+    const struct operation *op = part->op;
     struct results results = {0};
     struct error error;
-    char command[1000] = "", known[1000] = "";
-    for (int i = 0; i < argc; i++) {
-        size_t used = strlen(command);
-        snprintf(command + used, sizeof command - used, "%s%s", i ? " " : "", argv[i]);
+    char command[1000];
+    int64_t dim[CHAPTER_MAX_BENCH][SHAPE_MAX_DIMS];
+    int wrong = 0, shapes = read_bench_shapes(op, options->shape, dim);
+    write_command(chapter, options, command, sizeof command);
+    for (int i = 0; i < CHAPTER_MAX_TYPES && op->types[i]; i++) {
+        if (options->type && strcmp(options->type, dtype_name(op->types[i])) != 0) continue;
+        for (int s = 0; s < shapes; s++) {
+            wrong += bench_run(chapter, op, device, part->selected, op->types[i], dim[s], command, &results);
+            if (options->json && !results_merge(&results, options->json, &error))
+                die_input("--json %s", error.text);
+        }
     }
+    return wrong;
+}
+
+int chapter_main(const char *file, const struct operation *operations, int count, int argc, char **argv)
+{
+    char name[100], known[1000] = "";
+    const char *chapter = folder_name(file, name, sizeof name);
+    struct options options = read_options(chapter, operations, count, argc, argv);
+    struct results results = {0};
+    struct error error;
     struct part *parts = calloc((size_t)count, sizeof *parts);
-    count = make_parts(operations, count, &options, parts);
+    count = make_parts(chapter, operations, count, &options, parts);
     if (options.list) {
-        printf("%s: %s\n", operations->name, operations->title);
+        printf("%s: %s\n", chapter, operations->title);
         for (int p = 0; p < count; p++) print_list(&parts[p]);
         return EXIT_RIGHT;
     }
@@ -441,33 +517,27 @@ int chapter_main_operations(const struct chapter *operations, int count, int arg
         load_cases(&parts[p], &options, known, sizeof known);
         loaded += parts[p].count;
     }
+    if (check && !loaded && !options.only_case)
+        die_input("--type %s: no case of this type in %s, which has %s", options.type, parts->dir, known);
     if (check && !loaded)
-        die_input("--case %s: no such case in %s, which has %s", options.only_case, parts->dir, known);
+        die_input("--case %s: no such case%s%s in %s, which has %s", options.only_case,
+                  options.type ? " of type " : "", options.type ? options.type : "", parts->dir, known);
     if (options.shape && count > 1)
         die_input("--shape: needs --op, one of the operations that --list prints");
-    int64_t bench_dim[CHAPTER_MAX_BENCH][SHAPE_MAX_DIMS];
-    for (int p = 0; options.bench && p < count; p++)
-        read_bench_shapes(parts[p].chapter, options.shape, bench_dim);
+    int64_t dim[CHAPTER_MAX_BENCH][SHAPE_MAX_DIMS];
+    for (int p = 0; options.bench && p < count; p++) read_bench_shapes(parts[p].op, options.shape, dim);
     struct device device = open_device();
     if (options.bench && device.simulated)
         die_input("--bench: %s has no speed to measure, expected a real GPU; simgpu --profile counts instead",
                   device.name);
-    printf("%s on %s (sm_%d%d, %d SMs)\n", operations->name, device.name, device.major, device.minor,
-           device.sms);
-    if (check) wrong += check_all(parts, count, &device, &options, &results);
+    printf("%s on %s (sm_%d%d, %d SMs)\n", chapter, device.name, device.major, device.minor, device.sms);
+    if (check) wrong += check_all(chapter, parts, count, &device, &options, &results);
+    if (options.json && !results_merge(&results, options.json, &error)) die_input("--json %s", error.text);
     for (int p = 0; p < count; p++) {
-        int shapes = options.bench ? read_bench_shapes(parts[p].chapter, options.shape, bench_dim) : 0;
-        for (int i = 0; i < shapes && !wrong; i++)
-            wrong += bench_run(parts[p].chapter, &device, parts[p].selected, bench_dim[i], command, &results);
+        if (options.bench && !wrong) wrong += bench_part(chapter, &parts[p], &device, &options);
         for (int c = 0; c < parts[p].count; c++) case_free(&parts[p].cases[c]);
         free(parts[p].cases);
     }
     free(parts);
-    if (options.json && !results_merge(&results, options.json, &error)) die_input("--json %s", error.text);
     return wrong ? EXIT_WRONG : EXIT_RIGHT;
-}
-
-int chapter_main(const struct chapter *chapter, int argc, char **argv)
-{
-    return chapter_main_operations(chapter, 1, argc, argv);
 }

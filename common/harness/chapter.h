@@ -1,6 +1,6 @@
-// A chapter's main.c declares its tensors, steps and limits as data and calls chapter_main, which is the command
-// line, the check against golden files and the benchmark of every chapter. A chapter of several operations (forward,
-// backward, ...) declares each of them so and calls chapter_main_operations.
+// A chapter's main.c declares its operations (forward, backward, ...; most chapters have one), each with its tensors,
+// types, steps and limits, as data and calls chapter_main, which is the command line, the check against golden files and the
+// benchmark of every chapter.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,7 +8,10 @@
 #include "npy.h"
 #include "shape.h"
 
-enum { CHAPTER_MAX_TENSORS = 24, CHAPTER_MAX_STEPS = 12, CHAPTER_MAX_BENCH = 24 };
+enum { CHAPTER_MAX_TENSORS = 24, CHAPTER_MAX_STEPS = 12, CHAPTER_MAX_BENCH = 24, CHAPTER_MAX_TYPES = 4 };
+
+// The dtype of a tensor that is of the run's type.
+#define RUN_TYPE ((enum dtype)0)
 
 // What a tensor is to a step, and the files that a case has for it (SUFFIX as in npy.h).
 enum role {
@@ -21,73 +24,107 @@ enum role {
 
 struct tensor {
     const char *name;
-    enum dtype dtype;
+    enum dtype dtype; // or RUN_TYPE
     enum role role;
     const char *shape; // an expression for each dimension: "m,k", "b,(k+127)/128"; "" for rank 0
     const char *below; // integers: --bench draws them from 0 to this expression - 1; NULL: normal numbers
 };
 
-// What one launch works on; indices are those of the chapter's tensors[] and dims[].
+// What one launch works on; indices are those of the operation's tensors[] and dims[].
 struct run {
+    enum dtype type;                       // one of the operation's types[]
+    enum dtype dtype[CHAPTER_MAX_TENSORS]; // of each tensor
     void *data
         [CHAPTER_MAX_TENSORS]; // device memory, C order; NULL for PARAM and for an optional input left out
     double param[CHAPTER_MAX_TENSORS]; // the value of a PARAM
     int64_t dim[SHAPE_MAX_DIMS];       // each 1 to 2^31-1; 0 too when it is a PARAM of the same name
-    bool f16;                          // BF16 tensors hold F16 in this run: see chapter.f16_too
+    void *copy_to, *copy_from;         // for device_copy: device memory of copy_bytes each, else NULL
+    size_t copy_bytes;                 // half of what the operation's `bytes` says
 };
+
+// A function in a .cu file, cast back to its own type by its operation's `launch`.
+typedef void any_launcher(void);
 
 struct step {
-    const char *name;
-    // Starts the step's work in `stream`. Returns the launch's error; cudaErrorNotSupported from a baseline means
-    // that it has no counterpart of this case, which is then shown as skipped; cudaErrorSharedObjectInitFailed, that
-    // its library is not here (it has said so). A benchmark goes on without it in both cases.
-    cudaError_t (*launch)(const struct step *step, const struct run *run, cudaStream_t stream);
-    void (*kernel)(void); // the .cu file's launcher, cast back to its own type by `launch`
-    bool only_moves;      // a baseline that moves the bytes and computes nothing: never compared
-    // A baseline whose library allocates its outputs: copies those of the last launch to the run's. Never timed.
-    cudaError_t (*fetch)(const struct step *step, const struct run *run, cudaStream_t stream);
+    const char *name; // of the launcher, and of its file
+    any_launcher *launcher;
+    const char *what; // it changes, in a few words
 };
 
-// What bounds the chapter on an ideal machine; bench.c has the value for each GPU.
+// The step of a launcher, which must have the function type `type`: anything else does not compile.
+#define STEP(type, function, what)                                      \
+    {                                                                   \
+#function, (any_launcher *)(1 ? (function) : (type *)0), (what) \
+    }
+
+// What the steps are measured beside; step 0 on the command line. `launch` starts its work in `stream` and returns the
+// launch's error: cudaErrorNotSupported means that it has no counterpart of this case, which is then shown as skipped,
+// cudaErrorSharedObjectInitFailed that its library is not here (it has said so). A benchmark goes on without it in both
+// cases.
+struct baseline {
+    const char *name; // NULL: none
+    cudaError_t (*launch)(const struct run *run, cudaStream_t stream);
+    // For a library that allocates its outputs: copies those of the last launch to the run's. Never timed.
+    cudaError_t (*fetch)(const struct run *run, cudaStream_t stream);
+    bool only_moves; // it moves bytes and computes nothing: never compared
+};
+
+// A copy on the device of as many bytes as the operation moves, half of them read and half of them written: what it cannot
+// be faster than.
+#define DEVICE_COPY                                                       \
+    {                                                                     \
+        .name = "device copy", .launch = device_copy, .only_moves = true, \
+    }
+cudaError_t device_copy(const struct run *run, cudaStream_t stream);
+
+// What bounds the operation on an ideal machine; bench.c has the value for each GPU.
 enum limit { LIMIT_NONE, LIMIT_FP32, LIMIT_BF16_TENSOR, LIMIT_FP8_TENSOR, LIMIT_MEMORY };
 
-struct chapter {
-    const char *name;                           // its folder: "01_naive_matmul"
-    const char *operation;                      // "backward_f32", of a chapter of several; else NULL
+struct operation {
+    const char *name;                           // "backward"; NULL where it is the chapter's only one
     const char *title;                          // what it computes, in one line
+    enum dtype types[CHAPTER_MAX_TYPES];        // that a run may have, ended by 0
     const char *dims[SHAPE_MAX_DIMS];           // ended by NULL
     struct tensor tensors[CHAPTER_MAX_TENSORS]; // ended by one without a name
-    struct step steps[CHAPTER_MAX_STEPS];       // in the order of the ladder, ended by one without a name
-    struct step baseline;                       // measured beside the steps; step 0 on the command line
+    const struct step *steps;                   // in the order of the ladder, ended by one without a name
+    // Calls a step's launcher with what the run holds; returns its error.
+    cudaError_t (*launch)(any_launcher *launcher, const struct run *run, cudaStream_t stream);
+    struct baseline baseline;
     // NULL when the steps take these dimensions, else what they need, as "k must be a multiple of 8".
     const char *(*check_shape)(const int64_t *dim);
-    const char *flops, *bytes; // of one launch, as expressions over dims; flops NULL: measured in bytes
+    // Of one launch, as expressions over dims and `size`, the bytes of an element of the run's type; flops NULL: it is
+    // measured in bytes.
+    const char *flops, *bytes;
     enum limit limit;
-    // Cases may hold F16 where the tensors say BF16 (files NAME.npy instead of NAME.bf16.npy), all of them or none.
-    bool f16_too;
     // How far two right steps may be apart in a benchmark, as a share of a row's RMS, beyond the rounding of the
     // output; 0: what fp32 sums in different orders differ by. Larger where 16-bit numbers are summed up within.
     double bench_difference;
     const char *bench[CHAPTER_MAX_BENCH]; // shapes of --bench, "m=4096,n=4096,k=4096"; ended by NULL
 };
 
-// The whole program; returns its exit status (enum exit_status).
-int chapter_main(const struct chapter *chapter, int argc, char **argv);
+// The whole program; returns its exit status (enum exit_status). The chapter's name is that of the folder that `file`, its
+// __FILE__, lies in. The cases of an operation with a name are in the folder of that name; --op takes one operation,
+// and then --golden may be that folder itself.
+int chapter_main(const char *file, const struct operation *operations, int count, int argc, char **argv);
 
-// The same for a chapter of `count` operations, each with its own tensors, steps, cases and shapes. The cases of an
-// operation are in the folder of its name; --op takes one operation, and then --golden may be that folder itself.
-int chapter_main_operations(const struct chapter *operations, int count, int argc, char **argv);
+// main() of a chapter with these operations, an array.
+#define CHAPTER(operations)                                                                               \
+    int main(int argc, char **argv)                                                                       \
+    {                                                                                                     \
+        return chapter_main(__FILE__, operations, sizeof(operations) / sizeof *(operations), argc, argv); \
+    }
 
 // Number of tensors and of steps.
-int chapter_tensors(const struct chapter *chapter);
-int chapter_steps(const struct chapter *chapter);
+int operation_tensors(const struct operation *op);
+int operation_steps(const struct operation *op);
 
-// Type of tensor t in a case or run of bf16 or of f16.
-enum dtype chapter_tensor_dtype(const struct chapter *chapter, int t, bool f16);
-
-// The type that results are recorded under: that of the first tensor that is no parameter.
-enum dtype chapter_dtype(const struct chapter *chapter, bool f16);
+// Type of tensor t in a run of type `type`.
+enum dtype operation_dtype(const struct operation *op, int t, enum dtype type);
 
 // Shape of tensor t for these dimensions. Returns its rank, or -1 with the reason in *error.
-int chapter_tensor_shape(const struct chapter *chapter, int t, const int64_t *dim, int64_t *shape,
-                         struct error *error);
+int operation_shape(const struct operation *op, int t, const int64_t *dim, int64_t *shape,
+                    struct error *error);
+
+// Starts step s (1 is the first, 0 the baseline) and returns its error; its name.
+cudaError_t operation_launch(const struct operation *op, int s, const struct run *run, cudaStream_t stream);
+const char *operation_step_name(const struct operation *op, int s);

@@ -7,54 +7,30 @@
 enum { A, B, BIAS, C };
 enum { M, N, K };
 
-cudaError_t matmul_launch(const struct step *step, const struct run *run, cudaStream_t stream)
+cudaError_t matmul_launch_f32(any_launcher *launcher, const struct run *run, cudaStream_t stream)
 {
-    return ((matmul *)step->kernel)(run->data[A], run->data[B], run->data[BIAS], run->data[C],
+    return ((matmul_f32 *)launcher)(run->data[A], run->data[B], run->data[BIAS], run->data[C],
                                     (int)run->dim[M], (int)run->dim[N], (int)run->dim[K], stream);
 }
 
-static cudaError_t launch_typed(const struct step *step, const struct run *run, bool f32_out,
-                                cudaStream_t stream)
+cudaError_t matmul_launch_bf16(any_launcher *launcher, const struct run *run, cudaStream_t stream)
 {
-    return ((matmul_16bit *)step->kernel)(run->data[A], run->data[B], run->data[BIAS], run->data[C],
-                                          (int)run->dim[M], (int)run->dim[N], (int)run->dim[K], run->f16,
-                                          f32_out, stream);
+    return ((matmul_bf16 *)launcher)(run->data[A], run->data[B], run->data[BIAS], run->data[C],
+                                     (int)run->dim[M], (int)run->dim[N], (int)run->dim[K], stream);
 }
 
-cudaError_t matmul_launch_16bit(const struct step *step, const struct run *run, cudaStream_t stream)
+cudaError_t matmul_launch_16bit(any_launcher *launcher, const struct run *run, cudaStream_t stream)
 {
-    return launch_typed(step, run, false, stream);
+    return ((matmul_16bit *)launcher)(run->dtype[A], run->dtype[C], run->data[A], run->data[B],
+                                      run->data[BIAS], run->data[C], (int)run->dim[M], (int)run->dim[N],
+                                      (int)run->dim[K], stream);
 }
 
-cudaError_t matmul_launch_f32_out(const struct step *step, const struct run *run, cudaStream_t stream)
-{
-    return launch_typed(step, run, true, stream);
-}
-
-static cudaError_t launch_cublas(enum dtype dtype, enum dtype C_dtype, const struct run *run,
-                                 cudaStream_t stream)
+cudaError_t matmul_cublas(const struct run *run, cudaStream_t stream)
 {
     if (run->data[BIAS]) return cudaErrorNotSupported;
-    return cublas_matmul(dtype, C_dtype, run->data[A], run->data[B], run->data[C], run->dim[M], run->dim[N],
-                         run->dim[K], stream);
-}
-
-cudaError_t matmul_cublas_f32(const struct step *step, const struct run *run, cudaStream_t stream)
-{
-    (void)step;
-    return launch_cublas(F32, F32, run, stream);
-}
-
-cudaError_t matmul_cublas_16bit(const struct step *step, const struct run *run, cudaStream_t stream)
-{
-    (void)step;
-    return launch_cublas(run->f16 ? F16 : BF16, run->f16 ? F16 : BF16, run, stream);
-}
-
-cudaError_t matmul_cublas_f32_out(const struct step *step, const struct run *run, cudaStream_t stream)
-{
-    (void)step;
-    return launch_cublas(run->f16 ? F16 : BF16, F32, run, stream);
+    return cublas_matmul(run->dtype[A], run->dtype[C], run->data[A], run->data[B], run->data[C], run->dim[M],
+                         run->dim[N], run->dim[K], stream);
 }
 
 const char *matmul_check_16bit_rows(const int64_t *dim)

@@ -1,4 +1,4 @@
-// NumPy's .npy files (format versions 1.0 to 3.0), read strictly, and the element types they hold.
+// NumPy's .npy files (format versions 1.0 to 3.0), read strictly, and the element types they hold (dtype.h).
 // Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 #pragma once
 
@@ -6,19 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "../device/dtype.h"
 #include "error.h"
-
-// NumPy has no bf16 and no fp8: their bits are stored as unsigned integers, and the file's name says so.
-enum dtype {
-    F32,  // '<f4' in NAME.npy
-    F64,  // '<f8' in NAME.npy
-    F16,  // '<f2' in NAME.npy
-    BF16, // '<u2' in NAME.bf16.npy
-    E4M3, // '|u1' in NAME.e4m3.npy
-    I32,  // '<i4' in NAME.npy
-    I64,  // '<i8' in NAME.npy
-    U8,   // '|u1' in NAME.npy
-};
 
 enum { NPY_MAX_RANK = 8 };
 

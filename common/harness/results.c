@@ -4,6 +4,17 @@
 #include <limits.h>
 #include <unistd.h>
 
+void results_key(char *key, size_t size, const char *chapter, const char *operation, const char *step,
+                 const char *what, const char *dtype, const char *metric)
+{
+    char member[200] = "";
+    if (operation) snprintf(member, sizeof member, "\"operation\": \"%s\", ", operation);
+    snprintf(
+        key, size,
+        "\"chapter\": \"%s\", %s\"step\": \"%s\", \"case\": \"%s\", \"dtype\": \"%s\", \"metric\": \"%s\"",
+        chapter, member, step, what, dtype, metric);
+}
+
 void results_add(struct results *results, const char *key, const char *value)
 {
     char *record;

@@ -3,7 +3,7 @@
 
 #include "error.h"
 
-enum { RESULTS_MAX = 256 };
+enum { RESULTS_MAX = 1024 };
 
 // Records gathered during a run; a record's first `key_length` characters say what it is about.
 struct results {
@@ -11,6 +11,10 @@ struct results {
     char *record[RESULTS_MAX];
     size_t key_length[RESULTS_MAX];
 };
+
+// Writes the members that say what a record is about: `operation` is NULL in a chapter of one; `what` is a case or a shape.
+void results_key(char *key, size_t size, const char *chapter, const char *operation, const char *step,
+                 const char *what, const char *dtype, const char *metric);
 
 // Adds the record {KEY, VALUE}: two lists of JSON members, both copied. Exits when there are more than RESULTS_MAX.
 void results_add(struct results *results, const char *key, const char *value);

@@ -61,10 +61,10 @@ static bool open_torch(void)
 }
 
 // PyTorch's view (batch, heads, rows, head_dim) of our (batch, rows, heads, head_dim).
-static bool wrap(const struct sdpa *a, const void *data, int64_t rows, torch_tensor *tensor)
+static bool wrap(const struct attention *a, const void *data, int64_t rows, torch_tensor *tensor)
 {
     const int64_t sizes[] = {a->batch, a->heads, rows, a->head_dim};
-    const int64_t strides[] = {rows * a->heads * a->head_dim, a->head_dim, a->heads * a->head_dim, 1};
+    const int64_t row = (int64_t)a->heads * a->head_dim, strides[] = {rows * row, a->head_dim, row, 1};
     int device = 0;
     return cudaGetDevice(&device) == cudaSuccess &&
            torch.wrap((void *)data, 4, sizes, strides, 0, a->dtype == F16 ? torch.f16() : torch.bf16(),
@@ -77,13 +77,13 @@ static void release(torch_tensor *tensor)
     *tensor = NULL;
 }
 
-cudaError_t sdpa_flash(const struct sdpa *a, cudaStream_t stream)
+cudaError_t sdpa_flash(const struct attention *a, cudaStream_t stream)
 {
     torch_tensor Q = NULL, K = NULL, V = NULL, unused[5] = {NULL};
     int64_t max_q, max_k;
     void *guard = NULL;
     int device = 0;
-    if (a->causal && a->q_len != a->k_len) return cudaErrorNotSupported;
+    if ((a->causal && a->q_len != a->k_len) || a->heads != a->kv_heads) return cudaErrorNotSupported;
     if (!open_torch()) return cudaErrorSharedObjectInitFailed;
     release(&torch.O);
     release(&torch.LSE);
@@ -119,7 +119,7 @@ static cudaError_t fetch(torch_tensor tensor, const int64_t *sizes, const int *o
     return cudaMemcpyAsync(to, data, (size_t)(count * element_bytes), cudaMemcpyDeviceToDevice, stream);
 }
 
-cudaError_t sdpa_fetch(const struct sdpa *a, cudaStream_t stream)
+cudaError_t sdpa_fetch(const struct attention *a, cudaStream_t stream)
 {
     const int64_t sizes[] = {a->batch, a->heads, a->q_len, a->head_dim};
     const int by_rows[] = {0, 2, 1, 3}, as_is[] = {0, 1, 2};

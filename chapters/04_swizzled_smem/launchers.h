@@ -1,0 +1,14 @@
+// The launchers of this chapter's steps: defined in the .cu files, called by main.c.
+#pragma once
+
+#include "../../common/device/matmul.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+matmul_bf16 padded, swizzled;
+
+#ifdef __cplusplus
+}
+#endif
