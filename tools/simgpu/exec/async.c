@@ -850,8 +850,10 @@ static bool lower_arrive(struct lowering *lo, const struct ptx_inst *p, struct i
         return refuse(lo, p, "this form of mbarrier");
     in->exec = exec_arrive;
     if (drops) in->flags |= DROPS;
-    if (has_state) in->d = lower_dest(lo, &p->op[0]);
-    if (in->d == NO_OPERAND) in->flags |= REMOTE;
+    if (has_state && p->op[0].kind != OPERAND_SINK)
+        in->d = lower_dest(lo, &p->op[0], T_B64);
+    else
+        in->flags |= REMOTE;
     if (operands == 2) in->b = lower_source(lo, &p->op[1 + has_state], T_U32);
     return lower_address(lo, &p->op[has_state], in);
 }
@@ -864,7 +866,7 @@ static bool lower_wait(struct lowering *lo, const struct ptx_inst *p, struct ins
     if (p->op_count < 3 || p->op_count > 3 + (u32)blocks) return refuse(lo, p, "this form of mbarrier");
     in->exec = exec_wait;
     if (blocks) in->flags |= BLOCKS;
-    in->d = lower_dest(lo, &p->op[0]);
+    in->d = lower_dest(lo, &p->op[0], T_PRED);
     in->b = lower_source(lo, &p->op[2], in->flags & PARITY ? T_U32 : T_B64);
     return lower_address(lo, &p->op[1], in);
 }
@@ -879,7 +881,7 @@ static bool lower_mbarrier(struct lowering *lo, const struct ptx_inst *p, struct
     if (!read_modifiers(lo, p, in, 1, NULL)) return false;
     if (streq(what, "pending_count") && p->op_count == 2) {
         in->exec = exec_pending_count;
-        in->d = lower_dest(lo, &p->op[0]);
+        in->d = lower_dest(lo, &p->op[0], T_U32);
         in->a = lower_source(lo, &p->op[1], T_B64);
         return true;
     }

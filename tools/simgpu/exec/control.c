@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "../front/flow.h"
 #include "../front/lower.h"
 #include "../runtime/heap.h"
 #include "../runtime/runtime.h"
@@ -61,7 +62,10 @@ static bool lower_brx(struct lowering *lo, const struct ptx_inst *p, struct inst
     if (p->guard) return refuse(lo, p, "a guarded brx.idx");
     const struct symbol *table = p->op[1].symbol;
     u32 *targets = keep(table->target_count * sizeof *targets);
-    for (u32 i = 0; i < table->target_count; i++) targets[i] = (u32)table->targets[i].symbol->address;
+    for (u32 i = 0; i < table->target_count; i++) {
+        if (!is_label(&table->targets[i])) return refuse(lo, p, "target %u is no label", i);
+        targets[i] = (u32)table->targets[i].symbol->address;
+    }
     in->exec = lower_branch_table;
     in->a = lower_source(lo, &p->op[0], T_U32);
     in->imm = table->target_count;

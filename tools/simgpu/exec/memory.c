@@ -578,7 +578,7 @@ static bool read_registers(struct lowering *lo, const struct ptx_inst *p, const 
                 return refuse(lo, p, "register %s is narrower than the data", e[k].reg->name);
             if (is_load) in->aux = type_signed(type) && reg > in->bytes ? (u16)reg : 0;
             lane_bytes = reg <= 4 ? 4 : reg;
-            more[k] = lower_dest(lo, &e[k]);
+            more[k] = lower_dest(lo, &e[k], e[k].reg->type);
         } else if (e[k].kind == OPERAND_SINK && is_load) {
             more[k] = NO_OPERAND;
             continue;
@@ -668,7 +668,7 @@ static bool lower_cvta(struct lowering *lo, const struct ptx_inst *p, struct ins
         return refuse(lo, p, "the state space .%s", space);
     if (mod_type(p, 0) != T_U64) return refuse(lo, p, "only .u64 addresses");
     in->exec = exec_cvta;
-    in->d = lower_dest(lo, &p->op[0]);
+    in->d = lower_dest(lo, &p->op[0], T_U64);
     in->a = lower_source(lo, &p->op[1], T_U64);
     in->imm = (s64)(to ? -window : window);
     return true;
@@ -708,7 +708,7 @@ static bool lower_isspacep(struct lowering *lo, const struct ptx_inst *p, struct
         if (p->mod_count && streq(p->mod[0], spaces[k].name)) {
             in->space = spaces[k].space;
             in->exec = exec_isspacep;
-            in->d = lower_dest(lo, &p->op[0]);
+            in->d = lower_dest(lo, &p->op[0], T_PRED);
             in->a = lower_source(lo, &p->op[1], T_U64);
             return true;
         }
@@ -758,7 +758,7 @@ static bool lower_cluster_address(struct lowering *lo, const struct ptx_inst *p,
     in->space = p->mod_count > 1 ? shared_space(p->mod[0]) : SPACE_GENERIC;
     in->bytes = (u8)type_bytes(type);
     in->exec = maps ? exec_mapa : exec_getctarank;
-    in->d = lower_dest(lo, &p->op[0]);
+    in->d = lower_dest(lo, &p->op[0], maps ? type : T_U32);
     in->a = lower_source(lo, &p->op[1], type);
     if (maps) in->b = lower_source(lo, &p->op[2], T_U32);
     return true;
@@ -785,7 +785,7 @@ static bool lower_hint(struct lowering *lo, const struct ptx_inst *p, struct ins
 static bool lower_policy(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     in->exec = exec_policy;
-    in->d = lower_dest(lo, &p->op[0]);
+    in->d = lower_dest(lo, &p->op[0], T_B64);
     return true;
 }
 
