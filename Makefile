@@ -65,7 +65,7 @@ chapter-% diff-%:
 chapters:
 	@for n in $(NUMBERS); do $(MAKE) --no-print-directory chapter-$$n || exit 1; done
 
-## diff-N         what each step of chapter N changes from the one before it
+## diff-N         what each step of chapter N changes from the one that it grows from
 
 ## test           every test; TESTS=tests/cli.bats: only those
 TESTS = $(sort $(wildcard tests/*.bats tests/simgpu/*.bats))

@@ -42,12 +42,6 @@ CHAPTER=13_tma_wgmma_matmul
     assert_output --partial "k must be a multiple of 8"
 }
 
-@test "make diff-13 begins with chapter 5's last step" {
-    run -0 make diff-13
-    assert_line "=== chapters/05_cp_async_pipeline/step3_ldmatrix_x4.cu -> chapters/13_tma_wgmma_matmul/step1_tma_wgmma.cu"
-    assert_line "=== chapters/13_tma_wgmma_matmul/step2_multi_stage.cu -> chapters/13_tma_wgmma_matmul/step3_large_tile.cu"
-}
-
 # --- Counters -------------------------------------------------------------------------------------------------------
 
 @test "chapter 13: wgmma reads its operands without a bank conflict" {

@@ -16,7 +16,9 @@
 // rest of each sector for the next seven k, if it is not evicted first; the L1 still has to look up 32 lines
 // for every load.
 //
+// Grows from: nothing.
 // Shared memory: none. Registers: one accumulator a thread.
+// Run: make chapter-1 STEP=uncoalesced
 #include <cuda_runtime.h>
 
 constexpr int BLOCK_M = 8;  // rows of C a block owns: one a warp

@@ -1,2 +1,2 @@
-ARCH       := 80
-GOLDEN     := softmax
+ARCH   := 80
+GOLDEN := softmax
