@@ -344,6 +344,28 @@ static inline bool load_32_fast(struct warp *w, const struct inst *in, u32 *d)
     return false;
 }
 
+/* A lane's access of 8 or 16 bytes, aligned to its size, is done in one piece, as a GPU does it: programs pass a flag and its
+ * data in one vector from block to block. (Vector registers of x86 with AVX and of Arm load and store 16 aligned bytes so.) */
+typedef u64 whole16 __attribute__((vector_size(16), may_alias));
+typedef u64 whole8 __attribute__((may_alias));
+static inline void copy_whole(void *to, const void *from, u32 bytes)
+{
+    if (bytes % 16 == 0)
+        for (u32 k = 0; k < bytes / 16; k++)
+            ((volatile whole16 *)to)[k] = ((const volatile whole16 *)from)[k];
+    else if (bytes == 8)
+        *(volatile whole8 *)to = *(const volatile whole8 *)from;
+    else
+        memcpy(to, from, bytes);
+}
+enum { MAX_ACCESS = 32 }; /* bytes of a lane */
+
+/* Whether other host threads may see the memory that `in` accesses. */
+static inline bool is_common(const struct inst *in)
+{
+    return in->space == SPACE_GLOBAL || in->space == SPACE_GENERIC;
+}
+
 static void load_32(struct warp *w, const struct inst *in, u32 mask)
 {
     u32 *d = lanes_of(w, in->d);
@@ -359,6 +381,12 @@ static void load_vector_32(struct warp *w, const struct inst *in, u32 mask)
     u64 at[LANES];
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, 4u * in->count, 4u * in->count, false);
+    _Alignas(16) u32 vector[LANES][MAX_ACCESS / 4];
+    if (is_common(in))
+        for (u32 i = 0; i < LANES; i++) {
+            copy_whole(vector[i], (const void *)(uintptr_t)at[i], 4u * in->count);
+            at[i] = (u64)(uintptr_t)vector[i];
+        }
     for (u32 k = 0; k < in->count; k++) {
         if (in->more[k] == NO_OPERAND) continue;
         u32 *d = lanes_of(w, in->more[k]);
@@ -392,15 +420,15 @@ static void load_any(struct warp *w, const struct inst *in, u32 mask)
     u32 bytes = in->bytes, whole = bytes * in->count;
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, whole, whole, false);
-    for (u32 k = 0; k < in->count; k++) {
-        if (in->more[k] == NO_OPERAND) continue;
-        u8 *d = lanes_of(w, in->more[k]);
-        for (u32 i = 0; i < LANES; i++) {
-            if (!(mask >> i & 1)) continue;
-            const u8 *from = (const u8 *)(uintptr_t)at[i] + k * bytes;
+    for (u32 i = 0; i < LANES; i++) {
+        if (!(mask >> i & 1)) continue;
+        _Alignas(16) u8 vector[MAX_ACCESS];
+        copy_whole(vector, (const void *)(uintptr_t)at[i], whole);
+        for (u32 k = 0; k < in->count; k++) {
+            if (in->more[k] == NO_OPERAND) continue;
             u64 v[2];
-            read_element(in, from, v);
-            memcpy(d + i * (in->flags >> 8), v, in->flags >> 8);
+            read_element(in, vector + k * bytes, v);
+            memcpy((u8 *)lanes_of(w, in->more[k]) + i * (in->flags >> 8), v, in->flags >> 8);
         }
     }
     if (in->flags & POLLS) w->polled = true;
@@ -446,9 +474,18 @@ static void store_vector_32(struct warp *w, const struct inst *in, u32 mask)
     note_change(w->block);
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, 4u * in->count, 4u * in->count, true);
+    _Alignas(16) u32 vector[LANES][MAX_ACCESS / 4];
+    bool common = is_common(in);
     for (u32 k = 0; k < in->count; k++) {
         const u32 *v = lanes_of(w, in->more[k]);
-        FOR_LANES(mask, { ((u32 *)(uintptr_t)at[i])[k] = v[i]; });
+        if (common)
+            for (u32 i = 0; i < LANES; i++) vector[i][k] = v[i];
+        else
+            FOR_LANES(mask, { ((u32 *)(uintptr_t)at[i])[k] = v[i]; });
+    }
+    for (u32 left = common ? mask : 0; left; left &= left - 1) {
+        u32 i = first_lane(left);
+        copy_whole((void *)(uintptr_t)at[i], vector[i], 4u * in->count);
     }
 }
 
@@ -463,10 +500,14 @@ static void store_any(struct warp *w, const struct inst *in, u32 mask)
     }
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, whole, whole, true);
-    for (u32 i = 0; i < LANES; i++)
-        for (u32 k = 0; k < in->count && mask >> i & 1; k++)
-            memcpy((u8 *)(uintptr_t)at[i] + k * bytes,
-                   (const u8 *)lanes_of(w, in->more[k]) + i * (u32)(in->flags >> 8), bytes);
+    for (u32 left = mask; left; left &= left - 1) {
+        u32 i = first_lane(left);
+        _Alignas(16) u8 vector[MAX_ACCESS];
+        for (u32 k = 0; k < in->count; k++)
+            memcpy(vector + k * bytes, (const u8 *)lanes_of(w, in->more[k]) + i * (u32)(in->flags >> 8),
+                   bytes);
+        copy_whole((void *)(uintptr_t)at[i], vector, whole);
+    }
 }
 
 /* ld.param in a kernel with a constant address: the same bytes for all lanes. */
@@ -559,6 +600,7 @@ static bool read_modifiers(struct lowering *lo, const struct ptx_inst *p, struct
     }
     if (*type == T_NONE || *type == T_PRED) return refuse(lo, p, "it has no type");
     in->bytes = (u8)type_bytes(*type);
+    if (in->bytes * in->count > MAX_ACCESS) return refuse(lo, p, "a lane accesses 32 bytes at the most");
     return true;
 }
 
