@@ -451,7 +451,7 @@ struct mbarrier *async_mbarrier(struct warp *w, const struct inst *in, u32 lane,
             offset, b != w->block ? "barrier.cluster" : "barrier");
     if (b != w->block && b->init_fence <= m->init_time &&
         b->warps[m->init_warp].cluster_released <= m->init_time)
-        fault(
+        breach(
             w, in, 1u << lane, ERR_LAUNCH_FAILURE,
             "the mbarrier at shared offset %u is used before its mbarrier.init is visible here: no fence.mbarrier_init since, "
             "and a relaxed barrier.cluster.arrive orders nothing",
@@ -464,7 +464,7 @@ struct mbarrier *async_mbarrier_of_copy(struct warp *w, const struct inst *in, u
 {
     struct mbarrier *m = async_mbarrier(w, in, lane, b, offset);
     if (b->init_fence <= m->init_time)
-        fault(
+        breach(
             w, in, 1u << lane, ERR_LAUNCH_FAILURE,
             "the mbarrier at shared offset %u is used by a copy before its mbarrier.init is visible to the async proxy: no "
             "fence.mbarrier_init or fence.proxy.async since",
@@ -588,10 +588,15 @@ static void exec_init(struct warp *w, const struct inst *in, u32 mask)
         u32 i = first_lane(left);
         u32 offset = at.offset[i];
         struct mbarrier *m = add_slot(block_async(w->block), offset);
+        if (m->live && m->on_way)
+            fault(
+                w, in, 1u << i, ERR_LAUNCH_FAILURE,
+                "mbarrier.init of a live mbarrier, at shared offset %u, while %d bytes are in flight to complete at it",
+                offset, m->on_way);
         if (m->live)
-            fault(w, in, 1u << i, ERR_LAUNCH_FAILURE,
-                  "mbarrier.init of a live mbarrier, at shared offset %u: mbarrier.inval must come first",
-                  offset);
+            breach(w, in, 1u << i, ERR_LAUNCH_FAILURE,
+                   "mbarrier.init of a live mbarrier, at shared offset %u: mbarrier.inval must come first",
+                   offset);
         s32 count = (s32)count_of(w, in, i);
         *m = (struct mbarrier){.block = w->block,
                                .offset = offset,

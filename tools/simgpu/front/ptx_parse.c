@@ -743,10 +743,12 @@ static void parse_function(struct parser *p, bool kernel)
     f->fn->name = expect_name(p);
     if (at_punct(p, '(')) f->fn->params = parse_params(p, kernel, &f->fn->param_count);
     u32 ignored[3];
+    bool bounded = false;
     while (p->lex.token.kind == TOKEN_DOT_NAME) {
         if (accept_word(p, ".maxntid") || accept_word(p, ".reqntid")) {
             u32 threads = parse_extent(p, ignored);
             if (threads < f->fn->max_threads) f->fn->max_threads = threads;
+            bounded = true;
         } else if (accept_word(p, ".reqnctapercluster"))
             parse_extent(p, f->fn->cluster);
         else if (accept_word(p, ".minnctapersm"))
@@ -764,6 +766,7 @@ static void parse_function(struct parser *p, bool kernel)
         else
             parse_error(p, "a kernel directive");
     }
+    if (!bounded) f->fn->min_blocks = 0; /* as ptxas says */
     struct name *declared = find_name(p->module_scope, f->fn->name);
     bool known = declared && declared->symbol && declared->symbol->kind == SYM_FUNCTION,
          prototype = at_punct(p, ';');
