@@ -360,6 +360,21 @@ static inline void copy_whole(void *to, const void *from, u32 bytes)
 }
 enum { MAX_ACCESS = 32 }; /* bytes of a lane */
 
+/* Four lanes' vectors of four words become four registers' words of these lanes, and back. */
+typedef u32 words4 __attribute__((vector_size(16)));
+static inline void transpose(words4 v[4])
+{
+#define LOW(x, y)  __builtin_shufflevector(x, y, 0, 4, 1, 5)
+#define HIGH(x, y) __builtin_shufflevector(x, y, 2, 6, 3, 7)
+    words4 a = LOW(v[0], v[2]), b = HIGH(v[0], v[2]), c = LOW(v[1], v[3]), d = HIGH(v[1], v[3]);
+    v[0] = LOW(a, c);
+    v[1] = HIGH(a, c);
+    v[2] = LOW(b, d);
+    v[3] = HIGH(b, d);
+#undef LOW
+#undef HIGH
+}
+
 /* Whether other host threads may see the memory that `in` accesses. */
 static inline bool is_common(const struct inst *in)
 {
@@ -382,6 +397,16 @@ static void load_vector_32(struct warp *w, const struct inst *in, u32 mask)
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, 4u * in->count, 4u * in->count, false);
     _Alignas(16) u32 vector[LANES][MAX_ACCESS / 4];
+    if (is_common(in) && in->count == 4 && mask == ALL_LANES) {
+        for (u32 i = 0; i < LANES; i += 4) {
+            words4 v[4];
+            for (u32 k = 0; k < 4; k++) copy_whole(&v[k], (const void *)(uintptr_t)at[i + k], 16);
+            transpose(v);
+            for (u32 k = 0; k < 4; k++)
+                if (in->more[k] != NO_OPERAND) memcpy((u32 *)lanes_of(w, in->more[k]) + i, &v[k], 16);
+        }
+        return;
+    }
     if (is_common(in))
         for (u32 i = 0; i < LANES; i++) {
             copy_whole(vector[i], (const void *)(uintptr_t)at[i], 4u * in->count);
@@ -474,6 +499,15 @@ static void store_vector_32(struct warp *w, const struct inst *in, u32 mask)
     note_change(w->block);
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, 4u * in->count, 4u * in->count, true);
+    if (is_common(in) && in->count == 4 && mask == ALL_LANES) {
+        for (u32 i = 0; i < LANES; i += 4) {
+            words4 v[4];
+            for (u32 k = 0; k < 4; k++) memcpy(&v[k], (const u32 *)lanes_of(w, in->more[k]) + i, 16);
+            transpose(v);
+            for (u32 k = 0; k < 4; k++) copy_whole((void *)(uintptr_t)at[i + k], &v[k], 16);
+        }
+        return;
+    }
     _Alignas(16) u32 vector[LANES][MAX_ACCESS / 4];
     bool common = is_common(in);
     for (u32 k = 0; k < in->count; k++) {
