@@ -47,7 +47,7 @@ include tests/simgpu/build.mk
 include chapters/build.mk
 
 export PYTHONPYCACHEPREFIX := build/pycache
-export DEVICE OP STEP CASE SHAPE SEED PROFILE PYTHON GPU_NAME GPU_ARCH GPU_DRIVER_CUDA
+export DEVICE OP TYPE STEP CASE SHAPE SEED PROFILE PYTHON GPU_NAME GPU_ARCH GPU_DRIVER_CUDA
 
 -include $(shell find build/obj -name '*.d' 2>/dev/null)
 
@@ -55,7 +55,7 @@ export DEVICE OP STEP CASE SHAPE SEED PROFILE PYTHON GPU_NAME GPU_ARCH GPU_DRIVE
 
 ## chapter-N      check chapter N's steps against NumPy, on the GPU or the simulated GPU
 ##                  STEP=K|NAME CASE=NAME: only that one; SHAPE=m=333,n=77,k=129 SEED=5: a shape of your own
-##                  OP=NAME: only that operation of a chapter that has several
+##                  OP=NAME: only that operation of a chapter that has several; TYPE=bf16: only that type
 ##                  DEVICE=auto|gpu|sim: where; PROFILE=0: without the simulated GPU's counters
 chapter-% diff-%:
 	@echo "make $@: no such chapter; there are $(NUMBERS)" >&2; exit 2
@@ -65,7 +65,7 @@ chapter-% diff-%:
 chapters:
 	@for n in $(NUMBERS); do $(MAKE) --no-print-directory chapter-$$n || exit 1; done
 
-## diff-N         what each step of chapter N changes from the one before it
+## diff-N         what each step of chapter N changes from the one that it grows from
 
 ## test           every test; TESTS=tests/cli.bats: only those
 TESTS = $(sort $(wildcard tests/*.bats tests/simgpu/*.bats))

@@ -1,7 +1,7 @@
 # build.mk: what is made of common/ and of each chapter. Included by the Makefile, which has CHAPTERS and the compilers.
 #
 # A chapter is a folder with main.c, step*.cu and chapter.mk, which sets ARCH (the oldest GPU it runs on, or an exact one
-# such as 90a), GOLDEN (its reference/golden.py arguments), GROWS_FROM (the chapter before it) and LIBS.
+# such as 90a), GOLDEN (its reference/golden.py arguments) and LIBS.
 
 # PTX for every architecture of a chapter, and machine code besides where this machine's GPU can run it: a GPU of
 # the same or a newer architecture, but for an exact one (90a) only that.
@@ -36,20 +36,18 @@ build/obj/common/%.o: common/%.cu build/obj/common/flags build/config.mk
 
 # $1: the chapter's folder, $2: its number.
 define chapter_rules
-ARCH       :=
-GOLDEN     :=
-GROWS_FROM :=
-LIBS       :=
+ARCH   :=
+GOLDEN :=
+LIBS   :=
 include chapters/$1/chapter.mk
-ARCH_$1       := $$(ARCH)
-GOLDEN_$1     := $$(GOLDEN)
-GROWS_FROM_$1 := $$(GROWS_FROM)
-LIBS_$1       := $$(LIBS)
-SASS_$1       := $$(sort $$(ARCH_$1) $$(if $$(filter %a,$$(ARCH_$1)),,90))
-GENCODE_$1    := $$(call gencode,$$(ARCH_$1))
-SIM_FOR_$1    := $$(if $$(and $$(call sass_here,$$(firstword $$(ARCH_$1))),$$(filter-out sim,$$(or $$(DEVICE),auto))),,$$(SIMGPU) $$(SIMGPU_LIBS))
-STEPS_$1      := $$(sort $$(wildcard chapters/$1/step*.cu))
-OBJ_$1        := build/obj/chapters/$1/main.o $$(STEPS_$1:%.cu=build/obj/%.o)
+ARCH_$1     := $$(ARCH)
+GOLDEN_$1   := $$(GOLDEN)
+LIBS_$1     := $$(LIBS)
+SASS_$1     := $$(sort $$(ARCH_$1) $$(if $$(filter %a,$$(ARCH_$1)),,90))
+GENCODE_$1  := $$(call gencode,$$(ARCH_$1))
+SIM_FOR_$1  := $$(if $$(and $$(call sass_here,$$(firstword $$(ARCH_$1))),$$(filter-out sim,$$(or $$(DEVICE),auto))),,$$(SIMGPU) $$(SIMGPU_LIBS))
+STEPS_$1    := $$(sort $$(wildcard chapters/$1/step*.cu))
+OBJ_$1      := build/obj/chapters/$1/main.o $$(STEPS_$1:%.cu=build/obj/%.o)
 
 $(call flags_rule,chapters/$1,$$(GENCODE_$1))
 
@@ -84,9 +82,9 @@ chapter-$2:
 bench-$2: need-gpu build-$2
 	@mkdir -p results
 	TORCH_LIB=$$(TORCH_LIB) COOKBOOK_COMMIT=$$$$(git rev-parse --short HEAD 2>/dev/null) build/chapters/$1 --bench \
-	    $$(if $$(SHAPE),--shape $$(SHAPE)) $$(if $$(OP),--op $$(OP)) $$(if $$(STEP),--step $$(STEP)) --json results/$$(GPU_FILE).json
+	    $$(if $$(SHAPE),--shape $$(SHAPE)) $$(if $$(OP),--op $$(OP)) $$(if $$(TYPE),--type $$(TYPE)) $$(if $$(STEP),--step $$(STEP)) --json results/$$(GPU_FILE).json
 
 diff-$2:
-	@tools/diff.sh $$(lastword $$(sort $$(wildcard chapters/$$(GROWS_FROM_$1)/step*.cu))) $$(STEPS_$1)
+	@$$(PYTHON) tools/diff.py $1
 endef
 $(foreach c,$(CHAPTERS),$(eval $(call chapter_rules,$c,$(call number,$c))))

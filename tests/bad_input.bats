@@ -250,7 +250,7 @@ np.save(f"{d}/C.npy", np.ones((3, 2))); np.save(f"{d}/C.tol.npy", np.ones((3, 2)
 @test "bad input: SHAPE is refused by make with the size that is wrong" {
     local shape message
     while IFS='|' read -r shape message; do
-        run -2 --separate-stderr "$PYTHON" reference/golden.py matmul --dtype f32 --out "$BATS_TEST_TMPDIR/out" --shape "$shape"
+        run -2 --separate-stderr "$PYTHON" reference/golden.py matmul --types f32 --out "$BATS_TEST_TMPDIR/out" --shape "$shape"
         assert_equal "$stderr" "SHAPE '$shape': $message"
     done <<'EOF'
 m=0,n=4,k=4|m is 0, expected 1 to 2147483647

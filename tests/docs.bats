@@ -2,6 +2,7 @@
 # What README and notes say is so.
 
 load test_helper/common
+shopt -s extglob
 
 setup() {
     DOCS=(README.md)
@@ -88,8 +89,68 @@ drawing() {
     assert_line --regexp '^GPU +(none found|.*sm_)'
 }
 
-@test "docs: make diff-2 compares its first step with chapter 1's last" {
-    run -0 make diff-2
-    assert_line "=== chapters/01_naive_matmul/step2_coalesced.cu -> chapters/02_tiled_matmul/step1_smem_tile.cu"
-    assert_line "=== chapters/02_tiled_matmul/step2_register_tile.cu -> chapters/02_tiled_matmul/step3_vectorized.cu"
+@test "docs: every step's header says what it grows from, names a step that is there, and ends with the command that runs it" {
+    local number folder file name header
+    for number in 1 3 4 13 14; do
+        run -0 make --no-print-directory diff-$number
+        folder=$(printf 'chapters/%02d_' "$number")
+        for file in "$folder"*/step*.cu; do
+            assert_line --regexp "^=== (.* -> $file|$file grows from nothing)$"
+            name=${file##*/step*([0-9])_}
+            header=$(awk '!/^\/\// { exit } { print }' "$file")
+            assert_equal "${header##*$'\n'}" "// Run: make chapter-$number STEP=${name%.cu}"
+            assert [ "$(wc -l <<<"$header")" -le 25 ]
+        done
+    done
+}
+
+# diff_of STEP1 STEP2: what tools/diff.py prints of two steps of a chapter made of these texts.
+diff_of() {
+    local dir=$BATS_TEST_TMPDIR/tree
+    mkdir -p "$dir/tools" "$dir/chapters/01_x"
+    cp tools/diff.py tools/steps.py "$dir/tools"
+    printf '%s\n' "$1" >"$dir/chapters/01_x/step1_one.cu"
+    printf '%s\n' "$2" >"$dir/chapters/01_x/step2_other.cu"
+    "$PYTHON" "$dir/tools/diff.py" 01_x
+}
+
+@test "docs: make diff-N leaves out headers, the steps' own names and line breaks that moved with them" {
+    local one other
+    one='// Grows from: nothing.
+__global__ void one_kernel(int *a, // (n)
+                           int n)
+{
+    a[0] = n; // one
+}
+extern "C" cudaError_t one(int *a)
+{
+    one_kernel<<<1, 1>>>(a, 1);
+}'
+    other='// Grows from: step 1 (one).
+__global__ void
+    other_kernel(int *a, // (n)
+                 int n)
+{
+    a[0] = n + 2; // one
+}
+extern "C" cudaError_t
+other(int *a)
+{
+    other_kernel<<<1, 1>>>(a, 1);
+}'
+    run -0 diff_of "$one" "$other"
+    assert_line "=== chapters/01_x/step1_one.cu -> chapters/01_x/step2_other.cu"
+    assert_equal "$(grep -E '^[-+] ' <<<"$output")" "$(printf '%s\n' '-    a[0] = n; // one' '+    a[0] = n + 2; // one')"
+}
+
+@test "docs: a header that names a step which is not there, or none, is an error in one line" {
+    local line
+    for line in "step 1 (two)." "step 3 (one)." "step 2 (other)." "chapter 2, step 1 (one)."; do
+        run -1 diff_of '// Grows from: nothing.' "// Grows from: $line"
+        assert_line --partial "chapters/01_x/step2_other.cu: 'Grows from: $line' names a step that is not there"
+    done
+    run -1 diff_of '// Grows from: nothing.' '// Grows from: step 1'
+    assert_line --partial "step2_other.cu: found 'Grows from: step 1', expected 'Grows from: [chapter N, ]step K (NAME).'"
+    run -1 diff_of '// A step.' '// Grows from: step 1 (one).'
+    assert_line --partial "step1_one.cu: 0 lines of the header begin with 'Grows from:', expected one"
 }

@@ -104,7 +104,7 @@ where() {
     printf '#!/bin/sh\necho "gpu: $*"\n' >"$dir/build/chapters/x"
     printf '#!/bin/sh\necho "sim: $*"\n' >"$dir/build/simgpu/simgpu"
     chmod +x "$dir/build/chapters/x" "$dir/build/simgpu/simgpu"
-    (cd "$dir" && tools/run.sh x "$1" matmul --dtype f32)
+    (cd "$dir" && tools/run.sh x "$1" matmul --types f32)
 }
 
 @test "makefile: DEVICE=auto takes the GPU when it can run the chapter, and times it" {

@@ -8,7 +8,7 @@ setup() { export PYTHONPATH=$ROOT/reference; }
 @test "reference: golden files are the same for the same seed and differ for another" {
     local name
     for name in a:1 b:1 c:2; do
-        run -0 "$PYTHON" reference/golden.py matmul --dtype bf16 --out "$BATS_TEST_TMPDIR/${name%:*}" --shape m=9,n=5,k=16 --seed "${name#*:}"
+        run -0 "$PYTHON" reference/golden.py matmul --types bf16 --out "$BATS_TEST_TMPDIR/${name%:*}" --shape m=9,n=5,k=16 --seed "${name#*:}"
     done
     diff -r "$BATS_TEST_TMPDIR/a" "$BATS_TEST_TMPDIR/b"
     run -1 diff -rq "$BATS_TEST_TMPDIR/a" "$BATS_TEST_TMPDIR/c"
@@ -18,7 +18,7 @@ setup() { export PYTHONPATH=$ROOT/reference; }
     run -0 python 'import matmul
 rng = np.random.default_rng(3)
 A, B = (rng.standard_normal((40, 501)).astype(np.float32) for _ in "AB")
-C, tolerance = matmul.outputs({"A": A, "B": B}, "f32")["C"]
+C, tolerance = matmul.Matmul().outputs({"A": A, "B": B}, "f32")["C"]
 P = A[:, None, :] * B[None, :, :]
 forward = np.zeros((40, 40), np.float32); backward = forward.copy()
 for k in range(501): forward += P[..., k]; backward += P[..., 500 - k]
@@ -31,7 +31,7 @@ assert (np.abs(forward - C) / tolerance).max() * 300 > 1'
     run -0 python 'import matmul
 rng = np.random.default_rng(4)
 A, B = (rng.standard_normal((50, 301)).astype(np.float32) for _ in "AB")
-C, tolerance = matmul.outputs({"A": A, "B": B}, "f32")["C"]
+C, tolerance = matmul.Matmul().outputs({"A": A, "B": B}, "f32")["C"]
 for off in -1, 1:
     wrong = C + off * np.outer(A[:, -1], B[:, -1])
     caught = np.mean(np.abs(wrong - C) > tolerance); print(caught); assert caught > 0.97'
@@ -41,7 +41,7 @@ for off in -1, 1:
     run -0 python 'import matmul, ml_dtypes
 rng = np.random.default_rng(4)
 A, B = (rng.standard_normal((50, 256)).astype(ml_dtypes.bfloat16) for _ in "AB")
-C, tolerance = matmul.outputs({"A": A, "B": B}, "bf16")["C"]
+C, tolerance = matmul.Matmul().outputs({"A": A, "B": B}, "bf16")["C"]
 wrong = C - np.outer(A[:, -1].astype(float), B[:, -1].astype(float))
 caught = np.mean(np.abs(wrong - C) > tolerance); print(caught); assert caught > 0.75'
 }
@@ -50,7 +50,7 @@ caught = np.mean(np.abs(wrong - C) > tolerance); print(caught); assert caught > 
     run -0 python 'import matmul, ml_dtypes
 rng = np.random.default_rng(5)
 A, B = (rng.standard_normal((60, 64)).astype(ml_dtypes.bfloat16) for _ in "AB")
-C, tolerance = matmul.outputs({"A": A, "B": B}, "bf16")["C"]
+C, tolerance = matmul.Matmul().outputs({"A": A, "B": B}, "bf16")["C"]
 right = C.astype(ml_dtypes.bfloat16)
 assert np.all(np.abs(right.astype(float) - C) <= tolerance)
 bits = right.view(np.uint16)
@@ -65,7 +65,7 @@ rng = np.random.default_rng(7)
 for dtype, t in ("bf16", ml_dtypes.bfloat16), ("f16", np.float16):
     A, B = (rng.standard_normal((60, 64)).astype(t) for _ in "AB")
     bias = rng.standard_normal(60).astype(t)
-    C, tolerance = matmul_16bit.Matmul(f32_out=False).outputs({"A": A, "B": B, "bias": bias}, dtype)["C"]
+    C, tolerance = matmul_16bit.Matmul16Bit(f32_out=False).outputs({"A": A, "B": B, "bias": bias}, dtype)["C"]
     np.testing.assert_allclose(C, A.astype(float) @ B.astype(float).T + bias.astype(float), rtol=1e-12, atol=1e-13)
     right = C.astype(t)
     assert np.all(np.abs(right.astype(float) - C) <= tolerance)
@@ -79,7 +79,7 @@ for dtype, t in ("bf16", ml_dtypes.bfloat16), ("f16", np.float16):
 rng = np.random.default_rng(8)
 for dtype, t in ("bf16", ml_dtypes.bfloat16), ("f16", np.float16):
     A, B = (rng.standard_normal((50, 256)).astype(t) for _ in "AB")
-    C, tolerance = matmul_16bit.Matmul(f32_out=True).outputs({"A": A, "B": B}, dtype)["C"]
+    C, tolerance = matmul_16bit.Matmul16Bit(f32_out=True).outputs({"A": A, "B": B}, dtype)["C"]
     assert np.all(np.abs(C.astype(np.float32) - C) <= tolerance)
     wrong = C - np.outer(A[:, -1].astype(float), B[:, -1].astype(float))
     caught = np.mean(np.abs(wrong - C) > tolerance); print(dtype, caught); assert caught > 0.9'
@@ -109,7 +109,7 @@ for scale in 1, 100:
     local dir=$BATS_TEST_TMPDIR/mine
     mkdir "$dir"
     python 'd = sys.argv[1]; np.save(d + "/A.npy", np.eye(3, 4, dtype=np.float32)); np.save(d + "/B.npy", np.arange(8, dtype=np.float32).reshape(2, 4))' "$dir"
-    run -0 "$PYTHON" reference/golden.py matmul --dtype f32 --inputs "$dir"
+    run -0 "$PYTHON" reference/golden.py matmul --types f32 --inputs "$dir"
     run -0 python 'print(np.load(sys.argv[1] + "/C.npy").tolist())' "$dir"
     assert_output "[[0.0, 4.0], [1.0, 5.0], [2.0, 6.0]]"
     run -0 "$SIMGPU" "$(chapter 01_naive_matmul)" --golden "$dir"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs a chapter's program against its golden files, on the GPU if it can run there, else on the simulated GPU.
 #
-#   tools/run.sh CHAPTER ARCH OPERATION [GOLDEN FLAGS]     (make chapter-N calls it; run make to build first)
+#   tools/run.sh CHAPTER ARCH MODULE [GOLDEN FLAGS]     (make chapter-N calls it; run make to build first)
 #
-# Environment: DEVICE=auto|gpu|sim, OP, STEP, CASE, SHAPE, SEED, PROFILE=0|1, and from build/config.mk PYTHON, GPU_NAME,
+# Environment: DEVICE=auto|gpu|sim, OP, TYPE, STEP, CASE, SHAPE, SEED, PROFILE=0|1, and from build/config.mk PYTHON, GPU_NAME,
 # GPU_ARCH and GPU_DRIVER_CUDA.
 set -euo pipefail
 
@@ -46,7 +46,7 @@ elif [[ -n "${SEED:-}" ]]; then
     refuse "SEED=$SEED: only with SHAPE; the chapter's own cases have a fixed seed"
 fi
 
-program=("build/chapters/$chapter" --golden "$golden" ${OP:+--op "$OP"} ${STEP:+--step "$STEP"} ${CASE:+--case "$CASE"})
+program=("build/chapters/$chapter" --golden "$golden" ${OP:+--op "$OP"} ${TYPE:+--type "$TYPE"} ${STEP:+--step "$STEP"} ${CASE:+--case "$CASE"})
 if [[ "$device" == gpu ]]; then
     echo "on $GPU_NAME (sm_$GPU_ARCH)"
     exec "${program[@]}" --bench

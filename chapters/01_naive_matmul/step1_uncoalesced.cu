@@ -16,7 +16,9 @@
 // rest of each sector for the next seven k, if it is not evicted first; the L1 still has to look up 32 lines
 // for every load.
 //
+// Grows from: nothing.
 // Shared memory: none. Registers: one accumulator a thread.
+// Run: make chapter-1 STEP=uncoalesced
 #include "launchers.h"
 
 #include <cuda_runtime.h>

@@ -1,7 +1,6 @@
 // Chapter 1, step 2: the same outputs, but the lanes of a warp walk along k together.
 //
-// Question: what must change for every load of a warp to be one contiguous piece of memory? Grows from step
-// 1.
+// Question: what must change for every load of a warp to be one contiguous piece of memory?
 //
 // Memory is contiguous along k in both A and B, so the lanes have to lie along k. The textbook cure, swapping
 // row and column, is of no use here: it makes B the broadcast and A the strided one. A warp still owns 32
@@ -18,8 +17,9 @@
 // end each lane holds a 32nd of 32 outputs; a butterfly of shuffles adds them, and lane j keeps output j, so
 // C is written as before.
 //
-// New instruction: shfl.sync.bfly (__shfl_xor_sync). Shared memory: none. Registers: 32 accumulators a
-// thread.
+// Grows from: step 1 (uncoalesced).
+// New instruction: shfl.sync.bfly (__shfl_xor_sync). Shared memory: none. Registers: 32 accumulators a thread.
+// Run: make chapter-1 STEP=coalesced
 #include "launchers.h"
 
 #include <cuda_runtime.h>

@@ -1,3 +1,2 @@
-ARCH       := 75
-GOLDEN     := matmul --types f32
-GROWS_FROM := 01_naive_matmul
+ARCH   := 75
+GOLDEN := matmul --types f32

@@ -14,14 +14,14 @@
 //      | warp2 | warp3 |                                 | reg 1 | reg 3 | m 8-15 +-------+-------+
 //      +-------+-------+                                 +-------+-------+
 //
-// B(16,8) is wanted with k contiguous, and in "NT" it is: rows of B are columns of the mma, nothing is
-// transposed.
+// B(16,8) is wanted with k contiguous, and in "NT" it is: rows of B are columns of the mma, nothing is transposed.
 //
 // What is wrong with it: a row of a tile is 128 bytes, all 32 banks. The 8 rows of an 8 x 8 piece start in
-// the same bank, so every ldmatrix takes 8 turns where 1 would do. Chapter 4 cures that.
+// the same bank: a bank conflict, every ldmatrix takes 8 wavefronts where 1 would do. Chapter 4 cures that.
 //
-// Grows from: chapter 2, step 3. New instructions: ldmatrix, mma. Shared memory: 32,768 bytes. Registers: 128
-// accumulators and 32 fragments of at most 255 a thread.
+// Grows from: chapter 2, step 3 (vectorized).
+// New instructions: ldmatrix, mma. Shared memory: 32,768 bytes. Registers: 128 accumulators and 32 fragments a thread.
+// Run: make chapter-3 STEP=mma
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>

@@ -10,13 +10,14 @@
 //      row 1   banks  4- 7   8-11  12-15  ...   0- 3 | pad       ldmatrix reads a column: 0-3, 4-7, 8-11, ...
 //      row 2   banks  8-11  12-15  16-19  ...   4- 7 | pad
 //
-// The 16-byte stores were never in conflict: 8 lanes write the 128 bytes of one row. 16 bytes is the least
+// The 16-byte stores never had a bank conflict: 8 lanes write the 128 bytes of one row. 16 bytes is the least
 // padding that keeps every row where ldmatrix wants it, at a multiple of 16. The price is an eighth more
 // shared memory, and tiles that the copy engines of later chapters, which know nothing of padding, could not
 // write. Step 2 pays neither.
 //
-// Grows from: chapter 3, step 1. New instructions: none. Shared memory: 36,864 bytes. Registers: as chapter
-// 3.
+// Grows from: chapter 3, step 1 (mma).
+// New instructions: none. Shared memory: 36,864 bytes. Registers: as chapter 3.
+// Run: make chapter-4 STEP=padded
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>

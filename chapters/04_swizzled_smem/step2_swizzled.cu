@@ -4,7 +4,7 @@
 //
 // A row is 8 chunks of 16 bytes. Chunk c of row r is kept in place c ^ (r % 8) of that row
 // (common/device/swizzle.cuh). A column of chunks, which ldmatrix reads, then has one chunk in each of the 8 places;
-// a row, which the copy writes, has them all, in another order. Both take one turn. Within a row the map is a
+// a row, which the copy writes, has them all, in another order. Both take one wavefront. Within a row the map is a
 // permutation: XOR with r undoes itself.
 //
 //      place    0  1  2  3  4  5  6  7
@@ -18,7 +18,9 @@
 // have the same r % 8, and are an ordinary addition. Tiles start at a multiple of 1,024 bytes, so the bits
 // that XOR changes are the chunk's.
 //
-// Grows from: step 1. New instructions: none. Shared memory: 32,768 bytes. Registers: as chapter 3.
+// Grows from: step 1 (padded).
+// New instructions: none. Shared memory: 32,768 bytes. Registers: as chapter 3.
+// Run: make chapter-4 STEP=swizzled
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>

@@ -1,2 +1,2 @@
-ARCH       := 80
-GOLDEN     := softmax --types f32,bf16
+ARCH   := 80
+GOLDEN := softmax --types f32,bf16

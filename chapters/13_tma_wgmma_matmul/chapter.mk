@@ -1,3 +1,2 @@
-ARCH       := 90a
-GOLDEN     := matmul_16bit --types bf16,f16
-GROWS_FROM := 05_cp_async_pipeline
+ARCH   := 90a
+GOLDEN := matmul_16bit --types bf16,f16

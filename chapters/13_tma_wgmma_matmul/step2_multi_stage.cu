@@ -9,8 +9,9 @@
 // A stage has its own barrier; the parity says which round of the ring it is in. When the products of tile t - 1 are done
 // in every warp, its stage is free, and thread 0 sends for tile t - 1 + NUM_STAGES.
 //
-// Grows from: step 1. New instructions: none. Shared memory: 98,304 bytes for 3 stages, two blocks a multiprocessor.
-// Registers: 128 accumulators a thread.
+// Grows from: step 1 (tma_wgmma).
+// New instructions: none. Shared memory: 98,304 bytes for 3 stages, two blocks an SM. Registers: 128 accumulators a thread.
+// Run: make chapter-13 STEP=multi_stage
 #include "../../common/device/matmul_types.cuh"
 #include "../../common/device/mbarrier.cuh"
 #include "../../common/device/tensor_map.h"
@@ -109,7 +110,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2)
     }
     __syncthreads();
 
-    // Prologue: all stages but one are on their way.
+    // Prologue: all stages but one are in flight.
     if (tid == 0)
         for (int stage = 0; stage < NUM_STAGES - 1; stage++)
             if (stage < k_tiles) load_tile(smem, A_map, B_map, row, col, stage * BLOCK_K, stage);

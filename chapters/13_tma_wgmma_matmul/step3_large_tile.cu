@@ -9,8 +9,9 @@
 //     (128, 64) 64-  | warpgroup 1    |   both read the same B
 //                    +----------------+
 //
-// Grows from: step 2. New instructions: none. Shared memory: 196,608 bytes for 4 stages, one block a multiprocessor.
-// Registers: 128 accumulators a thread.
+// Grows from: step 2 (multi_stage).
+// New instructions: none. Shared memory: 196,608 bytes for 4 stages, one block an SM. Registers: 128 accumulators a thread.
+// Run: make chapter-13 STEP=large_tile
 #include "../../common/device/matmul_types.cuh"
 #include "../../common/device/mbarrier.cuh"
 #include "../../common/device/tensor_map.h"
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     }
     __syncthreads();
 
-    // Prologue: all stages but one are on their way.
+    // Prologue: all stages but one are in flight.
     if (tid == 0)
         for (int stage = 0; stage < NUM_STAGES - 1; stage++)
             if (stage < k_tiles) load_tile(smem, A_map, B_map, row, col, stage * BLOCK_K, stage);

@@ -9,8 +9,10 @@
 // Two barriers a stage: `full` says that the tiles have landed, `empty` that every consumer is done with them. The producer
 // is one thread; it runs as far ahead as there are empty stages. Its warpgroup gives registers it does not need to the others.
 //
-// Grows from: chapter 13, step 3. New instructions: setmaxnreg. Shared memory: 196,608 bytes for 4 stages, one block a
-// multiprocessor. Registers: 40 for the producer, 232 for a consumer thread, 128 of them accumulators.
+// Grows from: chapter 13, step 3 (large_tile).
+// New instructions: setmaxnreg. Shared memory: 196,608 bytes for 4 stages, one block an SM. Registers: 40 for the producer,
+// 232 for a consumer thread, 128 of them accumulators.
+// Run: make chapter-14 STEP=producer_consumer
 #include "../../common/device/matmul_types.cuh"
 #include "../../common/device/mbarrier.cuh"
 #include "../../common/device/tensor_map.h"

@@ -10,8 +10,10 @@
 // A stage may be overwritten when the consumers of both blocks are done with it, since both producers write into it: every
 // consumer arrives at the `empty` of both blocks. No block may leave while the other can still reach its shared memory.
 //
-// Grows from: step 1. New instructions: cp.async.bulk.tensor with multicast, mapa and a remote mbarrier.arrive,
-// barrier.cluster. Shared memory and registers: as step 1.
+// Grows from: step 1 (producer_consumer).
+// New instructions: cp.async.bulk.tensor with multicast, mapa and a remote mbarrier.arrive, barrier.cluster. Shared memory and
+// registers: as step 1.
+// Run: make chapter-14 STEP=cluster_multicast
 #include "../../common/device/matmul_types.cuh"
 #include "../../common/device/mbarrier.cuh"
 #include "../../common/device/tensor_map.h"

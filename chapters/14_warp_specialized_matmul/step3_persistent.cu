@@ -1,6 +1,6 @@
 // Chapter 14, step 3: blocks stay, and walk over the tiles of C in an order that the L2 likes.
 //
-// Question: between two tiles a multiprocessor ends a block, starts one, sets up barriers and waits for the first copies. And
+// Question: between two tiles an SM ends a block, starts one, sets up barriers and waits for the first copies. And
 // which tiles should be worked on at the same time?
 //
 //      tile order, GROUP_M = 2        0 2 4 6 8            66 clusters work on neighbours: about
@@ -8,9 +8,11 @@
 //                                    10 12 14 ...          which stay in the L2 while they do
 //
 // As many clusters as fit the GPU; each takes every so many-th tile. The producer does not stop between tiles: while the
-// consumers store one, the first stages of the next are on their way.
+// consumers store one, the first stages of the next are in flight.
 //
-// Grows from: step 2. New instructions: none. Shared memory and registers: as step 1.
+// Grows from: step 2 (cluster_multicast).
+// New instructions: none. Shared memory and registers: as step 1.
+// Run: make chapter-14 STEP=persistent
 #include "../../common/device/matmul_types.cuh"
 #include "../../common/device/mbarrier.cuh"
 #include "../../common/device/tensor_map.h"
@@ -222,17 +224,16 @@ static cudaError_t launch(const T *A, const T *B, const T *bias, TC *C, int M, i
     cudaError_t error = tensor_map_matrix(&A_map, tensor_map_type<T>(), A, M, K, BLOCK_M, BLOCK_K);
     if (error == cudaSuccess)
         error = tensor_map_matrix(&B_map, tensor_map_type<T>(), B, N, K, BLOCK_N / CLUSTER, BLOCK_K);
-    int device, multiprocessors;
+    int device, sms;
     if (error == cudaSuccess) error = cudaGetDevice(&device);
-    if (error == cudaSuccess)
-        error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
 
     const long long num_tiles = ((M - 1) / (CLUSTER * BLOCK_M) + 1LL) * ((N - 1) / BLOCK_N + 1LL);
     if (num_tiles > INT32_MAX / 2) return cudaErrorInvalidConfiguration;
-    const int num_clusters = min((int)num_tiles, multiprocessors / CLUSTER);
+    const int num_clusters = min((int)num_tiles, sms / CLUSTER);
     kernel<<<num_clusters * CLUSTER, NUM_THREADS, smem_bytes, stream>>>(A_map, B_map, bias, C, M, N, K);
     return cudaGetLastError();
 }

@@ -10,8 +10,10 @@
 // wrote: a proxy fence comes between. TMA stores rows of a multiple of 16 bytes; where C has others, registers go to C
 // directly, as in step 3.
 //
-// Grows from: step 3. New instructions: stmatrix, cp.async.bulk.tensor as a store, fence.proxy.async. Shared memory:
-// 229,376 bytes, 32,768 of them for C. Registers: as step 1.
+// Grows from: step 3 (persistent).
+// New instructions: stmatrix, cp.async.bulk.tensor as a store, fence.proxy.async. Shared memory: 229,376 bytes, 32,768 of them
+// for C. Registers: as step 1.
+// Run: make chapter-14 STEP=tma_store
 #include "../../common/device/matmul_types.cuh"
 #include "../../common/device/mbarrier.cuh"
 #include "../../common/device/swizzle.cuh"
@@ -285,17 +287,16 @@ static cudaError_t launch(const T *A, const T *B, const T *bias, TC *C, int M, i
     if (error == cudaSuccess && tma_store)
         error = tensor_map_matrix(&C_map, tensor_map_type<TC>(), C, M, N, STORE_ROWS,
                                   STORE_ROW_BYTES / sizeof(TC));
-    int device, multiprocessors;
+    int device, sms;
     if (error == cudaSuccess) error = cudaGetDevice(&device);
-    if (error == cudaSuccess)
-        error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
 
     const long long num_tiles = ((M - 1) / (CLUSTER * BLOCK_M) + 1LL) * ((N - 1) / BLOCK_N + 1LL);
     if (num_tiles > INT32_MAX / 2) return cudaErrorInvalidConfiguration;
-    const int num_clusters = min((int)num_tiles, multiprocessors / CLUSTER);
+    const int num_clusters = min((int)num_tiles, sms / CLUSTER);
     kernel<<<num_clusters * CLUSTER, NUM_THREADS, smem_bytes, stream>>>(A_map, B_map, C_map, bias, tma_store,
                                                                         C, M, N, K);
     return cudaGetLastError();

@@ -15,9 +15,11 @@
 // A tile may also be 192 columns wide. It needs a fifth fewer bytes from the L2 for its products, which is what counts where
 // rows of A and B are no multiple of 128 bytes: there each row of a box is in two lines. wide_is_less says which is less work.
 //
-// Grows from: step 5. New instructions: griddepcontrol. Shared memory: 229,376 bytes or, with the wide tile, 196,608. Registers:
-// 192 accumulators a thread need 240. Global memory: 96 KB a block. The flags in it are shared by all launches: two of this
-// kernel must not overlap (one stream keeps them apart).
+// Grows from: step 5 (ping_pong).
+// New instructions: griddepcontrol. Shared memory: 229,376 bytes or, with the wide tile, 196,608. Registers: 192 accumulators a
+// thread need 240. Global memory: 96 KB a block. The flags in it are shared by all launches: two must not overlap (one stream
+// keeps them apart).
+// Run: make chapter-14 STEP=stream_k
 #include "../../common/device/matmul_types.cuh"
 #include "../../common/device/mbarrier.cuh"
 #include "../../common/device/swizzle.cuh"
@@ -35,7 +37,7 @@ constexpr int NUM_CONSUMERS = 2;                       // warpgroups that multip
 constexpr int NUM_THREADS = (1 + NUM_CONSUMERS) * 128; // warpgroup 0 is the producer
 constexpr int NARROW = 128, WIDE = 192; // BLOCK_N, the columns of C a block owns, is one of them
 constexpr int CLUSTER = 2;              // blocks, one above the other, that share their tiles of B
-constexpr int MAX_BLOCKS = 144;         // of a Hopper GPU, one a multiprocessor; none has more
+constexpr int MAX_BLOCKS = 144;         // of a Hopper GPU, one an SM; none has more
 constexpr int GROUP_M = 4;              // rows of cluster tiles that clusters of neighbouring numbers share
 constexpr int ROW_BYTES = BLOCK_K * 2;
 static_assert(ROW_BYTES == 128, "rows of the swizzle's width");
@@ -396,7 +398,7 @@ static cudaError_t launch(const Schedule &schedule, const T *A, const T *B, cons
     return cudaLaunchKernelEx(&config, kernel, A_map, B_map, C_map, bias, tma_store, C, M, N, schedule);
 }
 
-// Asks how many clusters fit the GPU, a block to a multiprocessor.
+// Asks how many clusters fit the GPU, a block to an SM.
 template <typename T, typename TC>
 static cudaError_t ask_clusters(int *clusters)
 {

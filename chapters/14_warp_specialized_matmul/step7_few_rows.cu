@@ -1,7 +1,7 @@
 // Chapter 14, step 7: where C has few rows. Everyone fetches, and a cluster divides rows and k.
 //
-// Question: with at most 128 rows the bytes of B take longer than the products. Step 6 gives 7168 columns to 56 blocks of 132
-// multiprocessors. How do all of them get to fetch, each as much as its shared memory holds?
+// Question: with at most 128 rows the bytes of B take longer than the products. Step 6 gives 7168 columns to 56 blocks on 132
+// SMs. How do all of them get to fetch, each as much as its shared memory holds?
 //
 //                       rows 0-63     rows 64-127
 //      k 0, 2, 4 ...    block 0       block 1        halves: each fetches one half of B's tile for both (multicast)
@@ -13,7 +13,9 @@
 // A block has 64 rows at most, so one consumer warpgroup does: no registers need to move, and the shared memory that it saves
 // holds more stages. C with more rows is step 6's.
 //
-// Grows from: step 6. New instructions: st.async. Shared memory: 232,448 bytes, all there is.
+// Grows from: step 6 (stream_k).
+// New instructions: st.async. Shared memory: 232,448 bytes, all there is.
+// Run: make chapter-14 STEP=few_rows
 #include "../../common/device/matmul_types.cuh"
 #include "../../common/device/mbarrier.cuh"
 #include "../../common/device/tensor_map.h"
@@ -327,12 +329,12 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
 constexpr int MAX_CLUSTER = 2 * MAX_PARTS;
 
 // Asks once how many clusters of 1, 2, 4 and 8 blocks fit the GPU. Clusters stay within a part of the GPU: the larger they
-// are, the more multiprocessors are left over.
+// are, the more SMs are left over.
 template <typename T, typename TC>
 static cudaError_t ask_clusters(int (&fitting)[MAX_CLUSTER + 1])
 {
     if (fitting[1] != 0) return cudaSuccess;
-    const auto kernel = few_rows_kernel<T, TC, 128>; // Each of them fills a multiprocessor.
+    const auto kernel = few_rows_kernel<T, TC, 128>; // Each of them fills an SM.
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
     for (int blocks = MAX_CLUSTER; blocks >= 1 && error == cudaSuccess; blocks /= 2) {
         cudaLaunchAttribute cluster = {};

@@ -10,6 +10,8 @@ build/tests/simgpu/%: tests/simgpu/%.cu build/config.mk
 	@echo "nvcc $<"
 	$Q$(NVCC) $(SIMGPU_TEST_FLAGS) $(SIMGPU_TEST_ARCH) -MMD -MP -MF $@.d -o $@ $<
 
+build/tests/simgpu/programs/cub: SIMGPU_TEST_ARCH = -gencode arch=compute_80,code=compute_80
+
 -include $(SIMGPU_TEST_BIN:=.d)
 
 # Host programs that hold a part of the simulator itself against a plain model of it.

@@ -27,6 +27,16 @@ broken() {
     for part in "${@:3}"; do assert_output --partial "$part"; done
 }
 
+# reported PROGRAM NAME LINE...: with --faults=report the same is said, once, and the kernel runs to its end.
+reported() {
+    local part line
+    line=$(grep -n "// fault: $2\$" "$BATS_TEST_DIRNAME/hopper/$1.cu" | cut -d: -f1)
+    run timeout 60 "$SIMGPU" --faults=report "$PROGRAMS/$1" "$2"
+    assert_equal "$(grep -cE "^  at .*$1\.cu:${line}[^0-9]" <<<"$output")" 1
+    for part in "${@:3}"; do assert_output --partial "$part"; done
+    refute_output --partial cudaError
+}
+
 # broken_in_any_order NAME LINE...: the same of broken_order, whatever order its warps run in.
 broken_in_any_order() {
     local SEED
@@ -214,6 +224,29 @@ print(*[sum(l[field] for l in lines) for field in sys.argv[3:]])' "$@"
     broken broken_async too_few_registers "waits for 240 registers a thread, where it has 168; the block's pool has 56"
     broken broken_async over_budget "waits for 176 registers a thread, where it has 168; the block's pool has 0"
     broken broken_async wrong_direction "setmaxnreg.dec to 200 registers, but the warp has 168"
+}
+
+@test "simgpu: setmaxnreg in a kernel whose registers at entry ptxas chooses is ignored, as ptxas does, and that is said once" {
+    local line
+    line=$(grep -n "// fault: registers_unknown\$" "$BATS_TEST_DIRNAME/hopper/broken_async.cu" | cut -d: -f1)
+    run "$SIMGPU" "$PROGRAMS/broken_async" registers_unknown
+    assert_line --index 0 --partial "setmaxnreg is ignored, as ptxas ignores it (C7508)"
+    assert_output --regexp "broken_async\.cu:${line}[^0-9]"
+    assert_equal "$(grep -c C7508 <<<"$output")" 2 # one each for .inc and .dec
+    assert_line --index -1 "registers_unknown: read 0x00000001"
+}
+
+@test "simgpu: --faults=report: what hardware lets pass is said once a line, and the launch goes on" {
+    broken broken_async init_twice "mbarrier.init of a live mbarrier" cudaErrorLaunchFailure
+    reported broken_async init_twice "mbarrier.init of a live mbarrier"
+    reported broken_async init_not_fenced "no fence.mbarrier_init or fence.proxy.async since"
+    reported broken_async store_not_fenced "fence.proxy.async is missing"
+    reported broken_async store_not_waited "without cp.async.bulk.wait_group.read"
+    reported broken_clusters remote_init_not_fenced "no fence.mbarrier_init since"
+    run -1 "$SIMGPU" --faults=report "$PROGRAMS/broken_async" no_fence # hardware computes something else
+    assert_output --partial cudaErrorLaunchFailure
+    run -2 "$SIMGPU" --faults=ignore "$PROGRAMS/broken_async" no_fence
+    assert_output "simgpu: --faults: 'ignore', expected stop or report"
 }
 
 @test "simgpu: coordinates and addresses of tensor copies that an H200 refuses" {

@@ -81,6 +81,14 @@ blocks_in_order() {
     assert_regex "$stderr" 'cublasSgemmStridedBatched: B \(8 x 8, ld 8, f32\): reads 256 bytes at .*only 224 are left'
 }
 
+@test "simgpu: CUB, compiled for compute_80, sums by key and scans: 16 bytes that blocks hand on are never torn" {
+    local threads
+    for threads in 2 4 8 16; do
+        run -0 --separate-stderr "$SIMGPU" --threads "$threads" "$ROOT/build/tests/simgpu/programs/cub"
+        assert_equal "${lines[-1]}" right
+    done
+}
+
 @test "simgpu: several host threads use the device at once" { program threads; }
 
 @test "simgpu: programs with per-thread default streams run" {

@@ -11,7 +11,7 @@ export PYTHONPYCACHEPREFIX=$ROOT/build/pycache
 LD_LIBRARY_PATH=$(sed -n 's/^CUDA_LIB *:= *//p' "$ROOT/build/config.mk")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
 # make must not take the outer make's flags, nor run.sh the caller's choices.
-unset MAKEFLAGS MAKELEVEL DEVICE OP STEP CASE SHAPE SEED PROFILE
+unset MAKEFLAGS MAKELEVEL DEVICE OP TYPE STEP CASE SHAPE SEED PROFILE
 
 cd "$ROOT" || exit 1
 

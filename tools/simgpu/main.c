@@ -31,6 +31,9 @@ static const char USAGE[] =
     "  --max-instructions N  stop a launch that executes more warp instructions\n"
     "  --max-idle N          stop a launch whose warps run on for N instructions each while no memory changes;\n"
     "                        where all of them only poll, they count 256-fold (default 1G; 0: never)\n"
+    "  --faults=stop|report  what hardware most often lets pass (a missing proxy fence, an mbarrier.init that is not\n"
+    "                        fenced or comes twice, a thread that leaves with an open bulk store) stops the launch,\n"
+    "                        as every fault does (default), or is reported once a line and the launch goes on\n"
     "  --exact-mma           tensor cores add in exact f32, instead of as an H200 does\n"
     "  --profile[=LINES]     count per source line, print the LINES that cost most (default 20)\n"
     "  --json FILE           write the counts to FILE as JSON (implies --profile)\n"
@@ -99,6 +102,7 @@ enum {
     SMS,
     PROFILE,
     JSON,
+    FAULTS,
     EXACT_MMA,
     MAX_INSTRUCTIONS,
     MAX_IDLE,
@@ -113,6 +117,7 @@ static const struct option OPTIONS[] = {
     {"sms", required_argument, NULL, SMS},
     {"profile", optional_argument, NULL, PROFILE},
     {"json", required_argument, NULL, JSON},
+    {"faults", required_argument, NULL, FAULTS},
     {"exact-mma", no_argument, NULL, EXACT_MMA},
     {"max-instructions", required_argument, NULL, MAX_INSTRUCTIONS},
     {"max-idle", required_argument, NULL, MAX_IDLE},
@@ -141,6 +146,11 @@ static int parse_options(int argc, char **argv)
         case JSON:
             setenv("SIMGPU_PROFILE", "1", 1);
             set_json(optarg);
+            break;
+        case FAULTS:
+            if (strcmp(optarg, "stop") != 0 && strcmp(optarg, "report") != 0)
+                die("--faults: '%s', expected stop or report", optarg);
+            set_number("SIMGPU_FAULTS_REPORT", strcmp(optarg, "report") == 0);
             break;
         case EXACT_MMA: setenv("SIMGPU_EXACT_MMA", "1", 1); break;
         case MAX_INSTRUCTIONS:

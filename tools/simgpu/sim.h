@@ -391,9 +391,10 @@ struct options {
     u64 seed;    /* order in which blocks start and warps run; 0: in order */
     u32 sms;     /* multiprocessors of the device reported */
     bool profile;
-    u32 profile_lines; /* source lines a kernel in the table */
-    const char *json;  /* --json FILE */
-    bool exact_mma;    /* tensor cores accumulate in exact f32 instead of as an H200 does */
+    u32 profile_lines;  /* source lines a kernel in the table */
+    const char *json;   /* --json FILE */
+    bool faults_report; /* what hardware most often lets pass is only reported */
+    bool exact_mma;     /* tensor cores accumulate in exact f32 instead of as an H200 does */
     bool verbose;
     u64 max_instructions; /* a launch that executes more warp instructions is stopped; 0: no limit */
     u64 max_idle; /* the same for those of a warp while no memory changes; runtime/scheduler.c says how counted */
@@ -422,6 +423,15 @@ enum {
 /* Stops the launch: prints the message with kernel, source line, block and thread (the lowest lane of `lanes`), and makes
  * the launch return `error`. Does not return. */
 _Noreturn void fault(struct warp *w, const struct inst *in, u32 lanes, int error, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+
+/* Says as much, but once for an instruction, and goes on: what is worth to know and stops nothing. */
+void remark(struct warp *w, const struct inst *in, u32 lanes, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* What PTX forbids and hardware most often lets pass: a fault, or with --faults=report a remark, after which the caller goes on
+ * as hardware would. */
+void breach(struct warp *w, const struct inst *in, u32 lanes, int error, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
 /* ---- Operand access for executors --------------------------------------------------------------------------------- */

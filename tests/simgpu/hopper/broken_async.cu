@@ -109,6 +109,13 @@ __global__ void init_not_fenced(u32 *out)
     bar_wait(BAR, 0);
 }
 
+__global__ void init_twice(u32 *out)
+{
+    if (threadIdx.x) return;
+#pragma unroll 1
+    for (u32 i = 0; i < 3 + out[0]; i++) bar_init(BAR, 1); // fault: init_twice
+}
+
 __global__ void tile_overwritten(u32 *out)
 {
     if (threadIdx.x) return;
@@ -305,7 +312,7 @@ __global__ void descriptors_differ(u32 *out)
 // ---- setmaxnreg -----------------------------------------------------------------------------------------------------------------
 
 // 384 threads have 168 registers each; the second and third warpgroup free too few for the first.
-__global__ void __launch_bounds__(384) too_few_registers(u32 *out)
+__global__ void __launch_bounds__(384, 1) too_few_registers(u32 *out)
 {
     if (threadIdx.x < 128)
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;"); // fault: too_few_registers
@@ -315,7 +322,7 @@ __global__ void __launch_bounds__(384) too_few_registers(u32 *out)
 }
 
 // Nobody frees any: more than the block has is asked for.
-__global__ void __launch_bounds__(384) over_budget(u32 *out)
+__global__ void __launch_bounds__(384, 1) over_budget(u32 *out)
 {
     if (threadIdx.x < 128)
         asm volatile("setmaxnreg.inc.sync.aligned.u32 176;"); // fault: over_budget
@@ -324,9 +331,19 @@ __global__ void __launch_bounds__(384) over_budget(u32 *out)
     out[threadIdx.x % 128] = 1;
 }
 
-__global__ void __launch_bounds__(384) wrong_direction(u32 *out)
+__global__ void __launch_bounds__(384, 1) wrong_direction(u32 *out)
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 200;"); // fault: wrong_direction
+}
+
+// ptxas cannot know how many registers the kernel starts with, and ignores both.
+__global__ void __launch_bounds__(384) registers_unknown(u32 *out)
+{
+    if (threadIdx.x < 128)
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;"); // fault: registers_unknown
+    else
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 152;");
+    out[threadIdx.x % 128] = 1;
 }
 
 #define KERNEL(NAME, THREADS) \
@@ -338,15 +355,16 @@ static const struct {
     void (*kernel)(u32 *);
     int threads;
 } kernels[] = {
-    KERNEL(read_before_wait, 128),   KERNEL(never_waited, 128),       KERNEL(bytes_mismatch, 128),
-    KERNEL(init_not_visible, 128),   KERNEL(init_not_fenced, 128),    KERNEL(tile_overwritten, 128),
-    KERNEL(store_not_fenced, 128),   KERNEL(fenced_by_one, 128),      KERNEL(store_source_changes, 128),
-    KERNEL(store_not_waited, 128),   KERNEL(result_read_early, 128),  KERNEL(commit_missing, 128),
-    KERNEL(a_written_early, 128),    KERNEL(no_fence, 128),           KERNEL(no_second_fence, 128),
-    KERNEL(operand_changes, 128),    KERNEL(operand_not_fenced, 128), KERNEL(three_warps, 128),
-    KERNEL(bytes_missing, 128),      KERNEL(over_arrival, 128),       KERNEL(parity_forgotten, 128),
-    KERNEL(parity_never_flips, 128), KERNEL(over_budget, 384),        KERNEL(operand_out_of_bounds, 128),
-    KERNEL(descriptors_differ, 128), KERNEL(too_few_registers, 384),  KERNEL(wrong_direction, 384)};
+    KERNEL(read_before_wait, 128),   KERNEL(never_waited, 128),          KERNEL(bytes_mismatch, 128),
+    KERNEL(init_not_visible, 128),   KERNEL(init_not_fenced, 128),       KERNEL(init_twice, 128),
+    KERNEL(registers_unknown, 384),  KERNEL(tile_overwritten, 128),      KERNEL(store_not_fenced, 128),
+    KERNEL(fenced_by_one, 128),      KERNEL(store_source_changes, 128),  KERNEL(store_not_waited, 128),
+    KERNEL(result_read_early, 128),  KERNEL(commit_missing, 128),        KERNEL(a_written_early, 128),
+    KERNEL(no_fence, 128),           KERNEL(no_second_fence, 128),       KERNEL(operand_changes, 128),
+    KERNEL(operand_not_fenced, 128), KERNEL(three_warps, 128),           KERNEL(bytes_missing, 128),
+    KERNEL(over_arrival, 128),       KERNEL(parity_forgotten, 128),      KERNEL(parity_never_flips, 128),
+    KERNEL(over_budget, 384),        KERNEL(operand_out_of_bounds, 128), KERNEL(descriptors_differ, 128),
+    KERNEL(too_few_registers, 384),  KERNEL(wrong_direction, 384)};
 
 int main(int argc, char **argv)
 {

@@ -1,5 +1,6 @@
 /* alu.c: finds the rule for an arithmetic instruction and lowers by it. */
 #include "alu.h"
+#include "../front/lower.h"
 
 #include <fenv.h>
 #include <pthread.h>
@@ -102,11 +103,8 @@ bool lower_result(struct lowering *lo, const struct ptx_inst *p, const struct pt
                   operand *d)
 {
     if (o->kind != OPERAND_REG) return refuse(lo, p, "the destination is not a register");
-    if (type_bytes(o->reg->type) != type_bytes(t))
-        return refuse(lo, p, "the destination %s has %u bytes, the result %u", o->reg->name,
-                      type_bytes(o->reg->type), type_bytes(t));
-    *d = lower_dest(lo, o);
-    return true;
+    *d = lower_dest(lo, o, t);
+    return !lo->f->fn->refused;
 }
 
 operand lower_operand(struct lowering *lo, const struct ptx_operand *o, enum type t)

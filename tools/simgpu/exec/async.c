@@ -451,7 +451,7 @@ struct mbarrier *async_mbarrier(struct warp *w, const struct inst *in, u32 lane,
             offset, b != w->block ? "barrier.cluster" : "barrier");
     if (b != w->block && b->init_fence <= m->init_time &&
         b->warps[m->init_warp].cluster_released <= m->init_time)
-        fault(
+        breach(
             w, in, 1u << lane, ERR_LAUNCH_FAILURE,
             "the mbarrier at shared offset %u is used before its mbarrier.init is visible here: no fence.mbarrier_init since, "
             "and a relaxed barrier.cluster.arrive orders nothing",
@@ -464,7 +464,7 @@ struct mbarrier *async_mbarrier_of_copy(struct warp *w, const struct inst *in, u
 {
     struct mbarrier *m = async_mbarrier(w, in, lane, b, offset);
     if (b->init_fence <= m->init_time)
-        fault(
+        breach(
             w, in, 1u << lane, ERR_LAUNCH_FAILURE,
             "the mbarrier at shared offset %u is used by a copy before its mbarrier.init is visible to the async proxy: no "
             "fence.mbarrier_init or fence.proxy.async since",
@@ -588,10 +588,15 @@ static void exec_init(struct warp *w, const struct inst *in, u32 mask)
         u32 i = first_lane(left);
         u32 offset = at.offset[i];
         struct mbarrier *m = add_slot(block_async(w->block), offset);
+        if (m->live && m->on_way)
+            fault(
+                w, in, 1u << i, ERR_LAUNCH_FAILURE,
+                "mbarrier.init of a live mbarrier, at shared offset %u, while %d bytes are in flight to complete at it",
+                offset, m->on_way);
         if (m->live)
-            fault(w, in, 1u << i, ERR_LAUNCH_FAILURE,
-                  "mbarrier.init of a live mbarrier, at shared offset %u: mbarrier.inval must come first",
-                  offset);
+            breach(w, in, 1u << i, ERR_LAUNCH_FAILURE,
+                   "mbarrier.init of a live mbarrier, at shared offset %u: mbarrier.inval must come first",
+                   offset);
         s32 count = (s32)count_of(w, in, i);
         *m = (struct mbarrier){.block = w->block,
                                .offset = offset,
@@ -850,8 +855,10 @@ static bool lower_arrive(struct lowering *lo, const struct ptx_inst *p, struct i
         return refuse(lo, p, "this form of mbarrier");
     in->exec = exec_arrive;
     if (drops) in->flags |= DROPS;
-    if (has_state) in->d = lower_dest(lo, &p->op[0]);
-    if (in->d == NO_OPERAND) in->flags |= REMOTE;
+    if (has_state && p->op[0].kind != OPERAND_SINK)
+        in->d = lower_dest(lo, &p->op[0], T_B64);
+    else
+        in->flags |= REMOTE;
     if (operands == 2) in->b = lower_source(lo, &p->op[1 + has_state], T_U32);
     return lower_address(lo, &p->op[has_state], in);
 }
@@ -864,7 +871,7 @@ static bool lower_wait(struct lowering *lo, const struct ptx_inst *p, struct ins
     if (p->op_count < 3 || p->op_count > 3 + (u32)blocks) return refuse(lo, p, "this form of mbarrier");
     in->exec = exec_wait;
     if (blocks) in->flags |= BLOCKS;
-    in->d = lower_dest(lo, &p->op[0]);
+    in->d = lower_dest(lo, &p->op[0], T_PRED);
     in->b = lower_source(lo, &p->op[2], in->flags & PARITY ? T_U32 : T_B64);
     return lower_address(lo, &p->op[1], in);
 }
@@ -879,7 +886,7 @@ static bool lower_mbarrier(struct lowering *lo, const struct ptx_inst *p, struct
     if (!read_modifiers(lo, p, in, 1, NULL)) return false;
     if (streq(what, "pending_count") && p->op_count == 2) {
         in->exec = exec_pending_count;
-        in->d = lower_dest(lo, &p->op[0]);
+        in->d = lower_dest(lo, &p->op[0], T_U32);
         in->a = lower_source(lo, &p->op[1], T_B64);
         return true;
     }

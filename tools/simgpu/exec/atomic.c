@@ -229,7 +229,7 @@ static bool lower_atomic(struct lowering *lo, const struct ptx_inst *p, struct i
     operand *more = lower_more(lo, 2 * n + 1);
     const struct ptx_operand *value = &p->op[op == OP_CAS ? first + 1 : first];
     for (u32 k = 0; k < n; k++) {
-        more[k] = !is_atom ? NO_OPERAND : lower_dest(lo, n > 1 ? &p->op[0].element[k] : &p->op[0]);
+        more[k] = !is_atom ? NO_OPERAND : lower_dest(lo, n > 1 ? &p->op[0].element[k] : &p->op[0], t);
         more[n + k] = lower_source(lo, n > 1 ? &value->element[k] : value, t);
     }
     if (op == OP_CAS) more[2 * n] = lower_source(lo, &p->op[first], t);

@@ -245,7 +245,7 @@ static bool lower_bar(struct lowering *lo, const struct ptx_inst *p, struct inst
     in->exec = exec_barrier;
     in->flags = (u16)action;
     in->count = aligned;
-    if (reduces) in->d = lower_dest(lo, &p->op[0]);
+    if (reduces) in->d = lower_dest(lo, &p->op[0], action == BAR_POPC ? T_U32 : T_PRED);
     in->a = lower_source(lo, &p->op[at], T_U32);
     if (operands > at + 1 + reduces) in->b = lower_source(lo, &p->op[at + 1], T_U32);
     if (reduces) {

@@ -142,13 +142,15 @@ static u32 extent(const struct bulk *c)
     return c->swizzle ? (last + c->pitch - 1) / c->pitch * c->pitch : last;
 }
 
+/* What to say when something happens during a copy. */
+#define DURING "%s while the copy was on its way: '%s' at line %u, shared offset %u"
+#define COPY_PLACE(c) \
+    (c)->fn->text[(c)->in - (c)->fn->code], (c)->fn->lines[(c)->in - (c)->fn->code].line, (c)->at
+
 static _Noreturn void copy_fault(struct warp *w, const struct inst *in, const struct bulk *c,
                                  const char *what)
 {
-    u32 at = (u32)(c->in - c->fn->code);
-    fault(w, in, w->active ? w->active : 1, ERR_LAUNCH_FAILURE,
-          "%s while the copy was on its way: '%s' at line %u, shared offset %u", what, c->fn->text[at],
-          c->fn->lines[at].line, c->at);
+    fault(w, in, w->active ? w->active : 1, ERR_LAUNCH_FAILURE, DURING, what, COPY_PLACE(c));
 }
 
 static void poison(const struct bulk *c)
@@ -575,7 +577,8 @@ void bulk_leave(struct warp *w, u32 lanes)
     struct block *b = w->block;
     for (const struct bulk *c = w->async ? w->async->stores : NULL; c; c = c->next)
         if (lanes >> c->lane & 1 && c->issued)
-            copy_fault(w, in, c, "the thread leaves, without cp.async.bulk.wait_group.read,");
+            breach(w, in, lanes, ERR_LAUNCH_FAILURE, DURING,
+                   "the thread leaves, without cp.async.bulk.wait_group.read,", COPY_PLACE(c));
     if (w->async && w->async->stores) finish(w, in, lanes, -1, false);
     if (b->live_threads) return;
     const struct bulk *open = async_open_load(b, ANYWHERE_IN_BLOCK);

@@ -9,21 +9,25 @@ enum { MAX_RANK = 5, TENSOR_MAP_BYTES = 128 };
 /* Of CUtensorMapDataType: integers come before MAP_FLOAT16. */
 enum { MAP_FLOAT16 = 6, MAP_FLOAT32 = 7, MAP_FLOAT32_FTZ = 10, MAP_TFLOAT32 = 11, MAP_TFLOAT32_FTZ = 12 };
 
-/* The 128 bytes of a CUtensorMap. NVIDIA's are not documented; these are the simulated GPU's own. */
+/* The 128 bytes of a CUtensorMap. NVIDIA's are not documented; these are the simulated GPU's own, but for one bit: CUTLASS
+ * from 4.3 on clears bit 21 of the second 64-bit word in maps of tensors under 128 KiB (a remedy for drivers up to 13.1, in
+ * include/cute/atom/copy_traits_sm90_tma.hpp). So that word holds what leaves the bit 0 anyhow: a stride up to 8. */
 struct tensor_map {
     u32 magic;
     u8 rank, type; /* type: CUtensorMapDataType */
     u8 swizzle;    /* 0: none, 1, 2, 3: 32, 64, 128 bytes */
     u8 nan_fill;   /* out of bounds: NaN instead of zero */
+    u8 element_stride[MAX_RANK];
+    u8 rounds; /* its elements are tf32, or were: an edit of the type alone leaves this as it is on an H200 */
     u64 address;
     u64 dim[MAX_RANK];
     u64 stride[MAX_RANK - 1]; /* bytes */
-    u8 box_less_1[MAX_RANK];  /* elements - 1 */
-    u8 element_stride[MAX_RANK];
-    u8 rounds; /* its elements are tf32, or were: an edit of the type alone leaves this as it is on an H200 */
     u64 edited_by,
         releases; /* the launch that edited it, and how many fences it had executed: exec/tensormap.c */
+    u8 box_less_1[MAX_RANK]; /* elements - 1 */
 };
+_Static_assert(offsetof(struct tensor_map, element_stride[2]) == 8 + 21 / 8, "bit 21 of the second word");
+_Static_assert(sizeof(struct tensor_map) <= TENSOR_MAP_BYTES, "a CUtensorMap");
 enum { TENSOR_MAP_MAGIC = 0x70616d74 };
 
 /* A bulk copy that was issued and has not landed. In shared memory it is `rows` rows of `row_bytes`, `pitch` apart, the

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "../front/flow.h"
 #include "../front/lower.h"
 #include "../runtime/heap.h"
 #include "../runtime/runtime.h"
@@ -61,7 +62,10 @@ static bool lower_brx(struct lowering *lo, const struct ptx_inst *p, struct inst
     if (p->guard) return refuse(lo, p, "a guarded brx.idx");
     const struct symbol *table = p->op[1].symbol;
     u32 *targets = keep(table->target_count * sizeof *targets);
-    for (u32 i = 0; i < table->target_count; i++) targets[i] = (u32)table->targets[i].symbol->address;
+    for (u32 i = 0; i < table->target_count; i++) {
+        if (!is_label(&table->targets[i])) return refuse(lo, p, "target %u is no label", i);
+        targets[i] = (u32)table->targets[i].symbol->address;
+    }
     in->exec = lower_branch_table;
     in->a = lower_source(lo, &p->op[0], T_U32);
     in->imm = table->target_count;
@@ -479,19 +483,26 @@ static bool lower_nothing(struct lowering *lo, const struct ptx_inst *p, struct 
 /* ---- Register pool -------------------------------------------------------------------------------------------------------------- */
 
 /* setmaxnreg: a block's registers are those of its kernel's launch bounds; what a warp gives up goes to the block's pool, and
- * a warp that asks for more waits until the pool has as many (measured on an H200). imm: registers a thread; flags: inc. */
+ * a warp that asks for more waits until the pool has as many (measured on an H200). In a kernel whose registers at entry are
+ * ptxas's own choice, it ignores the instruction (its warning C7508). imm: registers a thread; flags: inc. */
 static void exec_setmaxnreg(struct warp *w, const struct inst *in, u32 mask)
 {
     struct block *b = w->block;
+    const struct function *k = b->launch->kernel;
     u32 want = (u32)in->imm;
+    if (!k->max_registers && !k->min_blocks) {
+        remark(
+            w, in, mask,
+            "setmaxnreg is ignored, as ptxas ignores it (C7508): nothing says with how many registers the kernel "
+            "starts; __launch_bounds__(threads, 1) does");
+        return;
+    }
     if (mask != w->live || w->live != ALL_LANES) {
         mask = warp_gather(w, in, mask, ALL_LANES, false);
         if (!mask) return;
     }
     if (!w->registers) {
-        const struct function *k = b->launch->kernel;
-        u32 blocks = k->min_blocks ? k->min_blocks : 1;
-        w->registers = k->max_registers ? k->max_registers : 65536 / (k->max_threads * blocks) / 8 * 8;
+        w->registers = k->max_registers ? k->max_registers : 65536 / (k->max_threads * k->min_blocks) / 8 * 8;
         if (w->registers > 248) w->registers = 248;
     }
     if (in->flags ? want < w->registers : want > w->registers)

@@ -233,7 +233,7 @@ static bool lower_cvt(struct lowering *lo, const struct ptx_inst *p, struct inst
         return refuse(lo, p, "the destination %s does not fit", p->op[0].reg->name);
     c.from_bytes = p->op[1].kind == OPERAND_REG ? type_bytes(p->op[1].reg->type) : type_bytes(from);
     in->a = lower_source(lo, &p->op[1], p->op[1].kind == OPERAND_REG ? p->op[1].reg->type : from);
-    in->d = lower_dest(lo, &p->op[0]);
+    in->d = lower_dest(lo, &p->op[0], p->op[0].reg->type);
     struct conversion *kept = malloc(sizeof *kept);
     if (!kept) return refuse(lo, p, "out of memory");
     *kept = c;

@@ -68,10 +68,8 @@ static void exec_shfl(struct warp *w, const struct inst *in, u32 mask)
     u32 valid = mask_of_lanes(inside);
     if (mask != ALL_LANES) /* from a lane that takes no part: undefined; here 0 */
         for (int i = 0; i < LANES; i++) got[i] = mask >> from[i] & 1 ? got[i] : 0;
-    if (in->d != NO_OPERAND) {
-        u32 *d = lanes_of(w, in->d);
-        FOR_LANES(mask, { d[i] = got[i]; });
-    }
+    u32 *d = lanes_of(w, in->d);
+    FOR_LANES(mask, { d[i] = got[i]; });
     if (in->more[0] != NO_OPERAND) set_predicate(w, in->more[0], mask, valid);
 }
 
@@ -90,8 +88,8 @@ static bool lower_shfl(struct lowering *lo, const struct ptx_inst *p, struct ins
     if (mode < 0 || p->op_count != 4 + (u32)sync) return refuse(lo, p, "this form of shfl");
     operand *more = lower_more(lo, 3);
     bool pair = p->op[0].kind == OPERAND_PAIR;
-    in->d = lower_dest(lo, pair ? &p->op[0].element[0] : &p->op[0]);
-    more[0] = pair ? lower_dest(lo, &p->op[0].element[1]) : NO_OPERAND;
+    in->d = lower_dest(lo, pair ? &p->op[0].element[0] : &p->op[0], T_B32);
+    more[0] = pair ? lower_dest(lo, &p->op[0].element[1], T_PRED) : NO_OPERAND;
     in->a = lower_source(lo, &p->op[1], T_B32);
     in->b = lower_source(lo, &p->op[2], T_B32);
     more[1] = lower_source(lo, &p->op[3], T_B32);
@@ -138,7 +136,7 @@ static bool lower_vote(struct lowering *lo, const struct ptx_inst *p, struct ins
     u32 flip;
     in->exec = exec_vote;
     in->flags = (u16)mode;
-    in->d = lower_dest(lo, &p->op[0]);
+    in->d = lower_dest(lo, &p->op[0], streq(modes[mode], "ballot") ? T_B32 : T_PRED);
     in->a = lower_predicate(lo, &p->op[1], &flip);
     in->aux = flip != 0;
     in->b = sync ? lower_source(lo, &p->op[2], T_B32) : NO_OPERAND;
@@ -153,7 +151,7 @@ static void exec_activemask(struct warp *w, const struct inst *in, u32 mask)
 static bool lower_activemask(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     in->exec = exec_activemask;
-    in->d = lower_dest(lo, &p->op[0]);
+    in->d = lower_dest(lo, &p->op[0], T_B32);
     return true;
 }
 
@@ -175,11 +173,9 @@ static void exec_match(struct warp *w, const struct inst *in, u32 mask)
         same[i] &= group;
         if (in->flags && same[i] != group) same[i] = 0, all &= ~(1u << i);
     }
-    if (in->d != NO_OPERAND) {
-        u32 *d = lanes_of(w, in->d);
-        FOR_LANES(mask, { d[i] = same[i]; });
-    }
-    if (in->more && in->more[0] != NO_OPERAND) set_predicate(w, in->more[0], mask, all);
+    u32 *d = lanes_of(w, in->d);
+    FOR_LANES(mask, { d[i] = same[i]; });
+    if (in->more) set_predicate(w, in->more[0], mask, all);
 }
 
 static bool lower_match(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
@@ -191,10 +187,10 @@ static bool lower_match(struct lowering *lo, const struct ptx_inst *p, struct in
     in->exec = exec_match;
     in->flags = has_mod(p, "all");
     in->bytes = (u8)type_bytes(t);
-    in->d = lower_dest(lo, pair ? &p->op[0].element[0] : &p->op[0]);
+    in->d = lower_dest(lo, pair ? &p->op[0].element[0] : &p->op[0], T_B32);
     if (pair) {
         operand *more = lower_more(lo, 1);
-        more[0] = lower_dest(lo, &p->op[0].element[1]);
+        more[0] = lower_dest(lo, &p->op[0].element[1], T_PRED);
         in->more = more;
     }
     in->a = lower_source(lo, &p->op[1], t);
@@ -245,7 +241,7 @@ static bool lower_redux(struct lowering *lo, const struct ptx_inst *p, struct in
     in->exec = exec_redux;
     in->flags = (u16)op;
     in->aux = t == T_S32;
-    in->d = lower_dest(lo, &p->op[0]);
+    in->d = lower_dest(lo, &p->op[0], t);
     in->a = lower_source(lo, &p->op[1], t);
     in->b = lower_source(lo, &p->op[2], T_B32);
     return true;
@@ -261,7 +257,7 @@ static void exec_elect(struct warp *w, const struct inst *in, u32 mask)
         if (!(mask >> i & 1)) continue;
         u32 leader = first_lane(group_of(w, in->b, mask, i));
         leaders |= 1u << leader;
-        if (in->d != NO_OPERAND) ((u32 *)lanes_of(w, in->d))[i] = leader;
+        ((u32 *)lanes_of(w, in->d))[i] = leader;
     }
     set_predicate(w, in->a, mask, leaders);
 }
@@ -270,8 +266,8 @@ static bool lower_elect(struct lowering *lo, const struct ptx_inst *p, struct in
 {
     if (p->op_count != 2 || p->op[0].kind != OPERAND_PAIR) return refuse(lo, p, "this form of elect");
     in->exec = exec_elect;
-    in->d = lower_dest(lo, &p->op[0].element[0]);
-    in->a = lower_dest(lo, &p->op[0].element[1]);
+    in->d = lower_dest(lo, &p->op[0].element[0], T_B32);
+    in->a = lower_dest(lo, &p->op[0].element[1], T_PRED);
     in->b = lower_source(lo, &p->op[1], T_B32);
     return true;
 }

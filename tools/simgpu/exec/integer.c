@@ -208,7 +208,7 @@ static bool lower_lop3(struct lowering *lo, const struct ptx_inst *p, struct ins
         if (d->kind != OPERAND_PAIR) return refuse(lo, p, "the destination is not d|p");
         operand *more = lower_more(lo, 2);
         u32 flip;
-        more[0] = lower_dest(lo, &d->element[1]);
+        more[0] = lower_dest(lo, &d->element[1], T_PRED);
         more[1] = lower_predicate(lo, &p->op[5], &flip);
         in->more = more;
         in->imm = flip;
@@ -404,7 +404,7 @@ static bool lower_mov_vector(struct lowering *lo, const struct ptx_inst *p, stru
         else if (o->kind != OPERAND_REG || type_bytes(o->reg->type) != bytes)
             return refuse(lo, p, "element %u is not a register of %u bytes", n, bytes);
         else
-            more[n] = lower_dest(lo, o);
+            more[n] = lower_dest(lo, o, o->reg->type);
     }
     if (packs && !lower_result(lo, p, &p->op[0], t, &whole)) return false;
     if (!packs) whole = lower_source(lo, &p->op[1], t);

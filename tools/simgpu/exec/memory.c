@@ -344,6 +344,43 @@ static inline bool load_32_fast(struct warp *w, const struct inst *in, u32 *d)
     return false;
 }
 
+/* A lane's access of 8 or 16 bytes, aligned to its size, is done in one piece, as a GPU does it: programs pass a flag and its
+ * data in one vector from block to block. (Vector registers of x86 with AVX and of Arm load and store 16 aligned bytes so.) */
+typedef u64 whole16 __attribute__((vector_size(16), may_alias));
+typedef u64 whole8 __attribute__((may_alias));
+static inline void copy_whole(void *to, const void *from, u32 bytes)
+{
+    if (bytes % 16 == 0)
+        for (u32 k = 0; k < bytes / 16; k++)
+            ((volatile whole16 *)to)[k] = ((const volatile whole16 *)from)[k];
+    else if (bytes == 8)
+        *(volatile whole8 *)to = *(const volatile whole8 *)from;
+    else
+        memcpy(to, from, bytes);
+}
+enum { MAX_ACCESS = 32 }; /* bytes of a lane */
+
+/* Four lanes' vectors of four words become four registers' words of these lanes, and back. */
+typedef u32 words4 __attribute__((vector_size(16)));
+static inline void transpose(words4 v[4])
+{
+#define LOW(x, y)  __builtin_shufflevector(x, y, 0, 4, 1, 5)
+#define HIGH(x, y) __builtin_shufflevector(x, y, 2, 6, 3, 7)
+    words4 a = LOW(v[0], v[2]), b = HIGH(v[0], v[2]), c = LOW(v[1], v[3]), d = HIGH(v[1], v[3]);
+    v[0] = LOW(a, c);
+    v[1] = HIGH(a, c);
+    v[2] = LOW(b, d);
+    v[3] = HIGH(b, d);
+#undef LOW
+#undef HIGH
+}
+
+/* Whether other host threads may see the memory that `in` accesses. */
+static inline bool is_common(const struct inst *in)
+{
+    return in->space == SPACE_GLOBAL || in->space == SPACE_GENERIC;
+}
+
 static void load_32(struct warp *w, const struct inst *in, u32 mask)
 {
     u32 *d = lanes_of(w, in->d);
@@ -359,6 +396,22 @@ static void load_vector_32(struct warp *w, const struct inst *in, u32 mask)
     u64 at[LANES];
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, 4u * in->count, 4u * in->count, false);
+    _Alignas(16) u32 vector[LANES][MAX_ACCESS / 4];
+    if (is_common(in) && in->count == 4 && mask == ALL_LANES) {
+        for (u32 i = 0; i < LANES; i += 4) {
+            words4 v[4];
+            for (u32 k = 0; k < 4; k++) copy_whole(&v[k], (const void *)(uintptr_t)at[i + k], 16);
+            transpose(v);
+            for (u32 k = 0; k < 4; k++)
+                if (in->more[k] != NO_OPERAND) memcpy((u32 *)lanes_of(w, in->more[k]) + i, &v[k], 16);
+        }
+        return;
+    }
+    if (is_common(in))
+        for (u32 i = 0; i < LANES; i++) {
+            copy_whole(vector[i], (const void *)(uintptr_t)at[i], 4u * in->count);
+            at[i] = (u64)(uintptr_t)vector[i];
+        }
     for (u32 k = 0; k < in->count; k++) {
         if (in->more[k] == NO_OPERAND) continue;
         u32 *d = lanes_of(w, in->more[k]);
@@ -392,15 +445,15 @@ static void load_any(struct warp *w, const struct inst *in, u32 mask)
     u32 bytes = in->bytes, whole = bytes * in->count;
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, whole, whole, false);
-    for (u32 k = 0; k < in->count; k++) {
-        if (in->more[k] == NO_OPERAND) continue;
-        u8 *d = lanes_of(w, in->more[k]);
-        for (u32 i = 0; i < LANES; i++) {
-            if (!(mask >> i & 1)) continue;
-            const u8 *from = (const u8 *)(uintptr_t)at[i] + k * bytes;
+    for (u32 i = 0; i < LANES; i++) {
+        if (!(mask >> i & 1)) continue;
+        _Alignas(16) u8 vector[MAX_ACCESS];
+        copy_whole(vector, (const void *)(uintptr_t)at[i], whole);
+        for (u32 k = 0; k < in->count; k++) {
+            if (in->more[k] == NO_OPERAND) continue;
             u64 v[2];
-            read_element(in, from, v);
-            memcpy(d + i * (in->flags >> 8), v, in->flags >> 8);
+            read_element(in, vector + k * bytes, v);
+            memcpy((u8 *)lanes_of(w, in->more[k]) + i * (in->flags >> 8), v, in->flags >> 8);
         }
     }
     if (in->flags & POLLS) w->polled = true;
@@ -446,9 +499,27 @@ static void store_vector_32(struct warp *w, const struct inst *in, u32 mask)
     note_change(w->block);
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, 4u * in->count, 4u * in->count, true);
+    if (is_common(in) && in->count == 4 && mask == ALL_LANES) {
+        for (u32 i = 0; i < LANES; i += 4) {
+            words4 v[4];
+            for (u32 k = 0; k < 4; k++) memcpy(&v[k], (const u32 *)lanes_of(w, in->more[k]) + i, 16);
+            transpose(v);
+            for (u32 k = 0; k < 4; k++) copy_whole((void *)(uintptr_t)at[i + k], &v[k], 16);
+        }
+        return;
+    }
+    _Alignas(16) u32 vector[LANES][MAX_ACCESS / 4];
+    bool common = is_common(in);
     for (u32 k = 0; k < in->count; k++) {
         const u32 *v = lanes_of(w, in->more[k]);
-        FOR_LANES(mask, { ((u32 *)(uintptr_t)at[i])[k] = v[i]; });
+        if (common)
+            for (u32 i = 0; i < LANES; i++) vector[i][k] = v[i];
+        else
+            FOR_LANES(mask, { ((u32 *)(uintptr_t)at[i])[k] = v[i]; });
+    }
+    for (u32 left = common ? mask : 0; left; left &= left - 1) {
+        u32 i = first_lane(left);
+        copy_whole((void *)(uintptr_t)at[i], vector[i], 4u * in->count);
     }
 }
 
@@ -463,10 +534,14 @@ static void store_any(struct warp *w, const struct inst *in, u32 mask)
     }
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, whole, whole, true);
-    for (u32 i = 0; i < LANES; i++)
-        for (u32 k = 0; k < in->count && mask >> i & 1; k++)
-            memcpy((u8 *)(uintptr_t)at[i] + k * bytes,
-                   (const u8 *)lanes_of(w, in->more[k]) + i * (u32)(in->flags >> 8), bytes);
+    for (u32 left = mask; left; left &= left - 1) {
+        u32 i = first_lane(left);
+        _Alignas(16) u8 vector[MAX_ACCESS];
+        for (u32 k = 0; k < in->count; k++)
+            memcpy(vector + k * bytes, (const u8 *)lanes_of(w, in->more[k]) + i * (u32)(in->flags >> 8),
+                   bytes);
+        copy_whole((void *)(uintptr_t)at[i], vector, whole);
+    }
 }
 
 /* ld.param in a kernel with a constant address: the same bytes for all lanes. */
@@ -559,6 +634,7 @@ static bool read_modifiers(struct lowering *lo, const struct ptx_inst *p, struct
     }
     if (*type == T_NONE || *type == T_PRED) return refuse(lo, p, "it has no type");
     in->bytes = (u8)type_bytes(*type);
+    if (in->bytes * in->count > MAX_ACCESS) return refuse(lo, p, "a lane accesses 32 bytes at the most");
     return true;
 }
 
@@ -578,7 +654,7 @@ static bool read_registers(struct lowering *lo, const struct ptx_inst *p, const 
                 return refuse(lo, p, "register %s is narrower than the data", e[k].reg->name);
             if (is_load) in->aux = type_signed(type) && reg > in->bytes ? (u16)reg : 0;
             lane_bytes = reg <= 4 ? 4 : reg;
-            more[k] = lower_dest(lo, &e[k]);
+            more[k] = lower_dest(lo, &e[k], e[k].reg->type);
         } else if (e[k].kind == OPERAND_SINK && is_load) {
             more[k] = NO_OPERAND;
             continue;
@@ -668,7 +744,7 @@ static bool lower_cvta(struct lowering *lo, const struct ptx_inst *p, struct ins
         return refuse(lo, p, "the state space .%s", space);
     if (mod_type(p, 0) != T_U64) return refuse(lo, p, "only .u64 addresses");
     in->exec = exec_cvta;
-    in->d = lower_dest(lo, &p->op[0]);
+    in->d = lower_dest(lo, &p->op[0], T_U64);
     in->a = lower_source(lo, &p->op[1], T_U64);
     in->imm = (s64)(to ? -window : window);
     return true;
@@ -708,7 +784,7 @@ static bool lower_isspacep(struct lowering *lo, const struct ptx_inst *p, struct
         if (p->mod_count && streq(p->mod[0], spaces[k].name)) {
             in->space = spaces[k].space;
             in->exec = exec_isspacep;
-            in->d = lower_dest(lo, &p->op[0]);
+            in->d = lower_dest(lo, &p->op[0], T_PRED);
             in->a = lower_source(lo, &p->op[1], T_U64);
             return true;
         }
@@ -758,7 +834,7 @@ static bool lower_cluster_address(struct lowering *lo, const struct ptx_inst *p,
     in->space = p->mod_count > 1 ? shared_space(p->mod[0]) : SPACE_GENERIC;
     in->bytes = (u8)type_bytes(type);
     in->exec = maps ? exec_mapa : exec_getctarank;
-    in->d = lower_dest(lo, &p->op[0]);
+    in->d = lower_dest(lo, &p->op[0], maps ? type : T_U32);
     in->a = lower_source(lo, &p->op[1], type);
     if (maps) in->b = lower_source(lo, &p->op[2], T_U32);
     return true;
@@ -785,7 +861,7 @@ static bool lower_hint(struct lowering *lo, const struct ptx_inst *p, struct ins
 static bool lower_policy(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     in->exec = exec_policy;
-    in->d = lower_dest(lo, &p->op[0]);
+    in->d = lower_dest(lo, &p->op[0], T_B64);
     return true;
 }
 

@@ -50,7 +50,7 @@ void proxy_check(struct warp *w, const struct inst *in, u32 lanes, const struct 
         char who[24] = "another block";
         if (writer < MAX_WARPS) snprintf(who, sizeof who, "warp %u", writer);
         if (writer == WRITER_COPY) snprintf(who, sizeof who, "a cp.async");
-        fault(
+        breach(
             w, in, lanes, ERR_LAUNCH_FAILURE,
             "fence.proxy.async is missing: %s wrote shared offset %u with an ordinary store, and this instruction reads it "
             "through the async proxy",

@@ -39,8 +39,8 @@ static u32 fragment(struct lowering *lo, const struct ptx_inst *p, const struct 
     u32 n = o->kind == OPERAND_VECTOR ? o->count : 1;
     const struct ptx_operand *e = o->kind == OPERAND_VECTOR ? o->element : o;
     for (u32 k = 0; k < n; k++) {
-        out[k] = is_destination ? lower_dest(lo, &e[k]) : lower_source(lo, &e[k], type);
-        if (out[k] == NO_OPERAND) return refuse(lo, p, "register %u of a fragment is no 32-bit register", k);
+        out[k] = is_destination ? lower_dest(lo, &e[k], type) : lower_source(lo, &e[k], type);
+        if (e[k].kind != OPERAND_REG) return refuse(lo, p, "register %u of a fragment is no register", k);
     }
     return n;
 }
@@ -138,7 +138,7 @@ static bool lower_movmatrix(struct lowering *lo, const struct ptx_inst *p, struc
         return refuse(lo, p, "this form of movmatrix");
     in->exec = exec_movmatrix;
     in->a = lower_source(lo, &p->op[1], T_B32);
-    in->d = lower_dest(lo, &p->op[0]);
+    in->d = lower_dest(lo, &p->op[0], T_B32);
     return true;
 }
 

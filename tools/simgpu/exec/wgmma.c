@@ -584,11 +584,11 @@ static bool lower_product(struct lowering *lo, const struct ptx_inst *p, struct 
         (f->a_in_registers && p->op[1].count != 4))
         return refuse(lo, p, "D has %u registers here, and A 4", f->d_count);
     operand *more = lower_more(lo, f->d_count + 4);
-    for (u32 r = 0; r < f->d_count; r++) more[r] = lower_dest(lo, &p->op[0].element[r]);
+    for (u32 r = 0; r < f->d_count; r++) more[r] = lower_dest(lo, &p->op[0].element[r], T_B32);
     for (u32 r = 0; f->a_in_registers && r < 4; r++)
         more[f->d_count + r] = lower_source(lo, &p->op[1].element[r], T_B32);
     for (u32 r = 0; r < f->d_count; r++)
-        if (more[r] == NO_OPERAND) return refuse(lo, p, "a fragment without a register");
+        if (p->op[0].element[r].kind != OPERAND_REG) return refuse(lo, p, "a fragment without a register");
     in->exec = exec_mma;
     in->more = more;
     in->data = f;

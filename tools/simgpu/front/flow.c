@@ -7,6 +7,10 @@ bool is_opcode(const struct ptx_inst *p, const char *name)
 {
     return streq(p->opcode, name);
 }
+bool is_label(const struct ptx_operand *o)
+{
+    return o->symbol && o->symbol->kind == SYM_LABEL;
+}
 static bool ends_thread(const struct parsed_function *f, const struct ptx_inst *p)
 {
     return is_opcode(p, "exit") || is_opcode(p, "trap") || (is_opcode(p, "ret") && f->fn->is_kernel);
@@ -23,11 +27,13 @@ static u32 successors(const struct parsed_function *f, u32 i, u32 *out)
     const struct ptx_inst *p = &f->inst[i];
     u32 n = 0, end = f->count, gone = f->count + 1;
     bool falls = p->guard || !ends_block(p);
-    if (is_opcode(p, "bra") && p->op_count == 1 && p->op[0].symbol)
+    if (is_opcode(p, "bra") && is_label(&p->op[0]))
         out[n++] = (u32)p->op[0].symbol->address;
-    else if (is_opcode(p, "brx") && p->op_count == 2 && p->op[1].symbol)
-        for (u32 k = 0; k < p->op[1].symbol->target_count; k++)
-            out[n++] = (u32)p->op[1].symbol->targets[k].symbol->address;
+    else if (is_opcode(p, "brx") && p->op[1].symbol)
+        for (u32 k = 0; k < p->op[1].symbol->target_count; k++) {
+            const struct ptx_operand *target = &p->op[1].symbol->targets[k];
+            if (is_label(target)) out[n++] = (u32)target->symbol->address;
+        }
     else if (ends_thread(f, p))
         out[n++] = gone;
     else if (is_opcode(p, "ret"))
@@ -96,7 +102,13 @@ struct flow build_flow(struct parsed_function *f)
 {
     u32 n = f->count + 2; /* the end and the exit */
     u8 *leads = keep(n + 1);
-    u32 *out = keep(64 * 1024 * sizeof *out);
+    u32 most = 0;
+    for (u32 i = 0; i < f->count; i++)
+        for (u32 k = 0; k < f->inst[i].op_count; k++) {
+            const struct symbol *s = f->inst[i].op[k].symbol;
+            if (s && s->target_count > most) most = s->target_count;
+        }
+    u32 *out = keep((most + 2) * sizeof *out); /* of one instruction: every target and what follows */
     leads[0] = leads[f->count] = leads[f->count + 1] = 1;
     for (u32 i = 0; i < f->count; i++) {
         if (!ends_block(&f->inst[i])) continue;

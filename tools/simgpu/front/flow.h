@@ -20,6 +20,7 @@ struct flow build_flow(struct parsed_function *f);
 s32 meeting_point(const struct parsed_function *f, const struct flow *g, u32 i);
 bool is_opcode(const struct ptx_inst *p, const char *name);
 bool ends_block(const struct ptx_inst *p);
+bool is_label(const struct ptx_operand *o);
 
 /* Gives every register of the function a place in the frame, from `*bytes` on: registers that are never live at the same
  * time share one (front/place.c). Adds what it needs to *bytes, and to the function's register ranges. Returns the greatest number of 32-bit registers live at a

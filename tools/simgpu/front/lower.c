@@ -228,19 +228,31 @@ operand lower_source(struct lowering *lo, const struct ptx_operand *o, enum type
     case OPERAND_F32:
         return lower_const(lo, t == T_F64 ? f32_bits_to_f64(o->imm) : o->imm & keep_bits, bytes);
     case OPERAND_F64: return lower_const(lo, t == T_F32 ? f64_bits_to_f32(o->imm) : o->imm, bytes);
-    case OPERAND_SYMBOL: return symbol_value(lo, o->symbol, o->offset, bytes);
-    case OPERAND_SPECIAL: return lower_special(lo, o->special, bytes);
+    case OPERAND_SYMBOL:
+    case OPERAND_SPECIAL:
+        if (bytes > 8) {
+            refuse(lo, lo->at, "an address or a special register of 128 bits");
+            return lower_const(lo, 0, bytes);
+        }
+        return o->kind == OPERAND_SYMBOL ? symbol_value(lo, o->symbol, o->offset, bytes)
+                                         : lower_special(lo, o->special, bytes);
     default: refuse(lo, lo->at, "an operand of this form"); return lower_const(lo, 0, bytes);
     }
 }
 
-operand lower_dest(struct lowering *lo, const struct ptx_operand *o)
+operand lower_dest(struct lowering *lo, const struct ptx_operand *o, enum type t)
 {
-    if (o->kind == OPERAND_SINK) return NO_OPERAND;
+    if (o->kind == OPERAND_SINK) return BANK_REGS << BANK_SHIFT | frame_space(lo, reg_size(t));
     if (o->kind != OPERAND_REG) {
         refuse(lo, lo->at, "the destination is not a register");
         return NO_OPERAND;
     }
+    u32 have = type_bytes(o->reg->type), want = type_bytes(t);
+    if ((t == T_PRED) != (o->reg->type == T_PRED))
+        refuse(lo, lo->at, "the destination %s is %s a predicate", o->reg->name,
+               t == T_PRED ? "not" : "only");
+    else if (have != want)
+        refuse(lo, lo->at, "the destination %s has %u bytes, the result %u", o->reg->name, have, want);
     return reg_operand(lo, o->reg);
 }
 
@@ -412,13 +424,6 @@ struct source_line source_line_of(struct parser *p, u32 loc)
     out.via_file = innermost->file < p->file_count ? p->files[innermost->file] : NULL;
     out.via_line = innermost->line;
     return out;
-}
-
-static struct parsed_function *parsed_of(struct parser *p, const struct function *fn)
-{
-    for (u32 i = 0; i < p->function_count; i++)
-        if (p->functions[i]->fn == fn) return p->functions[i];
-    return NULL;
 }
 
 /* Whether `f` or a function that it may call uses a module-scope .shared variable. An indirect call may reach any. */

@@ -22,6 +22,7 @@ struct source_line source_line_of(struct parser *p, u32 loc);
 u32 lower_shared_base(struct lowering *lo, const struct symbol *s);
 bool lower_reaches_module_shared(struct parser *p, struct parsed_function *f);
 u32 name_bucket(const char *text);
+struct parsed_function *parsed_of(struct parser *p, const struct function *fn);
 
 /* From exec/control.c: the executors that lowering itself places, and the values only known when a warp runs. */
 void lower_join(struct warp *w, const struct inst *in, u32 mask);

@@ -15,9 +15,17 @@ struct name {
     struct reg *reg; /* one of these two */
     struct symbol *symbol;
 };
+/* `.reg .b32 %r<100>;` declares %r0 to %r99. Each becomes a register when it is first used: a count costs nothing. */
+struct numbered {
+    struct numbered *next;
+    const char *base; /* "%r" */
+    enum type type;
+    u64 count;
+};
 enum { SCOPE_BUCKETS = 256 };
 struct scope {
     struct scope *outer;
+    struct numbered *numbered;
     struct name *bucket[SCOPE_BUCKETS];
 };
 
@@ -62,6 +70,7 @@ struct parser {
     struct const_entry **consts; /* constants made so far, for reuse */
     u32 consts_capacity;
     u32 fn_home_file; /* the file that the function being lowered is written in */
+    u32 depth;        /* of operands and initial values inside one another */
 };
 
 enum { CONST_BUCKETS = 1024 };

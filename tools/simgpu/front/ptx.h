@@ -74,6 +74,7 @@ struct symbol {
 };
 
 enum operand_kind {
+    OPERAND_NONE, /* there is none */
     OPERAND_REG,
     OPERAND_IMM,
     OPERAND_F32,
@@ -99,11 +100,12 @@ struct ptx_operand {
     u32 count;
 };
 
+enum { MAX_OPERANDS = 8 };
 struct ptx_inst {
     const char *opcode; /* "ld" */
     const char **mod;   /* "global", "v4", "f32" */
     u32 mod_count;
-    struct ptx_operand *op;
+    struct ptx_operand *op; /* after the op_count that are written come MAX_OPERANDS of kind NONE */
     u32 op_count;
     struct reg *guard;
     bool guard_negated;
@@ -139,8 +141,9 @@ extern const struct opcode integer_opcodes[], float_opcodes[], convert_opcodes[]
  * operand keeps its bits; a float literal for an f16 operand is converted), a register is taken as it is: the front end
  * has checked that it is wide enough. */
 operand lower_source(struct lowering *lo, const struct ptx_operand *o, enum type t);
-/* A destination register, NO_OPERAND for `_`. */
-operand lower_dest(struct lowering *lo, const struct ptx_operand *o);
+/* A destination register for a result of type t, which must have just its width; for `_` a scratch
+ * register. */
+operand lower_dest(struct lowering *lo, const struct ptx_operand *o, enum type t);
 /* A constant of `bytes` (4, 8 or 16) that holds `value` in all lanes (16: low half value, high half 0). */
 operand lower_const(struct lowering *lo, u64 value, u32 bytes);
 /* A predicate source; *flip becomes ~0 when it is written !p. */

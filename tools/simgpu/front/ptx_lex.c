@@ -118,9 +118,9 @@ void lex_next(struct lexer *l)
     } else if (*l->at == '"') {
         t.kind = TOKEN_STRING;
         for (l->at++; l->at < l->limit && *l->at != '"'; l->at++)
-            if (*l->at == '\\') l->at++;
+            if (*l->at == '\\' && l->at + 1 < l->limit) l->at++;
         t.text = intern(t.start + 1, (size_t)(l->at - t.start - 1));
-        l->at++;
+        if (l->at < l->limit) l->at++;
     } else {
         t.kind = TOKEN_PUNCT;
         l->at++;

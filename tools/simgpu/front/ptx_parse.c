@@ -9,7 +9,7 @@
 
 static _Noreturn void parse_error(struct parser *p, const char *expected)
 {
-    fprintf(stderr, "simgpu: PTX line %u: expected %s, found '%s'\n", p->lex.line, expected,
+    fprintf(stderr, "simgpu: PTX line %u: expected %s, found '%.60s'\n", p->lex.line, expected,
             p->lex.token.text);
     longjmp(p->on_error, 1);
 }
@@ -55,6 +55,16 @@ static u64 expect_integer(struct parser *p)
     lex_next(&p->lex);
     return minus ? -v : v;
 }
+/* A number from `least` to `most`; `what` is its name. */
+static u32 expect_between(struct parser *p, u32 least, u32 most, const char *what)
+{
+    char text[96];
+    const struct token *t = &p->lex.token;
+    snprintf(text, sizeof text, "%s from %u to %u", what, least, most);
+    if (t->kind != TOKEN_NUMBER || t->float_bytes || t->value < least || t->value > most)
+        parse_error(p, text);
+    return (u32)expect_integer(p);
+}
 static void skip_past(struct parser *p, char c)
 {
     while (!at_punct(p, c)) {
@@ -79,13 +89,50 @@ static struct name *find_name(struct scope *s, const char *text)
     return NULL;
 }
 
-static struct name *define_name(struct parser *p, const char *text)
+static struct name *define_name(struct scope *s, const char *text)
 {
     struct name *n = keep(sizeof *n);
-    struct name **slot = &p->scope->bucket[name_bucket(text)];
+    struct name **slot = &s->bucket[name_bucket(text)];
     *n = (struct name){.next = *slot, .text = text};
     *slot = n;
     return n;
+}
+
+static struct name *define_register(struct parsed_function *f, struct scope *s, const char *text,
+                                    enum type type)
+{
+    struct reg *r = keep(sizeof *r);
+    *r = (struct reg){.name = text, .type = type, .id = f->reg_count};
+    GROW(f->regs, f->reg_count, f->reg_capacity);
+    f->regs[f->reg_count++] = r;
+    struct name *n = define_name(s, text);
+    n->reg = r;
+    return n;
+}
+
+/* The number that ends a name, as `.reg` counts: without leading zeros, UINT64_MAX if there is none. */
+static u64 name_number(const char *text, size_t *base)
+{
+    size_t length = strlen(text), at = length;
+    while (at && text[at - 1] >= '0' && text[at - 1] <= '9') at--;
+    *base = at;
+    if (at == length || length - at > 18 || (text[at] == '0' && length - at > 1)) return UINT64_MAX;
+    return strtoull(text + at, NULL, 10);
+}
+
+/* As find_name, in the function that is being parsed; the first use of a register of many defines it. */
+static struct name *find_or_number(struct parser *p, const char *text)
+{
+    size_t base;
+    u64 number = name_number(text, &base);
+    for (struct scope *s = p->scope; s; s = s->outer) {
+        for (struct name *n = s->bucket[name_bucket(text)]; n; n = n->next)
+            if (n->text == text) return n;
+        for (const struct numbered *r = s->numbered; r; r = r->next)
+            if (number < r->count && strlen(r->base) == base && memcmp(r->base, text, base) == 0)
+                return define_register(p->fn, s, text, r->type);
+    }
+    return NULL;
 }
 
 static struct symbol *define_symbol(struct parser *p, const char *text, enum symbol_kind kind)
@@ -93,8 +140,15 @@ static struct symbol *define_symbol(struct parser *p, const char *text, enum sym
     struct symbol *s = keep(sizeof *s);
     s->name = text;
     s->kind = kind;
-    define_name(p, text)->symbol = s;
+    define_name(p->scope, text)->symbol = s;
     return s;
+}
+
+/* Operands and initial values nest: the parser's own stack must hold them. */
+static void enter(struct parser *p)
+{
+    enum { DEEPEST = 64 };
+    if (++p->depth > DEEPEST) parse_error(p, "nothing nested more than 64 deep");
 }
 
 static void push_scope(struct parser *p)
@@ -149,6 +203,10 @@ enum type type_named(const char *s)
 
 /* ---- Variables ----------------------------------------------------------------------------------------------------- */
 
+/* The most that a variable may have, and an alignment, and all variables of a thread, a block or a call. */
+enum { MAX_ALIGN = 1 << 20, MAX_SPACE = 1 << 24 };
+#define MAX_VARIABLE (1ull << 44)
+
 /* What a declaration says: `.align 8 .b8 name[100]`. */
 struct declaration {
     enum type type;
@@ -167,9 +225,10 @@ static struct declaration parse_declaration(struct parser *p)
         enum type t = type_named(word);
         if (t != T_NONE)
             d.type = t;
-        else if (streq(word, "align"))
-            d.align = (u32)expect_integer(p);
-        else if (streq(word, "v2"))
+        else if (streq(word, "align")) {
+            d.align = expect_between(p, 1, MAX_ALIGN, "an alignment");
+            if (d.align & (d.align - 1)) parse_error(p, "an alignment that is a power of 2 before");
+        } else if (streq(word, "v2"))
             d.elements_per = 2;
         else if (streq(word, "v4"))
             d.elements_per = 4;
@@ -188,8 +247,8 @@ static struct declaration parse_declaration(struct parser *p)
     while (accept(p, '[')) {
         if (at_punct(p, ']'))
             d.open_array = true;
-        else
-            d.bytes *= expect_integer(p);
+        else if (__builtin_mul_overflow(d.bytes, expect_integer(p), &d.bytes) || d.bytes > MAX_VARIABLE)
+            parse_error(p, "an array of at most 2^44 bytes before");
         expect(p, ']');
     }
     return d;
@@ -200,10 +259,19 @@ static u64 round_up(u64 v, u64 to)
     return (v + to - 1) / to * to;
 }
 
+/* Room for a variable after the *used bytes that its state space has: the variable's offset. */
+static u32 make_room(struct parser *p, u32 *used, const struct declaration *d)
+{
+    u64 at = round_up(*used, d->align);
+    if (at + d->bytes > MAX_SPACE) parse_error(p, "at most 16 MiB of variables in this state space");
+    *used = (u32)(at + d->bytes);
+    return (u32)at;
+}
+
 /* One element of an initialiser, written at `at`: a number, an address, generic(address). */
 static void initial_value(struct parser *p, u8 *at, u32 bytes)
 {
-    u64 v = 0;
+    u64 v = 0, whole[2] = {0};
     bool minus = accept(p, '-');
     if (p->lex.token.kind == TOKEN_NUMBER) {
         v = p->lex.token.value;
@@ -227,16 +295,21 @@ static void initial_value(struct parser *p, u8 *at, u32 bytes)
         if (wrapped) expect(p, ')');
         if (accept(p, '+')) v += expect_integer(p);
     }
-    memcpy(at, &v, bytes);
+    whole[0] = v;
+    memcpy(at, whole, bytes);
 }
 
 static u64 initializer(struct parser *p, u8 *base, u64 room, u32 element)
 {
     u64 at = 0;
-    if (!accept(p, '{')) {
+    enter(p);
+    if (!at_punct(p, '{')) {
+        if (element > room) parse_error(p, "no initial value of an array without elements");
         initial_value(p, base, element);
+        p->depth--;
         return element;
     }
+    expect(p, '{');
     while (!at_punct(p, '}')) {
         if (at_punct(p, '{')) {
             at += initializer(p, base + at, room - at, element);
@@ -248,6 +321,7 @@ static u64 initializer(struct parser *p, u8 *base, u64 room, u32 element)
         if (!accept(p, ',')) break;
     }
     expect(p, '}');
+    p->depth--;
     return at;
 }
 
@@ -259,10 +333,8 @@ static void module_variable_declared(struct parser *p, enum space space, bool is
             define_symbol(p, d.name, d.open_array || is_extern ? SYM_DYNAMIC_SHARED : SYM_SHARED);
         s->align = d.align;
         if (s->kind == SYM_SHARED) {
-            p->shared_bytes = (u32)round_up(p->shared_bytes, d.align);
-            s->address = SHARED_BASE + p->shared_bytes;
+            s->address = SHARED_BASE + make_room(p, &p->shared_bytes, &d);
             s->bytes = d.bytes;
-            p->shared_bytes += (u32)d.bytes;
         }
         if (d.align > p->shared_align) p->shared_align = d.align;
         expect(p, ';');
@@ -278,6 +350,7 @@ static void module_variable_declared(struct parser *p, enum space space, bool is
         if (!s->address) parse_error(p, "a variable that fits into the device's memory");
         if (accept(p, '=')) initializer(p, (u8 *)(uintptr_t)s->address, d.bytes, type_bytes(d.type));
         m->variables = realloc(m->variables, (m->variable_count + 1) * sizeof *m->variables);
+        if (!m->variables) parse_error(p, "enough host memory");
         m->variables[m->variable_count++] =
             (struct variable){d.name, s->address, d.bytes, d.align, space == SPACE_CONST};
     }
@@ -318,7 +391,7 @@ static void parse_named(struct parser *p, struct ptx_operand *o)
         o->kind = OPERAND_SINK;
         return;
     }
-    struct name *n = find_name(p->scope, text);
+    struct name *n = find_or_number(p, text);
     if (n && n->reg) {
         o->kind = OPERAND_REG;
         o->reg = n->reg;
@@ -356,6 +429,7 @@ static void parse_offset(struct parser *p, struct ptx_operand *o)
 
 static void parse_operand(struct parser *p, struct ptx_operand *o)
 {
+    enter(p);
     if (accept(p, '{')) {
         o->kind = OPERAND_VECTOR;
         parse_elements(p, o, '}');
@@ -367,6 +441,8 @@ static void parse_operand(struct parser *p, struct ptx_operand *o)
             o->offset = (s64)expect_integer(p);
         else
             parse_named(p, o);
+        if (o->kind != OPERAND_NONE && o->kind != OPERAND_REG && o->kind != OPERAND_SYMBOL)
+            parse_error(p, "a register, a variable or a number as the address before");
         o->kind = OPERAND_ADDRESS;
         parse_offset(p, o);
         if (accept(p, ','))
@@ -381,16 +457,16 @@ static void parse_operand(struct parser *p, struct ptx_operand *o)
         if (p->lex.token.kind != TOKEN_NUMBER) {
             parse_operand(p, o);
             o->negated = true;
-            return;
+        } else {
+            o->kind = p->lex.token.float_bytes == 4   ? OPERAND_F32
+                      : p->lex.token.float_bytes == 8 ? OPERAND_F64
+                                                      : OPERAND_IMM;
+            o->imm = p->lex.token.value;
+            if (minus)
+                o->imm = o->kind == OPERAND_IMM ? -o->imm
+                                                : o->imm ^ (o->kind == OPERAND_F32 ? 1ull << 31 : 1ull << 63);
+            lex_next(&p->lex);
         }
-        o->kind = p->lex.token.float_bytes == 4   ? OPERAND_F32
-                  : p->lex.token.float_bytes == 8 ? OPERAND_F64
-                                                  : OPERAND_IMM;
-        o->imm = p->lex.token.value;
-        if (minus)
-            o->imm = o->kind == OPERAND_IMM ? -o->imm
-                                            : o->imm ^ (o->kind == OPERAND_F32 ? 1ull << 31 : 1ull << 63);
-        lex_next(&p->lex);
     } else if (p->lex.token.kind == TOKEN_NAME) {
         parse_named(p, o);
         if (o->kind == OPERAND_SYMBOL) parse_offset(p, o);
@@ -403,6 +479,7 @@ static void parse_operand(struct parser *p, struct ptx_operand *o)
     } else {
         parse_error(p, "an operand");
     }
+    p->depth--;
 }
 
 /* ---- Function bodies ---------------------------------------------------------------------------------------------- */
@@ -433,7 +510,6 @@ static void parse_loc(struct parser *p)
 
 static void declare_registers(struct parser *p)
 {
-    struct parsed_function *f = p->fn;
     enum type type = T_NONE;
     while (p->lex.token.kind == TOKEN_DOT_NAME) {
         type = type_named(p->lex.token.text + 1);
@@ -442,22 +518,14 @@ static void declare_registers(struct parser *p)
     }
     do {
         const char *base = expect_name(p);
-        u64 count = 1;
-        bool numbered = accept(p, '<');
-        if (numbered) {
-            count = expect_integer(p);
-            expect(p, '>');
+        if (!accept(p, '<')) {
+            define_register(p->fn, p->scope, base, type);
+            continue;
         }
-        struct reg *regs = keep(count * sizeof *regs);
-        for (u64 i = 0; i < count; i++) {
-            char text[256];
-            int n = snprintf(text, sizeof text, "%s%llu", base, (unsigned long long)i);
-            const char *name = numbered ? intern(text, (size_t)n) : base;
-            regs[i] = (struct reg){.name = name, .type = type, .id = f->reg_count};
-            GROW(f->regs, f->reg_count, f->reg_capacity);
-            f->regs[f->reg_count++] = &regs[i];
-            define_name(p, name)->reg = &regs[i];
-        }
+        struct numbered *r = keep(sizeof *r);
+        *r = (struct numbered){p->scope->numbered, base, type, expect_integer(p)};
+        p->scope->numbered = r;
+        expect(p, '>');
     } while (accept(p, ','));
     expect(p, ';');
 }
@@ -472,12 +540,10 @@ static void declare_local_variable(struct parser *p, enum space space)
     u32 *bytes = space == SPACE_LOCAL   ? &f->local_bytes
                  : space == SPACE_PARAM ? &f->fn->arg_bytes
                                         : &f->shared_bytes;
-    *bytes = (u32)round_up(*bytes, d.align);
-    s->address = *bytes + (kind == SYM_SHARED ? SHARED_BASE : 0);
+    s->address = make_room(p, bytes, &d) + (kind == SYM_SHARED ? SHARED_BASE : 0);
     s->bytes = d.bytes;
     s->align = d.align;
     s->type = d.type;
-    *bytes += (u32)d.bytes;
     if (space == SPACE_SHARED && d.align > f->shared_align) f->shared_align = d.align;
     expect(p, ';');
 }
@@ -498,7 +564,7 @@ static void parse_instruction(struct parser *p)
     struct ptx_inst in = {0};
     if (accept(p, '@')) {
         in.guard_negated = accept(p, '!');
-        struct name *n = find_name(p->scope, expect_name(p));
+        struct name *n = find_or_number(p, expect_name(p));
         if (!n || !n->reg || n->reg->type != T_PRED) parse_error(p, "a predicate register");
         in.guard = n->reg;
     }
@@ -516,6 +582,10 @@ static void parse_instruction(struct parser *p)
         parse_operand(p, &in.op[in.op_count++]);
         if (!accept(p, ',')) break;
     }
+    struct ptx_operand *padded = keep((in.op_count + MAX_OPERANDS) * sizeof *padded);
+    if (in.op_count) memcpy(padded, in.op, in.op_count * sizeof *padded);
+    free(in.op);
+    in.op = padded;
     end = p->lex.token.start;
     expect(p, ';');
     in.text = copy_text(start, end);
@@ -588,7 +658,7 @@ static void parse_body(struct parser *p)
 static void fix_labels_in(struct parser *p, struct ptx_operand *o)
 {
     for (u32 i = 0; i < o->count; i++) fix_labels_in(p, &o->element[i]);
-    if (o->kind != OPERAND_SYMBOL || o->symbol || !o->imm) return;
+    if ((o->kind != OPERAND_SYMBOL && o->kind != OPERAND_ADDRESS) || o->symbol || !o->imm) return;
     struct label_use *use = &p->fn->uses[o->imm - 1];
     struct name *n = find_name(use->scope, use->name);
     if (!n || !n->symbol) {
@@ -627,30 +697,34 @@ static struct param *parse_params(struct parser *p, bool kernel, u32 *count)
         if (!accept_word(p, ".param")) parse_error(p, ".param");
         struct declaration d = parse_declaration(p);
         u32 *bytes = kernel ? &p->fn->fn->param_bytes : &p->fn->fn->arg_bytes;
-        *bytes = (u32)round_up(*bytes, d.align);
         struct symbol *s = define_symbol(p, d.name, kernel ? SYM_PARAM : SYM_ARG);
-        s->address = *bytes;
+        s->address = make_room(p, bytes, &d);
         s->bytes = d.bytes;
         s->align = d.align;
         s->type = d.type;
         GROW(list, *count, capacity);
-        list[(*count)++] = (struct param){d.name, *bytes, (u32)d.bytes};
-        *bytes += (u32)d.bytes;
+        list[(*count)++] = (struct param){d.name, (u32)s->address, (u32)d.bytes};
         if (!accept(p, ',')) break;
     }
     expect(p, ')');
     return list;
 }
 
+/* Three sizes, those that are not written 1; returns their product. */
 static u32 parse_extent(struct parser *p, u32 extent[3])
 {
-    u32 product = 1;
     for (int i = 0; i < 3; i++) {
         extent[i] = 1;
-        if (i == 0 || accept(p, ',')) extent[i] = (u32)expect_integer(p);
-        product *= extent[i];
+        if (i == 0 || accept(p, ',')) extent[i] = expect_between(p, 1, 1024, "a size");
     }
-    return product;
+    return extent[0] * extent[1] * extent[2];
+}
+
+struct parsed_function *parsed_of(struct parser *p, const struct function *fn)
+{
+    for (u32 i = 0; i < p->function_count; i++)
+        if (p->functions[i]->fn == fn) return p->functions[i];
+    return NULL;
 }
 
 static void parse_function(struct parser *p, bool kernel)
@@ -668,27 +742,19 @@ static void parse_function(struct parser *p, bool kernel)
     if (!kernel && at_punct(p, '(')) f->fn->results = parse_params(p, false, &f->fn->result_count);
     f->fn->name = expect_name(p);
     if (at_punct(p, '(')) f->fn->params = parse_params(p, kernel, &f->fn->param_count);
-    struct name *declared = find_name(p->module_scope, f->fn->name);
-    if (declared && declared->symbol && declared->symbol->kind == SYM_FUNCTION) {
-        struct function *old = declared->symbol->fn; /* a prototype came first: calls refer to its struct */
-        *old = *f->fn;
-        f->fn = old;
-    } else {
-        p->scope = p->module_scope;
-        struct symbol *s = define_symbol(p, f->fn->name, SYM_FUNCTION);
-        s->fn = f->fn;
-        p->scope = inner;
-    }
     u32 ignored[3];
+    bool bounded = false;
     while (p->lex.token.kind == TOKEN_DOT_NAME) {
-        if (accept_word(p, ".maxntid") || accept_word(p, ".reqntid"))
-            f->fn->max_threads = parse_extent(p, ignored);
-        else if (accept_word(p, ".reqnctapercluster"))
+        if (accept_word(p, ".maxntid") || accept_word(p, ".reqntid")) {
+            u32 threads = parse_extent(p, ignored);
+            if (threads < f->fn->max_threads) f->fn->max_threads = threads;
+            bounded = true;
+        } else if (accept_word(p, ".reqnctapercluster"))
             parse_extent(p, f->fn->cluster);
         else if (accept_word(p, ".minnctapersm"))
-            f->fn->min_blocks = (u32)expect_integer(p);
+            f->fn->min_blocks = expect_between(p, 0, 1024, "a number of blocks");
         else if (accept_word(p, ".maxnreg"))
-            f->fn->max_registers = (u32)expect_integer(p);
+            f->fn->max_registers = expect_between(p, 1, 65536, "a number of registers");
         else if (accept_word(p, ".maxclusterrank") || accept_word(p, ".minnctapercluster") ||
                  accept_word(p, ".abi_preserve") || accept_word(p, ".abi_preserve_control"))
             expect_integer(p);
@@ -700,9 +766,23 @@ static void parse_function(struct parser *p, bool kernel)
         else
             parse_error(p, "a kernel directive");
     }
-    if (accept(p, ';')) {
+    if (!bounded) f->fn->min_blocks = 0; /* as ptxas says */
+    struct name *declared = find_name(p->module_scope, f->fn->name);
+    bool known = declared && declared->symbol && declared->symbol->kind == SYM_FUNCTION,
+         prototype = at_punct(p, ';');
+    if (!known) {
+        p->scope = p->module_scope;
+        define_symbol(p, f->fn->name, SYM_FUNCTION)->fn = f->fn;
+        p->scope = inner;
+    } else if (!prototype) { /* calls refer to the struct of the prototype that came first */
+        if (parsed_of(p, declared->symbol->fn)) parse_error(p, "no second body of one function");
+        *declared->symbol->fn = *f->fn;
+        f->fn = declared->symbol->fn;
+    }
+    if (prototype) {
+        expect(p, ';');
         p->scope = saved;
-        return; /* a prototype */
+        return;
     }
     expect(p, '{');
     f->has_body = true;
@@ -716,10 +796,11 @@ static void parse_function(struct parser *p, bool kernel)
 
 static void parse_file(struct parser *p)
 {
-    u32 number = (u32)expect_integer(p);
+    u32 number = expect_between(p, 0, 1 << 20, "a file's number");
     if (p->lex.token.kind != TOKEN_STRING) parse_error(p, "a file name");
     if (number >= p->file_count) {
         p->files = realloc(p->files, (number + 1) * sizeof *p->files);
+        if (!p->files) parse_error(p, "enough host memory");
         for (u32 i = p->file_count; i <= number; i++) p->files[i] = NULL;
         p->file_count = number + 1;
     }

@@ -58,7 +58,22 @@ static _Noreturn void stop_worker(struct worker *worker)
     longjmp(worker->on_fault, 1);
 }
 
-/* `frame`: whose calls led there, or NULL. */
+/* Message, place, callers and thread. `frame`: whose calls led there, or NULL. */
+static void print_message(struct warp *w, const struct function *fn, const struct inst *in,
+                          const struct frame *frame, u32 lanes, const char *format, va_list args)
+{
+    fflush(stdout);
+    fprintf(stderr, "simgpu: kernel %s: ", readable_name(w->block->launch->kernel->name));
+    vfprintf(stderr, format, args);
+    fprintf(stderr, "\n");
+    print_place(fn, in);
+    if (frame) print_callers(frame);
+    print_thread(w, lanes ? first_lane(lanes) : 0);
+    if (lanes & (lanes - 1))
+        fprintf(stderr, ", and %d more lanes of its warp", __builtin_popcount(lanes) - 1);
+    fprintf(stderr, "\n");
+}
+
 static void tell(struct warp *w, const struct function *fn, const struct inst *in, const struct frame *frame,
                  u32 lanes, int error, const char *format, va_list args)
 {
@@ -66,16 +81,7 @@ static void tell(struct warp *w, const struct function *fn, const struct inst *i
     pthread_mutex_lock(&telling);
     if (!l->error) {
         l->error = error;
-        fflush(stdout);
-        fprintf(stderr, "simgpu: kernel %s: ", readable_name(l->kernel->name));
-        vfprintf(stderr, format, args);
-        fprintf(stderr, "\n");
-        print_place(fn, in);
-        if (frame) print_callers(frame);
-        print_thread(w, lanes ? first_lane(lanes) : 0);
-        if (lanes & (lanes - 1))
-            fprintf(stderr, ", and %d more lanes of its warp", __builtin_popcount(lanes) - 1);
-        fprintf(stderr, "\n");
+        print_message(w, fn, in, frame, lanes, format, args);
     }
     pthread_mutex_unlock(&telling);
 }
@@ -87,6 +93,49 @@ void fault(struct warp *w, const struct inst *in, u32 lanes, int error, const ch
     tell(w, w->frame->fn, in, w->frame, lanes, error, format, args);
     va_end(args);
     stop_worker(w->block->worker);
+}
+
+/* Instructions that a remark was made of. */
+static const struct inst **remarked;
+static u32 remarked_count;
+
+static bool is_news(const struct inst *in)
+{
+    for (u32 i = 0; i < remarked_count; i++)
+        if (remarked[i] == in) return false;
+    const struct inst **more = realloc(remarked, (remarked_count + 1) * sizeof(*more));
+    if (!more) return false;
+    remarked = more;
+    remarked[remarked_count++] = in;
+    return true;
+}
+
+static void make_remark(struct warp *w, const struct inst *in, u32 lanes, const char *format, va_list args)
+{
+    pthread_mutex_lock(&telling);
+    if (!w->block->launch->error && is_news(in))
+        print_message(w, w->frame->fn, in, w->frame, lanes, format, args);
+    pthread_mutex_unlock(&telling);
+}
+
+void remark(struct warp *w, const struct inst *in, u32 lanes, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    make_remark(w, in, lanes, format, args);
+    va_end(args);
+}
+
+void breach(struct warp *w, const struct inst *in, u32 lanes, int error, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    if (options.faults_report)
+        make_remark(w, in, lanes, format, args);
+    else
+        tell(w, w->frame->fn, in, w->frame, lanes, error, format, args);
+    va_end(args);
+    if (!options.faults_report) stop_worker(w->block->worker);
 }
 
 void fault_elsewhere(struct warp *w, const struct function *fn, const struct inst *in, u32 lanes, int error,

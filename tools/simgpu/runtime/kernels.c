@@ -290,6 +290,12 @@ PER_THREAD(cudaLaunchKernelExC, _ptsz);
 
 /* ---- Attributes and occupancy ------------------------------------------------------------------------------------- */
 
+/* 80 for sm_80, 90 for sm_90a. A library such as CUB asks, to learn for which of its architectures it was compiled. */
+static int target_number(const struct module *m)
+{
+    return m->ptx_target && strncmp(m->ptx_target, "sm_", 3) == 0 ? atoi(m->ptx_target + 3) : 0;
+}
+
 EXPORT cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *function)
 {
     ENTER();
@@ -307,7 +313,7 @@ EXPORT cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, 
         .localSizeBytes = f->local_bytes,
         .maxThreadsPerBlock = (int)f->max_threads,
         .numRegs = (int)f->regs_per_thread,
-        .ptxVersion = 90,
+        .ptxVersion = target_number(f->module),
         .binaryVersion = 90,
         .maxDynamicSharedSizeBytes = (int)k->max_dynamic_bytes,
         .preferredShmemCarveout = -1,
