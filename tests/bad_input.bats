@@ -217,7 +217,7 @@ open(sys.argv[3], "wb").write(d)' "$BATS_TEST_TMPDIR/good.npy" "$seed" "$CASE_DI
 
 @test "bad input: a file that no tensor explains is refused" {
     cp "$CASE_DIR/A.npy" "$CASE_DIR/bais.npy"
-    refused "$CASE_DIR/bais.npy: no tensor of 01_naive_matmul has this file; --help lists them"
+    refused "$CASE_DIR/bais.npy: no tensor has this file in a case of f32; --help lists them"
 }
 
 @test "bad input: a folder without cases is refused" {
@@ -234,7 +234,7 @@ open(sys.argv[3], "wb").write(d)' "$BATS_TEST_TMPDIR/good.npy" "$seed" "$CASE_DI
 @test "bad input: bf16 in a file for f32 is refused by its name" {
     PROGRAM=$(chapter 03_tensor_core_matmul)
     run -2 --separate-stderr "$PROGRAM" --golden "$CASE_DIR"
-    assert_equal "$stderr" "$CASE_DIR/A.npy: no tensor of 03_tensor_core_matmul has this file; --help lists them"
+    assert_equal "$stderr" "$CASE_DIR/A.npy: no tensor has this file in a case of bf16; --help lists them"
 }
 
 @test "bad input: a bf16 case whose k is no multiple of 8 is refused before it runs" {

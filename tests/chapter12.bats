@@ -90,14 +90,14 @@ torch_stub() {
     mapfile -t objects < <(find build/obj/chapters/$CHAPTER build/obj/common -name '*.o' ! -name chapter.o)
     g++ -o "$program" "$BATS_TEST_TMPDIR/chapter.o" "${objects[@]}" -L"$cuda_lib" -l:libcudart.so.13 -ldl -lm
     torch_stub
-    run -0 "$SIMGPU" "$program" --bench --shape $shape --step 7
-    assert_line --regexp "^  SDPA FLASH +$shape .* 1\.000"
-    assert_line --regexp "^  one_barrier +$shape "
-    run -0 "$SIMGPU" "$program" --bench --shape b=1,q=70,k=90,h=2,g=2,d=64,causal=1 --step 7
+    run -0 "$SIMGPU" "$program" --bench --type bf16 --shape $shape --step 7
+    assert_line --regexp "^  SDPA FLASH +bf16 +$shape .* 1\.000"
+    assert_line --regexp "^  one_barrier +bf16 +$shape "
+    run -0 "$SIMGPU" "$program" --bench --type bf16 --shape b=1,q=70,k=90,h=2,g=2,d=64,causal=1 --step 7
     assert_line "  SDPA FLASH: it does not have this shape"
     assert_line --regexp "^  one_barrier "
     export TORCH_LIB=/nowhere
-    run -0 "$SIMGPU" "$program" --bench --shape $shape --step 7 --json "$BATS_TEST_TMPDIR/gpu.json"
+    run -0 "$SIMGPU" "$program" --bench --type bf16 --shape $shape --step 7 --json "$BATS_TEST_TMPDIR/gpu.json"
     assert_line --partial "PyTorch: no baseline: /nowhere/libtorch_cuda.so: cannot open shared object file"
     refute_line --regexp "^  SDPA FLASH"
     run -0 python 'import json; print([(r["step"], r["baseline"], r["ratio"]) for r in json.load(open(sys.argv[1]))])' "$BATS_TEST_TMPDIR/gpu.json"
@@ -176,7 +176,7 @@ for name in "len1000", "len1000_causal", "shared_heads":
     arrays = {n: np.load(f"{d}/{n}.bf16.npy").view(ml_dtypes.bfloat16) for n in "QKV"}
     causal = bool(np.load(f"{d}/causal.npy"))
     O, tolerance = (np.load(f"{d}/O{x}.npy") for x in ("", ".tol"))
-    pipeline = attention.tile_by_tile(*attention.by_head(arrays), causal, 64, np.float32, ml_dtypes.bfloat16)[0]
+    pipeline = attention.tile_by_tile(*attention.by_head(arrays), causal, 64, np.float32, "bf16")[0]
     error = np.abs(pipeline.swapaxes(1, 2).astype(float) - O)
     assert tolerance.max() <= 2 * error.max() * 1.000001 and tolerance.max() < 0.05 * np.abs(O).max()'
 }

@@ -16,7 +16,7 @@ on_sim() { "$SIMGPU" "$PROGRAM" "$@"; }
 @test "cli: --help shows every flag, the tensors' files and the exit statuses, without a device" {
     local flag
     run -0 "$PROGRAM" --help
-    for flag in --list --step --case --golden --out --bench --shape --json --no-guards --help; do
+    for flag in --list --type --step --case --golden --out --bench --shape --json --no-guards --help; do
         assert_line --regexp "^  $flag "
     done
     assert_line --regexp 'A\.npy +f32 \(m,k\), input$'
@@ -27,8 +27,8 @@ on_sim() { "$SIMGPU" "$PROGRAM" "$@"; }
 @test "cli: --list shows the baseline, the steps in order and the cases, without a device" {
     run -0 "$PROGRAM" --list --golden "$GOLDEN"
     assert_line "  0 cuBLAS SGEMM (baseline)"
-    assert_line "  1 uncoalesced"
-    assert_line "  2 coalesced"
+    assert_line --regexp "^  1 uncoalesced +one thread an output"
+    assert_line --regexp "^  2 coalesced +[a-z]"
     assert_line "  ragged_bias"
 }
 
@@ -160,4 +160,16 @@ print([(x["chapter"], x["step"], x["case"], x["right"]) for x in r])' "$json"
 @test "cli: --bench on the simulated GPU is refused: it has no speed to measure" {
     run -2 --separate-stderr on_sim --bench
     assert_regex "$stderr" "^--bench: Simulated GPU.* has no speed to measure, expected a real GPU"
+}
+
+@test "cli: --type runs only the cases of that type" {
+    local program
+    program=$(chapter 13_tma_wgmma_matmul)
+    run -0 "$SIMGPU" "$program" --op matmul --step 1 --type f16
+    assert_line "13_tma_wgmma_matmul: all $(find build/golden/13_tma_wgmma_matmul/matmul -mindepth 1 -maxdepth 1 -name '*_f16' | wc -l) runs right"
+    refute_output --partial "1 tma_wgmma          ragged_bias "
+    run -2 --separate-stderr "$program" --type f32
+    assert_equal "$stderr" "--type f32: no such type, expected one of bf16, f16"
+    run -2 --separate-stderr "$program" --op matmul --type f16 --case tall
+    assert_regex "$stderr" "^--case tall: no such case of type f16 in build/golden/13_tma_wgmma_matmul/matmul, which has "
 }

@@ -20,7 +20,7 @@ real_gpu() {
     if [[ $# -gt 0 ]]; then
         sed -E "$2" "chapters/$chapter/$1" >"$dir/$1"
         run ! cmp -s "chapters/$chapter/$1" "$dir/$1"
-        "$nvcc" -std=c++17 -O3 -lineinfo -gencode arch=compute_75,code=compute_75 -c -o "$dir/step.o" "$dir/$1"
+        "$nvcc" -std=c++17 -O3 -lineinfo -gencode arch=compute_75,code=compute_75 -I"chapters/$chapter" -c -o "$dir/step.o" "$dir/$1"
         objects+=("$dir/step.o")
     fi
     PROGRAM=$BATS_TEST_TMPDIR/program
@@ -38,9 +38,9 @@ real_gpu() {
 @test "real GPU: steps are timed beside the baseline, and recorded with every field" {
     real_gpu
     run -0 "$SIMGPU" "$PROGRAM" --bench --shape m=64,n=48,k=40 --json "$BATS_TEST_TMPDIR/gpu.json"
-    assert_line --regexp '^  cuBLAS SGEMM +m=64,n=48,k=40 .* 1\.000'
-    assert_line --regexp '^  uncoalesced +m=64,n=48,k=40 '
-    assert_line --regexp '^  coalesced +m=64,n=48,k=40 '
+    assert_line --regexp '^  cuBLAS SGEMM +f32 +m=64,n=48,k=40 .* 1\.000'
+    assert_line --regexp '^  uncoalesced +f32 +m=64,n=48,k=40 '
+    assert_line --regexp '^  coalesced +f32 +m=64,n=48,k=40 '
     assert_line --regexp '^  [0-9]+ interleaved rounds of about 4 ms each'
     run -0 python 'import json
 for r in json.load(open(sys.argv[1])):
@@ -55,7 +55,7 @@ for r in json.load(open(sys.argv[1])):
     real_gpu step2_coalesced.cu 's/k < K; k \+= 32/k < K - 1; k += 32/'
     run -1 "$SIMGPU" "$PROGRAM" --bench --shape m=64,n=48,k=40 --json "$BATS_TEST_TMPDIR/gpu.json"
     assert_line --regexp '^  coalesced: WRONG, so not timed: C\[row 0, col [0-9]+\]: got .*, baseline .*, allowed difference '
-    refute_line --regexp '^  coalesced +m='
+    refute_line --regexp '^  coalesced +f32'
     run -0 python 'import json; print([r["step"] for r in json.load(open(sys.argv[1]))])' "$BATS_TEST_TMPDIR/gpu.json"
     assert_output "['uncoalesced']"
 }

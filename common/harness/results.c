@@ -81,6 +81,7 @@ static bool copy_old(const struct results *results, const char *path, FILE *old,
 
 bool results_merge(struct results *results, const char *path, struct error *error)
 {
+    if (results->count == 0) return true;
     char temporary[PATH_MAX];
     bool written[RESULTS_MAX] = {false}, first = true, ok = true;
     snprintf(temporary, sizeof temporary, "%s.tmp%d", path, (int)getpid());

@@ -23,6 +23,6 @@ void results_add(struct results *results, const char *key, const char *value);
 char *results_quote(const char *text, char *out, size_t size);
 
 // Replaces in file `path` the records of the same key, adds the others, and keeps what else is there. The file is
-// replaced at once or not at all. Returns true, or false with the reason in *error (cannot be written; holds
+// replaced at once or not at all; without records nothing is done. Returns true, or false with the reason in *error (cannot be written; holds
 // something that this program did not write). Frees the records.
 bool results_merge(struct results *results, const char *path, struct error *error);
