@@ -1,7 +1,7 @@
 // Chapter 2: a tile in shared memory, then in registers, then moved 16 bytes at a time.
 #include "../../common/harness/matmul.h"
 
-matmul tiled_smem, tiled_registers, tiled_vectorized;
+matmul tiled_smem, tiled_registers, wide_copies, wide_fragments, prefetch, fragments_ahead, large_tile;
 
 static const struct chapter chapter = {
     .name = "02_tiled_matmul",
@@ -12,7 +12,11 @@ static const struct chapter chapter = {
         {
             MATMUL_STEP("smem_tile", tiled_smem),
             MATMUL_STEP("register_tile", tiled_registers),
-            MATMUL_STEP("vectorized", tiled_vectorized),
+            MATMUL_STEP("wide_copies", wide_copies),
+            MATMUL_STEP("wide_fragments", wide_fragments),
+            MATMUL_STEP("prefetch", prefetch),
+            MATMUL_STEP("fragments_ahead", fragments_ahead),
+            MATMUL_STEP("large_tile", large_tile),
         },
     .baseline = {.name = "cuBLAS SGEMM", .launch = matmul_cublas_f32},
     .flops = "2*m*n*k",

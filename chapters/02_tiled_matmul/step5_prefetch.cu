@@ -1,49 +1,49 @@
-// Chapter 2, step 3: every copy is 16 bytes wide, and what comes next is on its way while this is multiplied.
+// Chapter 2, step 5: the next tile is in flight while this one is multiplied.
 //
-// Question: a fifth of step 2's instructions move single floats, and a thread waits for them; what is left
-// when each moves four, ahead of time?
+// Question: a block of step 4 loads a tile, waits for it, multiplies it, and so on; how does the latency of
+// global memory pass in the meantime?
 //
-// Grows from step 2. Global loads, shared loads and stores of C are float4. A thread has 16 x 8 outputs
-// instead of 8 x 8: 6 wide loads then feed 128 multiply-adds. The lanes of a warp form a patch of 4 x 8
-// threads, so that a wide load touches few addresses. Shared memory has two stages: the next tile crosses
-// global memory, into registers, during the multiply-adds, and the fragments of the next k cross shared
-// memory likewise.
+// A thread waits for a load where it uses the result, not before. So the copy is cut in two: fetch_tile loads
+// the next tile into registers before the multiply-adds, store_tile puts it into shared memory after them.
+// Shared memory has two stages, and one barrier a tile is enough: who has passed it has read the old stage.
 //
-//      a thread's outputs are 4 x 2 quads of 4 x 4            a warp's 32 lanes (y, x)
-//                    n = 4 x        n = 4 x + 64                 0  1  2  3  4  5  6  7
-//      m = 4 y      [4 x 4]        [4 x 4]                       8  9 10 11 12 13 14 15
-//      m = 4 y + 64 [4 x 4]        [4 x 4]                      16 17 18 19 20 21 22 23
-//      ...                                                      24 25 26 27 28 29 30 31
+//      tile         0                      1                      2
+//      fetch       [1 in flight........]  [2 in flight........]  [3 in flight...
+//      multiply    [0, from stage 0    ]  [1, from stage 1    ]  [2, from stage 0
+//      store                          [1]                    [2]
+//      barrier                           |                      |
 //
-// float4 wants addresses that are multiples of 16 bytes: rows of A and B when K % 4 == 0, rows of C when
-// N % 4 == 0. The launcher decides once for all rows, and the kernel takes one path or the other.
+// In flight a block: one tile, 8 columns of 128 rows of A and of B: 8,192 bytes.
 //
-// New instructions: ld.global.v4, ld.shared.v4, st.global.v4. Shared memory: 25,088 bytes. Registers: 128
-// accumulators, 48 fragments and 12 floats on their way of at most 255 a thread: one block a multiprocessor.
+// Grows from: step 4 (wide_fragments).
+// New instructions: none. Shared memory: 16,896 bytes. Registers: 64 accumulators, 16 fragments and 8 floats in
+// flight of 128: the 2 in the launch bounds asks for two blocks on an SM, which 129 registers would not let in.
+// Run: make chapter-2 STEP=prefetch
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-constexpr int BLOCK_M = 256; // rows of C a block owns
+constexpr int BLOCK_M = 128; // rows of C a block owns
 constexpr int BLOCK_N = 128; // columns of C a block owns
 constexpr int BLOCK_K = 8;   // columns of A and B in shared memory at a time
-constexpr int THREAD_M = 16; // rows of C a thread owns
+constexpr int THREAD_M = 8;  // rows of C a thread owns
 constexpr int THREAD_N = 8;  // columns of C a thread owns
 constexpr int THREADS_M = BLOCK_M / THREAD_M;
 constexpr int THREADS_N = BLOCK_N / THREAD_N;
 constexpr int NUM_THREADS = THREADS_M * THREADS_N;
 constexpr int WARP_THREADS_M = 4; // a warp is 4 x 8 threads
-constexpr int WARP_THREADS_N = 8;
+constexpr int WARP_THREADS_N = 32 / WARP_THREADS_M;
 constexpr int WARPS_N = THREADS_N / WARP_THREADS_N;
 constexpr int PADDING = 4;
 constexpr int NUM_STAGES = 2;
-constexpr int QUADS_K = BLOCK_K / 4;                      // float4s in a row of a tile
-constexpr int A_COPIES = BLOCK_M * QUADS_K / NUM_THREADS; // float4s a thread copies
-constexpr int B_COPIES = BLOCK_N * QUADS_K / NUM_THREADS; //
-constexpr int COPY_ROWS = NUM_THREADS / QUADS_K;          // rows between two of them
-static_assert(WARP_THREADS_M * WARP_THREADS_N == 32, "a warp has 32 lanes");
-static_assert(BLOCK_M * QUADS_K % NUM_THREADS == 0 && BLOCK_N * QUADS_K % NUM_THREADS == 0,
-              "every thread copies alike");
+constexpr int QUADS_K = BLOCK_K / 4;             // float4s in a row of a tile
+constexpr int COPY_ROWS = NUM_THREADS / QUADS_K; // rows the block copies at a time
+constexpr int A_COPIES = BLOCK_M / COPY_ROWS;    // float4s a thread copies
+constexpr int B_COPIES = BLOCK_N / COPY_ROWS;
+static_assert(THREADS_M % WARP_THREADS_M == 0 && THREADS_N % WARP_THREADS_N == 0, "whole warps");
+static_assert(THREAD_M % 4 == 0 && THREAD_N % 4 == 0, "a thread's outputs are quads");
 static_assert(PADDING % 4 == 0, "rows of a tile stay multiples of 16 bytes");
+static_assert(BLOCK_K % 4 == 0, "rows of a tile are whole float4s");
+static_assert(BLOCK_M % COPY_ROWS == 0 && BLOCK_N % COPY_ROWS == 0, "every thread copies alike");
 
 struct SharedStorage {
     float A_smem[NUM_STAGES][BLOCK_K][BLOCK_M + PADDING]; // (stage, k, m)
@@ -103,11 +103,11 @@ static __device__ void load_frag(float (&frag)[COUNT], const float *smem_row, in
 }
 
 template <bool ALIGNED>
-__global__ void __launch_bounds__(NUM_THREADS) tiled_vectorized_kernel(const float *A,    // (M, K)
-                                                                       const float *B,    // (N, K)
-                                                                       const float *bias, // (N) or NULL
-                                                                       float *C,          // (M, N)
-                                                                       int M, int N, int K, bool C_aligned)
+__global__ void __launch_bounds__(NUM_THREADS, 2) prefetch_kernel(const float *A,    // (M, K)
+                                                                  const float *B,    // (N, K)
+                                                                  const float *bias, // (N) or NULL
+                                                                  float *C,          // (M, N)
+                                                                  int M, int N, int K, bool C_aligned)
 {
     __shared__ __align__(16) SharedStorage smem;
     const int tid = threadIdx.x;
@@ -126,33 +126,26 @@ __global__ void __launch_bounds__(NUM_THREADS) tiled_vectorized_kernel(const flo
     store_tile<B_COPIES, BLOCK_N>(smem.B_smem[0], B_quads, tid);
     __syncthreads(); // Stage 0 is complete before anyone reads it.
 
-    // Mainloop. While a k is multiplied, the fragments of the next k are on their way from shared memory.
+    // Mainloop.
     float acc[THREAD_M][THREAD_N] = {};
-    float A_frag[2][THREAD_M], B_frag[2][THREAD_N];
     int stage = 0;
-    load_frag(A_frag[0], smem.A_smem[0][0], y, THREADS_M);
-    load_frag(B_frag[0], smem.B_smem[0][0], x, THREADS_N);
     for (int k0 = 0; k0 < K; k0 += BLOCK_K) {
         if (k0 + BLOCK_K < K) {
             fetch_tile<ALIGNED>(A_quads, A, block_row, M, k0 + BLOCK_K, K, tid);
             fetch_tile<ALIGNED>(B_quads, B, block_col, N, k0 + BLOCK_K, K, tid);
         }
 
-#pragma unroll
         for (int k = 0; k < BLOCK_K; k++) {
-            if (k == BLOCK_K - 1) {
-                stage ^= 1; // The barrier of the last round saw everyone leave this stage.
-                store_tile<A_COPIES, BLOCK_M>(smem.A_smem[stage], A_quads, tid);
-                store_tile<B_COPIES, BLOCK_N>(smem.B_smem[stage], B_quads, tid);
-                __syncthreads(); // The new stage is complete, and everyone has read the old one.
-            }
-            load_frag(A_frag[(k + 1) % 2], smem.A_smem[stage][(k + 1) % BLOCK_K], y, THREADS_M);
-            load_frag(B_frag[(k + 1) % 2], smem.B_smem[stage][(k + 1) % BLOCK_K], x, THREADS_N);
-#pragma unroll
+            float A_frag[THREAD_M], B_frag[THREAD_N];
+            load_frag(A_frag, smem.A_smem[stage][k], y, THREADS_M);
+            load_frag(B_frag, smem.B_smem[stage][k], x, THREADS_N);
             for (int i = 0; i < THREAD_M; i++)
-#pragma unroll
-                for (int j = 0; j < THREAD_N; j++) acc[i][j] += A_frag[k % 2][i] * B_frag[k % 2][j];
+                for (int j = 0; j < THREAD_N; j++) acc[i][j] += A_frag[i] * B_frag[j];
         }
+        stage ^= 1; // The barrier of the last round saw everyone leave this stage.
+        store_tile<A_COPIES, BLOCK_M>(smem.A_smem[stage], A_quads, tid);
+        store_tile<B_COPIES, BLOCK_N>(smem.B_smem[stage], B_quads, tid);
+        __syncthreads(); // The new stage is complete, and everyone has read the old one.
     }
 
     // Epilogue.
@@ -178,17 +171,16 @@ __global__ void __launch_bounds__(NUM_THREADS) tiled_vectorized_kernel(const flo
     }
 }
 
-extern "C" cudaError_t tiled_vectorized(const float *A, const float *B, const float *bias, float *C, int M,
-                                        int N, int K, cudaStream_t stream)
+extern "C" cudaError_t prefetch(const float *A, const float *B, const float *bias, float *C, int M, int N,
+                                int K, cudaStream_t stream)
 {
     if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0) return cudaErrorInvalidValue;
 
     const dim3 grid((N - 1) / BLOCK_N + 1, (M - 1) / BLOCK_M + 1);
-    const bool AB_aligned = K % 4 == 0 && (uintptr_t)A % 16 == 0 && (uintptr_t)B % 16 == 0;
     const bool C_aligned = N % 4 == 0 && (uintptr_t)C % 16 == 0;
-    if (AB_aligned)
-        tiled_vectorized_kernel<true><<<grid, NUM_THREADS, 0, stream>>>(A, B, bias, C, M, N, K, C_aligned);
+    if (K % 4 == 0 && (uintptr_t)A % 16 == 0 && (uintptr_t)B % 16 == 0)
+        prefetch_kernel<true><<<grid, NUM_THREADS, 0, stream>>>(A, B, bias, C, M, N, K, C_aligned);
     else
-        tiled_vectorized_kernel<false><<<grid, NUM_THREADS, 0, stream>>>(A, B, bias, C, M, N, K, C_aligned);
+        prefetch_kernel<false><<<grid, NUM_THREADS, 0, stream>>>(A, B, bias, C, M, N, K, C_aligned);
     return cudaGetLastError();
 }
