@@ -142,6 +142,25 @@ fine"
     assert_regex "$stderr" 'kernel sample\(.*tex\.2d'
 }
 
+@test "simgpu: a kernel with PTX that cannot be read is told by line when it is launched, the others run" {
+    compile unreadable "${PTX_ONLY[@]}" -no-compress <<<'
+#include <cstdio>
+__global__ void wrong(int *x) { asm volatile("add.s32 %0, 1, 1234567;" : "=r"(x[0])); }
+__global__ void fine() { printf("fine {\n"); }
+int main()
+{
+    for (int i = 0; i < 2; i++) wrong<<<1, 1>>>(nullptr);
+    printf("%s\n", cudaGetErrorName(cudaGetLastError()));
+    fine<<<1, 1>>>();
+    return cudaDeviceSynchronize();
+}'
+    sed -i 's/1234567;/1234 67;/' "$PROGRAM"
+    run -0 --separate-stderr "$SIMGPU" "$PROGRAM"
+    assert_output "cudaErrorInvalidPtx
+fine {"
+    assert_regex "$stderr" "^simgpu: PTX line [0-9]+: expected ';', found '67'\$"
+}
+
 # ---- Programs that cannot be run: one line that says how to build them ---------------------------------------------
 
 # cannot_run MESSAGE [OPTIONS] PROGRAM
