@@ -1,7 +1,8 @@
 // Chapter 5: cp.async fills the next stages while this one is multiplied.
 #include "../../common/harness/matmul.h"
 
-matmul pipeline_two_stage, pipeline_multi_stage, pipeline_ldmatrix_x4;
+matmul pipeline_two_stage, pipeline_multi_stage, fragments_ahead, wide_loads, lean_loop, wide_block,
+    grouped_tiles, wide_stores, persistent;
 
 static const struct chapter chapter = {
     .name = "05_cp_async_pipeline",
@@ -12,7 +13,13 @@ static const struct chapter chapter = {
         {
             MATMUL_STEP("two_stage", pipeline_two_stage),
             MATMUL_STEP("multi_stage", pipeline_multi_stage),
-            MATMUL_STEP("ldmatrix_x4", pipeline_ldmatrix_x4),
+            MATMUL_STEP("fragments_ahead", fragments_ahead),
+            MATMUL_STEP("wide_loads", wide_loads),
+            MATMUL_STEP("lean_loop", lean_loop),
+            MATMUL_STEP("wide_block", wide_block),
+            MATMUL_STEP("grouped_tiles", grouped_tiles),
+            MATMUL_STEP("wide_stores", wide_stores),
+            MATMUL_STEP("persistent", persistent),
         },
     .baseline = {.name = "cuBLAS bf16", .launch = matmul_cublas_16bit},
     .check_shape = matmul_check_16bit_rows,
