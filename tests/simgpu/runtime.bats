@@ -83,8 +83,7 @@ fault() {
     assert_regex "$stderr" 'cudaStreamSynchronize: 0x[0-9a-f]+ is no stream, or was destroyed'
     assert_regex "$stderr" 'cudaMallocManaged: managed memory is not supported'
     assert_regex "$stderr" 'cudaHostAllocMapped is not supported'
-    assert_regex "$stderr" 'cudaStreamBeginCapture: CUDA graphs are not supported'
-    assert_regex "$stderr" 'cudaGraphCreate is not supported by the simulated GPU'
+    assert_regex "$stderr" 'cudaMallocArray is not supported by the simulated GPU'
     assert_regex "$stderr" 'clusters of \(3, 1, 1\) blocks do not divide the grid \(2, 1, 1\)'
     assert_regex "$stderr" 'cuNoSuchFunction is not supported'
 }
