@@ -33,16 +33,6 @@ load test_helper/broken
     wrong 01_naive_matmul 2 ragged_bias
 }
 
-@test "chapter 2: without the barrier before reading, the answer is wrong" {
-    broken 02_tiled_matmul step1_smem_tile.cu '/The tiles are complete before anyone reads them/d'
-    wrong 02_tiled_matmul 1 one_tile
-}
-
-@test "chapter 2: without the barrier before overwriting, the answer is wrong" {
-    broken 02_tiled_matmul step1_smem_tile.cu '/Everyone has read the tiles before anyone overwrites them/d'
-    wrong 02_tiled_matmul 1 several_tiles
-}
-
 @test "chapter 3: without a barrier, the answer is wrong" {
     broken 03_tensor_core_matmul step1_mma.cu '/The tiles are complete before anyone reads them/d'
     wrong 03_tensor_core_matmul 1 deep

@@ -27,8 +27,8 @@ on_sim() { "$SIMGPU" "$PROGRAM" "$@"; }
 @test "cli: --list shows the baseline, the steps in order and the cases, without a device" {
     run -0 "$PROGRAM" --list --golden "$GOLDEN"
     assert_line "  0 cuBLAS SGEMM (baseline)"
-    assert_line --regexp "^  1 uncoalesced +one thread an output"
-    assert_line --regexp "^  2 coalesced +[a-z]"
+    assert_line "  1 uncoalesced"
+    assert_line "  2 coalesced"
     assert_line "  ragged_bias"
 }
 

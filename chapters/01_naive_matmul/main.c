@@ -3,8 +3,8 @@
 #include "launchers.h"
 
 static const struct step steps[] = {
-    STEP(matmul_f32, uncoalesced, "one thread an output, as the formula is written"),
-    STEP(matmul_f32, coalesced, "a warp reads neighbouring addresses: lanes share a row's k"),
+    STEP(matmul_f32, uncoalesced),
+    STEP(matmul_f32, coalesced),
     {0},
 };
 

@@ -7,7 +7,7 @@
 extern "C" {
 #endif
 
-matmul_f32 smem_tile, register_tile, vectorized;
+matmul_f32 smem_tile, register_tile, wide_copies, wide_fragments, prefetch, fragments_ahead, large_tile;
 
 #ifdef __cplusplus
 }

@@ -3,10 +3,10 @@
 #include "launchers.h"
 
 static const struct step steps[] = {
-    STEP(matmul_f32, smem_tile, "a block's tiles of A and B in shared memory"),
-    STEP(matmul_f32, register_tile, "8 x 8 outputs a thread, in registers"),
-    STEP(matmul_f32, vectorized, "16 bytes a load and a store; the next tiles fetched ahead"),
-    {0},
+    STEP(matmul_f32, smem_tile),   STEP(matmul_f32, register_tile),
+    STEP(matmul_f32, wide_copies), STEP(matmul_f32, wide_fragments),
+    STEP(matmul_f32, prefetch),    STEP(matmul_f32, fragments_ahead),
+    STEP(matmul_f32, large_tile),  {0},
 };
 
 static const struct operation operations[] = {{

@@ -14,19 +14,21 @@
 // where they change over.
 //
 // Computing, the lanes read a column of B_smem. With rows of 32 floats the whole column is in one of the 32
-// banks and the read takes 32 turns; one unused float a row shifts each row by one bank, and it takes one
-// (chapter 4 has more).
+// banks: a bank conflict of 32 wavefronts; one unused float a row shifts each row by one bank, and it takes
+// one wavefront (chapter 4 has more).
 //
-// Grows from: chapter 1, step 2. New: __shared__, __syncthreads. Shared memory: 8,320 bytes. Registers: 32.
+// Grows from: chapter 1, step 2 (coalesced).
+// New: __shared__, __syncthreads. Shared memory: 8,320 bytes. Registers: 32.
+// Run: make chapter-2 STEP=smem_tile
 #include "launchers.h"
 
 #include <cuda_runtime.h>
 
-constexpr int BLOCK_M = 32; // rows of C a block owns
-constexpr int BLOCK_N = 32; // columns of C a block owns
-constexpr int BLOCK_K = 32; // columns of A and B in shared memory at a time
+constexpr int BLOCK_M = 32;      // rows of C a block owns
+constexpr int BLOCK_N = BLOCK_M; // columns of C a block owns
+constexpr int BLOCK_K = BLOCK_M; // columns of A and B in shared memory at a time: a thread copies one of each
 constexpr int NUM_THREADS = BLOCK_M * BLOCK_N;
-static_assert(BLOCK_K == BLOCK_N && BLOCK_K == BLOCK_M, "each thread copies one element of A and one of B");
+static_assert(NUM_THREADS <= 1024, "one thread an output");
 
 struct SharedStorage {
     float A_smem[BLOCK_M][BLOCK_K];     // (m, k): the warp reads one element, which is broadcast
@@ -53,7 +55,7 @@ __global__ void __launch_bounds__(NUM_THREADS) smem_tile_kernel(const float *A, 
         smem.B_smem[y][x] = B_row < N && k_inside ? B[(size_t)B_row * K + k0 + x] : 0.0f;
         __syncthreads(); // The tiles are complete before anyone reads them.
 
-        // All 32 would take more than the 32 registers that let two blocks share a multiprocessor.
+        // All 32 would take more than the 32 registers that let two blocks share an SM.
 #pragma unroll 16
         for (int k = 0; k < BLOCK_K; k++) acc += smem.A_smem[y][k] * smem.B_smem[x][k];
         __syncthreads(); // Everyone has read the tiles before anyone overwrites them.

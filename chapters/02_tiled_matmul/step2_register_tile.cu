@@ -17,8 +17,9 @@
 // The tiles lie in shared memory as (k, m) and (k, n): what one k needs is one row. The copy transposes; its
 // 4 floats of padding send the 8 (k) x 4 (m) elements that a warp stores to 32 different banks.
 //
-// Grows from: step 1. Shared memory: 8,448 bytes. Registers: 64 accumulators and 16 fragments of about 110 a
-// thread.
+// Grows from: step 1 (smem_tile).
+// Shared memory: 8,448 bytes. Registers: 64 accumulators and 16 fragments of about 100 a thread.
+// Run: make chapter-2 STEP=register_tile
 #include "launchers.h"
 
 #include <cuda_runtime.h>

@@ -3,7 +3,7 @@
 #include "launchers.h"
 
 static const struct step steps[] = {
-    STEP(matmul_bf16, mma, "ldmatrix brings fragments, mma.sync multiplies them"),
+    STEP(matmul_bf16, mma),
     {0},
 };
 

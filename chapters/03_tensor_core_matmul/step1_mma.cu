@@ -19,7 +19,7 @@
 // What is wrong with it: a row of a tile is 128 bytes, all 32 banks. The 8 rows of an 8 x 8 piece start in
 // the same bank: a bank conflict, every ldmatrix takes 8 wavefronts where 1 would do. Chapter 4 cures that.
 //
-// Grows from: chapter 2, step 3 (vectorized).
+// Grows from: chapter 2, step 2 (register_tile).
 // New instructions: ldmatrix, mma. Shared memory: 32,768 bytes. Registers: 128 accumulators and 32 fragments a thread.
 // Run: make chapter-3 STEP=mma
 #include <cuda_bf16.h>

@@ -3,8 +3,8 @@
 #include "launchers.h"
 
 static const struct step steps[] = {
-    STEP(matmul_bf16, padded, "rows of the tiles 16 bytes longer"),
-    STEP(matmul_bf16, swizzled, "chunks of 16 bytes XORed with their row instead"),
+    STEP(matmul_bf16, padded),
+    STEP(matmul_bf16, swizzled),
     {0},
 };
 

@@ -7,7 +7,8 @@
 extern "C" {
 #endif
 
-matmul_bf16 two_stage, multi_stage, wide_loads;
+matmul_bf16 two_stage, multi_stage, fragments_ahead, wide_loads, lean_loop, wide_block, grouped_tiles,
+    wide_stores, persistent;
 
 #ifdef __cplusplus
 }

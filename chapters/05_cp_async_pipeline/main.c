@@ -3,10 +3,11 @@
 #include "launchers.h"
 
 static const struct step steps[] = {
-    STEP(matmul_bf16, two_stage, "cp.async, with a second buffer"),
-    STEP(matmul_bf16, multi_stage, "a ring of stages"),
-    STEP(matmul_bf16, wide_loads, "ldmatrix.x4, fragments ahead, a wider block that stays"),
-    {0},
+    STEP(matmul_bf16, two_stage),       STEP(matmul_bf16, multi_stage),
+    STEP(matmul_bf16, fragments_ahead), STEP(matmul_bf16, wide_loads),
+    STEP(matmul_bf16, lean_loop),       STEP(matmul_bf16, wide_block),
+    STEP(matmul_bf16, grouped_tiles),   STEP(matmul_bf16, wide_stores),
+    STEP(matmul_bf16, persistent),      {0},
 };
 
 static const struct operation operations[] = {{

@@ -1,10 +1,10 @@
-// Chapter 5, step 1: cp.async, two stages. The next tiles arrive while these are multiplied.
+// Chapter 5, step 1: cp.async fills one stage while the other is multiplied.
 //
 // Question: so far everyone waits for a tile, then everyone multiplies it; how do the two overlap?
 //
 // cp.async copies 16 bytes from global to shared memory without passing through registers, and the thread
 // goes on at once. A thread's copies are collected in groups; wait_group says how many of its latest groups
-// may still be on their way. It speaks for this thread alone: the barrier after it is what makes all threads'
+// may still be in flight. It speaks for this thread alone: the barrier after it is what makes all threads'
 // copies visible to all.
 //
 //      tile        0        1        2        3
@@ -14,9 +14,10 @@
 // Each thread commits a group every round, an empty one at the end too, so that the count to wait for never
 // changes.
 //
-// Grows from: chapter 4, step 2. New instructions: cp.async, cp.async.commit_group, cp.async.wait_group.
-// Shared memory: 65,536 bytes, more than 48 KB, hence dynamic and with its attribute set. Registers: as
-// chapter 3, less the 64 that held a tile on its way.
+// Grows from: chapter 4, step 2 (swizzled).
+// New instructions: cp.async, cp.async.commit_group, cp.async.wait_group. Shared memory: 65,536 bytes, more than
+// 48 KB, hence dynamic and with its attribute set. Registers: as chapter 3, less the 64 that held a tile in flight.
+// Run: make chapter-5 STEP=two_stage
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
@@ -44,6 +45,7 @@ constexpr int COPY_ROWS = NUM_THREADS / CHUNKS_PER_ROW; // rows the block copies
 static_assert(CHUNKS_PER_ROW == 1 << SWIZZLE_BITS, "the swizzle permutes the chunks of a row");
 static_assert(WARP_M % MMA_M == 0 && WARP_N % MMA_N == 0 && BLOCK_K % MMA_K == 0,
               "whole mma in every direction");
+static_assert(NUM_STAGES == 2, "one tile is copied while one is multiplied");
 static_assert(BLOCK_M % COPY_ROWS == 0 && BLOCK_N % COPY_ROWS == 0, "every thread copies alike");
 
 struct SharedStorage {
@@ -151,7 +153,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) two_stage_kernel(const __nv_bf
         cp_async_commit_group();
     };
 
-    // Prologue: the first tile is on its way.
+    // Prologue: the first tile is in flight.
     load_stage(0, 0);
 
     // Mainloop.
@@ -159,7 +161,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) two_stage_kernel(const __nv_bf
     for (int tile = 0; tile < num_tiles; tile++) {
         const int stage = tile % NUM_STAGES;
         load_stage(tile + 1, (tile + 1) % NUM_STAGES);
-        cp_async_wait_group<1>(); // This tile has arrived; the next may be on its way.
+        cp_async_wait_group<1>(); // This tile has arrived; the next may be in flight.
         __syncthreads();          // And so has every other thread's part of it.
 
         mma_tile(acc, A_addr + stage * BLOCK_M * ROW_BYTES, B_addr + stage * BLOCK_N * ROW_BYTES);

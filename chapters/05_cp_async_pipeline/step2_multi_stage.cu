@@ -1,23 +1,23 @@
-// Chapter 5, step 2: a ring of stages. Several tiles are on their way, and one barrier a tile is enough.
+// Chapter 5, step 2: a ring of stages needs one barrier a tile, and copies start behind the products.
 //
-// Question: with two stages a tile must arrive while one other is multiplied; what if memory takes longer
-// than that?
+// Question: with two stages the copies of a tile start when everyone has met twice; can they start with one
+// barrier, and out of the way of what a warp wants first?
 //
-// With NUM_STAGES stages, NUM_STAGES - 1 tiles are on their way or waiting while one is multiplied. A round
-// is now: wait for this tile, meet at the barrier, multiply, start the copy of the tile NUM_STAGES - 1 ahead.
-// The copy comes last: what a warp wants first after the barrier is its fragments, and ldmatrix would queue
+// A round: wait for this tile, meet at the barrier, multiply, start the copy of the tile NUM_STAGES - 1 ahead.
+// The copy comes last: what a warp wants first behind the barrier is its fragments, and ldmatrix would queue
 // behind the copies.
 //
 //      stage    0     1     2        The stage of tile t + 2 is that of tile t - 1, and everyone who has
-//      t = 0   mma   .     2         passed the barrier of round t has multiplied tile t - 1: the barrier that
-//      t = 1    3   mma    .         shows the arrived tile also frees the old one.
-//      t = 2    .    4    mma        (a number: that tile's copy starts; a dot: a tile waits or is on its way)
+//      t = 0   mma    f     2        passed the barrier of round t has multiplied tile t - 1: the barrier that
+//      t = 1    3    mma    f        shows the arrived tile also frees the old one.
+//      t = 2    f     4    mma       (f: in flight during the mma; a number: that tile's copy starts after it)
 //
-// How many bytes have to be on their way? Little's law: latency times rate, the note computes it for this
-// GPU.
+// So NUM_STAGES - 2 tiles are in flight while one is multiplied: 32 KB of a block's 96 with three stages, none with two,
+// which therefore overlap nothing and are refused. The note derives it, with Little's law for this GPU.
 //
-// Grows from: step 1. New instructions: none. Shared memory: 98,304 bytes, two blocks a multiprocessor.
-// Registers: as step 1.
+// Grows from: step 1 (two_stage).
+// New instructions: none. Shared memory: 98,304 bytes, two blocks on an SM. Registers: as step 1.
+// Run: make chapter-5 STEP=multi_stage
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
@@ -45,6 +45,7 @@ constexpr int COPY_ROWS = NUM_THREADS / CHUNKS_PER_ROW; // rows the block copies
 static_assert(CHUNKS_PER_ROW == 1 << SWIZZLE_BITS, "the swizzle permutes the chunks of a row");
 static_assert(WARP_M % MMA_M == 0 && WARP_N % MMA_N == 0 && BLOCK_K % MMA_K == 0,
               "whole mma in every direction");
+static_assert(NUM_STAGES >= 3, "with two stages no copy is in flight while a tile is multiplied");
 static_assert(BLOCK_M % COPY_ROWS == 0 && BLOCK_N % COPY_ROWS == 0, "every thread copies alike");
 
 struct SharedStorage {
@@ -152,14 +153,14 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) multi_stage_kernel(const __nv_
         cp_async_commit_group();
     };
 
-    // Prologue: all stages but one are on their way.
+    // Prologue: all stages but one are in flight.
     for (int stage = 0; stage < NUM_STAGES - 1; stage++) load_stage(stage, stage);
 
     // Mainloop.
     float acc[WARP_M / MMA_M][WARP_N / MMA_N][4] = {};
     for (int tile = 0; tile < num_tiles; tile++) {
         const int stage = tile % NUM_STAGES;
-        cp_async_wait_group<NUM_STAGES - 2>(); // This tile has arrived; those after it may be on their way.
+        cp_async_wait_group<NUM_STAGES - 2>(); // This tile has arrived; those after it may be in flight.
         __syncthreads(); // And so has every other thread's part of it. All have read the stage filled below.
 
         mma_tile(acc, A_addr + stage * BLOCK_M * ROW_BYTES, B_addr + stage * BLOCK_N * ROW_BYTES);

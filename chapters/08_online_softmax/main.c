@@ -59,20 +59,16 @@ static const char *check_vocabulary(const int64_t *dim)
 }
 
 static const struct step forward_steps[] = {
-    STEP(softmax_forward, three_pass, "the formula: maximum, sum, quotient, a pass each"),
-    STEP(softmax_forward, online, "maximum and sum in one pass; packs of 16 bytes"),
-    STEP(softmax_forward, registers, "the row stays in registers: read once"),
-    STEP(softmax_forward, split, "a long row over several blocks"),
+    STEP(softmax_forward, three_pass),
+    STEP(softmax_forward, online),
+    STEP(softmax_forward, registers),
+    STEP(softmax_forward, split),
     {0},
 };
-static const struct step causal_steps[] = {
-    STEP(softmax_causal, causal, "only the columns up to the row's own are read"), {0}};
-static const struct step backward_steps[] = {
-    STEP(softmax_backward, backward, "both operands stay in registers"), {0}};
-static const struct step causal_backward_steps[] = {
-    STEP(softmax_causal_backward, causal_backward, "the same of a triangle"), {0}};
-static const struct step classifier_steps[] = {
-    STEP(softmax_classifier, classifier, "loss and gradient in one pass, in place"), {0}};
+static const struct step causal_steps[] = {STEP(softmax_causal, causal), {0}};
+static const struct step backward_steps[] = {STEP(softmax_backward, backward), {0}};
+static const struct step causal_backward_steps[] = {STEP(softmax_causal_backward, causal_backward), {0}};
+static const struct step classifier_steps[] = {STEP(softmax_classifier, classifier), {0}};
 
 static const struct operation operations[] = {
     {

@@ -55,14 +55,10 @@ static const char *check_shape(const int64_t *dim)
 }
 
 static const struct step steps[] = {
-    STEP(attention_launcher, basic, "a block's queries against every key, tile by tile"),
-    STEP(attention_launcher, swizzled, "tiles swizzled: no bank conflicts"),
-    STEP(attention_launcher, two_stage, "V arrives under Q Kᵀ, the next K under P V"),
-    STEP(attention_launcher, wide_loads, "ldmatrix.x4: two fragments of B a load"),
-    STEP(attention_launcher, large_tile, "a block of 128 queries; masks only at edges"),
-    STEP(attention_launcher, less_softmax, "fewer instructions between the products"),
-    STEP(attention_launcher, one_barrier, "one barrier a tile"),
-    {0},
+    STEP(attention_launcher, basic),       STEP(attention_launcher, swizzled),
+    STEP(attention_launcher, two_stage),   STEP(attention_launcher, wide_loads),
+    STEP(attention_launcher, large_tile),  STEP(attention_launcher, less_softmax),
+    STEP(attention_launcher, one_barrier), {0},
 };
 
 static const struct operation operations[] = {{

@@ -3,9 +3,9 @@
 #include "launchers.h"
 
 static const struct step steps[] = {
-    STEP(matmul_16bit, tma_wgmma, "TMA fetches whole tiles, wgmma multiplies them from shared memory"),
-    STEP(matmul_16bit, multi_stage, "a ring of stages, each with its mbarrier"),
-    STEP(matmul_16bit, large_tile, "two warpgroups share a tile of 128 x 256"),
+    STEP(matmul_16bit, tma_wgmma),
+    STEP(matmul_16bit, multi_stage),
+    STEP(matmul_16bit, large_tile),
     {0},
 };
 

@@ -7,7 +7,7 @@
 //      all          wait for `full`
 //      4 warps      wgmma: acc(64, 128) += A_smem(64, 16) · B_smem(128, 16)ᵀ, 2 x 4 of them   descriptors, no fragments
 //
-// Grows from: chapter 5, step 3 (ldmatrix_x4).
+// Grows from: chapter 5, step 1 (two_stage).
 // New instructions: cp.async.bulk.tensor (common/device/tma.cuh), mbarrier (common/device/mbarrier.cuh), wgmma
 // (common/device/wgmma.cuh). Shared memory: 32,768 bytes and a barrier. Registers: 128 accumulators a thread.
 // Run: make chapter-13 STEP=tma_wgmma

@@ -241,8 +241,7 @@ static void print_list(const struct part *part)
     if (op->name) printf("%s, ", op->name);
     printf("steps:\n");
     if (op->baseline.name) printf("  0 %s (baseline)\n", op->baseline.name);
-    for (int s = 0; s < operation_steps(op); s++)
-        printf("  %d %-20s %s\n", s + 1, op->steps[s].name, op->steps[s].what);
+    for (int s = 0; s < operation_steps(op); s++) printf("  %d %s\n", s + 1, op->steps[s].name);
     int count = case_list(part->dir, &names, &error);
     if (count < 0) die_input("--golden %s", error.text);
     printf("cases in %s:\n", part->dir);

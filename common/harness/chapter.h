@@ -48,13 +48,12 @@ typedef void any_launcher(void);
 struct step {
     const char *name; // of the launcher, and of its file
     any_launcher *launcher;
-    const char *what; // it changes, in a few words
 };
 
 // The step of a launcher, which must have the function type `type`: anything else does not compile.
-#define STEP(type, function, what)                                      \
-    {                                                                   \
-#function, (any_launcher *)(1 ? (function) : (type *)0), (what) \
+#define STEP(type, function)                                    \
+    {                                                           \
+#function, (any_launcher *)(1 ? (function) : (type *)0) \
     }
 
 // What the steps are measured beside; step 0 on the command line. `launch` starts its work in `stream` and returns the

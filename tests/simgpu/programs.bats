@@ -51,6 +51,32 @@ blocks_in_order() {
 
 @test "simgpu: streams, events, async copies and host functions keep their order" { program streams; }
 
+@test "simgpu: CUDA graphs: captured, forked, built, updated; forbidden captures are refused by name" {
+    local seed
+    for seed in 0 1 2 3; do
+        run -0 --separate-stderr "$SIMGPU" --seed "$seed" "$ROOT/build/tests/simgpu/programs/graphs"
+        assert_equal "${lines[-1]}" right
+    done
+    # shellcheck disable=SC2154 # Bats sets stderr
+    assert_regex "$stderr" 'cudaMalloc while a stream is being captured .*; the capture is invalid now'
+    assert_regex "$stderr" 'cudaStreamEndCapture: work in another captured stream was never joined'
+    assert_regex "$stderr" "cudaGraphInstantiate: the graph's dependencies form a cycle"
+}
+
+@test "simgpu: with --seed streams are late: a forgotten synchronisation gives wrong numbers every time, its right twin never" {
+    local late=$ROOT/build/tests/simgpu/programs/late name seed
+    run -2 "$SIMGPU" "$late"
+    assert_equal "${#lines[@]}" 8
+    for name in "${lines[@]}"; do
+        run -0 "$SIMGPU" "$late" "$name" # in order, as on most days
+        for seed in 1 2 3 4 5; do
+            run -1 "$SIMGPU" --seed "$seed" "$late" "$name"
+            assert_line --index -1 wrong
+            run -0 "$SIMGPU" --seed "$seed" "$late" "$name" right
+        done
+    done
+}
+
 @test "simgpu: __device__ and __constant__ variables, copied to and from" { program symbols; }
 
 @test "simgpu: dynamic shared memory, beyond 48 KiB too" { program dynamic_shared; }

@@ -83,8 +83,7 @@ fault() {
     assert_regex "$stderr" 'cudaStreamSynchronize: 0x[0-9a-f]+ is no stream, or was destroyed'
     assert_regex "$stderr" 'cudaMallocManaged: managed memory is not supported'
     assert_regex "$stderr" 'cudaHostAllocMapped is not supported'
-    assert_regex "$stderr" 'cudaStreamBeginCapture: CUDA graphs are not supported'
-    assert_regex "$stderr" 'cudaGraphCreate is not supported by the simulated GPU'
+    assert_regex "$stderr" 'cudaMallocArray is not supported by the simulated GPU'
     assert_regex "$stderr" 'clusters of \(3, 1, 1\) blocks do not divide the grid \(2, 1, 1\)'
     assert_regex "$stderr" 'cuNoSuchFunction is not supported'
 }
@@ -140,6 +139,25 @@ int main()
     assert_output "cudaErrorNotSupported
 fine"
     assert_regex "$stderr" 'kernel sample\(.*tex\.2d'
+}
+
+@test "simgpu: a kernel with PTX that cannot be read is told by line when it is launched, the others run" {
+    compile unreadable "${PTX_ONLY[@]}" -no-compress <<<'
+#include <cstdio>
+__global__ void wrong(int *x) { asm volatile("add.s32 %0, 1, 1234567;" : "=r"(x[0])); }
+__global__ void fine() { printf("fine {\n"); }
+int main()
+{
+    for (int i = 0; i < 2; i++) wrong<<<1, 1>>>(nullptr);
+    printf("%s\n", cudaGetErrorName(cudaGetLastError()));
+    fine<<<1, 1>>>();
+    return cudaDeviceSynchronize();
+}'
+    sed -i 's/1234567;/1234 67;/' "$PROGRAM"
+    run -0 --separate-stderr "$SIMGPU" "$PROGRAM"
+    assert_output "cudaErrorInvalidPtx
+fine {"
+    assert_regex "$stderr" "^simgpu: PTX line [0-9]+: expected ';', found '67'\$"
 }
 
 # ---- Programs that cannot be run: one line that says how to build them ---------------------------------------------

@@ -123,9 +123,20 @@ struct function {
     const struct touched *
         *touched;          /* registers of each instruction, when the function has wgmma: exec/wgmma.h */
     bool uses_async_proxy; /* has instructions that reach shared memory through it */
+    bool unreadable;       /* its body is not PTX: that has been said */
     bool refused;          /* lowering met something unsupported; `why` says what and where */
     char *why;
     struct counter **counters; /* with --profile: for each worker, one for each instruction */
+    u8 *consts;                /* BANK_CONSTS: every immediate of the function, spread over 32 lanes */
+    u32 consts_bytes;
+    u8 *rank_consts
+        [MAX_CLUSTER]; /* the same for the blocks of each rank in a cluster, while a launch needs them */
+    struct shared_ref {
+        u32 offset;
+        s64 address; /* for dynamic shared memory: beyond its start, which each launch decides */
+        bool is64, is_dynamic;
+    } * shared_refs; /* constants that hold the address of a shared variable: it contains the block's rank */
+    u32 shared_ref_count;
 };
 
 struct variable { /* a module-scope .global or .const variable */
@@ -141,21 +152,14 @@ struct module {
     u32 function_count;
     struct variable *variables;
     u32 variable_count;
-    u8 *consts; /* BANK_CONSTS: every immediate of the module, spread over 32 lanes */
-    u32 consts_bytes;
-    u8 *rank_consts
-        [MAX_CLUSTER]; /* the same for the blocks of each rank in a cluster, while a launch needs them */
-    struct shared_ref {
-        u32 offset;
-        s64 address; /* for dynamic shared memory: beyond its start, which each launch decides */
-        bool is64, is_dynamic;
-    } * shared_refs; /* constants that hold the address of a shared variable: it contains the block's rank */
-    u32 shared_ref_count;
+    struct parser *parser; /* front/: what the functions are lowered from */
 };
 
-/* Parses and lowers PTX text. Returns NULL and prints why when the text is not PTX; a kernel that uses an unsupported
- * instruction is kept, marked `refused`, and fails when it is launched. */
+/* Parses PTX text and lowers its device functions. Returns NULL and prints why when the text is not PTX. */
 struct module *module_load(const char *ptx, size_t length);
+/* A function of the module, NULL if there is none of that name. A kernel is parsed and lowered when it is first asked for, by
+ * one caller at a time. One that is no PTX is marked `unreadable`, after printing why; one that uses an unsupported
+ * instruction `refused`: it fails when it is launched. */
 struct function *module_function(struct module *m, const char *name);
 struct variable *module_variable(struct module *m, const char *name);
 

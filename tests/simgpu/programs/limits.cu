@@ -78,11 +78,10 @@ int main()
     EXPECT(refused(cudaErrorInvalidResourceHandle, cudaEventRecord(event)));
 
     // Not supported, and said so.
-    cudaGraph_t graph;
+    cudaArray_t array;
     EXPECT(refused(cudaErrorNotSupported, cudaMallocManaged(&huge, 4)));
     EXPECT(refused(cudaErrorNotSupported, cudaHostAlloc(&huge, 4, cudaHostAllocMapped)));
-    EXPECT(refused(cudaErrorNotSupported, cudaStreamBeginCapture(0, cudaStreamCaptureModeGlobal)));
-    EXPECT(refused(cudaErrorNotSupported, cudaGraphCreate(&graph, 0)));
+    EXPECT(refused(cudaErrorNotSupported, cudaMallocArray(&array, nullptr, 4)));
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(2);
     config.blockDim = dim3(32);

@@ -25,7 +25,7 @@ static void enter_frame(struct warp *w, struct frame *f)
 {
     w->frame = f;
     w->bank[BANK_REGS] = f->regs;
-    w->bank[BANK_CONSTS] = f->fn->module->rank_consts[w->block->cluster_rank];
+    w->bank[BANK_CONSTS] = f->fn->rank_consts[w->block->cluster_rank];
     w->counters = f->fn->counters ? f->fn->counters[w->block->worker->index] : NULL;
 }
 

@@ -25,6 +25,8 @@ struct lexer {
 
 void lex_start(struct lexer *l, const char *text, size_t length);
 void lex_next(struct lexer *l);
+/* Passes over the rest of a { } block whose `{` was the token before: its `}` is the current token then. */
+void lex_skip_block(struct lexer *l);
 const char *intern(const char *s, size_t length);
 
 /* Memory that lives as long as the program: modules are never unloaded. Zeroed; never returns NULL. */

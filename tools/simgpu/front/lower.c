@@ -109,29 +109,29 @@ struct inst *lower_emit(struct lowering *lo)
 
 operand lower_const(struct lowering *lo, u64 value, u32 bytes)
 {
-    struct module *m = lo->p->module;
+    struct function *fn = lo->f->fn;
     u32 slot = (u32)(value * 0x9e3779b97f4a7c15u >> 52) ^ bytes;
-    struct const_entry **chain = &lo->p->consts[slot % CONST_BUCKETS];
+    struct const_entry **chain = &lo->consts[slot % CONST_BUCKETS];
     for (struct const_entry *e = *chain; e; e = e->next)
         if (e->value == value && e->bytes == bytes) return BANK_CONSTS << BANK_SHIFT | e->offset;
     struct const_entry *e = keep(sizeof *e);
-    *e = (struct const_entry){*chain, value, bytes, m->consts_bytes};
+    *e = (struct const_entry){*chain, value, bytes, fn->consts_bytes};
     *chain = e;
-    if (m->consts_bytes + bytes * LANES > lo->p->consts_capacity) {
-        lo->p->consts_capacity = lo->p->consts_capacity ? 2 * lo->p->consts_capacity : 1 << 16;
-        u8 *grown = aligned_alloc(64, lo->p->consts_capacity);
+    if (fn->consts_bytes + bytes * LANES > lo->consts_capacity) {
+        lo->consts_capacity = lo->consts_capacity ? 2 * lo->consts_capacity : 1 << 16;
+        u8 *grown = aligned_alloc(64, lo->consts_capacity);
         if (!grown) exit(3);
-        if (m->consts) memcpy(grown, m->consts, m->consts_bytes);
-        free(m->consts);
-        m->consts = grown;
+        if (fn->consts) memcpy(grown, fn->consts, fn->consts_bytes);
+        free(fn->consts);
+        fn->consts = grown;
     }
     for (u32 i = 0; i < LANES; i++) {
-        u8 *at = m->consts + m->consts_bytes + i * bytes;
+        u8 *at = fn->consts + fn->consts_bytes + i * bytes;
         u64 high = 0;
         memcpy(at, &value, bytes < 8 ? bytes : 8);
         if (bytes == 16) memcpy(at + 8, &high, 8);
     }
-    m->consts_bytes += bytes * LANES;
+    fn->consts_bytes += bytes * LANES;
     return BANK_CONSTS << BANK_SHIFT | e->offset;
 }
 
@@ -139,18 +139,18 @@ operand lower_const(struct lowering *lo, u64 value, u32 bytes)
  * kernel: a constant of its own that each launch sets. */
 static operand shared_const(struct lowering *lo, u64 address, bool is64, bool is_dynamic)
 {
-    struct module *m = lo->p->module;
+    struct function *fn = lo->f->fn;
     const struct shared_ref ref = {.address = (s64)address, .is64 = is64, .is_dynamic = is_dynamic};
-    for (u32 i = 0; i < m->shared_ref_count; i++) {
-        const struct shared_ref *r = &m->shared_refs[i];
+    for (u32 i = 0; i < fn->shared_ref_count; i++) {
+        const struct shared_ref *r = &fn->shared_refs[i];
         if (r->address == ref.address && r->is64 == is64 && r->is_dynamic == is_dynamic)
             return BANK_CONSTS << BANK_SHIFT | r->offset;
     }
-    operand o = lower_const(lo, 0x5eedull << 48 | m->shared_ref_count, is64 ? 8 : 4);
-    m->shared_refs = realloc(m->shared_refs, (m->shared_ref_count + 1) * sizeof *m->shared_refs);
-    if (!m->shared_refs) exit(3);
-    m->shared_refs[m->shared_ref_count] = ref;
-    m->shared_refs[m->shared_ref_count++].offset = o & BANK_OFFSET;
+    operand o = lower_const(lo, 0x5eedull << 48 | fn->shared_ref_count, is64 ? 8 : 4);
+    fn->shared_refs = realloc(fn->shared_refs, (fn->shared_ref_count + 1) * sizeof *fn->shared_refs);
+    if (!fn->shared_refs) exit(3);
+    fn->shared_refs[fn->shared_ref_count] = ref;
+    fn->shared_refs[fn->shared_ref_count++].offset = o & BANK_OFFSET;
     return o;
 }
 
@@ -179,9 +179,8 @@ static operand symbol_value(struct lowering *lo, struct symbol *s, s64 offset, u
 /* Kernel-local .shared variables follow the module's, if the kernel can reach any of those. */
 u32 lower_shared_base(struct lowering *lo, const struct symbol *s)
 {
-    for (struct name *n = lo->p->module_scope->bucket[name_bucket(s->name)]; n; n = n->next)
-        if (n->symbol == s) return 0;
-    return lo->shared_before;
+    const struct name *n = find_name(lo->p->module_scope, s->name);
+    return n && n->symbol == s ? 0 : lo->shared_before;
 }
 
 static u64 f64_bits_to_f32(u64 bits)
@@ -318,7 +317,8 @@ static void lower_instruction(struct lowering *lo, const struct ptx_inst *p)
 void lower_function(struct parser *p, struct parsed_function *f)
 {
     struct function *fn = f->fn;
-    struct lowering lo = {.p = p, .f = f, .carry = NO_OPERAND};
+    struct lowering lo = {
+        .p = p, .f = f, .carry = NO_OPERAND, .consts = keep(CONST_BUCKETS * sizeof *lo.consts)};
     fn->local_bytes = f->local_bytes;
     /* The kernel's own shared variables come after the module's, aligned as they ask. */
     if (fn->is_kernel && lower_reaches_module_shared(p, f))
@@ -401,20 +401,20 @@ void lower_function(struct parser *p, struct parsed_function *f)
 struct source_line source_line_of(struct parser *p, u32 loc)
 {
     struct source_line out = {0};
-    if (!loc || loc > p->line_count) return out;
-    const struct line_info *innermost = &p->lines[loc - 1], *at = innermost;
+    const struct parsed_function *f = p->fn;
+    if (!loc || loc > f->line_count) return out;
+    const struct line_info *innermost = &f->lines[loc - 1], *at = innermost;
     /* Climb from the innermost position out of every inlined function, and blame the place in the kernel's own file: a
      * wrapper in a header is named as `via`. */
     const struct line_info *blamed = innermost;
-    u32 home = p->fn_home_file;
     for (int depth = 0; depth < 64; depth++) {
         blamed = at;
-        if (at->file == home || !at->at_line) break;
+        if (at->file == f->home_file || !at->at_line) break;
         const struct line_info *caller = NULL;
         for (u32 k = loc; k-- > 0 && !caller;)
-            if (p->lines[k].file == at->at_file && p->lines[k].line == at->at_line &&
-                p->lines[k].column == at->at_column)
-                caller = &p->lines[k];
+            if (f->lines[k].file == at->at_file && f->lines[k].line == at->at_line &&
+                f->lines[k].column == at->at_column)
+                caller = &f->lines[k];
         static _Thread_local struct line_info stand_in;
         stand_in = (struct line_info){at->at_file, at->at_line, at->at_column, 0, 0, 0};
         at = caller ? caller : &stand_in;
@@ -451,48 +451,58 @@ bool lower_reaches_module_shared(struct parser *p, struct parsed_function *f)
     return p->shared_bytes > 0 && reaches(p, f, seen);
 }
 
-/* Refused callees make their callers refused, so that the launch is refused with the callee's reason. */
-static void spread_refusals(struct parser *p)
+/* A refused callee makes its caller refused, so that the launch is refused with the callee's reason. */
+static bool inherit_refusal(struct parsed_function *f)
 {
-    for (bool changed = true; changed;) {
-        changed = false;
-        for (u32 i = 0; i < p->function_count; i++) {
-            struct parsed_function *f = p->functions[i];
-            for (u32 k = 0; k < f->count && !f->fn->refused; k++)
-                for (u32 o = 0; o < f->inst[k].op_count; o++) {
-                    const struct symbol *s =
-                        f->inst[k].op[o].kind == OPERAND_SYMBOL ? f->inst[k].op[o].symbol : NULL;
-                    if (!s || s->kind != SYM_FUNCTION || !s->fn->refused) continue;
-                    f->fn->refused = changed = true;
-                    f->fn->why = s->fn->why;
-                }
+    for (u32 k = 0; k < f->count && !f->fn->refused; k++)
+        for (u32 o = 0; o < f->inst[k].op_count; o++) {
+            const struct symbol *s = f->inst[k].op[o].kind == OPERAND_SYMBOL ? f->inst[k].op[o].symbol : NULL;
+            if (!s || s->kind != SYM_FUNCTION || !s->fn->refused) continue;
+            f->fn->refused = true;
+            f->fn->why = s->fn->why;
+            return true;
         }
-    }
+    return false;
 }
 
+/* Parses and lowers a function's body when it is first asked for. False when it is not PTX. */
+static bool lower_once(struct parser *p, struct parsed_function *f)
+{
+    if (!f->lowered) {
+        f->lowered = true;
+        f->fn->unreadable = !parse_function_body(p, f);
+        if (!f->fn->unreadable) lower_function(p, f);
+    }
+    return !f->fn->unreadable;
+}
+
+/* Any kernel may call any device function, be it through a pointer: these are all lowered here. */
 struct module *module_load(const char *ptx, size_t length)
 {
     struct module *m = keep(sizeof *m);
-    struct parser *p = keep(sizeof *p);
+    struct parser *p = m->parser = keep(sizeof *p);
     p->module = m;
-    p->consts = keep(CONST_BUCKETS * sizeof *p->consts);
     if (!parse_module(p, ptx, length)) return NULL;
     m->functions = keep(p->function_count * sizeof *m->functions);
     for (u32 i = 0; i < p->function_count; i++) {
-        struct parsed_function *f = p->functions[i];
-        p->fn = f;
-        p->fn_home_file = f->home_file;
-        lower_function(p, f);
-        m->functions[m->function_count++] = f->fn;
+        m->functions[m->function_count++] = p->functions[i]->fn;
+        if (!p->functions[i]->fn->is_kernel && !lower_once(p, p->functions[i])) return NULL;
     }
-    spread_refusals(p);
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (u32 i = 0; i < p->function_count; i++)
+            changed |= p->functions[i]->lowered && inherit_refusal(p->functions[i]);
+    }
     return m;
 }
 
 struct function *module_function(struct module *m, const char *name)
 {
     for (u32 i = 0; i < m->function_count; i++)
-        if (streq(m->functions[i]->name, name)) return m->functions[i];
+        if (streq(m->functions[i]->name, name)) {
+            if (lower_once(m->parser, m->parser->functions[i])) inherit_refusal(m->parser->functions[i]);
+            return m->functions[i];
+        }
     return NULL;
 }
 

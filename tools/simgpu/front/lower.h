@@ -13,6 +13,8 @@ struct lowering {
     const struct ptx_inst *at; /* being lowered */
     u32 reg_bytes, capacity, shared_before;
     operand carry;
+    struct const_entry **consts; /* constants made so far, for reuse */
+    u32 consts_capacity;
 };
 
 /* Appends an instruction before the one being lowered, unguarded: for values that need computing first. */
@@ -21,7 +23,6 @@ struct inst *lower_emit(struct lowering *lo);
 struct source_line source_line_of(struct parser *p, u32 loc);
 u32 lower_shared_base(struct lowering *lo, const struct symbol *s);
 bool lower_reaches_module_shared(struct parser *p, struct parsed_function *f);
-u32 name_bucket(const char *text);
 struct parsed_function *parsed_of(struct parser *p, const struct function *fn);
 
 /* From exec/control.c: the executors that lowering itself places, and the values only known when a warp runs. */

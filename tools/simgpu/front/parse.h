@@ -22,11 +22,11 @@ struct numbered {
     enum type type;
     u64 count;
 };
-enum { SCOPE_BUCKETS = 256 };
 struct scope {
     struct scope *outer;
     struct numbered *numbered;
-    struct name *bucket[SCOPE_BUCKETS];
+    struct name **bucket;
+    u32 buckets, count; /* a power of two, or 0; names */
 };
 
 /* A use of a label: known at the end of the function only. */
@@ -44,12 +44,18 @@ struct parsed_function {
     u32 reg_count, reg_capacity;
     struct label_use *uses;
     u32 use_count, use_capacity;
+    struct symbol **tables; /* its .branchtargets */
+    u32 table_count, table_capacity;
     u32 local_bytes, shared_bytes, shared_align, param_bytes;
     bool uses_module_shared;
     struct reg **async_regs; /* accumulators and A registers of its wgmma instructions */
     u32 async_reg_count, async_reg_capacity;
-    u32 home_file; /* the .file that the function is written in */
-    bool has_body;
+    u32 home_file;           /* the .file that the function is written in */
+    struct line_info *lines; /* every .loc, for resolving inlined_at */
+    u32 line_count, line_capacity;
+    struct lexer body;   /* where its body begins */
+    struct scope *scope; /* ... and the names known there */
+    bool lowered;
 };
 
 struct parser {
@@ -62,15 +68,10 @@ struct parser {
     struct parsed_function *fn; /* the one being parsed */
     const char **files;         /* by .file number */
     u32 file_count;
-    struct line_info *lines; /* every .loc, for resolving inlined_at */
-    u32 line_count, line_capacity;
-    u32 current_line; /* index + 1 into lines */
+    u32 current_line; /* index + 1 into fn->lines */
     u32 shared_bytes; /* module-scope .shared variables */
     u32 shared_align;
-    struct const_entry **consts; /* constants made so far, for reuse */
-    u32 consts_capacity;
-    u32 fn_home_file; /* the file that the function being lowered is written in */
-    u32 depth;        /* of operands and initial values inside one another */
+    u32 depth; /* of operands and initial values inside one another */
 };
 
 enum { CONST_BUCKETS = 1024 };
@@ -85,8 +86,12 @@ struct line_info {
     u32 at_file, at_line, at_column; /* inlined_at, 0: not inlined */
 };
 
-/* Parses a module's text; false after printing what is wrong. */
+/* What a name means in a scope or around it, or NULL. */
+struct name *find_name(struct scope *s, const char *text);
+/* Parses a module's text but for the bodies of its functions; false after printing what is wrong. */
 bool parse_module(struct parser *p, const char *text, size_t length);
+/* Parses a function's body into p->fn; false after printing what is wrong. */
+bool parse_function_body(struct parser *p, struct parsed_function *f);
 /* Lowers a parsed function into p->fn's code; marks it refused when something is not supported. */
 void lower_function(struct parser *p, struct parsed_function *f);
 

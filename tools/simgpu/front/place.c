@@ -124,17 +124,20 @@ static void flow_backward(const struct flow *g, struct live *l)
     }
 }
 
+static void touch_set(struct parsed_function *f, struct live *l, const u64 *set, s64 at)
+{
+    struct cursor c = {.l = l, .at = at};
+    for (u32 k = 0; k < l->words; k++)
+        for (u64 left = set[k]; left; left &= left - 1)
+            touch(f->regs[64 * k + (u32)__builtin_ctzll(left)], &c);
+}
+
 static void intervals(struct parsed_function *f, const struct flow *g, struct live *l)
 {
     for (u32 b = 0; b < g->count; b++) {
         u32 first = g->leader[b], last = block_end(f, g, b);
-        for (u32 r = 0; r < f->reg_count; r++) {
-            size_t at = (size_t)b * l->words + r / 64;
-            struct cursor c = {l, NULL, NULL, 2 * (s64)first};
-            if (l->in[at] >> r % 64 & 1) touch(f->regs[r], &c);
-            c.at = 2 * (s64)last;
-            if (l->out[at] >> r % 64 & 1) touch(f->regs[r], &c);
-        }
+        touch_set(f, l, l->in + (size_t)b * l->words, 2 * (s64)first);
+        touch_set(f, l, l->out + (size_t)b * l->words, 2 * (s64)last);
         for (u32 i = first; i < last; i++) {
             u32 written = 0;
             visit_definitions(&f->inst[i], count_one, &written);

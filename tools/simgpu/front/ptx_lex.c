@@ -64,6 +64,26 @@ static void skip_space(struct lexer *l)
     }
 }
 
+/* From a string's opening quote to its closing one, or to the end of the text. */
+static void skip_string(struct lexer *l)
+{
+    for (l->at++; l->at < l->limit && *l->at != '"'; l->at++)
+        if (*l->at == '\\' && l->at + 1 < l->limit) l->at++;
+}
+
+void lex_skip_block(struct lexer *l)
+{
+    l->at = l->token.start;
+    for (u32 depth = 1; l->at < l->limit; l->at++) {
+        skip_space(l);
+        if (l->at >= l->limit) break;
+        if (*l->at == '{') depth++;
+        if (*l->at == '}' && --depth == 0) break;
+        if (*l->at == '"') skip_string(l);
+    }
+    lex_next(l);
+}
+
 /* 0x1F, 017, 0b101, 12U, 0f3F800000, 0d3FF0000000000000, 1.5e3 */
 static void number(struct lexer *l, struct token *t)
 {
@@ -117,8 +137,7 @@ void lex_next(struct lexer *l)
         t.text = intern(t.start, (size_t)(l->at - t.start));
     } else if (*l->at == '"') {
         t.kind = TOKEN_STRING;
-        for (l->at++; l->at < l->limit && *l->at != '"'; l->at++)
-            if (*l->at == '\\' && l->at + 1 < l->limit) l->at++;
+        skip_string(l);
         t.text = intern(t.start + 1, (size_t)(l->at - t.start - 1));
         if (l->at < l->limit) l->at++;
     } else {

@@ -76,23 +76,48 @@ static void skip_past(struct parser *p, char c)
 
 /* ---- Names ------------------------------------------------------------------------------------------------------- */
 
-u32 name_bucket(const char *text)
+/* Names are interned: their address is their hash. */
+static struct name **bucket_of(const struct scope *s, const char *text)
 {
-    return (u32)((uintptr_t)text >> 4 ^ (uintptr_t)text >> 12) % SCOPE_BUCKETS;
+    return &s->bucket[((uintptr_t)text >> 4 ^ (uintptr_t)text >> 12) & (s->buckets - 1)];
 }
 
-static struct name *find_name(struct scope *s, const char *text)
+static struct name *find_here(const struct scope *s, const char *text)
 {
-    for (; s; s = s->outer)
-        for (struct name *n = s->bucket[name_bucket(text)]; n; n = n->next)
-            if (n->text == text) return n;
+    struct name *n = s->buckets ? *bucket_of(s, text) : NULL;
+    while (n && n->text != text) n = n->next;
+    return n;
+}
+
+struct name *find_name(struct scope *s, const char *text)
+{
+    for (; s; s = s->outer) {
+        struct name *n = find_here(s, text);
+        if (n) return n;
+    }
     return NULL;
+}
+
+static void more_buckets(struct scope *s)
+{
+    struct scope larger = {.buckets = s->buckets ? 4 * s->buckets : 8};
+    larger.bucket = keep(larger.buckets * sizeof *larger.bucket);
+    for (u32 b = 0; b < s->buckets; b++)
+        for (struct name *n = s->bucket[b], *next; n; n = next) {
+            struct name **slot = bucket_of(&larger, n->text);
+            next = n->next;
+            n->next = *slot;
+            *slot = n;
+        }
+    free(s->bucket);
+    s->bucket = larger.bucket;
+    s->buckets = larger.buckets;
 }
 
 static struct name *define_name(struct scope *s, const char *text)
 {
-    struct name *n = keep(sizeof *n);
-    struct name **slot = &s->bucket[name_bucket(text)];
+    if (s->count++ == s->buckets) more_buckets(s);
+    struct name *n = keep(sizeof *n), **slot = bucket_of(s, text);
     *n = (struct name){.next = *slot, .text = text};
     *slot = n;
     return n;
@@ -123,11 +148,11 @@ static u64 name_number(const char *text, size_t *base)
 /* As find_name, in the function that is being parsed; the first use of a register of many defines it. */
 static struct name *find_or_number(struct parser *p, const char *text)
 {
-    size_t base;
-    u64 number = name_number(text, &base);
     for (struct scope *s = p->scope; s; s = s->outer) {
-        for (struct name *n = s->bucket[name_bucket(text)]; n; n = n->next)
-            if (n->text == text) return n;
+        struct name *n = find_here(s, text);
+        if (n) return n;
+        size_t base;
+        u64 number = s->numbered ? name_number(text, &base) : UINT64_MAX;
         for (const struct numbered *r = s->numbered; r; r = r->next)
             if (number < r->count && strlen(r->base) == base && memcmp(r->base, text, base) == 0)
                 return define_register(p->fn, s, text, r->type);
@@ -502,10 +527,11 @@ static void parse_loc(struct parser *p)
             parse_error(p, "function_name or inlined_at");
         }
     }
-    GROW(p->lines, p->line_count, p->line_capacity);
-    p->lines[p->line_count++] = li;
-    p->current_line = p->line_count;
-    if (!p->fn->home_file) p->fn->home_file = li.file;
+    struct parsed_function *f = p->fn;
+    GROW(f->lines, f->line_count, f->line_capacity);
+    f->lines[f->line_count++] = li;
+    p->current_line = f->line_count;
+    if (!f->home_file) f->home_file = li.file;
 }
 
 static void declare_registers(struct parser *p)
@@ -597,11 +623,14 @@ static void parse_instruction(struct parser *p)
 static void define_label(struct parser *p, const char *text)
 {
     if (accept_word(p, ".branchtargets")) {
+        struct parsed_function *f = p->fn;
         struct symbol *s = define_symbol(p, text, SYM_TARGETS);
         struct ptx_operand list = {0};
         parse_elements(p, &list, ';');
         s->targets = list.element;
         s->target_count = list.count;
+        GROW(f->tables, f->table_count, f->table_capacity);
+        f->tables[f->table_count++] = s;
     } else if (at_word(p, ".callprototype")) {
         define_symbol(p, text, SYM_LABEL);
         skip_past(p, ';');
@@ -669,18 +698,13 @@ static void fix_labels_in(struct parser *p, struct ptx_operand *o)
     o->imm = 0;
 }
 
-static void fix_labels(struct parser *p, struct scope *all)
+static void fix_labels(struct parser *p)
 {
     struct parsed_function *f = p->fn;
     for (u32 i = 0; i < f->count; i++)
         for (u32 k = 0; k < f->inst[i].op_count; k++) fix_labels_in(p, &f->inst[i].op[k]);
-    for (u32 u = 0; u < f->use_count; u++) /* the tables of .branchtargets */
-        for (struct scope *s = f->uses[u].scope; s && s != all->outer; s = s->outer)
-            for (u32 b = 0; b < SCOPE_BUCKETS; b++)
-                for (struct name *n = s->bucket[b]; n; n = n->next)
-                    if (n->symbol && n->symbol->kind == SYM_TARGETS)
-                        for (u32 i = 0; i < n->symbol->target_count; i++)
-                            fix_labels_in(p, &n->symbol->targets[i]);
+    for (u32 t = 0; t < f->table_count; t++)
+        for (u32 i = 0; i < f->tables[t]->target_count; i++) fix_labels_in(p, &f->tables[t]->targets[i]);
 }
 
 /* ---- Functions -------------------------------------------------------------------------------------------------------- */
@@ -785,13 +809,25 @@ static void parse_function(struct parser *p, bool kernel)
         return;
     }
     expect(p, '{');
-    f->has_body = true;
-    p->current_line = 0;
-    parse_body(p);
-    fix_labels(p, inner);
+    f->body = p->lex;
+    f->scope = inner;
+    lex_skip_block(&p->lex);
+    expect(p, '}');
     p->scope = saved;
     GROW(p->functions, p->function_count, p->function_capacity);
     p->functions[p->function_count++] = f;
+}
+
+bool parse_function_body(struct parser *p, struct parsed_function *f)
+{
+    if (setjmp(p->on_error)) return false;
+    p->fn = f;
+    p->lex = f->body;
+    p->scope = f->scope;
+    p->current_line = p->depth = 0;
+    parse_body(p);
+    fix_labels(p);
+    return true;
 }
 
 static void parse_file(struct parser *p)

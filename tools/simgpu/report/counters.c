@@ -75,10 +75,12 @@ static struct launched *all_kernels;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static void report(void);
 
-void counters_prepare(const struct module *m, u32 workers)
+void counters_prepare(const struct function *kernel, u32 workers)
 {
+    const struct module *m = kernel->module;
     for (u32 i = 0; i < m->function_count; i++) {
         struct function *fn = m->functions[i];
+        if (fn != kernel && fn->is_kernel) continue;
         if (!fn->counters) fn->counters = calloc(MAX_WORKERS, sizeof *fn->counters);
         if (!fn->counters) abort();
         for (u32 k = 0; k < workers; k++)

@@ -5,7 +5,7 @@
 #include "../sim.h"
 
 /* Room for the counters of a module's functions, for `workers` workers; safe to call again. */
-void counters_prepare(const struct module *m, u32 workers);
+void counters_prepare(const struct function *kernel, u32 workers);
 /* Notes that a launch of `kernel` is over; the table of all kernels is printed when the program ends. */
 void counters_launched(const struct launch *l, u64 instructions);
 

@@ -308,7 +308,23 @@ static status check_scalar(const struct context *h, const char *caller, const ch
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static status multiply_f32(const struct gemm *g, float alpha, float beta)
+/* A product when its turn in the stream has come: scalars on the host were read when it was asked for. */
+struct job {
+    struct gemm gemm;
+    bool on_device;
+    union scalar {
+        float f32;
+        double f64;
+    } alpha, beta;
+};
+
+static _Noreturn void out_of_memory(void)
+{
+    fprintf(stderr, "simgpu: out of host memory for cuBLAS\n");
+    exit(3);
+}
+
+static void multiply_f32(const struct gemm *g, float alpha, float beta)
 {
     float *a = g->a.data, *b = g->b.data, *c = g->c.data;
     int lda = g->a.ld, ldb = g->b.ld, ldc = g->c.ld;
@@ -316,17 +332,44 @@ static status multiply_f32(const struct gemm *g, float alpha, float beta)
     if (wide_a) a = widened(&g->a), lda = g->a.rows > 0 ? g->a.rows : 1;
     if (wide_b) b = widened(&g->b), ldb = g->b.rows > 0 ? g->b.rows : 1;
     if (wide_c) c = widened(&g->c), ldc = g->c.rows;
-    status s = a && b && c ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
-    if (!s) {
-        cblas_sgemm(CblasColMajor, g->transpose_a ? CblasTrans : CblasNoTrans,
-                    g->transpose_b ? CblasTrans : CblasNoTrans, g->m, g->n, g->k, alpha, a, lda, b, ldb, beta,
-                    c, ldc);
-        if (wide_c) narrow(&g->c, c);
-    }
+    if (!a || !b || !c) out_of_memory();
+    cblas_sgemm(CblasColMajor, g->transpose_a ? CblasTrans : CblasNoTrans,
+                g->transpose_b ? CblasTrans : CblasNoTrans, g->m, g->n, g->k, alpha, a, lda, b, ldb, beta, c,
+                ldc);
+    if (wide_c) narrow(&g->c, c);
     if (wide_a) free(a);
     if (wide_b) free(b);
     if (wide_c) free(c);
-    return s;
+}
+
+/* The product `i` of the batch. */
+static struct gemm one_of(const struct gemm *g, int i)
+{
+    struct gemm one = *g;
+    one.a.data = (u8 *)g->a.data + g->stride_a * i * (s64)element_bytes(g->a.type);
+    one.b.data = (u8 *)g->b.data + g->stride_b * i * (s64)element_bytes(g->b.type);
+    one.c.data = (u8 *)g->c.data + g->stride_c * i * (s64)element_bytes(g->c.type);
+    return one;
+}
+
+static void run_job(const void *arguments)
+{
+    const struct job *job = arguments;
+    union scalar alpha = job->alpha, beta = job->beta;
+    bool f64 = job->gemm.c.type == R_64F;
+    if (job->on_device) {
+        memcpy(&alpha, job->gemm.alpha, f64 ? sizeof(double) : sizeof(float));
+        memcpy(&beta, job->gemm.beta, f64 ? sizeof(double) : sizeof(float));
+    }
+    for (int i = 0; i < job->gemm.batches; i++) {
+        struct gemm g = one_of(&job->gemm, i);
+        if (f64)
+            cblas_dgemm(CblasColMajor, g.transpose_a ? CblasTrans : CblasNoTrans,
+                        g.transpose_b ? CblasTrans : CblasNoTrans, g.m, g.n, g.k, alpha.f64, g.a.data, g.a.ld,
+                        g.b.data, g.b.ld, beta.f64, g.c.data, g.c.ld);
+        else
+            multiply_f32(&g, alpha.f32, beta.f32);
+    }
 }
 
 static status multiply(const struct context *h, struct gemm *g)
@@ -342,23 +385,19 @@ static status multiply(const struct context *h, struct gemm *g)
     if (!s) s = check_scalar(h, g->caller, "alpha", g->alpha, scalar_bytes);
     if (!s) s = check_scalar(h, g->caller, "beta", g->beta, scalar_bytes);
     if (s || simgpu_device_dead() || g->m == 0 || g->n == 0) return s;
-    for (int i = 0; i < g->batches && !s; i++) {
-        struct gemm one = *g;
-        one.a.data = (u8 *)g->a.data + g->stride_a * i * (s64)element_bytes(g->a.type);
-        one.b.data = (u8 *)g->b.data + g->stride_b * i * (s64)element_bytes(g->b.type);
-        one.c.data = (u8 *)g->c.data + g->stride_c * i * (s64)element_bytes(g->c.type);
+    for (int i = 0; i < g->batches; i++) {
+        struct gemm one = one_of(g, i);
         if (!in_bounds(g->caller, "reads", &one.a) || !in_bounds(g->caller, "reads", &one.b) ||
             !in_bounds(g->caller, "writes", &one.c))
             return CUBLAS_STATUS_EXECUTION_FAILED;
-        if (f64)
-            cblas_dgemm(CblasColMajor, g->transpose_a ? CblasTrans : CblasNoTrans,
-                        g->transpose_b ? CblasTrans : CblasNoTrans, g->m, g->n, g->k,
-                        *(const double *)g->alpha, one.a.data, g->a.ld, one.b.data, g->b.ld,
-                        *(const double *)g->beta, one.c.data, g->c.ld);
-        else
-            s = multiply_f32(&one, *(const float *)g->alpha, *(const float *)g->beta);
     }
-    return s;
+    struct job job = {.gemm = *g, .on_device = h->mode == POINTER_MODE_DEVICE};
+    if (!job.on_device) {
+        memcpy(&job.alpha, g->alpha, scalar_bytes);
+        memcpy(&job.beta, g->beta, scalar_bytes);
+    }
+    return simgpu_do(h->stream, run_job, &job, sizeof job) ? CUBLAS_STATUS_SUCCESS
+                                                           : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
 EXPORT status cublasSgemm_v2(struct context *h, operation transpose_a, operation transpose_b, int m, int n,
@@ -500,6 +539,24 @@ static bool vector_in_bounds(const char *caller, const char *verb, const char *n
     return simgpu_check_access(who, verb, v, ((u64)(count - 1) * (u64)llabs((s64)step) + 1) * sizeof *v);
 }
 
+struct gemv {
+    bool transpose, on_device;
+    int m, n, lda, step_x, step_y;
+    const float *alpha, *a, *x, *beta; /* scalars on the device; else their values: */
+    float alpha_value, beta_value, *y;
+};
+
+static void run_gemv(const void *arguments)
+{
+    const struct gemv *g = arguments;
+    float alpha = g->on_device ? *g->alpha : g->alpha_value, beta = g->on_device ? *g->beta : g->beta_value;
+    int length = g->transpose ? g->n : g->m;
+    if (beta == 0) /* y is not read then: it may hold NaN */
+        for (int i = 0; i < length; i++) g->y[(s64)i * llabs((s64)g->step_y)] = 0;
+    cblas_sgemv(CblasColMajor, g->transpose ? CblasTrans : CblasNoTrans, g->m, g->n, alpha, g->a, g->lda,
+                g->x, g->step_x, beta, g->y, g->step_y);
+}
+
 EXPORT status cublasSgemv_v2(struct context *h, operation transpose, int m, int n, const float *alpha,
                              const float *a, int lda, const float *x, int step_x, const float *beta, float *y,
                              int step_y)
@@ -518,10 +575,19 @@ EXPORT status cublasSgemv_v2(struct context *h, operation transpose, int m, int 
         !vector_in_bounds(caller, "reads", "x", x, transpose ? m : n, step_x) ||
         !vector_in_bounds(caller, "writes", "y", y, transpose ? n : m, step_y))
         return CUBLAS_STATUS_EXECUTION_FAILED;
-    int length = (int)(transpose ? n : m);
-    if (*beta == 0) /* y is not read then: it may hold NaN */
-        for (int i = 0; i < length; i++) y[(s64)i * llabs((s64)step_y)] = 0;
-    cblas_sgemv(CblasColMajor, transpose ? CblasTrans : CblasNoTrans, m, n, *alpha, a, lda, x, step_x, *beta,
-                y, step_y);
-    return CUBLAS_STATUS_SUCCESS;
+    struct gemv g = {.transpose = transpose != OP_N,
+                     .on_device = h->mode == POINTER_MODE_DEVICE,
+                     .m = m,
+                     .n = n,
+                     .lda = lda,
+                     .step_x = step_x,
+                     .step_y = step_y,
+                     .alpha = alpha,
+                     .a = a,
+                     .x = x,
+                     .beta = beta,
+                     .y = y};
+    if (!g.on_device) g.alpha_value = *alpha, g.beta_value = *beta;
+    return simgpu_do(h->stream, run_gemv, &g, sizeof g) ? CUBLAS_STATUS_SUCCESS
+                                                        : CUBLAS_STATUS_EXECUTION_FAILED;
 }

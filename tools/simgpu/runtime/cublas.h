@@ -10,5 +10,7 @@ bool simgpu_check_access(const char *caller, const char *verb, const void *point
 bool simgpu_is_device_pointer(const void *pointer);
 /* True once a kernel has faulted: the device does no more work. */
 bool simgpu_device_dead(void);
+/* Has the stream do run(arguments) in its turn, with a copy of the arguments. False when it does not take it. */
+bool simgpu_do(void *stream, void (*run)(const void *arguments), const void *arguments, size_t bytes);
 
 #endif

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "heap.h"
+#include "task.h"
 #include "tensor_map.h"
 
 enum { L2_BYTES = 50 << 20, VERSION = CUDART_VERSION };
@@ -198,15 +199,15 @@ EXPORT cudaError_t cudaGetDeviceFlags(unsigned *flags)
 EXPORT cudaError_t cudaDeviceSynchronize(void)
 {
     ENTER();
-    return record(device_wait());
+    return device_finish("cudaDeviceSynchronize");
 }
 
 /* Frees what cudaMalloc gave out. A context that a fault has corrupted stays so, as CUDA says. */
 EXPORT cudaError_t cudaDeviceReset(void)
 {
     ENTER();
-    cudaError_t error = device_wait();
-    if (error) return record(error);
+    cudaError_t error = device_finish("cudaDeviceReset");
+    if (error) return error;
     heap_free_all();
     return cudaSuccess;
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../report/report.h"
+#include "task.h"
 
 static u32 round_up(u32 value, u32 unit)
 {
@@ -40,14 +41,6 @@ int blocks_per_sm(const struct function *f, int threads, size_t dynamic_bytes)
 }
 
 /* ---- Launching ---------------------------------------------------------------------------------------------------- */
-
-struct configuration {
-    dim3 grid, block;
-    size_t dynamic_bytes;
-    cudaStream_t stream;
-    dim3 cluster; /* all 0: as the kernel says */
-    bool cooperative;
-};
 
 /* <<<...>>> pushes its configuration, and the stub that nvcc generates for the kernel pops it. */
 enum { MAX_PENDING = 16 };
@@ -161,18 +154,21 @@ static cudaError_t check(const char *caller, const struct kernel *k, const struc
     return cudaSuccess;
 }
 
-static cudaError_t run(const char *caller, struct kernel *k, const struct configuration *c, void **args)
+struct launch_task {
+    struct task task;
+    struct kernel *kernel;
+    struct configuration configuration;
+    u8 *params;  /* the parameter buffer */
+    void **args; /* where each parameter lies in it */
+};
+
+static void run_launch(struct task *task)
 {
     static _Atomic u64 grids;
-    const struct function *f = k->function;
-    /* A tensor map among the parameters must lie on 64 bytes. */
-    u32 bytes = round_up(f->param_bytes + 1, 64);
-    u8 *params = aligned_alloc(64, bytes);
-    if (params) memset(params, 0, bytes);
-    if (!params) return fail(cudaErrorMemoryAllocation, "%s: out of host memory", caller);
-    for (u32 i = 0; i < f->param_count; i++)
-        memcpy(params + f->params[i].offset, args[i], f->params[i].bytes);
-    dim3 cluster = cluster_of(k, c);
+    const struct launch_task *t = (struct launch_task *)task;
+    const struct configuration *c = &t->configuration;
+    const struct function *f = t->kernel->function;
+    dim3 cluster = cluster_of(t->kernel, c);
     struct launch l = {
         .kernel = f,
         .grid = {c->grid.x, c->grid.y, c->grid.z},
@@ -182,14 +178,75 @@ static cudaError_t run(const char *caller, struct kernel *k, const struct config
         .shared_bytes = (u32)shared_bytes_of(f, c->dynamic_bytes),
         .dynamic_bytes = (u32)c->dynamic_bytes,
         .local_bytes = local_bytes_of(f),
-        .params = params,
+        .params = t->params,
         .grid_id = atomic_fetch_add(&grids, 1) + 1,
         .cooperative = c->cooperative,
     };
     int error = launch_run(&l);
-    free(params);
     if (error) device_fault((cudaError_t)error);
-    return cudaSuccess;
+}
+
+static void release_launch(struct task *task)
+{
+    struct launch_task *t = (struct launch_task *)task;
+    free(t->params);
+    free(t->args);
+}
+
+struct task *launch_task(const char *caller, const void *function, const struct configuration *c, void **args,
+                         cudaError_t *error)
+{
+    struct kernel *k = kernel_of(function, caller, error);
+    if (!k) return NULL;
+    const struct function *f = k->function;
+    if (f->refused) {
+        if (!k->told)
+            fprintf(stderr, "simgpu: %s: kernel %s cannot be run: %s\n", caller, readable_name(k->name),
+                    f->why);
+        k->told = true;
+        *error = record(cudaErrorNotSupported);
+        return NULL;
+    }
+    if ((*error = check(caller, k, c))) return NULL;
+    if (!args && f->param_count) {
+        *error = fail(cudaErrorInvalidValue, "%s: kernel %s has %u parameters, but the argument list is NULL",
+                      caller, readable_name(k->name), f->param_count);
+        return NULL;
+    }
+    struct launch_task *t = task_new(sizeof *t, cudaGraphNodeTypeKernel, run_launch, release_launch);
+    /* A tensor map among the parameters must lie on 64 bytes. */
+    u32 bytes = round_up(f->param_bytes + 1, 64);
+    u8 *params = t ? aligned_alloc(64, bytes) : NULL;
+    void **own = t ? calloc(f->param_count + 1, sizeof *own) : NULL;
+    if (!params || !own) {
+        free(params);
+        free(own);
+        if (t) task_drop(&t->task);
+        *error = fail(cudaErrorMemoryAllocation, "%s: out of host memory", caller);
+        return NULL;
+    }
+    memset(params, 0, bytes);
+    for (u32 i = 0; i < f->param_count; i++) {
+        own[i] = params + f->params[i].offset;
+        memcpy(own[i], args[i], f->params[i].bytes);
+    }
+    t->kernel = k;
+    t->configuration = *c;
+    t->params = params;
+    t->args = own;
+    return &t->task;
+}
+
+bool launch_task_parameters(const struct task *task, struct cudaKernelNodeParams *parameters)
+{
+    if (!task || task->run != run_launch) return false;
+    const struct launch_task *t = (const struct launch_task *)task;
+    *parameters = (struct cudaKernelNodeParams){.func = (void *)t->kernel->host_function,
+                                                .gridDim = t->configuration.grid,
+                                                .blockDim = t->configuration.block,
+                                                .sharedMemBytes = (unsigned)t->configuration.dynamic_bytes,
+                                                .kernelParams = t->args};
+    return true;
 }
 
 static cudaError_t launch(const char *caller, const void *function, const struct configuration *c,
@@ -197,21 +254,8 @@ static cudaError_t launch(const char *caller, const void *function, const struct
 {
     cudaError_t error = check_stream(c->stream, caller);
     if (error) return error;
-    struct kernel *k = kernel_of(function, caller, &error);
-    if (!k) return error;
-    if (k->function->refused) {
-        if (!k->told)
-            fprintf(stderr, "simgpu: %s: kernel %s cannot be run: %s\n", caller, readable_name(k->name),
-                    k->function->why);
-        k->told = true;
-        return record(cudaErrorNotSupported);
-    }
-    error = check(caller, k, c);
-    if (error) return error;
-    if (!args && k->function->param_count)
-        return fail(cudaErrorInvalidValue, "%s: kernel %s has %u parameters, but the argument list is NULL",
-                    caller, readable_name(k->name), k->function->param_count);
-    return device_dead() ? cudaSuccess : run(caller, k, c, args);
+    struct task *task = launch_task(caller, function, c, args, &error);
+    return stream_do(c->stream, task, error);
 }
 
 EXPORT cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **args,

@@ -10,6 +10,7 @@
 
 #include "cublas.h"
 #include "heap.h"
+#include "task.h"
 
 /* ---- Checks ------------------------------------------------------------------------------------------------------- */
 
@@ -117,13 +118,14 @@ static cudaError_t allocate(const char *caller, void **pointer, u64 bytes)
                 (unsigned long long)total_bytes);
 }
 
-static cudaError_t release(const char *caller, void *pointer)
+/* Whether it is NULL, or may be freed. */
+static cudaError_t check_release(const char *caller, void *pointer)
 {
     struct allocation a;
     u64 address = (u64)pointer;
     if (!pointer) return cudaSuccess;
     bool live = heap_find(address, &a) && a.address == address;
-    if (live && a.kind == ALLOCATION_DEVICE && heap_free(address)) return cudaSuccess;
+    if (live && a.kind == ALLOCATION_DEVICE) return cudaSuccess;
     if (!heap_is_device(address))
         return fail(cudaErrorInvalidValue, "%s: %p is a host pointer", caller, pointer);
     if (!heap_nearest(address, &a))
@@ -138,32 +140,62 @@ static cudaError_t release(const char *caller, void *pointer)
                 where);
 }
 
+static cudaError_t release(const char *caller, void *pointer)
+{
+    cudaError_t error = check_release(caller, pointer);
+    if (!error && pointer) heap_free((u64)pointer);
+    return error;
+}
+
 EXPORT cudaError_t cudaMalloc(void **pointer, size_t bytes)
 {
     ENTER();
+    struct capture *broken = capture_in_progress(false);
+    if (broken)
+        return capture_refuse(broken, cudaErrorStreamCaptureUnsupported, "cudaMalloc",
+                              "while a stream is being captured (in relaxed mode it may)");
     return allocate("cudaMalloc", pointer, bytes);
 }
 
 EXPORT cudaError_t cudaFree(void *pointer)
 {
     ENTER();
-    cudaError_t error = device_wait();
-    return error ? record(error) : release("cudaFree", pointer);
+    cudaError_t error = device_finish("cudaFree");
+    return error ? error : release("cudaFree", pointer);
 }
 
 EXPORT cudaError_t cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t stream)
 {
     ENTER();
     cudaError_t error = check_stream(stream, "cudaMallocAsync");
+    struct capture *broken = error ? NULL : captured_of(stream)->capture;
+    if (broken)
+        return capture_refuse(broken, cudaErrorNotSupported, "cudaMallocAsync",
+                              "in a captured stream is not supported by the simulated GPU");
     return error ? error : allocate("cudaMallocAsync", pointer, bytes);
 }
 PER_THREAD(cudaMallocAsync, _ptsz);
+
+struct free_task {
+    struct task task;
+    void *pointer;
+};
+
+static void run_free(struct task *task)
+{
+    heap_free((u64)((struct free_task *)task)->pointer);
+}
 
 EXPORT cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream)
 {
     ENTER();
     cudaError_t error = check_stream(stream, "cudaFreeAsync");
-    return error ? error : release("cudaFreeAsync", pointer);
+    if (!error) error = check_release("cudaFreeAsync", pointer);
+    if (error || !pointer) return error;
+    struct free_task *t = task_new(sizeof *t, cudaGraphNodeTypeMemFree, run_free, NULL);
+    if (!t) return cudaErrorMemoryAllocation;
+    t->pointer = pointer;
+    return stream_do(stream, &t->task, cudaSuccess);
 }
 PER_THREAD(cudaFreeAsync, _ptsz);
 
@@ -284,8 +316,8 @@ EXPORT cudaError_t cudaMallocHost(void **pointer, size_t bytes)
 EXPORT cudaError_t cudaFreeHost(void *pointer)
 {
     ENTER();
-    cudaError_t error = device_wait();
-    if (error) return record(error);
+    cudaError_t error = device_finish("cudaFreeHost");
+    if (error) return error;
     if (!pointer) return cudaSuccess;
     if (!forget_host_range(pointer, false))
         return fail(cudaErrorInvalidValue,
@@ -372,33 +404,97 @@ static u64 span(const struct box *b, size_t pitch, size_t slice)
     return bytes;
 }
 
-static cudaError_t copy_box(const char *caller, enum cudaMemcpyKind kind, const struct box *b)
+struct copy_task {
+    struct task task;
+    struct box box;
+};
+
+static void run_copy(struct task *task)
 {
-    if ((unsigned)kind > cudaMemcpyDefault)
-        return fail(cudaErrorInvalidMemcpyDirection, "%s: kind %d", caller, (int)kind);
-    if (b->width == 0 || b->rows == 0 || b->slices == 0) return cudaSuccess;
-    if ((b->rows > 1 || b->slices > 1) && (b->to_pitch < b->width || b->from_pitch < b->width))
-        return fail(cudaErrorInvalidPitchValue, "%s: rows of %zu bytes, but a pitch of %zu", caller, b->width,
-                    b->to_pitch < b->width ? b->to_pitch : b->from_pitch);
-    cudaError_t error = check_end(caller, kind, true, b->from, span(b, b->from_pitch, b->from_slice));
-    if (!error) error = check_end(caller, kind, false, b->to, span(b, b->to_pitch, b->to_slice));
-    if (error || device_dead()) return error;
+    const struct box *b = &((struct copy_task *)task)->box;
     for (size_t s = 0; s < b->slices; s++)
         for (size_t r = 0; r < b->rows; r++)
             memmove(b->to + s * b->to_slice + r * b->to_pitch,
                     b->from + s * b->from_slice + r * b->from_pitch, b->width);
-    return cudaSuccess;
+}
+
+static void run_nothing(struct task *task)
+{
+    (void)task;
+}
+
+static struct task *box_task(const char *caller, enum cudaMemcpyKind kind, const struct box *b,
+                             cudaError_t *error)
+{
+    bool empty = b->width == 0 || b->rows == 0 || b->slices == 0;
+    *error = cudaSuccess;
+    if ((unsigned)kind > cudaMemcpyDefault)
+        *error = fail(cudaErrorInvalidMemcpyDirection, "%s: kind %d", caller, (int)kind);
+    else if (!empty && (b->rows > 1 || b->slices > 1) && (b->to_pitch < b->width || b->from_pitch < b->width))
+        *error = fail(cudaErrorInvalidPitchValue, "%s: rows of %zu bytes, but a pitch of %zu", caller,
+                      b->width, b->to_pitch < b->width ? b->to_pitch : b->from_pitch);
+    else if (!empty) {
+        *error = check_end(caller, kind, true, b->from, span(b, b->from_pitch, b->from_slice));
+        if (!*error) *error = check_end(caller, kind, false, b->to, span(b, b->to_pitch, b->to_slice));
+    }
+    if (*error) return NULL;
+    struct copy_task *t = task_new(sizeof *t, cudaGraphNodeTypeMemcpy, empty ? run_nothing : run_copy, NULL);
+    if (!t) {
+        *error = cudaErrorMemoryAllocation;
+        return NULL;
+    }
+    t->box = *b;
+    if (!empty && b->rows == 1 && b->slices == 1) {
+        t->task.reads = (struct range){(u8 *)b->from, b->width};
+        t->task.writes = (struct range){b->to, b->width};
+    }
+    return &t->task;
+}
+
+struct task *copy_task(const char *caller, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                       cudaError_t *error)
+{
+    struct box b = {.to = to, .from = from, .width = bytes, .rows = 1, .slices = 1};
+    return box_task(caller, kind, &b, error);
+}
+
+static bool is_pageable(const void *pointer)
+{
+    struct host_range r;
+    return !heap_is_device((u64)pointer) && !find_host_range(pointer, &r);
+}
+
+/* A stream for the calls that return when their copy in the default stream is done. */
+#define WAITING cudaStreamLegacy
+
+/* A copy in a stream. One to or from pageable host memory is done when the call returns, even if it is called asynchronous: CUDA
+ * waits for the stream before it stages such a copy. One within the device is not, even if it is called synchronous. */
+static cudaError_t copy_box(const char *caller, enum cudaMemcpyKind kind, const struct box *b,
+                            cudaStream_t stream)
+{
+    struct capture *broken = stream == WAITING ? capture_in_progress(false) : NULL;
+    if (broken)
+        return capture_refuse(broken, cudaErrorStreamCaptureUnsupported, caller,
+                              "waits while a stream is being captured");
+    cudaError_t error;
+    struct task *task = box_task(caller, kind, b, &error);
+    error = stream_do(stream, task, error);
+    if (error || captured_of(stream)->capture) return error;
+    bool within_device = heap_is_device((u64)b->to) && heap_is_device((u64)b->from);
+    bool waits = stream == WAITING ? !within_device : is_pageable(b->to) || is_pageable(b->from);
+    return waits ? stream_finish(stream, caller) : cudaSuccess;
 }
 
 static cudaError_t copy(const char *caller, void *to, const void *from, size_t bytes,
-                        enum cudaMemcpyKind kind)
+                        enum cudaMemcpyKind kind, cudaStream_t stream)
 {
     struct box b = {.to = to, .from = from, .width = bytes, .rows = 1, .slices = 1};
-    return copy_box(caller, kind, &b);
+    return copy_box(caller, kind, &b, stream);
 }
 
 static cudaError_t copy_rows(const char *caller, void *to, size_t to_pitch, const void *from,
-                             size_t from_pitch, size_t width, size_t height, enum cudaMemcpyKind kind)
+                             size_t from_pitch, size_t width, size_t height, enum cudaMemcpyKind kind,
+                             cudaStream_t stream)
 {
     struct box b = {.to = to,
                     .from = from,
@@ -407,16 +503,9 @@ static cudaError_t copy_rows(const char *caller, void *to, size_t to_pitch, cons
                     .slices = 1,
                     .to_pitch = to_pitch,
                     .from_pitch = from_pitch};
-    return copy_box(caller, kind, &b);
+    return copy_box(caller, kind, &b, stream);
 }
 
-/* A call that returns only when the copy is done, and so sees a kernel's fault. */
-#define ENTER_WAITING()                     \
-    do {                                    \
-        ENTER();                            \
-        cudaError_t fault_ = device_wait(); \
-        if (fault_) return record(fault_);  \
-    } while (0)
 #define ENTER_STREAM(stream, caller)                     \
     do {                                                 \
         ENTER();                                         \
@@ -426,8 +515,8 @@ static cudaError_t copy_rows(const char *caller, void *to, size_t to_pitch, cons
 
 EXPORT cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
 {
-    ENTER_WAITING();
-    return copy("cudaMemcpy", to, from, bytes, kind);
+    ENTER();
+    return copy("cudaMemcpy", to, from, bytes, kind, WAITING);
 }
 PER_THREAD(cudaMemcpy, _ptds);
 
@@ -435,15 +524,15 @@ EXPORT cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enu
                                    cudaStream_t stream)
 {
     ENTER_STREAM(stream, "cudaMemcpyAsync");
-    return copy("cudaMemcpyAsync", to, from, bytes, kind);
+    return copy("cudaMemcpyAsync", to, from, bytes, kind, stream);
 }
 PER_THREAD(cudaMemcpyAsync, _ptsz);
 
 EXPORT cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
                                 size_t height, enum cudaMemcpyKind kind)
 {
-    ENTER_WAITING();
-    return copy_rows("cudaMemcpy2D", to, to_pitch, from, from_pitch, width, height, kind);
+    ENTER();
+    return copy_rows("cudaMemcpy2D", to, to_pitch, from, from_pitch, width, height, kind, WAITING);
 }
 PER_THREAD(cudaMemcpy2D, _ptds);
 
@@ -452,101 +541,166 @@ EXPORT cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from
                                      cudaStream_t stream)
 {
     ENTER_STREAM(stream, "cudaMemcpy2DAsync");
-    return copy_rows("cudaMemcpy2DAsync", to, to_pitch, from, from_pitch, width, height, kind);
+    return copy_rows("cudaMemcpy2DAsync", to, to_pitch, from, from_pitch, width, height, kind, stream);
 }
 PER_THREAD(cudaMemcpy2DAsync, _ptsz);
 
-static cudaError_t copy_3d(const char *caller, const struct cudaMemcpy3DParms *p)
+/* False, recorded: not a box in linear memory. */
+static bool box_of_3d(const char *caller, const struct cudaMemcpy3DParms *p, struct box *b,
+                      cudaError_t *error)
 {
-    if (!p) return record(cudaErrorInvalidValue);
-    if (p->srcArray || p->dstArray)
-        return fail(cudaErrorNotSupported, "%s: CUDA arrays are not supported by the simulated GPU", caller);
+    *error =
+        !p ? record(cudaErrorInvalidValue)
+        : p->srcArray || p->dstArray
+            ? fail(cudaErrorNotSupported, "%s: CUDA arrays are not supported by the simulated GPU", caller)
+            : cudaSuccess;
+    if (*error) return false;
     const struct cudaPitchedPtr *to = &p->dstPtr, *from = &p->srcPtr;
-    struct box b = {.width = p->extent.width,
-                    .rows = p->extent.height,
-                    .slices = p->extent.depth,
-                    .to_pitch = to->pitch,
-                    .from_pitch = from->pitch,
-                    .to_slice = to->pitch * to->ysize,
-                    .from_slice = from->pitch * from->ysize};
-    b.to = (u8 *)to->ptr + p->dstPos.z * b.to_slice + p->dstPos.y * to->pitch + p->dstPos.x;
-    b.from = (const u8 *)from->ptr + p->srcPos.z * b.from_slice + p->srcPos.y * from->pitch + p->srcPos.x;
-    return copy_box(caller, p->kind, &b);
+    *b = (struct box){.width = p->extent.width,
+                      .rows = p->extent.height,
+                      .slices = p->extent.depth,
+                      .to_pitch = to->pitch,
+                      .from_pitch = from->pitch,
+                      .to_slice = to->pitch * to->ysize,
+                      .from_slice = from->pitch * from->ysize};
+    b->to = (u8 *)to->ptr + p->dstPos.z * b->to_slice + p->dstPos.y * to->pitch + p->dstPos.x;
+    b->from = (const u8 *)from->ptr + p->srcPos.z * b->from_slice + p->srcPos.y * from->pitch + p->srcPos.x;
+    return true;
+}
+
+static cudaError_t copy_3d(const char *caller, const struct cudaMemcpy3DParms *p, cudaStream_t stream)
+{
+    struct box b;
+    cudaError_t error;
+    return box_of_3d(caller, p, &b, &error) ? copy_box(caller, p->kind, &b, stream) : error;
+}
+
+struct task *copy_3d_task(const char *caller, const struct cudaMemcpy3DParms *p, cudaError_t *error)
+{
+    struct box b;
+    return box_of_3d(caller, p, &b, error) ? box_task(caller, p->kind, &b, error) : NULL;
 }
 
 EXPORT cudaError_t cudaMemcpy3D(const struct cudaMemcpy3DParms *parameters)
 {
-    ENTER_WAITING();
-    return copy_3d("cudaMemcpy3D", parameters);
+    ENTER();
+    return copy_3d("cudaMemcpy3D", parameters, WAITING);
 }
 PER_THREAD(cudaMemcpy3D, _ptds);
 
 EXPORT cudaError_t cudaMemcpy3DAsync(const struct cudaMemcpy3DParms *parameters, cudaStream_t stream)
 {
     ENTER_STREAM(stream, "cudaMemcpy3DAsync");
-    return copy_3d("cudaMemcpy3DAsync", parameters);
+    return copy_3d("cudaMemcpy3DAsync", parameters, stream);
 }
 PER_THREAD(cudaMemcpy3DAsync, _ptsz);
 
 static cudaError_t copy_peer(const char *caller, void *to, int to_device, const void *from, int from_device,
-                             size_t bytes)
+                             size_t bytes, cudaStream_t stream)
 {
     if (to_device != 0 || from_device != 0)
         return fail(cudaErrorInvalidDevice, "%s: from device %d to device %d, but there is only device 0",
                     caller, from_device, to_device);
-    return copy(caller, to, from, bytes, cudaMemcpyDeviceToDevice);
+    return copy(caller, to, from, bytes, cudaMemcpyDeviceToDevice, stream);
 }
 
 EXPORT cudaError_t cudaMemcpyPeer(void *to, int to_device, const void *from, int from_device, size_t bytes)
 {
-    ENTER_WAITING();
-    return copy_peer("cudaMemcpyPeer", to, to_device, from, from_device, bytes);
+    ENTER();
+    return copy_peer("cudaMemcpyPeer", to, to_device, from, from_device, bytes, WAITING);
 }
 
 EXPORT cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device,
                                        size_t bytes, cudaStream_t stream)
 {
     ENTER_STREAM(stream, "cudaMemcpyPeerAsync");
-    return copy_peer("cudaMemcpyPeerAsync", to, to_device, from, from_device, bytes);
+    return copy_peer("cudaMemcpyPeerAsync", to, to_device, from, from_device, bytes, stream);
 }
 
 /* ---- Fills -------------------------------------------------------------------------------------------------------- */
 
-static cudaError_t fill(const char *caller, void *to, size_t pitch, size_t slice, int value, size_t width,
-                        size_t rows, size_t slices)
+struct fill_task {
+    struct task task;
+    u8 *to;
+    size_t pitch, slice, width, rows, slices;
+    u32 value, unit; /* bytes of a unit: 1, 2, 4 */
+};
+
+static void run_fill(struct task *task)
+{
+    const struct fill_task *t = (struct fill_task *)task;
+    for (size_t s = 0; s < t->slices; s++)
+        for (size_t r = 0; r < t->rows; r++) {
+            u8 *row = t->to + s * t->slice + r * t->pitch;
+            if (t->unit == 1) memset(row, (int)t->value, t->width);
+            for (size_t i = 0; t->unit > 1 && i < t->width; i += t->unit) memcpy(row + i, &t->value, t->unit);
+        }
+}
+
+/* Rows of `width` bytes. */
+static struct task *box_fill_task(const char *caller, void *to, size_t pitch, size_t slice, u32 value,
+                                  u32 unit, size_t width, size_t rows, size_t slices, cudaError_t *error)
 {
     struct box b = {.to = to, .width = width, .rows = rows, .slices = slices};
-    if (width == 0 || rows == 0 || slices == 0) return cudaSuccess;
-    if ((rows > 1 || slices > 1) && pitch < width)
-        return fail(cudaErrorInvalidPitchValue, "%s: rows of %zu bytes, but a pitch of %zu", caller, width,
-                    pitch);
-    if (!heap_is_device((u64)to))
-        return fail(cudaErrorInvalidValue, "%s: %p is a host pointer; it fills device memory", caller, to);
-    if (!accessible(caller, "writes", to, span(&b, pitch, slice))) return record(cudaErrorInvalidValue);
-    if (device_dead()) return cudaSuccess;
-    for (size_t s = 0; s < slices; s++)
-        for (size_t r = 0; r < rows; r++) memset(b.to + s * slice + r * pitch, value, width);
-    return cudaSuccess;
+    bool empty = width == 0 || rows == 0 || slices == 0;
+    *error = cudaSuccess;
+    if (!empty && (rows > 1 || slices > 1) && pitch < width)
+        *error = fail(cudaErrorInvalidPitchValue, "%s: rows of %zu bytes, but a pitch of %zu", caller, width,
+                      pitch);
+    else if (!empty && !heap_is_device((u64)to))
+        *error = fail(cudaErrorInvalidValue, "%s: %p is a host pointer; it fills device memory", caller, to);
+    else if (!empty && !accessible(caller, "writes", to, span(&b, pitch, slice)))
+        *error = record(cudaErrorInvalidValue);
+    if (*error) return NULL;
+    struct fill_task *t = task_new(sizeof *t, cudaGraphNodeTypeMemset, empty ? run_nothing : run_fill, NULL);
+    if (!t) {
+        *error = cudaErrorMemoryAllocation;
+        return NULL;
+    }
+    t->to = to, t->pitch = pitch, t->slice = slice;
+    t->width = width, t->rows = rows, t->slices = slices;
+    t->value = value, t->unit = unit;
+    if (!empty && rows == 1 && slices == 1) t->task.writes = (struct range){to, width};
+    return &t->task;
+}
+
+struct task *fill_task(const char *caller, const struct cudaMemsetParams *p, cudaError_t *error)
+{
+    if (p && (p->elementSize == 1 || p->elementSize == 2 || p->elementSize == 4))
+        return box_fill_task(caller, p->dst, p->pitch, 0, p->value, p->elementSize, p->width * p->elementSize,
+                             p->height, 1, error);
+    *error = fail(cudaErrorInvalidValue, "%s: elements of %u bytes; they must have 1, 2 or 4", caller,
+                  p ? p->elementSize : 0);
+    return NULL;
+}
+
+static cudaError_t fill(const char *caller, void *to, size_t pitch, size_t slice, int value, size_t width,
+                        size_t rows, size_t slices, cudaStream_t stream)
+{
+    cudaError_t error;
+    struct task *task =
+        box_fill_task(caller, to, pitch, slice, (u32)value & 0xff, 1, width, rows, slices, &error);
+    return stream_do(stream, task, error);
 }
 
 EXPORT cudaError_t cudaMemset(void *to, int value, size_t bytes)
 {
     ENTER();
-    return fill("cudaMemset", to, 0, 0, value, bytes, 1, 1);
+    return fill("cudaMemset", to, 0, 0, value, bytes, 1, 1, NULL);
 }
 PER_THREAD(cudaMemset, _ptds);
 
 EXPORT cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
 {
     ENTER_STREAM(stream, "cudaMemsetAsync");
-    return fill("cudaMemsetAsync", to, 0, 0, value, bytes, 1, 1);
+    return fill("cudaMemsetAsync", to, 0, 0, value, bytes, 1, 1, stream);
 }
 PER_THREAD(cudaMemsetAsync, _ptsz);
 
 EXPORT cudaError_t cudaMemset2D(void *to, size_t pitch, int value, size_t width, size_t height)
 {
     ENTER();
-    return fill("cudaMemset2D", to, pitch, 0, value, width, height, 1);
+    return fill("cudaMemset2D", to, pitch, 0, value, width, height, 1, NULL);
 }
 PER_THREAD(cudaMemset2D, _ptds);
 
@@ -554,7 +708,7 @@ EXPORT cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t w
                                      cudaStream_t stream)
 {
     ENTER_STREAM(stream, "cudaMemset2DAsync");
-    return fill("cudaMemset2DAsync", to, pitch, 0, value, width, height, 1);
+    return fill("cudaMemset2DAsync", to, pitch, 0, value, width, height, 1, stream);
 }
 PER_THREAD(cudaMemset2DAsync, _ptsz);
 
@@ -562,7 +716,7 @@ EXPORT cudaError_t cudaMemset3D(struct cudaPitchedPtr to, int value, struct cuda
 {
     ENTER();
     return fill("cudaMemset3D", to.ptr, to.pitch, to.pitch * to.ysize, value, extent.width, extent.height,
-                extent.depth);
+                extent.depth, NULL);
 }
 PER_THREAD(cudaMemset3D, _ptds);
 
@@ -571,7 +725,7 @@ EXPORT cudaError_t cudaMemset3DAsync(struct cudaPitchedPtr to, int value, struct
 {
     ENTER_STREAM(stream, "cudaMemset3DAsync");
     return fill("cudaMemset3DAsync", to.ptr, to.pitch, to.pitch * to.ysize, value, extent.width,
-                extent.height, extent.depth);
+                extent.height, extent.depth, stream);
 }
 PER_THREAD(cudaMemset3DAsync, _ptsz);
 
@@ -592,26 +746,26 @@ static cudaError_t symbol_range(const char *caller, const void *host_variable, s
 }
 
 static cudaError_t copy_to_symbol(const char *caller, const void *symbol, const void *from, size_t bytes,
-                                  size_t offset, enum cudaMemcpyKind kind)
+                                  size_t offset, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
     void *to = NULL;
     cudaError_t error = symbol_range(caller, symbol, bytes, offset, &to);
-    return error ? error : copy(caller, to, from, bytes, kind);
+    return error ? error : copy(caller, to, from, bytes, kind, stream);
 }
 
 static cudaError_t copy_from_symbol(const char *caller, void *to, const void *symbol, size_t bytes,
-                                    size_t offset, enum cudaMemcpyKind kind)
+                                    size_t offset, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
     void *from = NULL;
     cudaError_t error = symbol_range(caller, symbol, bytes, offset, &from);
-    return error ? error : copy(caller, to, from, bytes, kind);
+    return error ? error : copy(caller, to, from, bytes, kind, stream);
 }
 
 EXPORT cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t bytes, size_t offset,
                                       enum cudaMemcpyKind kind)
 {
-    ENTER_WAITING();
-    return copy_to_symbol("cudaMemcpyToSymbol", symbol, from, bytes, offset, kind);
+    ENTER();
+    return copy_to_symbol("cudaMemcpyToSymbol", symbol, from, bytes, offset, kind, WAITING);
 }
 PER_THREAD(cudaMemcpyToSymbol, _ptds);
 
@@ -619,15 +773,15 @@ EXPORT cudaError_t cudaMemcpyToSymbolAsync(const void *symbol, const void *from,
                                            enum cudaMemcpyKind kind, cudaStream_t stream)
 {
     ENTER_STREAM(stream, "cudaMemcpyToSymbolAsync");
-    return copy_to_symbol("cudaMemcpyToSymbolAsync", symbol, from, bytes, offset, kind);
+    return copy_to_symbol("cudaMemcpyToSymbolAsync", symbol, from, bytes, offset, kind, stream);
 }
 PER_THREAD(cudaMemcpyToSymbolAsync, _ptsz);
 
 EXPORT cudaError_t cudaMemcpyFromSymbol(void *to, const void *symbol, size_t bytes, size_t offset,
                                         enum cudaMemcpyKind kind)
 {
-    ENTER_WAITING();
-    return copy_from_symbol("cudaMemcpyFromSymbol", to, symbol, bytes, offset, kind);
+    ENTER();
+    return copy_from_symbol("cudaMemcpyFromSymbol", to, symbol, bytes, offset, kind, WAITING);
 }
 PER_THREAD(cudaMemcpyFromSymbol, _ptds);
 
@@ -635,7 +789,7 @@ EXPORT cudaError_t cudaMemcpyFromSymbolAsync(void *to, const void *symbol, size_
                                              enum cudaMemcpyKind kind, cudaStream_t stream)
 {
     ENTER_STREAM(stream, "cudaMemcpyFromSymbolAsync");
-    return copy_from_symbol("cudaMemcpyFromSymbolAsync", to, symbol, bytes, offset, kind);
+    return copy_from_symbol("cudaMemcpyFromSymbolAsync", to, symbol, bytes, offset, kind, stream);
 }
 PER_THREAD(cudaMemcpyFromSymbolAsync, _ptsz);
 

@@ -166,20 +166,22 @@ struct kernel *kernel_of(const void *function, const char *caller, cudaError_t *
                       caller, function);
         return NULL;
     }
-    if (!k->function) {
-        struct module *m = module_of(k->binary, caller, error);
-        if (!m) return NULL;
-        struct function *f = module_function(m, k->name);
-        if (!f || !f->is_kernel) {
-            *error = fail(cudaErrorInvalidDeviceFunction, "%s: the program's PTX has no kernel '%s'", caller,
-                          k->name);
-            return NULL;
-        }
+    struct module *m = module_of(k->binary, caller, error);
+    if (!m) return NULL;
+    pthread_mutex_lock(&lock); /* the kernel is lowered now, if it never was */
+    struct function *f = k->function ? k->function : module_function(m, k->name);
+    if (f && f->is_kernel && !k->function) {
         k->max_dynamic_bytes = f->shared_bytes < SHARED_PER_BLOCK ? SHARED_PER_BLOCK - f->shared_bytes : 0;
         k->function = f;
     }
-    *error = cudaSuccess;
-    return k;
+    pthread_mutex_unlock(&lock);
+    if (!f || !f->is_kernel) {
+        *error =
+            fail(cudaErrorInvalidDeviceFunction, "%s: the program's PTX has no kernel '%s'", caller, k->name);
+        return NULL;
+    }
+    *error = f->unreadable ? record(cudaErrorInvalidPtx) : cudaSuccess;
+    return f->unreadable ? NULL : k;
 }
 
 EXPORT cudaError_t __cudaGetKernel(cudaKernel_t *handle, const void *function)

@@ -320,26 +320,32 @@ static void share(struct work *work, u32 count)
 /* ---- A launch --------------------------------------------------------------------------------------------------------------- */
 
 /* Addresses of shared variables: dynamic memory begins after the kernel's own, and each contains the block's rank. */
-static void place_shared(const struct launch *l)
+static void place_shared_of(const struct launch *l, struct function *fn)
 {
-    struct module *m = l->kernel->module;
     u32 align = l->kernel->shared_align > 16 ? l->kernel->shared_align : 16;
     u64 dynamic = SHARED_BASE + (l->kernel->shared_bytes + align - 1) / align * align;
-    m->rank_consts[0] = m->consts;
+    fn->rank_consts[0] = fn->consts;
     for (u32 rank = 0; rank < cluster_size(l); rank++) {
-        u8 **consts = &m->rank_consts[rank];
+        u8 **consts = &fn->rank_consts[rank];
         if (!*consts) {
-            if (!(*consts = aligned_alloc(64, (m->consts_bytes + 64) / 64 * 64))) abort();
-            memcpy(*consts, m->consts, m->consts_bytes);
+            if (!(*consts = aligned_alloc(64, (fn->consts_bytes + 64) / 64 * 64))) abort();
+            memcpy(*consts, fn->consts, fn->consts_bytes);
         }
-        for (u32 i = 0; i < m->shared_ref_count; i++)
+        for (u32 i = 0; i < fn->shared_ref_count; i++)
             for (u32 lane = 0; lane < LANES; lane++) {
-                const struct shared_ref *r = &m->shared_refs[i];
+                const struct shared_ref *r = &fn->shared_refs[i];
                 u64 address = (r->is_dynamic ? dynamic : 0) + (u64)r->address + ((u64)rank << 24);
                 u32 bytes = r->is64 ? 8 : 4;
                 memcpy(*consts + r->offset + lane * bytes, &address, bytes);
             }
     }
+}
+
+static void place_shared(const struct launch *l)
+{
+    const struct module *m = l->kernel->module;
+    for (u32 i = 0; i < m->function_count; i++)
+        if (m->functions[i] == l->kernel || !m->functions[i]->is_kernel) place_shared_of(l, m->functions[i]);
 }
 
 static u32 resident_blocks(const struct launch *l)
@@ -375,7 +381,7 @@ int launch_run(struct launch *l)
     if (count > grid.clusters) count = grid.clusters;
     double start = processor_ms();
     place_shared(l);
-    if (options.profile || options.json) counters_prepare(l->kernel->module, (u32)count);
+    if (options.profile || options.json) counters_prepare(l->kernel, (u32)count);
     struct work work[MAX_WORKERS] = {0};
     for (u32 k = 0; k < count; k++)
         work[k] = (struct work){.worker = {.index = k, .launch = l, .idle = UINT64_MAX},

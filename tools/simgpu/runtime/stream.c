@@ -1,22 +1,45 @@
-/* stream.c: streams, events and host functions.
+/* stream.c: streams, events and host functions: when what a program asks for is done.
  *
- * Every operation is done before the call that asks for it returns, so all streams are always idle and every recorded
- * event has happened: the order in which the host asks is one of the orders that CUDA allows. What a handle needs is only
- * to be told from a handle that was destroyed. Destroyed ones are therefore kept, marked. */
-#include "cudart.h"
+ * Without a seed, at once: the order in which the host asks is one of those that CUDA allows, all streams are always idle, and
+ * every recorded event has happened. With --seed, as late as CUDA allows: a stream keeps what it is asked for in a queue until
+ * something waits for it. What such a copy or fill will write is poison until then, if nothing before it may look there. So a
+ * program that forgets to synchronise finds old data or NaN, every time.
+ *
+ *      a stream's queue    work, and places in other streams' queues that have to be reached first: cudaStreamWaitEvent, and
+ *                          the order between the default stream and those that were not created cudaStreamNonBlocking
+ *
+ * Destroyed handles are kept, marked, so that they are told from live ones. */
+#define _GNU_SOURCE
+#include "task.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "cublas.h"
+#include "heap.h"
+
 enum { STREAM_MAGIC = 0x5354524d, EVENT_MAGIC = 0x45564e54 };
+
+/* One place in a stream's queue: a task, or another stream's place that must have been reached. */
+struct entry {
+    struct entry *next;
+    struct task *task;
+    struct CUstream_st *other;
+    u64 until;
+};
 
 struct CUstream_st {
     u32 magic; /* 0 once destroyed */
     unsigned flags;
     int priority;
     unsigned long long id;
+    struct captured captured;
+    struct entry *first, **last; /* with --seed: the queue; places asked for so far, and those reached */
+    u64 asked, reached;
+    struct CUstream_st *next; /* of all */
 };
 
 struct CUevent_st {
@@ -24,11 +47,30 @@ struct CUevent_st {
     unsigned flags;
     bool recorded;
     struct timespec when;
+    struct CUstream_st *stream; /* with --seed: where it was recorded last */
+    u64 place;
+    struct captured captured; /* recorded in a stream that was being captured */
 };
+
+/* The default stream is one for all threads. */
+static struct CUstream_st default_stream = {
+    .magic = STREAM_MAGIC, .id = 1, .captured = {.blocks = true}, .last = &default_stream.first};
+static struct CUstream_st *streams = &default_stream;
+static pthread_mutex_t queues = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
 static bool is_default(cudaStream_t s)
 {
     return !s || s == cudaStreamLegacy || s == cudaStreamPerThread;
+}
+
+static struct CUstream_st *stream_of(cudaStream_t s)
+{
+    return is_default(s) ? &default_stream : s;
+}
+
+struct captured *captured_of(cudaStream_t s)
+{
+    return &stream_of(s)->captured;
 }
 
 cudaError_t check_stream(cudaStream_t stream, const char *caller)
@@ -45,6 +87,207 @@ static cudaError_t check_event(cudaEvent_t event, const char *caller)
                 (void *)event);
 }
 
+/* ---- Tasks -------------------------------------------------------------------------------------------------------- */
+
+void *task_new(size_t bytes, enum cudaGraphNodeType type, void (*run)(struct task *),
+               void (*release)(struct task *))
+{
+    struct task *task = calloc(1, bytes);
+    if (!task) {
+        record(cudaErrorMemoryAllocation);
+        return NULL;
+    }
+    task->type = type;
+    task->references = 1;
+    task->run = run;
+    task->release = release;
+    return task;
+}
+
+struct task *task_keep(struct task *task)
+{
+    atomic_fetch_add(&task->references, 1);
+    return task;
+}
+
+void task_drop(struct task *task)
+{
+    if (atomic_fetch_sub(&task->references, 1) > 1) return;
+    if (task->release) task->release(task);
+    free(task);
+}
+
+void task_run(struct task *task)
+{
+    if (!device_dead() || task->type == cudaGraphNodeTypeHost) task->run(task);
+}
+
+/* ---- Queues ------------------------------------------------------------------------------------------------------- */
+
+static bool is_late(void)
+{
+    return options.seed != 0;
+}
+
+static void append(struct CUstream_st *s, struct entry e)
+{
+    struct entry *new = malloc(sizeof *new);
+    if (!new) {
+        fprintf(stderr, "simgpu: out of host memory for the queue of a stream\n");
+        exit(3);
+    }
+    *new = e;
+    new->next = NULL;
+    *s->last = new;
+    s->last = &new->next;
+    s->asked++;
+}
+
+static void wait_for_all_of(struct CUstream_st *s, struct CUstream_st *other)
+{
+    if (other != s && other->reached < other->asked)
+        append(s, (struct entry){.other = other, .until = other->asked});
+}
+
+/* Recursion ends, since every entry waits for places that were asked for before it. */
+static void run_until(struct CUstream_st *s, u64 place)
+{
+    while (s->reached < place) {
+        struct entry *e = s->first;
+        s->first = e->next;
+        if (!s->first) s->last = &s->first;
+        if (e->other) run_until(e->other, e->until);
+        if (e->task) {
+            task_run(e->task);
+            task_drop(e->task);
+        }
+        free(e);
+        s->reached++;
+    }
+}
+
+/* All streams, in an order drawn from the seed. */
+static void run_all(void)
+{
+    static u64 random;
+    if (!random) random = options.seed;
+    for (;;) {
+        u32 busy = 0;
+        for (struct CUstream_st *s = streams; s; s = s->next) busy += s->reached < s->asked;
+        if (!busy) return;
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        u32 chosen = (u32)(random >> 33) % busy;
+        for (struct CUstream_st *s = streams; s; s = s->next)
+            if (s->reached < s->asked && chosen-- == 0) {
+                run_until(s, s->asked);
+                break;
+            }
+    }
+}
+
+static void run_at_exit(void)
+{
+    pthread_mutex_lock(&queues);
+    run_all();
+    pthread_mutex_unlock(&queues);
+}
+
+static bool overlap(struct range a, struct range b)
+{
+    return a.start < b.start + b.bytes && b.start < a.start + a.bytes;
+}
+
+/* Whether the task may touch these bytes, for all that is known. */
+static bool may_touch(const struct task *task, struct range bytes)
+{
+    switch (task->type) {
+    case cudaGraphNodeTypeEventRecord:
+    case cudaGraphNodeTypeMemFree: return false;
+    case cudaGraphNodeTypeMemset: return !task->writes.bytes || overlap(task->writes, bytes);
+    case cudaGraphNodeTypeMemcpy:
+        return !task->writes.bytes || overlap(task->writes, bytes) || overlap(task->reads, bytes);
+    case cudaGraphNodeTypeKernel: return heap_is_device((u64)bytes.start);
+    default: return true;
+    }
+}
+
+static void poison_destination(const struct task *task)
+{
+    for (struct CUstream_st *s = streams; s; s = s->next)
+        for (const struct entry *e = s->first; e; e = e->next)
+            if (e->task && may_touch(e->task, task->writes)) return;
+    if (!overlap(task->reads, task->writes) && !device_dead())
+        memset(task->writes.start, 0xff, task->writes.bytes);
+}
+
+cudaError_t stream_do(cudaStream_t stream, struct task *task, cudaError_t error)
+{
+    static bool at_exit;
+    struct CUstream_st *s = stream_of(stream);
+    if (!task) return error;
+    if (s->captured.capture) return capture_task(&s->captured, task);
+    struct capture *broken = s == &default_stream ? capture_in_progress(true) : NULL;
+    if (broken) {
+        task_drop(task);
+        return capture_refuse(broken, cudaErrorStreamCaptureImplicit, "the default stream's work",
+                              "waits for a stream that is being captured");
+    }
+    if (!is_late()) {
+        task_run(task);
+        task_drop(task);
+        return cudaSuccess;
+    }
+    pthread_mutex_lock(&queues);
+    if (!at_exit) atexit(run_at_exit);
+    at_exit = true;
+    if (task->writes.bytes) poison_destination(task);
+    if (s == &default_stream) {
+        for (struct CUstream_st *other = streams; other; other = other->next)
+            if (other->captured.blocks) wait_for_all_of(s, other);
+    } else if (s->captured.blocks) {
+        wait_for_all_of(s, &default_stream);
+    }
+    append(s, (struct entry){.task = task});
+    pthread_mutex_unlock(&queues);
+    return cudaSuccess;
+}
+
+/* Whether there was work left to do. */
+static bool finish(struct CUstream_st *s)
+{
+    if (!is_late()) return false;
+    pthread_mutex_lock(&queues);
+    bool busy = s->reached < s->asked;
+    for (struct CUstream_st *other = streams; s == &default_stream && other; other = other->next)
+        if (other->captured.blocks) run_until(other, other->asked);
+    run_until(s, s->asked);
+    pthread_mutex_unlock(&queues);
+    return busy;
+}
+
+cudaError_t stream_finish(cudaStream_t stream, const char *caller)
+{
+    struct CUstream_st *s = stream_of(stream);
+    struct capture *broken = s == &default_stream ? capture_in_progress(true) : s->captured.capture;
+    if (broken)
+        return capture_refuse(broken, cudaErrorStreamCaptureUnsupported, caller,
+                              "waits for a stream that is being captured");
+    finish(s);
+    return record(device_wait());
+}
+
+cudaError_t device_finish(const char *caller)
+{
+    struct capture *broken = capture_in_progress(false);
+    if (broken)
+        return capture_refuse(broken, cudaErrorStreamCaptureUnsupported, caller,
+                              "waits for the device while a stream is being captured");
+    pthread_mutex_lock(&queues);
+    run_all();
+    pthread_mutex_unlock(&queues);
+    return record(device_wait());
+}
+
 /* ---- Streams ------------------------------------------------------------------------------------------------------ */
 
 enum { LOWEST_PRIORITY = 0, HIGHEST_PRIORITY = -5 };
@@ -52,14 +295,23 @@ enum { LOWEST_PRIORITY = 0, HIGHEST_PRIORITY = -5 };
 EXPORT cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority)
 {
     ENTER();
-    static _Atomic unsigned long long streams = 2; /* the default streams have the first ids */
+    static _Atomic unsigned long long ids = 2; /* the default streams have the first ids */
     if (!stream || flags & ~(unsigned)cudaStreamNonBlocking) return record(cudaErrorInvalidValue);
     *stream = calloc(1, sizeof **stream);
     if (!*stream) return record(cudaErrorMemoryAllocation);
     if (priority > LOWEST_PRIORITY) priority = LOWEST_PRIORITY;
     if (priority < HIGHEST_PRIORITY) priority = HIGHEST_PRIORITY;
-    **stream = (struct CUstream_st){
-        .magic = STREAM_MAGIC, .flags = flags, .priority = priority, .id = atomic_fetch_add(&streams, 1) + 1};
+    struct CUstream_st *s = *stream;
+    *s = (struct CUstream_st){.magic = STREAM_MAGIC,
+                              .flags = flags,
+                              .priority = priority,
+                              .id = atomic_fetch_add(&ids, 1) + 1,
+                              .captured = {.blocks = !(flags & cudaStreamNonBlocking)},
+                              .last = &s->first};
+    pthread_mutex_lock(&queues);
+    s->next = streams;
+    streams = s;
+    pthread_mutex_unlock(&queues);
     return cudaSuccess;
 }
 
@@ -82,31 +334,43 @@ EXPORT cudaError_t cudaStreamDestroy(cudaStream_t stream)
     return error;
 }
 
-/* The calls that wait for a stream, or ask whether it has finished. */
-static cudaError_t wait_for(cudaStream_t stream, const char *caller)
-{
-    ENTER();
-    cudaError_t error = check_stream(stream, caller);
-    return error ? error : record(device_wait());
-}
-
 EXPORT cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
-    return wait_for(stream, "cudaStreamSynchronize");
+    ENTER();
+    cudaError_t error = check_stream(stream, "cudaStreamSynchronize");
+    return error ? error : stream_finish(stream, "cudaStreamSynchronize");
 }
 PER_THREAD(cudaStreamSynchronize, _ptsz);
+
+/* Whoever asks finds it busy once, and done when asking again. */
 EXPORT cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
-    return wait_for(stream, "cudaStreamQuery");
+    ENTER();
+    cudaError_t error = check_stream(stream, "cudaStreamQuery");
+    if (error) return error;
+    struct CUstream_st *s = stream_of(stream);
+    bool busy = s->reached < s->asked;
+    error = stream_finish(stream, "cudaStreamQuery");
+    return error || !busy ? error : record(cudaErrorNotReady);
 }
 PER_THREAD(cudaStreamQuery, _ptsz);
 
 EXPORT cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
 {
     ENTER();
-    (void)flags;
-    cudaError_t error = check_stream(stream, "cudaStreamWaitEvent");
-    return error ? error : check_event(event, "cudaStreamWaitEvent");
+    const char *caller = "cudaStreamWaitEvent";
+    cudaError_t error = check_stream(stream, caller);
+    if (!error) error = check_event(event, caller);
+    if (error) return error;
+    if (flags & ~(unsigned)cudaEventWaitExternal) return record(cudaErrorInvalidValue);
+    struct CUstream_st *s = stream_of(stream);
+    if (event->captured.capture || s->captured.capture)
+        return capture_join(&s->captured, &event->captured, caller);
+    pthread_mutex_lock(&queues);
+    if (event->stream && event->stream->reached < event->place)
+        append(s, (struct entry){.other = event->stream, .until = event->place});
+    pthread_mutex_unlock(&queues);
+    return cudaSuccess;
 }
 PER_THREAD(cudaStreamWaitEvent, _ptsz);
 
@@ -172,42 +436,46 @@ EXPORT cudaError_t cudaStreamSetAttribute(cudaStream_t stream, cudaStreamAttrID 
 }
 PER_THREAD(cudaStreamSetAttribute, _ptsz);
 
-/* ---- Capture: refused, but programs may ask whether one is going on ------------------------------------------------ */
-
-EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status)
-{
-    ENTER();
-    cudaError_t error = check_stream(stream, "cudaStreamIsCapturing");
-    if (error) return error;
-    if (!status) return record(cudaErrorInvalidValue);
-    *status = cudaStreamCaptureStatusNone;
-    return cudaSuccess;
-}
-PER_THREAD(cudaStreamIsCapturing, _ptsz);
-
-EXPORT cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
-{
-    ENTER();
-    (void)stream, (void)mode;
-    return fail(cudaErrorNotSupported,
-                "cudaStreamBeginCapture: CUDA graphs are not supported: the simulated GPU does each "
-                "operation when it is asked for; launch without capturing");
-}
-PER_THREAD(cudaStreamBeginCapture, _ptsz);
-
 /* ---- Host functions ----------------------------------------------------------------------------------------------- */
+
+struct host_task {
+    struct task task;
+    cudaHostFn_t function;
+    cudaStreamCallback_t callback; /* instead, for this stream */
+    cudaStream_t stream;
+    void *data;
+};
+
+static void run_host(struct task *task)
+{
+    const struct host_task *t = (struct host_task *)task;
+    bool dead = device_dead();
+    cudaError_t status = dead && t->callback ? device_wait() : cudaSuccess;
+    host_function_begin();
+    if (t->callback)
+        t->callback(t->stream, status, t->data); /* it is told of a fault */
+    else if (!dead)
+        t->function(t->data); /* CUDA does not call host functions of a broken context */
+    host_function_end();
+}
+
+struct task *host_task(cudaHostFn_t function, void *data, cudaError_t *error)
+{
+    struct host_task *t = function ? task_new(sizeof *t, cudaGraphNodeTypeHost, run_host, NULL) : NULL;
+    if (!t) {
+        *error = record(function ? cudaErrorMemoryAllocation : cudaErrorInvalidValue);
+        return NULL;
+    }
+    t->function = function;
+    t->data = data;
+    return &t->task;
+}
 
 EXPORT cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *data)
 {
     ENTER();
     cudaError_t error = check_stream(stream, "cudaLaunchHostFunc");
-    if (error) return error;
-    if (!function) return record(cudaErrorInvalidValue);
-    if (device_dead()) return cudaSuccess; /* CUDA does not call host functions of a broken context */
-    host_function_begin();
-    function(data);
-    host_function_end();
-    return cudaSuccess;
+    return error ? error : stream_do(stream, host_task(function, data, &error), error);
 }
 PER_THREAD(cudaLaunchHostFunc, _ptsz);
 
@@ -218,13 +486,39 @@ EXPORT cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback
     cudaError_t error = check_stream(stream, "cudaStreamAddCallback");
     if (error) return error;
     if (!callback || flags) return record(cudaErrorInvalidValue);
-    cudaError_t status = device_dead() ? device_wait() : cudaSuccess; /* a callback is told of a fault */
-    host_function_begin();
-    callback(stream, status, data);
-    host_function_end();
-    return cudaSuccess;
+    struct host_task *t = task_new(sizeof *t, cudaGraphNodeTypeHost, run_host, NULL);
+    if (!t) return cudaErrorMemoryAllocation;
+    t->callback = callback;
+    t->stream = stream;
+    t->data = data;
+    return stream_do(stream, &t->task, cudaSuccess);
 }
 PER_THREAD(cudaStreamAddCallback, _ptsz);
+
+/* ---- Libraries ---------------------------------------------------------------------------------------------------- */
+
+struct library_task {
+    struct task task;
+    void (*run)(const void *arguments);
+    _Alignas(16) u8 arguments[];
+};
+
+static void run_library(struct task *task)
+{
+    const struct library_task *t = (struct library_task *)task;
+    t->run(t->arguments);
+}
+
+/* For libcublas.so.13: see cublas.h. To a graph it is a kernel, as on a GPU. */
+EXPORT bool simgpu_do(void *stream, void (*run)(const void *arguments), const void *arguments, size_t bytes)
+{
+    if (check_stream(stream, "cuBLAS")) return false;
+    struct library_task *t = task_new(sizeof *t + bytes, cudaGraphNodeTypeKernel, run_library, NULL);
+    if (!t) return false;
+    t->run = run;
+    memcpy(t->arguments, arguments, bytes);
+    return stream_do(stream, &t->task, cudaSuccess) == cudaSuccess;
+}
 
 /* ---- Events ------------------------------------------------------------------------------------------------------- */
 
@@ -256,6 +550,16 @@ EXPORT cudaError_t cudaEventDestroy(cudaEvent_t event)
     return error;
 }
 
+struct event_task {
+    struct task task;
+    cudaEvent_t event;
+};
+
+static void run_record(struct task *task)
+{
+    clock_gettime(CLOCK_MONOTONIC, &((struct event_task *)task)->event->when);
+}
+
 EXPORT cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags)
 {
     ENTER();
@@ -263,9 +567,19 @@ EXPORT cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stre
     if (!error) error = check_stream(stream, "cudaEventRecord");
     if (error) return error;
     if (flags & ~(unsigned)cudaEventRecordExternal) return record(cudaErrorInvalidValue);
-    clock_gettime(CLOCK_MONOTONIC, &event->when);
-    event->recorded = true;
-    return cudaSuccess;
+    struct CUstream_st *s = stream_of(stream);
+    captured_copy(&event->captured, flags ? &(struct captured){.capture = NULL} : &s->captured);
+    event->recorded = !event->captured.capture;
+    if (!event->recorded) return cudaSuccess;
+    struct event_task *t = task_new(sizeof *t, cudaGraphNodeTypeEventRecord, run_record, NULL);
+    if (!t) return cudaErrorMemoryAllocation;
+    t->event = event;
+    pthread_mutex_lock(&queues);
+    error = stream_do(stream, &t->task, cudaSuccess);
+    event->stream = s;
+    event->place = s->asked;
+    pthread_mutex_unlock(&queues);
+    return error;
 }
 PER_THREAD(cudaEventRecordWithFlags, _ptsz);
 
@@ -275,21 +589,36 @@ EXPORT cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 }
 PER_THREAD(cudaEventRecord, _ptsz);
 
-static cudaError_t wait_for_event(cudaEvent_t event, const char *caller)
+/* Does what comes before the event. *busy: it had not happened. */
+static cudaError_t reach(cudaEvent_t event, const char *caller, bool *busy)
 {
-    ENTER();
     cudaError_t error = check_event(event, caller);
-    if (error || !event->recorded) return error;
+    *busy = false;
+    if (error) return error;
+    if (event->captured.capture)
+        return capture_refuse(event->captured.capture, cudaErrorCapturedEvent, caller,
+                              "waits for an event that was recorded in a stream while it was captured");
+    if (!event->recorded) return cudaSuccess;
+    pthread_mutex_lock(&queues);
+    *busy = event->stream->reached < event->place;
+    run_until(event->stream, event->place);
+    pthread_mutex_unlock(&queues);
     return record(device_wait());
 }
 
 EXPORT cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
-    return wait_for_event(event, "cudaEventSynchronize");
+    ENTER();
+    bool busy;
+    return reach(event, "cudaEventSynchronize", &busy);
 }
+
 EXPORT cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-    return wait_for_event(event, "cudaEventQuery");
+    ENTER();
+    bool busy;
+    cudaError_t error = reach(event, "cudaEventQuery", &busy);
+    return error || !busy ? error : record(cudaErrorNotReady);
 }
 
 /* The time that this computer took, which says nothing about a GPU; the program is told so, once. Never 0, since programs
@@ -306,6 +635,8 @@ EXPORT cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, 
         return fail(cudaErrorInvalidResourceHandle, "cudaEventElapsedTime: an event %s",
                     start->recorded && end->recorded ? "was created with cudaEventDisableTiming"
                                                      : "was never recorded");
+    if (start->stream->reached < start->place || end->stream->reached < end->place)
+        return record(cudaErrorNotReady);
     if (!atomic_flag_test_and_set(&told))
         fprintf(
             stderr,

@@ -1,25 +1,20 @@
-// Chapter 5, step 3: the fragments of the next slice are on their way, and less lies between two mma.
+// Chapter 5, step 8: C leaves the registers 16 bytes at a time.
 //
-// Question: the tiles arrive in time; what keeps the tensor cores waiting now?
+// Question: mma leaves a lane two neighbouring columns of each fragment, 4 bytes; a store can take 16. Must the
+// outputs change lanes?
 //
-// 1. A warp waits for its fragments at every slice of 16 k. So it loads those of the next slice while it
-//    multiplies this one, into a second set of registers, and goes on across the stage boundary: wait and
-//    barrier come before the last slice of a tile, whose fragments are in registers already.
+// No: the rows of B may. Column n of a fragment is row n of a stage, whatever row of B the copy has put there. In the
+// order of B_row, a lane's columns of four fragments are 8 neighbours in C:
 //
-//      slice    0           1           2           3               0 of the next tile
-//      load     frag 1      frag 2      frag 3      wait, frag 0'   frag 1'
-//      mma      frag 0      frag 1      frag 2      frag 3          frag 0'
+//      row of the stage     0 1 2 3  4  5  6  7 | 8  9 10 11 12 13 14 15 | ...
+//      row of B             0 1 8 9 16 17 24 25 | 2  3 10 11 18 19 26 27 | ...
+//      lane 0 of a quad     0 1                 | 2  3                   | ... 7: 16 bytes
 //
-// 2. What a warp issues between two mma delays the second one. So ldmatrix.x4 brings two B fragments at once,
-//    pointers advance instead of being computed, and where no tile has an edge nobody looks for one.
-// 3. A block of 128 x 256 (8 warps of 64 x 64) uses each byte from the L2 more often; blocks that run
-//    together share rows.
-// 4. A block stays for tile after tile of C. Its copies do not stop in between: those of the next tile are on
-//    their way while the last product of this one is made and stored, straight from registers.
+// A quarter of the store instructions, and each writes whole sectors. No shared memory, no barrier.
 //
-// Grows from: step 2. New instructions: none (ldmatrix.x4 now for B too). Shared memory: 147,456 bytes for
-// 3 stages, 98,304 for the 2 that fit a GPU with 99 KB. Registers: 128 accumulators and 64 fragments of about
-// 250 a thread, one block a multiprocessor.
+// Grows from: step 7 (grouped_tiles).
+// New instructions: st.global.v4. Shared memory: 147,456 bytes, or 98,304. Registers: about 250 a thread.
+// Run: make chapter-5 STEP=wide_stores
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
@@ -28,12 +23,13 @@
 #include "../../common/device/swizzle.cuh"
 #include "launchers.h"
 
-constexpr int BLOCK_M = 128; // rows of C a block owns
-constexpr int BLOCK_N = 256; // columns of C a block owns
-constexpr int BLOCK_K = 64;  // columns of A and B in shared memory at a time
-constexpr int WARP_M = 64;   // rows of C a warp owns
-constexpr int WARP_N = 64;   // columns of C a warp owns
-constexpr int GROUP_M = 16;  // rows of tiles that blocks of neighbouring numbers share
+constexpr int BLOCK_M = 128;  // rows of C a block owns
+constexpr int BLOCK_N = 256;  // columns of C a block owns
+constexpr int BLOCK_K = 64;   // columns of A and B in shared memory at a time
+constexpr int WARP_M = 64;    // rows of C a warp owns
+constexpr int WARP_N = 64;    // columns of C a warp owns
+constexpr int MAX_STAGES = 3; // 2 where shared memory has no room for more
+constexpr int GROUP_M = 16;   // rows of tiles that blocks of neighbouring numbers share
 constexpr int MMA_M = 16;
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
@@ -53,6 +49,7 @@ static_assert(BLOCK_M % COPY_ROWS == 0 && BLOCK_N % COPY_ROWS == 0, "every threa
 
 template <int NUM_STAGES>
 struct SharedStorage {
+    static_assert(NUM_STAGES >= 2, "a tile is multiplied while the next one is copied");
     __nv_bfloat16 A_smem[NUM_STAGES][BLOCK_M][BLOCK_K]; // (stage, m, k), 16,384 bytes a stage
     __nv_bfloat16 B_smem[NUM_STAGES][BLOCK_N][BLOCK_K]; // (stage, n, k), 32,768 bytes a stage
 };
@@ -167,11 +164,11 @@ static __device__ void tile_origin(int tile, int tiles_m, int tiles_n, int &row,
 }
 
 template <int NUM_STAGES, bool INSIDE>
-__global__ void __launch_bounds__(NUM_THREADS, 1) wide_loads_kernel(const __nv_bfloat16 *A,    // (M, K)
-                                                                    const __nv_bfloat16 *B,    // (N, K)
-                                                                    const __nv_bfloat16 *bias, // (N) or NULL
-                                                                    __nv_bfloat16 *C,          // (M, N)
-                                                                    int M, int N, int K)
+__global__ void __launch_bounds__(NUM_THREADS, 1) wide_stores_kernel(const __nv_bfloat16 *A,    // (M, K)
+                                                                     const __nv_bfloat16 *B,    // (N, K)
+                                                                     const __nv_bfloat16 *bias, // (N) or NULL
+                                                                     __nv_bfloat16 *C,          // (M, N)
+                                                                     int M, int N, int K)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage<NUM_STAGES> &smem = *reinterpret_cast<SharedStorage<NUM_STAGES> *>(smem_bytes);
@@ -182,7 +179,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 1) wide_loads_kernel(const __nv_b
     const int warp_col = warp % WARPS_N * WARP_N;
     const int tiles_m = (M - 1) / BLOCK_M + 1;
     const int tiles_n = (N - 1) / BLOCK_N + 1;
-    const int num_tiles = tiles_m * tiles_n;
+    int block_row, block_col;
+    tile_origin(blockIdx.x, tiles_m, tiles_n, block_row, block_col);
 
     // Lanes 0-15 give rows 0-15 of A's left half, 16-31 of its right half. B: lanes 0-7 and 8-15 give the
     // halves of one fragment's 8 rows, lanes 16-31 those of the next.
@@ -201,20 +199,13 @@ __global__ void __launch_bounds__(NUM_THREADS, 1) wide_loads_kernel(const __nv_b
     const uint32_t B_dst = smem_addr(smem.B_smem[0]) + copy_offset;
     const size_t src_step = (size_t)COPY_ROWS * K;
 
-    // The copies run ahead of the products, from one tile of C into the next. After the last one k_left stays
-    // at or below 0: a copy then reads nothing, and the loop below needs no branch around it.
-    const __nv_bfloat16 *A_src, *B_src;
-    int A_left, B_left, k_left; // rows and columns to the edge
-    int copy_tile = blockIdx.x;
-    const auto start_tile = [&]() {
-        int row, col;
-        tile_origin(copy_tile, tiles_m, tiles_n, row, col);
-        A_src = A + (size_t)(row + copy_row) * K + copy_col;
-        B_src = B + (size_t)(col + B_row(copy_row)) * K + copy_col;
-        A_left = M - row - copy_row;
-        B_left = N - col - B_row(copy_row);
-        k_left = K;
-    };
+    // The copies run ahead of the products. After the last tile k_left is at or below 0: a copy then reads nothing,
+    // and the loop below needs no branch around it.
+    const __nv_bfloat16 *A_src = A + (size_t)(block_row + copy_row) * K + copy_col;
+    const __nv_bfloat16 *B_src = B + (size_t)(block_col + B_row(copy_row)) * K + copy_col;
+    const int A_left = M - block_row - copy_row; // rows and columns to the edge
+    const int B_left = N - block_col - B_row(copy_row);
+    int k_left = K;
     const auto load_stage = [&](int stage) {
         load_tile<INSIDE, BLOCK_M>(A_dst + stage * BLOCK_M * ROW_BYTES, A_src, src_step, A_left,
                                    copy_col < k_left);
@@ -225,20 +216,13 @@ __global__ void __launch_bounds__(NUM_THREADS, 1) wide_loads_kernel(const __nv_b
         A_src += BLOCK_K;
         B_src += BLOCK_K;
         k_left -= BLOCK_K;
-        if (k_left <= 0) {
-            copy_tile += gridDim.x;
-            if (copy_tile < num_tiles) start_tile();
-        }
     };
 
-    // Prologue: all stages but one are on their way, and the fragments of the first slice are in registers.
-    start_tile();
+    // Prologue: all stages but one are in flight, and the fragments of the first slice are in registers.
 #pragma unroll
     for (int stage = 0; stage < NUM_STAGES - 1; stage++) {
-        if (copy_tile < num_tiles) {
-            load_stage(stage);
-            advance();
-        }
+        load_stage(stage);
+        advance();
         cp_async_commit_group();
     }
     cp_async_wait_group<NUM_STAGES - 2>();
@@ -246,73 +230,65 @@ __global__ void __launch_bounds__(NUM_THREADS, 1) wide_loads_kernel(const __nv_b
     uint32_t A_frag[2][WARP_M / MMA_M][4], B_frag[2][WARP_N / MMA_N][2]; // (slice % 2, ...)
     load_frags(A_frag[0], B_frag[0], A_addr, B_addr, 0, 0);
 
+    // Mainloop. While one slice is multiplied, the fragments of the next are in flight from shared memory.
     int stage = 0, free_stage = NUM_STAGES - 1;
-    for (int tile = blockIdx.x; tile < num_tiles; tile += gridDim.x) {
-        // Mainloop. While one slice is multiplied, the fragments of the next are on their way from shared
-        // memory.
-        float acc[WARP_M / MMA_M][WARP_N / MMA_N][4] = {};
-        for (unsigned k = 0; k < (unsigned)K; k += BLOCK_K) {
-            const int next_stage = stage + 1 == NUM_STAGES ? 0 : stage + 1;
+    float acc[WARP_M / MMA_M][WARP_N / MMA_N][4] = {};
+    for (unsigned k = 0; k < (unsigned)K; k += BLOCK_K) {
+        const int next_stage = stage + 1 == NUM_STAGES ? 0 : stage + 1;
 #pragma unroll
-            for (int slice = 0; slice < SLICES; slice++) {
-                const bool last = slice == SLICES - 1;
-                if (last) {
-                    cp_async_wait_group<NUM_STAGES - 2>(); // The next stage has arrived,
-                    __syncthreads(); // every thread's part. Everyone has read this stage's last fragments.
-                }
-                load_frags(A_frag[(slice + 1) % 2], B_frag[(slice + 1) % 2], A_addr, B_addr,
-                           last ? next_stage : stage, (slice + 1) % SLICES);
-                if (slice == 0) {
-                    load_stage(free_stage);
-                    cp_async_commit_group();
-                }
-                mma_slice(acc, A_frag[slice % 2], B_frag[slice % 2]);
+        for (int slice = 0; slice < SLICES; slice++) {
+            const bool last = slice == SLICES - 1;
+            if (last) {
+                cp_async_wait_group<NUM_STAGES - 2>(); // The next stage has arrived,
+                __syncthreads(); // every thread's part. Everyone has read this stage's last fragments.
             }
-            free_stage = stage;
-            stage = next_stage;
-            advance();
+            load_frags(A_frag[(slice + 1) % 2], B_frag[(slice + 1) % 2], A_addr, B_addr,
+                       last ? next_stage : stage, (slice + 1) % SLICES);
+            if (slice == 0) {
+                load_stage(free_stage);
+                cp_async_commit_group();
+            }
+            mma_slice(acc, A_frag[slice % 2], B_frag[slice % 2]);
         }
-
-        // Epilogue. It touches no shared memory: nobody waits, and the copies go on.
-        int row, col;
-        tile_origin(tile, tiles_m, tiles_n, row, col);
-        store_tile(C, bias, acc, row + warp_row, col + warp_col, M, N, lane);
+        free_stage = stage;
+        stage = next_stage;
+        advance();
     }
+
+    // Epilogue. It touches no shared memory.
+    store_tile(C, bias, acc, block_row + warp_row, block_col + warp_col, M, N, lane);
     cp_async_wait_group<0>(); // No copy outlives its block.
 }
 
 template <int NUM_STAGES>
 static cudaError_t launch(const __nv_bfloat16 *A, const __nv_bfloat16 *B, const __nv_bfloat16 *bias,
-                          __nv_bfloat16 *C, int M, int N, int K, int multiprocessors, cudaStream_t stream)
+                          __nv_bfloat16 *C, int M, int N, int K, cudaStream_t stream)
 {
     constexpr int smem_bytes = sizeof(SharedStorage<NUM_STAGES>);
     const bool inside = M % BLOCK_M == 0 && N % BLOCK_N == 0;
-    const auto kernel = inside ? wide_loads_kernel<NUM_STAGES, true> : wide_loads_kernel<NUM_STAGES, false>;
+    const auto kernel = inside ? wide_stores_kernel<NUM_STAGES, true> : wide_stores_kernel<NUM_STAGES, false>;
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
 
     const int num_tiles = ((M - 1) / BLOCK_M + 1) * ((N - 1) / BLOCK_N + 1);
-    const int num_blocks = num_tiles < multiprocessors ? num_tiles : multiprocessors;
-    kernel<<<num_blocks, NUM_THREADS, smem_bytes, stream>>>(A, B, bias, C, M, N, K);
+    kernel<<<num_tiles, NUM_THREADS, smem_bytes, stream>>>(A, B, bias, C, M, N, K);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t wide_loads(const __nv_bfloat16 *A, const __nv_bfloat16 *B, const __nv_bfloat16 *bias,
-                                  __nv_bfloat16 *C, int M, int N, int K, cudaStream_t stream)
+extern "C" cudaError_t wide_stores(const __nv_bfloat16 *A, const __nv_bfloat16 *B, const __nv_bfloat16 *bias,
+                                   __nv_bfloat16 *C, int M, int N, int K, cudaStream_t stream)
 {
     if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0) return cudaErrorInvalidValue;
     if (K % CHUNK != 0 || ((uintptr_t)A | (uintptr_t)B | (uintptr_t)C) % 16 != 0)
         return cudaErrorInvalidValue;
 
-    int device, max_smem_bytes, multiprocessors;
+    int device, max_smem_bytes;
     cudaError_t error = cudaGetDevice(&device);
     if (error == cudaSuccess)
         error = cudaDeviceGetAttribute(&max_smem_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    if (error == cudaSuccess)
-        error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
     if (error != cudaSuccess) return error;
-    if (max_smem_bytes >= (int)sizeof(SharedStorage<3>))
-        return launch<3>(A, B, bias, C, M, N, K, multiprocessors, stream);
-    return launch<2>(A, B, bias, C, M, N, K, multiprocessors, stream); // 99 KB: most GPUs without HBM
+    if (max_smem_bytes >= (int)sizeof(SharedStorage<MAX_STAGES>))
+        return launch<MAX_STAGES>(A, B, bias, C, M, N, K, stream);
+    return launch<2>(A, B, bias, C, M, N, K, stream); // 99 KB: most GPUs without HBM
 }

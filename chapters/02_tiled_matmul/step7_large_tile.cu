@@ -1,25 +1,21 @@
-// Chapter 2, step 3: every copy is 16 bytes wide, and what comes next is on its way while this is multiplied.
+// Chapter 2, step 7: a thread has 16 x 8 outputs.
 //
-// Question: a fifth of step 2's instructions move single floats, and a thread waits for them; what is left
-// when each moves four, ahead of time?
+// Question: step 6 reads 16 floats for 64 multiply-adds; a thread may have 255 registers: what do twice the
+// accumulators save?
 //
-// Grows from step 2. Global loads, shared loads and stores of C are float4. A thread has 16 x 8 outputs
-// instead of 8 x 8: 6 wide loads then feed 128 multiply-adds. The lanes of a warp form a patch of 4 x 8
-// threads, so that a wide load touches few addresses. Shared memory has two stages: the next tile crosses
-// global memory, into registers, during the multiply-adds, and the fragments of the next k cross shared
-// memory likewise.
+//                        step 6          here
+//      outputs           8 x 8           16 x 8
+//      wide loads a k    4 for 64        6 for 128 multiply-adds
+//      a block of C      128 x 128       256 x 128
+//      elements a k      256 for 16384   384 for 32768 multiply-adds
 //
-//      a thread's outputs are 4 x 2 quads of 4 x 4            a warp's 32 lanes (y, x)
-//                    n = 4 x        n = 4 x + 64                 0  1  2  3  4  5  6  7
-//      m = 4 y      [4 x 4]        [4 x 4]                       8  9 10 11 12 13 14 15
-//      m = 4 y + 64 [4 x 4]        [4 x 4]                      16 17 18 19 20 21 22 23
-//      ...                                                      24 25 26 27 28 29 30 31
+// One block of 8 warps is all that fits an SM now (the note counts): 2 warps a scheduler. What hides latency is no
+// longer another block, but what is in flight for each thread.
 //
-// float4 wants addresses that are multiples of 16 bytes: rows of A and B when K % 4 == 0, rows of C when
-// N % 4 == 0. The launcher decides once for all rows, and the kernel takes one path or the other.
-//
-// New instructions: ld.global.v4, ld.shared.v4, st.global.v4. Shared memory: 25,088 bytes. Registers: 128
-// accumulators, 48 fragments and 12 floats on their way of at most 255 a thread: one block a multiprocessor.
+// Grows from: step 6 (fragments_ahead).
+// New instructions: none. Shared memory: 25,088 bytes. Registers: 128 accumulators, 48 fragments and 12 floats in
+// flight of at most 255 a thread.
+// Run: make chapter-2 STEP=large_tile
 #include "launchers.h"
 
 #include <cuda_runtime.h>
@@ -34,18 +30,19 @@ constexpr int THREADS_M = BLOCK_M / THREAD_M;
 constexpr int THREADS_N = BLOCK_N / THREAD_N;
 constexpr int NUM_THREADS = THREADS_M * THREADS_N;
 constexpr int WARP_THREADS_M = 4; // a warp is 4 x 8 threads
-constexpr int WARP_THREADS_N = 8;
+constexpr int WARP_THREADS_N = 32 / WARP_THREADS_M;
 constexpr int WARPS_N = THREADS_N / WARP_THREADS_N;
 constexpr int PADDING = 4;
 constexpr int NUM_STAGES = 2;
-constexpr int QUADS_K = BLOCK_K / 4;                      // float4s in a row of a tile
-constexpr int A_COPIES = BLOCK_M * QUADS_K / NUM_THREADS; // float4s a thread copies
-constexpr int B_COPIES = BLOCK_N * QUADS_K / NUM_THREADS; //
-constexpr int COPY_ROWS = NUM_THREADS / QUADS_K;          // rows between two of them
-static_assert(WARP_THREADS_M * WARP_THREADS_N == 32, "a warp has 32 lanes");
-static_assert(BLOCK_M * QUADS_K % NUM_THREADS == 0 && BLOCK_N * QUADS_K % NUM_THREADS == 0,
-              "every thread copies alike");
+constexpr int QUADS_K = BLOCK_K / 4;             // float4s in a row of a tile
+constexpr int COPY_ROWS = NUM_THREADS / QUADS_K; // rows the block copies at a time
+constexpr int A_COPIES = BLOCK_M / COPY_ROWS;    // float4s a thread copies
+constexpr int B_COPIES = BLOCK_N / COPY_ROWS;
+static_assert(THREADS_M % WARP_THREADS_M == 0 && THREADS_N % WARP_THREADS_N == 0, "whole warps");
+static_assert(THREAD_M % 4 == 0 && THREAD_N % 4 == 0, "a thread's outputs are quads");
 static_assert(PADDING % 4 == 0, "rows of a tile stay multiples of 16 bytes");
+static_assert(BLOCK_K % 4 == 0, "rows of a tile are whole float4s");
+static_assert(BLOCK_M % COPY_ROWS == 0 && BLOCK_N % COPY_ROWS == 0, "every thread copies alike");
 
 struct SharedStorage {
     float A_smem[NUM_STAGES][BLOCK_K][BLOCK_M + PADDING]; // (stage, k, m)
@@ -105,7 +102,7 @@ static __device__ void load_frag(float (&frag)[COUNT], const float *smem_row, in
 }
 
 template <bool ALIGNED>
-__global__ void __launch_bounds__(NUM_THREADS) vectorized_kernel(const float *A,    // (M, K)
+__global__ void __launch_bounds__(NUM_THREADS) large_tile_kernel(const float *A,    // (M, K)
                                                                  const float *B,    // (N, K)
                                                                  const float *bias, // (N) or NULL
                                                                  float *C,          // (M, N)
@@ -128,9 +125,9 @@ __global__ void __launch_bounds__(NUM_THREADS) vectorized_kernel(const float *A,
     store_tile<B_COPIES, BLOCK_N>(smem.B_smem[0], B_quads, tid);
     __syncthreads(); // Stage 0 is complete before anyone reads it.
 
-    // Mainloop. While a k is multiplied, the fragments of the next k are on their way from shared memory.
+    // Mainloop. While a k is multiplied, the fragments of the next k are in flight from shared memory.
     float acc[THREAD_M][THREAD_N] = {};
-    float A_frag[2][THREAD_M], B_frag[2][THREAD_N];
+    float A_frag[2][THREAD_M], B_frag[2][THREAD_N]; // (k % 2, ...)
     int stage = 0;
     load_frag(A_frag[0], smem.A_smem[0][0], y, THREADS_M);
     load_frag(B_frag[0], smem.B_smem[0][0], x, THREADS_N);
@@ -180,17 +177,16 @@ __global__ void __launch_bounds__(NUM_THREADS) vectorized_kernel(const float *A,
     }
 }
 
-extern "C" cudaError_t vectorized(const float *A, const float *B, const float *bias, float *C, int M, int N,
+extern "C" cudaError_t large_tile(const float *A, const float *B, const float *bias, float *C, int M, int N,
                                   int K, cudaStream_t stream)
 {
     if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0) return cudaErrorInvalidValue;
 
     const dim3 grid((N - 1) / BLOCK_N + 1, (M - 1) / BLOCK_M + 1);
-    const bool AB_aligned = K % 4 == 0 && (uintptr_t)A % 16 == 0 && (uintptr_t)B % 16 == 0;
     const bool C_aligned = N % 4 == 0 && (uintptr_t)C % 16 == 0;
-    if (AB_aligned)
-        vectorized_kernel<true><<<grid, NUM_THREADS, 0, stream>>>(A, B, bias, C, M, N, K, C_aligned);
+    if (K % 4 == 0 && (uintptr_t)A % 16 == 0 && (uintptr_t)B % 16 == 0)
+        large_tile_kernel<true><<<grid, NUM_THREADS, 0, stream>>>(A, B, bias, C, M, N, K, C_aligned);
     else
-        vectorized_kernel<false><<<grid, NUM_THREADS, 0, stream>>>(A, B, bias, C, M, N, K, C_aligned);
+        large_tile_kernel<false><<<grid, NUM_THREADS, 0, stream>>>(A, B, bias, C, M, N, K, C_aligned);
     return cudaGetLastError();
 }

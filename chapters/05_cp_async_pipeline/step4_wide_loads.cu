@@ -1,0 +1,213 @@
+// Chapter 5, step 4: one ldmatrix.x4 brings two fragments of B.
+//
+// Question: what a warp issues between two mma delays the second one; a slice takes 4 ldmatrix for A, 8 for B
+// and 32 mma: can it be fewer?
+//
+// ldmatrix.x2 takes the addresses of lanes 0-15 and leaves those of lanes 16-31 unused. ldmatrix.x4 takes all 32,
+// and these name the 8 rows of the next fragment:
+//
+//      lanes     0-7       8-15       16-23      24-31
+//      rows n    0-7       0-7        8-15       8-15
+//      k         0-7       8-15       0-7        8-15
+//      gives     B_frag[j][0], [1]    B_frag[j + 1][0], [1]
+//
+// As many bytes, as many wavefronts, half the instructions: 4 and 4 a slice.
+//
+// Grows from: step 3 (fragments_ahead).
+// New instructions: none (ldmatrix.x4 is what A is read with). Shared memory: 98,304 bytes, two blocks on an SM.
+// Registers: as step 3.
+// Run: make chapter-5 STEP=wide_loads
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+#include "../../common/device/ptx.cuh"
+#include "../../common/device/swizzle.cuh"
+#include "launchers.h"
+
+constexpr int BLOCK_M = 128; // rows of C a block owns
+constexpr int BLOCK_N = 128; // columns of C a block owns
+constexpr int BLOCK_K = 64;  // columns of A and B in shared memory at a time
+constexpr int WARP_M = 64;   // rows of C a warp owns
+constexpr int WARP_N = 64;   // columns of C a warp owns
+constexpr int NUM_STAGES = 3;
+constexpr int MMA_M = 16;
+constexpr int MMA_N = 8;
+constexpr int MMA_K = 16;
+constexpr int WARPS_N = BLOCK_N / WARP_N;
+constexpr int NUM_THREADS = BLOCK_M / WARP_M * WARPS_N * 32;
+constexpr int CHUNK = 8; // elements in 16 bytes, what one copy moves
+constexpr int ROW_BYTES = BLOCK_K * sizeof(__nv_bfloat16);
+constexpr int CHUNKS_PER_ROW = BLOCK_K / CHUNK;
+constexpr int SLICES = BLOCK_K / MMA_K;
+constexpr int SWIZZLE_BITS = 3;                         // 8 chunks a row
+constexpr int COPY_ROWS = NUM_THREADS / CHUNKS_PER_ROW; // rows the block copies at a time
+static_assert(CHUNKS_PER_ROW == 1 << SWIZZLE_BITS, "the swizzle permutes the chunks of a row");
+static_assert(WARP_M % MMA_M == 0 && WARP_N % MMA_N == 0 && BLOCK_K % MMA_K == 0,
+              "whole mma in every direction");
+static_assert(NUM_STAGES >= 2, "a tile is multiplied while the next one is copied");
+static_assert(BLOCK_M % COPY_ROWS == 0 && BLOCK_N % COPY_ROWS == 0, "every thread copies alike");
+
+struct SharedStorage {
+    __nv_bfloat16 A_smem[NUM_STAGES][BLOCK_M][BLOCK_K]; // (stage, m, k), 49,152 bytes
+    __nv_bfloat16 B_smem[NUM_STAGES][BLOCK_N][BLOCK_K]; // (stage, n, k), 49,152 bytes
+};
+
+// Starts to copy rows [row0, row0 + ROWS) and columns [k0, k0 + BLOCK_K) of a (num_rows, K) matrix to the
+// tile at tile_addr, 16 bytes a thread and turn. Past every edge the tile gets zeros: they add nothing. K % 8
+// == 0: a chunk is inside or outside.
+template <int ROWS>
+static __device__ void load_tile(uint32_t tile_addr, const __nv_bfloat16 *matrix, int row0, int num_rows,
+                                 int k0, int K, int tid)
+{
+    const int col = tid % CHUNKS_PER_ROW * CHUNK;
+#pragma unroll
+    for (int i = 0; i < ROWS / COPY_ROWS; i++) {
+        const int row = tid / CHUNKS_PER_ROW + i * COPY_ROWS;
+        const bool inside = row0 + row < num_rows && k0 + col < K;
+        const __nv_bfloat16 *src = matrix + (size_t)(row0 + row) * K + k0 + col;
+        const uint32_t dst_addr =
+            tile_addr + swizzle(row * ROW_BYTES + col * sizeof(__nv_bfloat16), SWIZZLE_BITS);
+        cp_async_cg_16(dst_addr, src, inside ? 16 : 0);
+    }
+}
+
+// Reads the fragments of one k slice. A_addr and B_addr are this lane's ldmatrix rows in the stage.
+static __device__ void load_frags(uint32_t (&A_frag)[WARP_M / MMA_M][4],
+                                  uint32_t (&B_frag)[WARP_N / MMA_N][2], uint32_t A_addr, uint32_t B_addr,
+                                  int slice)
+{
+    const uint32_t k_bytes = slice * MMA_K * sizeof(__nv_bfloat16);
+#pragma unroll
+    for (int i = 0; i < WARP_M / MMA_M; i++)
+        ldmatrix_x4(A_frag[i], (A_addr ^ k_bytes) + i * MMA_M * ROW_BYTES);
+#pragma unroll
+    for (int j = 0; j < WARP_N / MMA_N; j += 2) {
+        uint32_t pair[4]; // two neighbouring B fragments
+        ldmatrix_x4(pair, (B_addr ^ k_bytes) + j * MMA_N * ROW_BYTES);
+        B_frag[j][0] = pair[0];
+        B_frag[j][1] = pair[1];
+        B_frag[j + 1][0] = pair[2];
+        B_frag[j + 1][1] = pair[3];
+    }
+}
+
+// Multiplies one k slice.
+static __device__ void mma_slice(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4],
+                                 const uint32_t (&A_frag)[WARP_M / MMA_M][4],
+                                 const uint32_t (&B_frag)[WARP_N / MMA_N][2])
+{
+#pragma unroll
+    for (int i = 0; i < WARP_M / MMA_M; i++)
+#pragma unroll
+        for (int j = 0; j < WARP_N / MMA_N; j++) mma_m16n8k16_bf16(acc[i][j], A_frag[i], B_frag[j]);
+}
+
+// Writes a warp's accumulators, with the bias, to the rows and columns from (row0, col0) on. A lane holds
+// pairs of neighbouring columns; they are one 4-byte store when N is even, which keeps every pair of every
+// row aligned.
+static __device__ void store_tile(__nv_bfloat16 *C, const __nv_bfloat16 *bias,
+                                  const float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4], int row0, int col0,
+                                  int M, int N, int lane)
+{
+#pragma unroll
+    for (int j = 0; j < WARP_N / MMA_N; j++) {
+        const int col = col0 + j * MMA_N + lane % 4 * 2;
+        const float bias_0 = bias && col < N ? __bfloat162float(bias[col]) : 0.0f;
+        const float bias_1 = bias && col + 1 < N ? __bfloat162float(bias[col + 1]) : 0.0f;
+#pragma unroll
+        for (int i = 0; i < WARP_M / MMA_M; i++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) { // rows l / 4 and l / 4 + 8 of a piece
+                const int row = row0 + i * MMA_M + half * 8 + lane / 4;
+                if (row >= M) continue;
+                const __nv_bfloat162 pair =
+                    __floats2bfloat162_rn(acc[i][j][half * 2] + bias_0, acc[i][j][half * 2 + 1] + bias_1);
+                __nv_bfloat16 *dst = C + (size_t)row * N + col;
+                if (N % 2 == 0) {
+                    if (col < N) *reinterpret_cast<__nv_bfloat162 *>(dst) = pair;
+                } else {
+                    if (col < N) dst[0] = pair.x;
+                    if (col + 1 < N) dst[1] = pair.y;
+                }
+            }
+    }
+}
+
+__global__ void __launch_bounds__(NUM_THREADS, 2) wide_loads_kernel(const __nv_bfloat16 *A,    // (M, K)
+                                                                    const __nv_bfloat16 *B,    // (N, K)
+                                                                    const __nv_bfloat16 *bias, // (N) or NULL
+                                                                    __nv_bfloat16 *C,          // (M, N)
+                                                                    int M, int N, int K)
+{
+    extern __shared__ __align__(1024) char smem_bytes[];
+    SharedStorage &smem = *reinterpret_cast<SharedStorage *>(smem_bytes);
+    const int tid = threadIdx.x;
+    const int lane = tid % 32;
+    const int warp = tid / 32;
+    const int warp_row = warp / WARPS_N * WARP_M;
+    const int warp_col = warp % WARPS_N * WARP_N;
+    const int block_row = blockIdx.y * BLOCK_M;
+    const int block_col = blockIdx.x * BLOCK_N;
+
+    // Lanes 0-15 give rows 0-15 of A's left half, 16-31 of its right half. B: lanes 0-7 and 8-15 give the
+    // halves of one fragment's 8 rows, lanes 16-31 those of the next.
+    const uint32_t A_addr = smem_addr(smem.A_smem[0]) +
+                            swizzle((warp_row + lane % 16) * ROW_BYTES + lane / 16 * 16, SWIZZLE_BITS);
+    const uint32_t B_addr =
+        smem_addr(smem.B_smem[0]) +
+        swizzle((warp_col + lane / 16 * 8 + lane % 8) * ROW_BYTES + lane / 8 % 2 * 16, SWIZZLE_BITS);
+
+    const int num_tiles = (K - 1) / BLOCK_K + 1;
+    const auto load_stage = [&](int tile, int stage) {
+        if (tile < num_tiles) {
+            load_tile<BLOCK_M>(smem_addr(smem.A_smem[stage]), A, block_row, M, tile * BLOCK_K, K, tid);
+            load_tile<BLOCK_N>(smem_addr(smem.B_smem[stage]), B, block_col, N, tile * BLOCK_K, K, tid);
+        }
+        cp_async_commit_group();
+    };
+
+    // Prologue: all stages but one are in flight, and the fragments of the first slice are in registers.
+    for (int stage = 0; stage < NUM_STAGES - 1; stage++) load_stage(stage, stage);
+    cp_async_wait_group<NUM_STAGES - 2>();
+    __syncthreads();
+    uint32_t A_frag[2][WARP_M / MMA_M][4], B_frag[2][WARP_N / MMA_N][2]; // (slice % 2, ...)
+    load_frags(A_frag[0], B_frag[0], A_addr, B_addr, 0);
+
+    // Mainloop. While one slice is multiplied, the fragments of the next are in flight from shared memory.
+    float acc[WARP_M / MMA_M][WARP_N / MMA_N][4] = {};
+    for (int tile = 0; tile < num_tiles; tile++) {
+        const int stage = tile % NUM_STAGES, next_stage = (tile + 1) % NUM_STAGES;
+#pragma unroll
+        for (int slice = 0; slice < SLICES; slice++) {
+            const bool last = slice == SLICES - 1;
+            if (last) {
+                cp_async_wait_group<NUM_STAGES - 2>(); // The next stage has arrived,
+                __syncthreads(); // every thread's part. Everyone has read this stage's last fragments.
+            }
+            const int from = last ? next_stage : stage;
+            load_frags(A_frag[(slice + 1) % 2], B_frag[(slice + 1) % 2], A_addr + from * BLOCK_M * ROW_BYTES,
+                       B_addr + from * BLOCK_N * ROW_BYTES, (slice + 1) % SLICES);
+            if (slice == 0) load_stage(tile + NUM_STAGES - 1, (tile + NUM_STAGES - 1) % NUM_STAGES);
+            mma_slice(acc, A_frag[slice % 2], B_frag[slice % 2]);
+        }
+    }
+
+    // Epilogue.
+    store_tile(C, bias, acc, block_row + warp_row, block_col + warp_col, M, N, lane);
+}
+
+extern "C" cudaError_t wide_loads(const __nv_bfloat16 *A, const __nv_bfloat16 *B, const __nv_bfloat16 *bias,
+                                  __nv_bfloat16 *C, int M, int N, int K, cudaStream_t stream)
+{
+    if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0) return cudaErrorInvalidValue;
+    if (K % CHUNK != 0 || ((uintptr_t)A | (uintptr_t)B | (uintptr_t)C) % 16 != 0)
+        return cudaErrorInvalidValue;
+
+    const dim3 grid((N - 1) / BLOCK_N + 1, (M - 1) / BLOCK_M + 1);
+    const cudaError_t error = cudaFuncSetAttribute(
+        wide_loads_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(SharedStorage));
+    if (error != cudaSuccess) return error;
+    wide_loads_kernel<<<grid, NUM_THREADS, sizeof(SharedStorage), stream>>>(A, B, bias, C, M, N, K);
+    return cudaGetLastError();
+}

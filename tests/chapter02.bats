@@ -1,0 +1,149 @@
+#!/usr/bin/env bats
+# Chapter 2: tiles in shared memory and in registers are right on the simulated GPU, each step saves what its header says,
+# and a broken one fails.
+
+load test_helper/common
+load test_helper/broken
+load test_helper/counters
+
+CHAPTER=02_tiled_matmul
+
+@test "chapter 2: every step is right on every case" {
+    local cases
+    cases=$(find "build/golden/$CHAPTER" -mindepth 1 -maxdepth 1 -type d | wc -l)
+    run -0 "$SIMGPU" "$(chapter $CHAPTER)" --golden "build/golden/$CHAPTER"
+    assert_line "$CHAPTER: all $((cases * 7)) runs right"
+    refute_output --partial WRONG
+}
+
+@test "chapter 2: the warps' order does not matter" {
+    local seed name
+    for seed in 1 2 3; do
+        for name in ragged_bias several_tiles; do
+            run -0 "$SIMGPU" --seed $seed "$(chapter $CHAPTER)" --golden "build/golden/$CHAPTER" --case $name
+        done
+    done
+}
+
+@test "chapter 2: shapes of the user's own: aligned rows of A and B but not of C, of C alone, of neither, one row, one column" {
+    local shape
+    for shape in m=77,n=301,k=20 m=300,n=140,k=21 m=1,n=129,k=9 m=257,n=1,k=8; do
+        run -0 make chapter-2 DEVICE=sim SHAPE=$shape SEED=4 PROFILE=0
+        assert_line "$CHAPTER: all 14 runs right"
+    done
+}
+
+# --- Counters -------------------------------------------------------------------------------------------------------
+
+# count STEP FIELD [PATTERN]: a counter of the step on several_tiles, m=256,n=384,k=192.
+count() {
+    local json=$BATS_TEST_TMPDIR/$1.json
+    [[ -e "$json" ]] || counters "$json" $CHAPTER "$1" several_tiles
+    total "$json" "${@:2}"
+}
+
+@test "chapter 2: each step reads less from global memory than chapter 1's last" {
+    local before=$BATS_TEST_TMPDIR/before.json step
+    counters "$before" 01_naive_matmul 2 several_tiles
+    for step in 1 2 3 4 5 6 7; do
+        echo "step $step: $(count $step global_sectors) of $(total "$before" global_sectors)"
+        [[ $((4 * $(count $step global_sectors))) -lt $(total "$before" global_sectors) ]]
+    done
+}
+
+@test "chapter 2: no step has a bank conflict" {
+    local step
+    for step in 1 2 3 4 5 6 7; do
+        [[ $(count $step shared_wavefronts_ideal) -gt 0 ]]
+        assert_equal "$(count $step shared_wavefronts)" "$(count $step shared_wavefronts_ideal)"
+    done
+}
+
+@test "chapter 2: each step executes fewer instructions than the one before" {
+    local step
+    for step in 2 3 4 5 6 7; do
+        echo "step $step: $(count $step warp_instructions), before: $(count $((step - 1)) warp_instructions)"
+        [[ $(count $step warp_instructions) -lt $(count $((step - 1)) warp_instructions) ]]
+    done
+}
+
+@test "chapter 2: a float from global memory serves 16 multiply-adds in step 1, 64 in step 2" {
+    # A and B, 8 floats a sector, without the bias and the stores of C.
+    local multiply_adds=$((256 * 384 * 192))
+    assert_equal "$(count 1 global_sectors 'k_inside \?')" $((multiply_adds / 16 / 8))
+    assert_equal "$(count 2 global_sectors 'inside \?')" $((multiply_adds / 64 / 8))
+}
+
+@test "chapter 2: step 2 reads shared memory 8 times less than step 1" {
+    local one two
+    one=$(count 1 shared_wavefronts 'acc \+=')
+    two=$(count 2 shared_wavefronts '_frag\[[ij]\] =')
+    echo "step 1: $one, step 2: $two"
+    assert_equal "$one" $((8 * two))
+}
+
+@test "chapter 2: step 4's wide loads take the wavefronts of step 3's, with half the instructions or fewer" {
+    local pattern='_frag\[[ij]\] = |const float4 \*>\(&smem_row'
+    assert_equal "$(count 3 shared_wavefronts "$pattern")" "$(count 4 shared_wavefronts "$pattern")"
+    echo "$(count 3 warp_instructions "$pattern"), $(count 4 warp_instructions "$pattern")"
+    [[ $(count 3 warp_instructions "$pattern") -ge $((2 * $(count 4 warp_instructions "$pattern"))) ]]
+}
+
+@test "chapter 2: step 7's larger tile reads three quarters of step 6's floats, from global and from shared memory" {
+    local global='quad = \*reinterpret_cast<const float4 \*>\(src\)' shared='const float4 \*>\(&smem_row'
+    assert_equal $((4 * $(count 7 global_sectors "$global"))) $((3 * $(count 6 global_sectors "$global")))
+    # The prologue reads one k more in every block: 2 x 3 of 8 warps and 16 wavefronts, 1 x 3 of 8 warps and 24.
+    assert_equal $((4 * ($(count 7 shared_wavefronts "$shared") - 3 * 8 * 24))) $((3 * ($(count 6 shared_wavefronts "$shared") - 6 * 8 * 16)))
+}
+
+# --- Broken kernels, each a step with one edit ----------------------------------------------------------------------
+
+@test "chapter 2: step 1 without the barrier before reading gives a wrong answer" {
+    broken $CHAPTER step1_smem_tile.cu '/The tiles are complete before anyone reads them/d'
+    wrong $CHAPTER 1 one_tile
+}
+
+@test "chapter 2: step 1 without the barrier before overwriting gives a wrong answer" {
+    broken $CHAPTER step1_smem_tile.cu '/Everyone has read the tiles before anyone overwrites them/d'
+    wrong $CHAPTER 1 several_tiles
+}
+
+@test "chapter 2: step 1 without its padding is right, and its columns take 32 wavefronts" {
+    local json=$BATS_TEST_TMPDIR/counters.json read='acc \+='
+    broken $CHAPTER step1_smem_tile.cu 's/\[BLOCK_K \+ 1\]/[BLOCK_K]/'
+    run -0 "$SIMGPU" --json "$json" "$BROKEN" --golden "build/golden/$CHAPTER" --step 1 --case one_tile
+    # 33 for a column of B and the broadcast of A, where 2 are ideal.
+    assert_equal $((2 * $(total "$json" shared_wavefronts "$read"))) $((33 * $(total "$json" shared_wavefronts_ideal "$read")))
+}
+
+@test "chapter 2: step 2 that adds the outputs of neighbours instead of those 16 apart gives a wrong answer" {
+    broken $CHAPTER step2_register_tile.cu 's/A_smem\[k\]\[y \+ i \* THREADS_M\]/A_smem[k][y * THREAD_M + i]/'
+    wrong $CHAPTER 2 one_tile
+}
+
+@test "chapter 2: step 3 that takes every row for a multiple of 16 bytes is stopped at a misaligned load" {
+    broken $CHAPTER step3_wide_copies.cu 's/if \(K % 4 == 0 .*\)$/if (true)/'
+    faults $CHAPTER 3 ragged
+    assert_output --partial "misaligned global address"
+}
+
+@test "chapter 2: step 4 that takes every row of C for a multiple of 16 bytes is stopped at a misaligned store" {
+    broken $CHAPTER step4_wide_fragments.cu 's/(const bool C_aligned =) .*/\1 true;/'
+    faults $CHAPTER 4 ragged
+    assert_output --partial "misaligned global address"
+}
+
+@test "chapter 2: step 5 that fills the stage which others still read gives a wrong answer" {
+    broken $CHAPTER step5_prefetch.cu '/stage \^= 1/d'
+    wrong $CHAPTER 5 several_tiles
+}
+
+@test "chapter 2: step 6 without its barrier gives a wrong answer" {
+    broken $CHAPTER step6_fragments_ahead.cu '/The new stage is complete, and everyone has read the old one/d'
+    wrong $CHAPTER 6 several_tiles
+}
+
+@test "chapter 2: step 7 whose tiles have half the rows that its block owns is stopped at a store outside them" {
+    broken $CHAPTER step7_large_tile.cu 's/\[BLOCK_K\]\[BLOCK_M \+ PADDING\]/[BLOCK_K][BLOCK_M \/ 2 + PADDING]/; s/BLOCK_M>\(smem\.A_smem/BLOCK_M \/ 2>(smem.A_smem/'
+    fails $CHAPTER 7 several_tiles
+}
