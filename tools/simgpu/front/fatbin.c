@@ -9,6 +9,7 @@
 #include <zstd.h>
 
 #include "../runtime/runtime.h"
+#include "fatbin.h"
 
 enum { FATBIN_MAGIC = 0xba55ed50, WRAPPER_MAGIC = 0x466243b1 };
 enum { KIND_PTX = 1, KIND_ELF = 2 };
@@ -58,11 +59,7 @@ __attribute__((format(printf, 2, 3))) static void note(struct inventory *inv, co
 static char *unpack(const struct entry_header *e, size_t *length, const char **why)
 {
     const u8 *payload = (const u8 *)e + e->header_bytes;
-    if (e->flags & FLAG_LZ4) {
-        *why = "its PTX is LZ4-compressed, as older toolkits do; compile with `-no-compress`";
-        return NULL;
-    }
-    size_t bytes = e->flags & FLAG_ZSTD ? e->raw_bytes : e->padded_bytes;
+    size_t bytes = e->flags & (FLAG_ZSTD | FLAG_LZ4) ? e->raw_bytes : e->padded_bytes;
     char *text = malloc(bytes + 1);
     if (!text) {
         *why = "out of host memory while unpacking its PTX";
@@ -76,6 +73,13 @@ static char *unpack(const struct entry_header *e, size_t *length, const char **w
             return NULL;
         }
         bytes = got;
+    } else if (e->flags & FLAG_LZ4) {
+        bytes = lz4_unpack((u8 *)text, bytes, payload, e->compressed_bytes);
+        if (bytes == LZ4_DAMAGED) {
+            free(text);
+            *why = "its compressed PTX is damaged (it is no LZ4 block)";
+            return NULL;
+        }
     } else {
         memcpy(text, payload, bytes);
     }
