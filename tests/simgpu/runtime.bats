@@ -81,8 +81,6 @@ fault() {
     assert_regex "$stderr" 'cudaFree: 0x[0-9a-f]+ was freed before'
     assert_regex "$stderr" 'cudaMalloc: 1125899906842624 bytes wanted'
     assert_regex "$stderr" 'cudaStreamSynchronize: 0x[0-9a-f]+ is no stream, or was destroyed'
-    assert_regex "$stderr" 'cudaMallocManaged: managed memory is not supported'
-    assert_regex "$stderr" 'cudaHostAllocMapped is not supported'
     assert_regex "$stderr" 'cudaMallocArray is not supported by the simulated GPU'
     assert_regex "$stderr" 'clusters of \(3, 1, 1\) blocks do not divide the grid \(2, 1, 1\)'
     assert_regex "$stderr" 'cuNoSuchFunction is not supported'
@@ -107,20 +105,6 @@ int main()
 @test "simgpu: --sms is the number of multiprocessors" {
     run -0 --separate-stderr "$SIMGPU" --sms 7 "$PROGRAMS/device"
     assert_line "Simulated GPU (SM90), 7 multiprocessors, 16384 MiB"
-}
-
-@test "simgpu: a __managed__ variable is refused by name" {
-    compile managed "${PTX_ONLY[@]}" <<<'
-__managed__ int shared_with_host;
-__global__ void f() { shared_with_host = 1; }
-int main()
-{
-    f<<<1, 1>>>();
-    return cudaGetLastError() == cudaErrorNotSupported ? 0 : 1;
-}'
-    run -0 "$SIMGPU" "$PROGRAM"
-    assert_output --partial "__managed__ variable 'shared_with_host' is not supported"
-    assert_one_line
 }
 
 @test "simgpu: a kernel with an unsupported instruction is refused by line, the others run" {

@@ -51,6 +51,9 @@ static _Noreturn void illegal_global(struct warp *w, const struct inst *in, u32 
     char what[160];
     if (near.name)
         snprintf(what, sizeof what, "variable %s of %llu bytes", near.name, (unsigned long long)near.bytes);
+    else if (near.kind == ALLOCATION_HOST)
+        snprintf(what, sizeof what, "%spage-locked memory of %llu bytes", near.freed ? "freed " : "",
+                 (unsigned long long)near.bytes);
     else
         snprintf(what, sizeof what, "%s %u of %llu bytes", near.freed ? "the freed allocation" : "allocation",
                  near.number, (unsigned long long)near.bytes);
