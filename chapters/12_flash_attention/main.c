@@ -8,8 +8,8 @@ enum { BATCH, Q_LEN, K_LEN, HEADS, KV_HEADS, HEAD_DIM, CAUSAL };
 
 // The launchers in the .cu files.
 typedef cudaError_t launcher(const struct attention *attention, cudaStream_t stream);
-launcher attention_basic, attention_swizzled, attention_two_stage, attention_ldmatrix_x4,
-    attention_large_tile, attention_less_softmax, attention_one_barrier;
+launcher tile_by_tile, basic, swizzled, two_stage, wide_loads, visible_tiles, large_tile, folded_scale,
+    lazy_rescale, longest_first, wide_stores, one_barrier;
 
 static cudaError_t launch(const struct step *step, const struct run *run, cudaStream_t stream)
 {
@@ -89,13 +89,18 @@ static const struct chapter chapter = {
         },
     .steps =
         {
-            {"basic", launch, (void (*)(void))attention_basic},
-            {"swizzled", launch, (void (*)(void))attention_swizzled},
-            {"two_stage", launch, (void (*)(void))attention_two_stage},
-            {"ldmatrix_x4", launch, (void (*)(void))attention_ldmatrix_x4},
-            {"large_tile", launch, (void (*)(void))attention_large_tile},
-            {"less_softmax", launch, (void (*)(void))attention_less_softmax},
-            {"one_barrier", launch, (void (*)(void))attention_one_barrier},
+            {"tile_by_tile", launch, (void (*)(void))tile_by_tile},
+            {"basic", launch, (void (*)(void))basic},
+            {"swizzled", launch, (void (*)(void))swizzled},
+            {"two_stage", launch, (void (*)(void))two_stage},
+            {"wide_loads", launch, (void (*)(void))wide_loads},
+            {"visible_tiles", launch, (void (*)(void))visible_tiles},
+            {"large_tile", launch, (void (*)(void))large_tile},
+            {"folded_scale", launch, (void (*)(void))folded_scale},
+            {"lazy_rescale", launch, (void (*)(void))lazy_rescale},
+            {"longest_first", launch, (void (*)(void))longest_first},
+            {"wide_stores", launch, (void (*)(void))wide_stores},
+            {"one_barrier", launch, (void (*)(void))one_barrier},
         },
     .check_shape = check_shape,
     .flops = "4*b*h*q*k*d/(1+causal)",

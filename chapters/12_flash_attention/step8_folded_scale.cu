@@ -1,24 +1,21 @@
-// Chapter 12, step 5: one buffer for V, and larger tiles. Each byte from shared memory feeds twice as many mma.
+// Chapter 12, step 8: exp2 with the scale folded in. One FFMA and one ex2 make a P of a score.
 //
-// Question: a warp with 16 queries brings 4 KB of K or V from shared memory for 16 mma. For the 4 warps that multiply at
-// a time, that is 128 cycles of shared memory (128 bytes each) beside 96 of the tensor cores (6 an mma: chapter 5).
-// Where is room for warps with 32 queries?
+// Question: the machine has no exp, only ex2, 2 to the power of x. Step 7 spends on each score an FFMA for scale, a
+// multiplication by log2(e), the ex2, and about it a test and two multiplications for results too small for a normal
+// float. Which of them change P?
 //
-// 1. V of the next tile is not needed before the next softmax: one buffer is enough, and its copy starts when
-//    everyone has read the tile before. K keeps its two.
-// 2. O of 32 queries takes D registers a thread, too many beside Q's D / 2. Q stays in shared memory instead, and is
-//    read again for every tile: 1 ldmatrix for 8 mma (K and V, 2 for 8).
+//      exp(scale s - scale m) = 2^(c s - c m),  c = scale log2(e)
 //
-// 3. Masks only where a tile has an edge: with these registers, exp and the masks do not both fit.
+//      step 7:  FFMA scale | FMUL log2(e) | FSETP, FMUL 0.5 | MUFU.EX2 | FMUL itself
+//      step 8:  FFMA c     |              |                 | MUFU.EX2
 //
-//      tile t:   wait for K t | load V t | S = Q K | load K t+1 | softmax | wait for V t | O += P V
-//      groups:   -              V                    V K                    K
+// c m is one number a row and tile. m is kept in units of S, so that scale waits for the epilogue, where LSE needs it.
+// A P below 2^-126 is 0 (ftz), beside a row's largest, 1.
 //
-// Grows from: step 4. New instructions: none. Shared memory: (128 + 3 x 64) x D x 2 bytes, 81,920 at D = 128: two
-// blocks a multiprocessor (with two buffers of V they would not fit into the 163 KB of an A100). Registers: O D, S 64
-// of the 255 that two blocks leave.
-// spills: allowed, at D = 128 4 registers (on sm_80 23), addresses, read back once a tile. With a mask in every tile, as
-// in step 4, they are 64, and step 5 is the slower one; with BLOCK_KV = 32 there are none, and 7 % less speed.
+// Grows from: step 7 (large_tile).
+// New instructions: ex2.approx.ftz. Shared memory, registers: as step 7.
+// spills: allowed, at D = 128 2 registers (on sm_80 3), addresses, read back once a tile.
+// Run: make chapter-12 STEP=folded_scale
 #include <cfloat>
 
 #include "attention.cuh"
@@ -113,12 +110,13 @@ static __device__ void mask_tile(float (&S)[WARP_Q / MMA_M][BLOCK_KV / MMA_N][4]
         }
 }
 
-// The online softmax: S becomes P, whose rows are relative to the maximum so far; m, l and O follow it. m starts
-// at -FLT_MAX, not -inf: a row that sees no key then has P = exp(-inf) = 0 rather than exp(-inf + inf).
+// The online softmax: S becomes P, whose rows are relative to the maximum so far; m, l and O follow it. m is in units of
+// S; c is scale log2(e). m starts at -FLT_MAX, not -inf: a row that sees no key then has P = 2^-inf = 0 rather than
+// 2^(-inf + inf).
 template <int D>
 static __device__ void softmax_tile(float (&S)[WARP_Q / MMA_M][BLOCK_KV / MMA_N][4],
                                     float (&m)[WARP_Q / MMA_M][2], float (&l)[WARP_Q / MMA_M][2],
-                                    float (&O)[WARP_Q / MMA_M][D / MMA_N][4], float scale)
+                                    float (&O)[WARP_Q / MMA_M][D / MMA_N][4], float c)
 {
 #pragma unroll
     for (int i = 0; i < WARP_Q / MMA_M; i++)
@@ -131,8 +129,8 @@ static __device__ void softmax_tile(float (&S)[WARP_Q / MMA_M][BLOCK_KV / MMA_N]
             tile_max = fmaxf(tile_max, __shfl_xor_sync(0xffffffff, tile_max, 1)); // the quad has the row
             tile_max = fmaxf(tile_max, __shfl_xor_sync(0xffffffff, tile_max, 2));
 
-            const float m_new = fmaxf(m[i][half], tile_max * scale);
-            const float rescale = __expf(m[i][half] - m_new);
+            const float m_new = fmaxf(m[i][half], tile_max);
+            const float rescale = ex2_approx_ftz((m[i][half] - m_new) * c);
             m[i][half] = m_new;
             l[i][half] *= rescale;
 #pragma unroll
@@ -144,7 +142,7 @@ static __device__ void softmax_tile(float (&S)[WARP_Q / MMA_M][BLOCK_KV / MMA_N]
             for (int j = 0; j < BLOCK_KV / MMA_N; j++)
 #pragma unroll
                 for (int e = half * 2; e < half * 2 + 2; e++) {
-                    S[i][j][e] = __expf(S[i][j][e] * scale - m_new);
+                    S[i][j][e] = ex2_approx_ftz(S[i][j][e] * c - m_new * c);
                     l[i][half] += S[i][j][e]; // this lane's part of the row; the quad's are added at the end
                 }
         }
@@ -180,7 +178,7 @@ static __device__ void multiply_PV(float (&O)[WARP_Q / MMA_M][D / MMA_N][4],
 template <typename T, int D>
 static __device__ void store_rows(T *O_gmem, float *LSE, const float (&O)[WARP_Q / MMA_M][D / MMA_N][4],
                                   const float (&m)[WARP_Q / MMA_M][2], const float (&l)[WARP_Q / MMA_M][2],
-                                  int first_row, const attention &a, int lane)
+                                  int first_row, float scale, const attention &a, int lane)
 {
 #pragma unroll
     for (int i = 0; i < WARP_Q / MMA_M; i++)
@@ -192,7 +190,7 @@ static __device__ void store_rows(T *O_gmem, float *LSE, const float (&O)[WARP_Q
             const float inverse = sum > 0 ? 1 / sum : 0;
             const int row = first_row + i * MMA_M + half * 8;
             if (row >= a.q_len) continue;
-            if (lane % 4 == 0) LSE[row] = sum > 0 ? m[i][half] + logf(sum) : -INFINITY;
+            if (lane % 4 == 0) LSE[row] = sum > 0 ? m[i][half] * scale + logf(sum) : -INFINITY;
             T *dst = O_gmem + (size_t)row * a.heads * D + lane % 4 * 2;
 #pragma unroll
             for (int j = 0; j < D / MMA_N; j++)
@@ -202,7 +200,7 @@ static __device__ void store_rows(T *O_gmem, float *LSE, const float (&O)[WARP_Q
 }
 
 template <typename T, int D>
-__global__ void __launch_bounds__(NUM_THREADS, 2) attention_large_tile_kernel(const attention a)
+__global__ void __launch_bounds__(NUM_THREADS, 2) folded_scale_kernel(const attention a)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage<T, D> &smem = *reinterpret_cast<SharedStorage<T, D> *>(smem_bytes);
@@ -229,9 +227,20 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) attention_large_tile_kernel(co
     const uint32_t K_addr = K_smem + smem_offset<D>(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
     const uint32_t V_addr = V_smem + smem_offset<D>(lane % 16, lane / 16 * 8);
 
+    // Keys seen by any row of the block, by any row of the warp, and by all rows of the warp.
+    const int warp_row = block_row + warp * WARP_Q;
+    const auto keys_seen = [&](int row) {
+        return a.causal ? min(a.k_len, min(row, a.q_len - 1) + 1 + a.k_len - a.q_len) : a.k_len;
+    };
+    const int block_keys = keys_seen(block_row + BLOCK_Q - 1);
+    const int warp_keys = keys_seen(warp_row + WARP_Q - 1);
+    const int full_keys = keys_seen(warp_row);
+    const int num_tiles = block_keys > 0 ? (block_keys - 1) / BLOCK_KV + 1 : 0;
+
     // Prologue: Q and the first K are one group.
-    load_tile<BLOCK_Q, D>(Q_smem, Q + (size_t)block_row * a.heads * D, a.heads * D, a.q_len - block_row, tid);
-    const int num_tiles = (a.k_len - 1) / BLOCK_KV + 1;
+    if (num_tiles > 0)
+        load_tile<BLOCK_Q, D>(Q_smem, Q + (size_t)block_row * a.heads * D, a.heads * D, a.q_len - block_row,
+                              tid);
     const auto load = [&](uint32_t tile_addr, const T *src, int tile) {
         // Unsigned: a product with a sign takes more registers.
         const size_t offset = (size_t)tile * (uint32_t)(BLOCK_KV * a.kv_heads * D);
@@ -243,7 +252,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) attention_large_tile_kernel(co
 
     // Mainloop.
     const float scale = rsqrtf(D);
-    const int first_row = block_row + warp * WARP_Q + lane / 4;
+    const float c = scale * 1.44269504f; // log2(e)
+    const int first_row = warp_row + lane / 4;
     float O[WARP_Q / MMA_M][D / MMA_N][4] = {};
     float m[WARP_Q / MMA_M][2], l[WARP_Q / MMA_M][2];
     for (int i = 0; i < WARP_Q / MMA_M; i++)
@@ -255,22 +265,24 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) attention_large_tile_kernel(co
         __syncthreads();          // Every thread's part has. Everyone has read V of tile - 1,
         load(V_smem, V, tile);    // and V of this tile may take its place.
 
+        const int col = tile * BLOCK_KV;
+        const bool active = col < warp_keys; // else this warp only copies, for those with later rows
         float S[WARP_Q / MMA_M][BLOCK_KV / MMA_N][4] = {};
-        multiply_QK<T, D>(S, Q_addr, K_addr + stage_bytes);
+        if (active) multiply_QK<T, D>(S, Q_addr, K_addr + stage_bytes);
 
         // The next stage held K of tile - 1; everyone had read it before this tile's first barrier.
         load(K_smem + next_bytes, K, tile + 1);
-        if (a.causal || tile == num_tiles - 1) mask_tile(S, first_row, tile * BLOCK_KV + lane % 4 * 2, a);
-        softmax_tile<D>(S, m, l, O, scale);
-        cp_async_wait_group<1>(); // This thread's part of V has arrived; the next K may be on its way.
+        if (active && col + BLOCK_KV > full_keys) mask_tile(S, first_row, col + lane % 4 * 2, a);
+        if (active) softmax_tile<D>(S, m, l, O, c);
+        cp_async_wait_group<1>(); // This thread's part of V has arrived; the next K may be in flight.
         __syncthreads();          // Every thread's part of V has arrived.
 
-        multiply_PV<T, D>(O, S, V_addr);
+        if (active) multiply_PV<T, D>(O, S, V_addr);
     }
 
     // Epilogue.
     store_rows<T, D>((T *)a.O + ((size_t)batch * a.q_len * a.heads + head) * D,
-                     a.LSE + ((size_t)batch * a.heads + head) * a.q_len, O, m, l, first_row, a, lane);
+                     a.LSE + ((size_t)batch * a.heads + head) * a.q_len, O, m, l, first_row, scale, a, lane);
 }
 
 template <typename T, int D>
@@ -278,14 +290,14 @@ static cudaError_t launch(const attention &a, cudaStream_t stream)
 {
     const int smem_size = sizeof(SharedStorage<T, D>);
     const dim3 grid((a.q_len - 1) / BLOCK_Q + 1, a.heads, a.batch);
-    const cudaError_t error = cudaFuncSetAttribute(attention_large_tile_kernel<T, D>,
+    const cudaError_t error = cudaFuncSetAttribute(folded_scale_kernel<T, D>,
                                                    cudaFuncAttributeMaxDynamicSharedMemorySize, smem_size);
     if (error != cudaSuccess) return error;
-    attention_large_tile_kernel<T, D><<<grid, NUM_THREADS, smem_size, stream>>>(a);
+    folded_scale_kernel<T, D><<<grid, NUM_THREADS, smem_size, stream>>>(a);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t attention_large_tile(const struct attention *a, cudaStream_t stream)
+extern "C" cudaError_t folded_scale(const struct attention *a, cudaStream_t stream)
 {
     if (!attention_valid(*a)) return cudaErrorInvalidValue;
     if (a->head_dim == 64)

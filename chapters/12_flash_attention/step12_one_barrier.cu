@@ -1,20 +1,20 @@
-// Chapter 12, step 6: do less. What the tensor cores wait for now is everything that is not an mma.
+// Chapter 12, step 12: one barrier a tile. Two buffers for V as well, and its copy has a whole tile of time.
 //
-// Question: per score a lane spends a multiplication, an addition for exp's 2 ln(2), range checks, in causal tiles a
-// comparison for the mask, and per tile D multiplications of O: which of them change the result?
+// Question: in step 11 everyone stops twice a tile: for K, and for V, whose copy started only after K's wait. A scheduler
+// has two warps to choose from. What if V were there already?
 //
-// 1. exp(scale (s - m)) = 2^(c s - c m) with c = scale log2(e): one FFMA and one ex2.
-// 2. Causal masks only in tiles that the diagonal crosses; tiles beyond it are not loaded, or, where only some warps
-//    are done, not multiplied.
-// 3. O is rescaled when a maximum has grown by more than 2^RESCALE_LOG2, seldom after the first tiles. Until then P
-//    may exceed 1: the state (m, l, O) is right with any m, and float and 16-bit P have room for 2^8.
-// 4. Causal blocks are not alike: the longest start first, in groups of heads whose K and V fit in the L2, so that
-//    the grid ends with short ones.
-// 5. O goes through Q's shared memory, and leaves 16 bytes a lane.
+// K and V of the next tile are one group, started right after the only barrier: it says that this tile has arrived and
+// that everyone has read the one before, whose place the next one takes.
 //
-//      causal, 8 tiles of queries, 4 heads in a group: blocks 0-3 have tile 7 of each head, 4-7 tile 6, ... 28-31 tile 0
+//      tile t:   wait for K, V t | barrier | load K, V t+1 | S = Q K | softmax | O += P V
 //
-// Grows from: step 5. New instructions: ex2.approx. Shared memory: as step 5. Registers: as step 5, and none spilled.
+// Between two barriers a warp may be multiplying while another is at its softmax.
+//
+// Grows from: step 11 (wide_stores).
+// New instructions: none. Shared memory: (128 + 4 x 64) x D x 2 bytes, 98,304 at D = 128: two blocks in the 228 KB of a
+// Hopper SM, one in the 164 KB of an A100. Registers: 255 at D = 128, and none spilled on sm_90.
+// spills: allowed, 5 registers at D = 128 on sm_80.
+// Run: make chapter-12 STEP=one_barrier
 #include <cfloat>
 #include <climits>
 
@@ -24,7 +24,7 @@ constexpr int BLOCK_Q = 128; // queries of a block
 constexpr int BLOCK_KV = 64; // keys in shared memory at a time
 constexpr int WARP_Q = 32;   // queries of a warp
 constexpr int NUM_THREADS = BLOCK_Q / WARP_Q * 32;
-constexpr int NUM_STAGES = 2; // of K
+constexpr int NUM_STAGES = 2;
 constexpr int MMA_M = 16;
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
@@ -37,7 +37,7 @@ template <typename T, int D>
 struct SharedStorage {
     T Q_smem[BLOCK_Q][D];              // (query, d)
     T K_smem[NUM_STAGES][BLOCK_KV][D]; // (stage, key, d)
-    T V_smem[BLOCK_KV][D];             // (key, d)
+    T V_smem[NUM_STAGES][BLOCK_KV][D]; // (stage, key, d)
 };
 
 // Where the element (row, col) of a tile lies, in bytes from its start: chunks of 8 columns are swizzled.
@@ -56,7 +56,8 @@ static __device__ uint32_t move_right(uint32_t addr, int cols)
 // Starts to copy ROWS rows of D elements from src on, row_stride apart, to the tile at tile_addr. Past the last
 // of rows_left rows the tile gets zeros, so that what is masked is 0 times a number.
 template <int ROWS, int D, typename T>
-static __device__ void load_tile(uint32_t tile_addr, const T *src, int row_stride, int rows_left, int tid)
+static __device__ void load_tile(uint32_t tile_addr, const T *src, uint32_t row_stride, int rows_left,
+                                 int tid)
 {
     constexpr int CHUNKS_PER_ROW = D / CHUNK;
     constexpr int COPY_ROWS = NUM_THREADS / CHUNKS_PER_ROW; // rows the block copies at a time
@@ -68,7 +69,7 @@ static __device__ void load_tile(uint32_t tile_addr, const T *src, int row_strid
 #pragma unroll
     for (int i = 0; i < ROWS / COPY_ROWS; i++) {
         cp_async_cg_16(tile_addr + i * COPY_ROWS * D * 2, src, row + i * COPY_ROWS < rows_left ? 16 : 0);
-        src += (size_t)COPY_ROWS * row_stride;
+        src += COPY_ROWS * row_stride;
     }
 }
 
@@ -113,33 +114,35 @@ static __device__ void mask_tile(float (&S)[WARP_Q / MMA_M][BLOCK_KV / MMA_N][4]
 }
 
 // The online softmax: S becomes P, relative to m, and l and O follow. m is in units of S; c is scale log2(e). m starts
-// at -FLT_MAX, not -inf: a row that sees no key then has P = 2^-inf = 0 rather than 2^(-inf + inf).
+// at -FLT_MAX, not -inf: a row that sees no key then has P = 2^-inf = 0 rather than 2^(-inf + inf). Whether a row's m
+// must grow, its lanes tell each from its own scores; they exchange their maxima only if it must.
 template <int D>
 static __device__ void softmax_tile(float (&S)[WARP_Q / MMA_M][BLOCK_KV / MMA_N][4],
                                     float (&m)[WARP_Q / MMA_M][2], float (&l)[WARP_Q / MMA_M][2],
                                     float (&O)[WARP_Q / MMA_M][D / MMA_N][4], float c)
 {
-    float m_new[WARP_Q / MMA_M][2];
+    float lane_max[WARP_Q / MMA_M][2];
     bool grown = false;
 #pragma unroll
     for (int i = 0; i < WARP_Q / MMA_M; i++)
 #pragma unroll
         for (int half = 0; half < 2; half++) { // rows l / 4 and l / 4 + 8
-            float tile_max = m[i][half];
+            lane_max[i][half] = m[i][half];
 #pragma unroll
             for (int j = 0; j < BLOCK_KV / MMA_N; j++)
-                tile_max = fmaxf(tile_max, fmaxf(S[i][j][half * 2], S[i][j][half * 2 + 1]));
-            tile_max = fmaxf(tile_max, __shfl_xor_sync(0xffffffff, tile_max, 1)); // the quad has the row
-            m_new[i][half] = fmaxf(tile_max, __shfl_xor_sync(0xffffffff, tile_max, 2));
-            grown |= (m_new[i][half] - m[i][half]) * c > RESCALE_LOG2;
+                lane_max[i][half] = fmaxf(lane_max[i][half], fmaxf(S[i][j][half * 2], S[i][j][half * 2 + 1]));
+            grown |= (lane_max[i][half] - m[i][half]) * c > RESCALE_LOG2;
         }
     if (__any_sync(0xffffffff, grown)) {
 #pragma unroll
         for (int i = 0; i < WARP_Q / MMA_M; i++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const float rescale = ex2_approx_ftz((m[i][half] - m_new[i][half]) * c);
-                m[i][half] = m_new[i][half];
+                float m_new = lane_max[i][half];
+                m_new = fmaxf(m_new, __shfl_xor_sync(0xffffffff, m_new, 1)); // the quad has the row
+                m_new = fmaxf(m_new, __shfl_xor_sync(0xffffffff, m_new, 2));
+                const float rescale = ex2_approx_ftz((m[i][half] - m_new) * c);
+                m[i][half] = m_new;
                 l[i][half] *= rescale;
 #pragma unroll
                 for (int j = 0; j < D / MMA_N; j++) {
@@ -200,27 +203,32 @@ static __device__ void store_rows(T *O_gmem, float *LSE, const float (&O)[WARP_Q
             sum += __shfl_xor_sync(0xffffffff, sum, 1);
             sum += __shfl_xor_sync(0xffffffff, sum, 2);
             const float inverse = sum > 0 ? 1 / sum : 0;
-            const int row = i * MMA_M + half * 8 + lane / 4;
-            if (lane % 4 == 0 && first_row + row < a.q_len)
-                LSE[first_row + row] = sum > 0 ? m[i][half] * scale + logf(sum) : -INFINITY;
+            const int row = first_row + i * MMA_M + half * 8 + lane / 4;
+            if (lane % 4 == 0 && row < a.q_len)
+                LSE[row] = sum > 0 ? m[i][half] * scale + logf(sum) : -INFINITY;
+            const uint32_t offset = smem_offset<D>(lane / 4, lane % 4 * 2) + (i * MMA_M + half * 8) * D * 2;
 #pragma unroll
             for (int j = 0; j < D / MMA_N; j++)
-                *reinterpret_cast<uint32_t *>(O_smem + smem_offset<D>(row, j * MMA_N) + lane % 4 * 4) =
+                *reinterpret_cast<uint32_t *>(O_smem + move_right(offset, j * MMA_N)) =
                     pack<T>(O[i][j][half * 2] * inverse, O[i][j][half * 2 + 1] * inverse);
         }
     __syncwarp(); // The warp's rows are complete before any lane reads them.
+
+    constexpr int STORE_ROWS = 32 / (D / CHUNK); // rows the warp stores at a time
+    const int row = first_row + lane / (D / CHUNK), col = lane % (D / CHUNK) * CHUNK;
+    const uint32_t row_stride = a.heads * D;
+    O_gmem += (size_t)row * row_stride + col;
 #pragma unroll
-    for (int c = lane; c < WARP_Q * D / CHUNK; c += 32) {
-        const int row = c / (D / CHUNK), col = c % (D / CHUNK) * CHUNK;
-        if (first_row + row < a.q_len)
-            *reinterpret_cast<uint4 *>(O_gmem + (size_t)(first_row + row) * a.heads * D + col) =
-                *reinterpret_cast<const uint4 *>(O_smem + smem_offset<D>(row, col));
+    for (int i = 0; i < WARP_Q / STORE_ROWS; i++) {
+        const uint32_t offset = smem_offset<D>(lane / (D / CHUNK) + i * STORE_ROWS, col);
+        const uint4 chunk = *reinterpret_cast<const uint4 *>(O_smem + offset);
+        if (row + i * STORE_ROWS < a.q_len) *reinterpret_cast<uint4 *>(O_gmem) = chunk;
+        O_gmem += STORE_ROWS * row_stride;
     }
 }
 
 template <typename T, int D>
-__global__ void __launch_bounds__(NUM_THREADS, 2)
-    attention_less_softmax_kernel(const attention a, int heads_in_group)
+__global__ void __launch_bounds__(NUM_THREADS, 2) one_barrier_kernel(const attention a, int heads_in_group)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage<T, D> &smem = *reinterpret_cast<SharedStorage<T, D> *>(smem_bytes);
@@ -263,18 +271,21 @@ __global__ void __launch_bounds__(NUM_THREADS, 2)
     const int full_keys = keys_seen(warp_row);
     const int num_tiles = block_keys > 0 ? (block_keys - 1) / BLOCK_KV + 1 : 0;
 
-    // Prologue: Q and the first K are one group.
+    // Prologue: Q and the first K and V are one group.
     if (num_tiles > 0)
         load_tile<BLOCK_Q, D>(Q_smem, Q + (size_t)block_row * a.heads * D, a.heads * D, a.q_len - block_row,
                               tid);
-    const auto load = [&](uint32_t tile_addr, const T *src, int tile) {
+    const auto load = [&](uint32_t stage_bytes, int tile) {
         const int col = tile * BLOCK_KV;
-        if (tile < num_tiles)
-            load_tile<BLOCK_KV, D>(tile_addr, src + (size_t)col * a.kv_heads * D, a.kv_heads * D,
-                                   a.k_len - col, tid);
+        // Unsigned: a product with a sign takes more registers.
+        const size_t offset = (size_t)tile * (uint32_t)(BLOCK_KV * a.kv_heads * D);
+        if (tile < num_tiles) {
+            load_tile<BLOCK_KV, D>(K_smem + stage_bytes, K + offset, a.kv_heads * D, a.k_len - col, tid);
+            load_tile<BLOCK_KV, D>(V_smem + stage_bytes, V + offset, a.kv_heads * D, a.k_len - col, tid);
+        }
         cp_async_commit_group();
     };
-    load(K_smem, K, 0);
+    load(0, 0);
 
     // Mainloop.
     const float scale = rsqrtf(D);
@@ -286,26 +297,21 @@ __global__ void __launch_bounds__(NUM_THREADS, 2)
     for (int tile = 0; tile < num_tiles; tile++) {
         const uint32_t stage_bytes = tile % NUM_STAGES * TILE_BYTES;
         const uint32_t next_bytes = (tile + 1) % NUM_STAGES * TILE_BYTES;
-        cp_async_wait_group<0>(); // This thread's part of K has arrived.
-        __syncthreads();          // Every thread's part has. Everyone has read V of tile - 1,
-        load(V_smem, V, tile);    // and V of this tile may take its place.
+        cp_async_wait_group<0>();   // This thread's part of K and V has arrived.
+        __syncthreads();            // Every thread's part has. Everyone has read the tile before,
+        load(next_bytes, tile + 1); // and the next one may take its place.
 
         const int col = tile * BLOCK_KV;
-        const bool active = col < warp_keys; // else this warp only copies, for those with later rows
+        if (col >= warp_keys) continue; // This warp only copies, for those with later rows.
         float S[WARP_Q / MMA_M][BLOCK_KV / MMA_N][4] = {};
-        if (active) multiply_QK<T, D>(S, Q_addr, K_addr + stage_bytes);
-
-        // The next stage held K of tile - 1; everyone had read it before this tile's first barrier.
-        load(K_smem + next_bytes, K, tile + 1);
-        if (active && col + BLOCK_KV > full_keys) mask_tile(S, warp_row + lane / 4, col + lane % 4 * 2, a);
-        if (active) softmax_tile<D>(S, m, l, O, c);
-        cp_async_wait_group<1>(); // This thread's part of V has arrived; the next K may be on its way.
-        __syncthreads();          // Every thread's part of V has arrived.
-
-        if (active) multiply_PV<T, D>(O, S, V_addr);
+        multiply_QK<T, D>(S, Q_addr, K_addr + stage_bytes);
+        if (col + BLOCK_KV > full_keys) mask_tile(S, warp_row + lane / 4, col + lane % 4 * 2, a);
+        softmax_tile<D>(S, m, l, O, c);
+        multiply_PV<T, D>(O, S, V_addr + stage_bytes);
     }
 
-    // Epilogue. A warp writes where only it has read.
+    // Epilogue. A warp writes where only it has read, after its last lane has: no barrier lies in between any more.
+    __syncwarp();
     store_rows<T, D>((T *)a.O + ((size_t)batch * a.q_len * a.heads + head) * D,
                      a.LSE + ((size_t)batch * a.heads + head) * a.q_len, O, m, l,
                      (char *)&smem.Q_smem[warp * WARP_Q], warp_row, scale, a, lane);
@@ -320,14 +326,14 @@ static cudaError_t launch(const attention &a, cudaStream_t stream)
     const int64_t fitting = L2_BYTES / head_bytes;
     const int heads_in_group = (int)(fitting < 1 ? 1 : fitting < heads ? fitting : heads);
     if (blocks > INT_MAX) return cudaErrorInvalidValue;
-    const cudaError_t error = cudaFuncSetAttribute(attention_less_softmax_kernel<T, D>,
+    const cudaError_t error = cudaFuncSetAttribute(one_barrier_kernel<T, D>,
                                                    cudaFuncAttributeMaxDynamicSharedMemorySize, smem_size);
     if (error != cudaSuccess) return error;
-    attention_less_softmax_kernel<T, D><<<(int)blocks, NUM_THREADS, smem_size, stream>>>(a, heads_in_group);
+    one_barrier_kernel<T, D><<<(int)blocks, NUM_THREADS, smem_size, stream>>>(a, heads_in_group);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t attention_less_softmax(const struct attention *a, cudaStream_t stream)
+extern "C" cudaError_t one_barrier(const struct attention *a, cudaStream_t stream)
 {
     if (!attention_valid(*a)) return cudaErrorInvalidValue;
     if (a->head_dim == 64)

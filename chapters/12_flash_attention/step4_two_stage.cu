@@ -1,6 +1,6 @@
-// Chapter 12, step 3: two stages. The next tiles of K and V arrive while these are multiplied.
+// Chapter 12, step 4: two stages. The next tiles of K and V arrive while these are multiplied.
 //
-// Question: in step 2 the tensor cores wait for every tile. What can be on its way, and who has to wait for what?
+// Question: in step 3 the tensor cores wait for every tile. What can be in flight, and who has to wait for what?
 //
 // K is needed first and V only after the softmax, so each is a cp.async group of its own, and each is waited for
 // when it is needed. Reading the groups from left to right as they were committed:
@@ -8,10 +8,12 @@
 //      tile t:   load K t+1 | wait for K t | S = Q K | load V t+1 | softmax | wait for V t | O += P V
 //      groups:   K V K                       V K       V K V                  K V
 //
-// After each load three groups are on their way or have arrived; of those the oldest is wanted, hence wait_group<2>.
+// After each load three groups are in flight or have arrived; of those the oldest is wanted, hence wait_group<2>.
 // A load that has no tile left commits an empty group, and the count stays the same.
 //
-// Grows from: step 2. New instructions: none. Shared memory: 4 x 64 x D x 2 bytes. Registers: as step 2.
+// Grows from: step 3 (swizzled).
+// New instructions: none. Shared memory: 4 x 64 x D x 2 bytes. Registers: as step 3.
+// Run: make chapter-12 STEP=two_stage
 #include <cfloat>
 
 #include "attention.cuh"
@@ -186,7 +188,7 @@ static __device__ void store_rows(T *O_gmem, float *LSE, const float (&O)[WARP_Q
 }
 
 template <typename T, int D>
-__global__ void __launch_bounds__(NUM_THREADS, 2) attention_two_stage_kernel(const attention a)
+__global__ void __launch_bounds__(NUM_THREADS, 2) two_stage_kernel(const attention a)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage<T, D> &smem = *reinterpret_cast<SharedStorage<T, D> *>(smem_bytes);
@@ -248,7 +250,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) attention_two_stage_kernel(con
         const uint32_t next_bytes = (tile + 1) % NUM_STAGES * TILE_BYTES;
         // The next stage held K of tile - 1; everyone had read it before V's barrier of that tile.
         load(K_smem + next_bytes, K, tile + 1);
-        // This thread's part of K has arrived; V and the next K may be on their way.
+        // This thread's part of K has arrived; V and the next K may be in flight.
         cp_async_wait_group<2>();
         __syncthreads(); // Every thread's part of K has arrived. Everyone has read V of tile - 1.
 
@@ -258,7 +260,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) attention_two_stage_kernel(con
         load(V_smem + next_bytes, V, tile + 1);
         mask_tile(S, first_row, tile * BLOCK_KV + lane % 4 * 2, a);
         softmax_tile<D>(S, m, l, O, scale);
-        // This thread's part of V has arrived; the next K and V may be on their way.
+        // This thread's part of V has arrived; the next K and V may be in flight.
         cp_async_wait_group<2>();
         __syncthreads(); // Every thread's part of V has arrived. Everyone has read K of this tile.
 
@@ -275,14 +277,14 @@ static cudaError_t launch(const attention &a, cudaStream_t stream)
 {
     const int smem_size = sizeof(SharedStorage<T, D>);
     const dim3 grid((a.q_len - 1) / BLOCK_Q + 1, a.heads, a.batch);
-    const cudaError_t error = cudaFuncSetAttribute(attention_two_stage_kernel<T, D>,
-                                                   cudaFuncAttributeMaxDynamicSharedMemorySize, smem_size);
+    const cudaError_t error =
+        cudaFuncSetAttribute(two_stage_kernel<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_size);
     if (error != cudaSuccess) return error;
-    attention_two_stage_kernel<T, D><<<grid, NUM_THREADS, smem_size, stream>>>(a);
+    two_stage_kernel<T, D><<<grid, NUM_THREADS, smem_size, stream>>>(a);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t attention_two_stage(const struct attention *a, cudaStream_t stream)
+extern "C" cudaError_t two_stage(const struct attention *a, cudaStream_t stream)
 {
     if (!attention_valid(*a)) return cudaErrorInvalidValue;
     if (a->head_dim == 64)
