@@ -1,22 +1,6 @@
 // Chapter 8: softmax in one pass, however long the row; its backward; and the classifier that needs both.
 #include "../../common/harness/chapter.h"
-
-// The launchers in the .cu files; arrays in device memory, float for F32 and __nv_bfloat16 for BF16.
-// Rows of x, y, dy and dx are (rows, cols); batch of (t, t) matrices; logits are (rows, vp), of which v columns count.
-typedef cudaError_t forward(const void *x, void *y, int rows, int cols, cudaStream_t stream);
-typedef cudaError_t causal(const void *x, void *y, float scale, int batch, int t, cudaStream_t stream);
-typedef cudaError_t backward(const void *y, const void *dy, void *dx, int rows, int cols,
-                             cudaStream_t stream);
-typedef cudaError_t causal_backward(const void *y, const void *dy, void *dx, float scale, int batch, int t,
-                                    cudaStream_t stream);
-typedef cudaError_t classifier(void *logits, float *loss, const int *target, const float *dloss, int rows,
-                               int v, int vp, cudaStream_t stream);
-forward softmax_three_pass_f32, softmax_online_f32, softmax_registers_f32, softmax_split_f32;
-forward softmax_three_pass_bf16, softmax_online_bf16, softmax_registers_bf16, softmax_split_bf16;
-causal softmax_causal_f32, softmax_causal_bf16;
-backward softmax_backward_f32, softmax_backward_bf16;
-causal_backward softmax_causal_backward_f32, softmax_causal_backward_bf16;
-classifier classifier_f32, classifier_bf16;
+#include "launchers.h"
 
 // Copies `bytes` on the device: what an operation that reads half of them and writes half cannot be faster than.
 static cudaError_t copy(void *dst, const void *src, size_t bytes, cudaStream_t stream)
@@ -29,10 +13,21 @@ static cudaError_t copy(void *dst, const void *src, size_t bytes, cudaStream_t s
 enum { X, Y };
 enum { ROWS, COLS };
 
-static cudaError_t launch_forward(const struct step *step, const struct run *run, cudaStream_t stream)
+static cudaError_t launch_forward(enum dtype dtype, const struct step *step, const struct run *run,
+                                  cudaStream_t stream)
 {
-    return ((forward *)step->kernel)(run->data[X], run->data[Y], (int)run->dim[ROWS], (int)run->dim[COLS],
-                                     stream);
+    return ((forward_launcher *)step->kernel)(dtype, run->data[X], run->data[Y], (int)run->dim[ROWS],
+                                              (int)run->dim[COLS], stream);
+}
+
+static cudaError_t launch_forward_f32(const struct step *step, const struct run *run, cudaStream_t stream)
+{
+    return launch_forward(F32, step, run, stream);
+}
+
+static cudaError_t launch_forward_bf16(const struct step *step, const struct run *run, cudaStream_t stream)
+{
+    return launch_forward(BF16, step, run, stream);
 }
 
 static size_t elements(const struct run *run)
@@ -62,10 +57,22 @@ static const char *check_cols(const int64_t *dim)
 enum { CAUSAL_X, CAUSAL_Y, CAUSAL_SCALE };
 enum { BATCH, T };
 
-static cudaError_t launch_causal(const struct step *step, const struct run *run, cudaStream_t stream)
+static cudaError_t launch_causal(enum dtype dtype, const struct step *step, const struct run *run,
+                                 cudaStream_t stream)
 {
-    return ((causal *)step->kernel)(run->data[CAUSAL_X], run->data[CAUSAL_Y], (float)run->param[CAUSAL_SCALE],
-                                    (int)run->dim[BATCH], (int)run->dim[T], stream);
+    return ((causal_launcher *)step->kernel)(dtype, run->data[CAUSAL_X], run->data[CAUSAL_Y],
+                                             (float)run->param[CAUSAL_SCALE], (int)run->dim[BATCH],
+                                             (int)run->dim[T], stream);
+}
+
+static cudaError_t launch_causal_f32(const struct step *step, const struct run *run, cudaStream_t stream)
+{
+    return launch_causal(F32, step, run, stream);
+}
+
+static cudaError_t launch_causal_bf16(const struct step *step, const struct run *run, cudaStream_t stream)
+{
+    return launch_causal(BF16, step, run, stream);
 }
 
 static size_t square(const struct run *run)
@@ -100,17 +107,42 @@ static const char *check_square(const int64_t *dim)
 
 enum { BACKWARD_Y, BACKWARD_DY, BACKWARD_DX, BACKWARD_SCALE };
 
-static cudaError_t launch_backward(const struct step *step, const struct run *run, cudaStream_t stream)
+static cudaError_t launch_backward(enum dtype dtype, const struct step *step, const struct run *run,
+                                   cudaStream_t stream)
 {
-    return ((backward *)step->kernel)(run->data[BACKWARD_Y], run->data[BACKWARD_DY], run->data[BACKWARD_DX],
-                                      (int)run->dim[ROWS], (int)run->dim[COLS], stream);
+    return ((backward_launcher *)step->kernel)(dtype, run->data[BACKWARD_Y], run->data[BACKWARD_DY],
+                                               run->data[BACKWARD_DX], (int)run->dim[ROWS],
+                                               (int)run->dim[COLS], stream);
 }
 
-static cudaError_t launch_causal_backward(const struct step *step, const struct run *run, cudaStream_t stream)
+static cudaError_t launch_backward_f32(const struct step *step, const struct run *run, cudaStream_t stream)
 {
-    return ((causal_backward *)step->kernel)(run->data[BACKWARD_Y], run->data[BACKWARD_DY],
-                                             run->data[BACKWARD_DX], (float)run->param[BACKWARD_SCALE],
-                                             (int)run->dim[BATCH], (int)run->dim[T], stream);
+    return launch_backward(F32, step, run, stream);
+}
+
+static cudaError_t launch_backward_bf16(const struct step *step, const struct run *run, cudaStream_t stream)
+{
+    return launch_backward(BF16, step, run, stream);
+}
+
+static cudaError_t launch_causal_backward(enum dtype dtype, const struct step *step, const struct run *run,
+                                          cudaStream_t stream)
+{
+    return ((causal_backward_launcher *)step->kernel)(
+        dtype, run->data[BACKWARD_Y], run->data[BACKWARD_DY], run->data[BACKWARD_DX],
+        (float)run->param[BACKWARD_SCALE], (int)run->dim[BATCH], (int)run->dim[T], stream);
+}
+
+static cudaError_t launch_causal_backward_f32(const struct step *step, const struct run *run,
+                                              cudaStream_t stream)
+{
+    return launch_causal_backward(F32, step, run, stream);
+}
+
+static cudaError_t launch_causal_backward_bf16(const struct step *step, const struct run *run,
+                                               cudaStream_t stream)
+{
+    return launch_causal_backward(BF16, step, run, stream);
 }
 
 // As many bytes as two arrays read and one written: y to dx, and half of dy to half of dx.
@@ -152,11 +184,22 @@ static cudaError_t copy_causal_backward_bf16(const struct step *step, const stru
 enum { LOGITS, TARGET, DLOSS, V_PARAM, LOSS };
 enum { CLASSIFIER_ROWS, V, VP };
 
-static cudaError_t launch_classifier(const struct step *step, const struct run *run, cudaStream_t stream)
+static cudaError_t launch_classifier(enum dtype dtype, const struct step *step, const struct run *run,
+                                     cudaStream_t stream)
 {
-    return ((classifier *)step->kernel)(run->data[LOGITS], run->data[LOSS], run->data[TARGET],
-                                        run->data[DLOSS], (int)run->dim[CLASSIFIER_ROWS], (int)run->dim[V],
-                                        (int)run->dim[VP], stream);
+    return ((classifier_launcher *)step->kernel)(dtype, run->data[LOGITS], run->data[LOSS], run->data[TARGET],
+                                                 run->data[DLOSS], (int)run->dim[CLASSIFIER_ROWS],
+                                                 (int)run->dim[V], (int)run->dim[VP], stream);
+}
+
+static cudaError_t launch_classifier_f32(const struct step *step, const struct run *run, cudaStream_t stream)
+{
+    return launch_classifier(F32, step, run, stream);
+}
+
+static cudaError_t launch_classifier_bf16(const struct step *step, const struct run *run, cudaStream_t stream)
+{
+    return launch_classifier(BF16, step, run, stream);
 }
 
 // In place, all logits are read once and written once: half of them to the other half, and back.
@@ -188,7 +231,10 @@ static const char *check_vocabulary(const int64_t *dim)
 
 // --- The chapter ----------------------------------------------------------------------------------------------------
 
-#define KERNEL(function) ((void (*)(void))(function))
+#define STEP(launcher, launch)                               \
+    {                                                        \
+#launcher, launch, (void (*)(void))(launcher), false \
+    }
 
 // NAME is f32 or bf16, BYTES what an element of it has.
 #define OPERATIONS(NAME, DTYPE, BYTES, FORWARD_BENCH, CAUSAL_BENCH, BACKWARD_BENCH, CLASSIFIER_BENCH)        \
@@ -198,10 +244,10 @@ static const char *check_vocabulary(const int64_t *dim)
         .title = "softmax of rows: y = exp(x - max) / sum, zeros for a row of nothing but -infinity",        \
         .dims = {"rows", "cols"},                                                                            \
         .tensors = {[X] = {"x", DTYPE, IN, "rows,cols", NULL}, [Y] = {"y", DTYPE, OUT, "rows,cols", NULL}},  \
-        .steps = {{"three_pass", launch_forward, KERNEL(softmax_three_pass_##NAME), false},                  \
-                  {"online", launch_forward, KERNEL(softmax_online_##NAME), false},                          \
-                  {"registers", launch_forward, KERNEL(softmax_registers_##NAME), false},                    \
-                  {"split", launch_forward, KERNEL(softmax_split_##NAME), false}},                           \
+        .steps = {STEP(three_pass, launch_forward_##NAME), STEP(online, launch_forward_##NAME),              \
+                  STEP(vectorized, launch_forward_##NAME), STEP(registers, launch_forward_##NAME),           \
+                  STEP(short_rows, launch_forward_##NAME), STEP(split, launch_forward_##NAME),               \
+                  STEP(split_shared, launch_forward_##NAME)},                                                \
         .baseline = {"device copy", copy_rows_##NAME, NULL, true},                                           \
         .check_shape = check_cols,                                                                           \
         .bytes = #BYTES "*2*rows*cols",                                                                      \
@@ -216,7 +262,8 @@ static const char *check_vocabulary(const int64_t *dim)
             .tensors = {[CAUSAL_X] = {"x", DTYPE, IN, "batch,t,t", NULL},                                    \
                         [CAUSAL_Y] = {"y", DTYPE, OUT, "batch,t,t", NULL},                                   \
                         [CAUSAL_SCALE] = {"scale", F32, PARAM, "", NULL}},                                   \
-            .steps = {{"causal", launch_causal, KERNEL(softmax_causal_##NAME), false}},                      \
+            .steps = {STEP(causal, launch_causal_##NAME), STEP(causal_skip, launch_causal_##NAME),           \
+                      STEP(causal_reverse, launch_causal_##NAME)},                                           \
             .baseline = {"device copy", copy_causal_##NAME, NULL, true},                                     \
             .check_shape = check_square,                                                                     \
             .bytes = #BYTES "*batch*(t*(t+1)/2+t*t)",                                                        \
@@ -231,7 +278,10 @@ static const char *check_vocabulary(const int64_t *dim)
             .tensors = {[BACKWARD_Y] = {"y", DTYPE, IN, "rows,cols", NULL},                                  \
                         [BACKWARD_DY] = {"dy", DTYPE, IN, "rows,cols", NULL},                                \
                         [BACKWARD_DX] = {"dx", DTYPE, OUT, "rows,cols", NULL}},                              \
-            .steps = {{"backward", launch_backward, KERNEL(softmax_backward_##NAME), false}},                \
+            .steps = {STEP(backward, launch_backward_##NAME),                                                \
+                      STEP(backward_registers, launch_backward_##NAME),                                      \
+                      STEP(backward_split, launch_backward_##NAME),                                          \
+                      STEP(backward_shared, launch_backward_##NAME)},                                        \
             .baseline = {"device copy", copy_backward_##NAME, NULL, true},                                   \
             .check_shape = check_cols,                                                                       \
             .bytes = #BYTES "*3*rows*cols",                                                                  \
@@ -247,8 +297,7 @@ static const char *check_vocabulary(const int64_t *dim)
                         [BACKWARD_DY] = {"dy", DTYPE, IN, "batch,t,t", NULL},                                \
                         [BACKWARD_DX] = {"dx", DTYPE, OUT, "batch,t,t", NULL},                               \
                         [BACKWARD_SCALE] = {"scale", F32, PARAM, "", NULL}},                                 \
-            .steps = {{"causal_backward", launch_causal_backward, KERNEL(softmax_causal_backward_##NAME),    \
-                       false}},                                                                              \
+            .steps = {STEP(causal_backward, launch_causal_backward_##NAME)},                                 \
             .baseline = {"device copy", copy_causal_backward_##NAME, NULL, true},                            \
             .check_shape = check_square,                                                                     \
             .bytes = #BYTES "*batch*(t*(t+1)+t*t)",                                                          \
@@ -265,7 +314,9 @@ static const char *check_vocabulary(const int64_t *dim)
                     [DLOSS] = {"dloss", F32, IN_OPTIONAL, "rows", NULL},                                     \
                     [V_PARAM] = {"v", I32, PARAM, "", NULL},                                                 \
                     [LOSS] = {"loss", F32, OUT, "rows", NULL}},                                              \
-        .steps = {{"classifier", launch_classifier, KERNEL(classifier_##NAME), false}},                      \
+        .steps = {STEP(classifier, launch_classifier_##NAME),                                                \
+                  STEP(classifier_shared, launch_classifier_##NAME),                                         \
+                  STEP(classifier_split, launch_classifier_##NAME)},                                         \
         .baseline = {"device copy", copy_logits_##NAME, NULL, true}, .check_shape = check_vocabulary,        \
         .bytes = #BYTES "*rows*(v+vp)", .limit = LIMIT_MEMORY, .bench = CLASSIFIER_BENCH,                    \
     }

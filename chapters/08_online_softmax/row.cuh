@@ -9,7 +9,7 @@
 //      |n n n r r r r r|r r r r r r n n|        n: a neighbour's
 //       pack 0          pack 1
 #pragma once
-#include "ptx.cuh"
+#include "../../common/device/ptx.cuh"
 
 #include <cuda_bf16.h>
 #include <stdint.h>
