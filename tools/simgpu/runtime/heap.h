@@ -32,6 +32,10 @@ bool heap_free(u64 address);
 /* Memory of the host's own that kernels may reach from now on, at its own address (cudaHostRegister); and no longer. */
 void heap_adopt(u64 address, u64 bytes);
 void heap_disown(u64 address);
+/* The same for what a kernel's malloc allocated, and only that. Its pages stay accessible, since kernels run meanwhile. */
+bool heap_free_in_kernel(u64 address);
+/* How many allocations have been freed so far: bounds that were looked up before the last one may be stale. */
+u64 heap_frees(void);
 /* The live allocation, or adopted memory, that contains `address`; false if there is none. Safe from any thread; a lookup that races with no
  * alloc/free takes no lock that other lookups wait for. */
 bool heap_find(u64 address, struct allocation *found);
