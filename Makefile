@@ -44,6 +44,7 @@ Q          := $(if $(V),,@)
 # The simulated GPU (sets SIMGPU and SIMGPU_LIBS), the CUDA programs of its tests, and what is made of a chapter.
 include tools/simgpu/build.mk
 include tests/simgpu/build.mk
+include tests/fuzz/build.mk
 include chapters/build.mk
 
 export PYTHONPYCACHEPREFIX := build/pycache
@@ -93,6 +94,8 @@ bench: need-gpu
 	@for n in $(NUMBERS); do $(MAKE) --no-print-directory bench-$$n || exit 1; done
 
 ## simgpu         build the simulated GPU
+
+## fuzz           look for input that breaks a reader: FUZZ=ptx|fatbin|npy MINUTES=10 (needs clang)
 
 ## bench-sim      how many warp instructions a second the simulated GPU executes on one thread
 

@@ -44,20 +44,3 @@ load test_helper/broken
     broken 04_swizzled_smem step2_swizzled.cu 's/swizzle\(row \* ROW_BYTES \+ col/(row * ROW_BYTES + col/; s/sizeof\(__nv_bfloat16\), SWIZZLE_BITS\);/sizeof(__nv_bfloat16));/'
     wrong 04_swizzled_smem 2 one_tile
 }
-
-@test "chapter 5: a wait_group that is off by one is caught" {
-    broken 05_cp_async_pipeline step1_two_stage.cu 's/cp_async_wait_group<1>/cp_async_wait_group<2>/'
-    faults 05_cp_async_pipeline 1 deep
-    assert_output --partial "the destination was written while the copy was on its way"
-    broken 05_cp_async_pipeline step2_multi_stage.cu 's/cp_async_wait_group<NUM_STAGES - 2>/cp_async_wait_group<NUM_STAGES - 1>/'
-    wrong 05_cp_async_pipeline 2 deep
-}
-
-@test "chapter 5: without a __syncthreads the answer is wrong" {
-    broken 05_cp_async_pipeline step1_two_stage.cu '/so has every other thread.s part of it/d'
-    wrong 05_cp_async_pipeline 1 deep
-    broken 05_cp_async_pipeline step1_two_stage.cu '/Everyone has read this stage before anyone starts to overwrite it/d'
-    wrong 05_cp_async_pipeline 1 deep
-    broken 05_cp_async_pipeline step2_multi_stage.cu '/so has every other thread.s part of it/d'
-    wrong 05_cp_async_pipeline 2 deep
-}

@@ -11,12 +11,14 @@ load test_helper/counters
 CHAPTER=08_online_softmax
 
 @test "chapter 8: every step is right on every case of every operation" {
-    local cases forward
-    cases=$(find "build/golden/$CHAPTER" -mindepth 2 -maxdepth 2 -type d | wc -l)
-    forward=$(find "build/golden/$CHAPTER/forward" -mindepth 1 -maxdepth 1 -type d | wc -l)
-    run -0 "$SIMGPU" "$(chapter $CHAPTER)" --golden "build/golden/$CHAPTER"
-    assert_line "$CHAPTER: all $((cases + 3 * forward)) runs right"
-    refute_output --partial WRONG
+    local op steps cases
+    for op in forward:7 causal:3 backward:4 causal_backward:1 classifier:3; do
+        IFS=: read -r op steps <<<"$op"
+        cases=$(find "build/golden/$CHAPTER/$op" -mindepth 1 -maxdepth 1 -type d | wc -l)
+        run -0 "$SIMGPU" "$(chapter $CHAPTER)" --golden "build/golden/$CHAPTER" --op "$op"
+        assert_line "$CHAPTER: all $((cases * steps)) runs right"
+        refute_output --partial WRONG
+    done
 }
 
 @test "chapter 8: the warps' order does not matter" {
@@ -30,7 +32,9 @@ CHAPTER=08_online_softmax
 
 @test "chapter 8: more parts of rows than one launch takes are right, whatever their order" {
     local file op step seed
-    for file in step4_split.cu:forward:split step6_backward.cu:backward:backward step7_classifier.cu:classifier:classifier; do
+    for file in step6_split.cu:forward:split step7_split_shared.cu:forward:split_shared \
+        step13_backward_split.cu:backward:backward_split step14_backward_shared.cu:backward:backward_shared \
+        step18_classifier_split.cu:classifier:classifier_split; do
         IFS=: read -r file op step <<<"$file"
         broken $CHAPTER "$file" 's/MAX_PARTS = 1 << 16;/MAX_PARTS = 20;/'
         for seed in 0 1 2; do
@@ -46,86 +50,205 @@ CHAPTER=08_online_softmax
         assert_line --regexp "^$CHAPTER: all [0-9]+ runs right$"
     done
     run -0 make chapter-8 DEVICE=sim PROFILE=0 OP=classifier SHAPE=rows=2,v=128001,vp=131071
-    assert_line "$CHAPTER: all 4 runs right"
+    assert_line "$CHAPTER: all 12 runs right"
+}
+
+@test "chapter 8: where a GPU has fewer SMs than a row has parts, a block has the whole row" {
+    local step
+    for step in split split_shared; do
+        run -0 "$SIMGPU" --sms 4 "$(chapter $CHAPTER)" --op forward --step $step --case longest
+        assert_line "$CHAPTER: all 1 runs right"
+    done
+}
+
+@test "chapter 8: a causal row that begins inside a pack and has one more than 8 a thread is right" {
+    # As 16383 floats have of 512 threads; here 131 packs of at most 128.
+    broken $CHAPTER step15_causal_backward.cu 's/packs <= FEW_PACKS \* 256/packs <= 64/; s/packs <= MANY_PACKS \* MAX_THREADS/packs <= 128/'
+    run -0 "$SIMGPU" "$BROKEN" --op causal_backward --case block
+    assert_line "$CHAPTER: all 1 runs right"
+}
+
+# --- Counters -------------------------------------------------------------------------------------------------------
+
+# count OPERATION STEP CASE FIELD [PATTERN]: a counter of the step.
+count() {
+    local json=$BATS_TEST_TMPDIR/$2.json
+    counters "$json" $CHAPTER "$2" "$3" --op "$1"
+    total "$json" "$4" "${5:-}"
 }
 
 @test "chapter 8: three passes read a row three times, two passes twice, registers once" {
-    local json=$BATS_TEST_TMPDIR/counters.json op=forward once
-    counters "$json" $CHAPTER registers aligned --op $op
-    assert_equal "$(total "$json" global_sectors)" "$(total "$json" global_sectors_ideal)"
-    once=$(($(total "$json" global_sectors) / 2)) # of the row: read, and written
-    assert_equal "$once" $((5 * 128 * 4 / 32))
-    counters "$json" $CHAPTER online aligned --op $op
-    assert_equal "$(total "$json" global_sectors)" $((3 * once))
-    counters "$json" $CHAPTER three_pass aligned --op $op
-    assert_equal "$(total "$json" global_sectors)" $((4 * once))
+    local step once=$((5 * 128 * 4 / 32)) # of the rows, read or written
+    assert_equal "$(count forward three_pass aligned global_sectors)" $((4 * once))
+    for step in online vectorized; do
+        assert_equal "$(count forward $step aligned global_sectors)" $((3 * once))
+    done
+    for step in registers short_rows split split_shared; do
+        assert_equal "$(count forward $step aligned global_sectors)" $((2 * once))
+        assert_equal "$(count forward $step aligned global_sectors_ideal)" $((2 * once))
+    done
 }
 
-@test "chapter 8: several blocks of a row, the backward and the classifier read it once" {
-    local json=$BATS_TEST_TMPDIR/counters.json row=$((131072 * 4 / 32))
-    counters "$json" $CHAPTER split longest --op forward
-    assert_equal "$(total "$json" global_sectors 'fetch_part')" $row
-    assert_equal "$(total "$json" global_sectors 'store_pack')" $row
-    counters "$json" $CHAPTER backward longest --op backward
-    assert_equal "$(total "$json" global_sectors 'fetch_part|load_packs')" $((2 * row))
-    counters "$json" $CHAPTER classifier gpt2_bf16 --op classifier
-    [[ $(total "$json" global_sectors 'fetch_part') -le $((50304 * 2 / 32 + 1)) ]]
+@test "chapter 8: a pack costs one rescaling, an element none of its own" {
+    [[ $(count forward vectorized longest active_lanes ex2_approx) -lt $((3 * $(count forward online longest active_lanes ex2_approx) / 4)) ]]
 }
 
-@test "chapter 8: causal rows are not read above the diagonal" {
-    local json=$BATS_TEST_TMPDIR/counters.json
-    counters "$json" $CHAPTER causal aligned --op causal
-    # 3 matrices of 64 rows of 8 sectors. Row i has i + 1 columns, in i / 8 + 1 sectors.
-    [[ $(total "$json" global_sectors 'load_packs') -le $((3 * 64 * 8 * 3 / 4)) ]]
-    assert_equal "$(total "$json" global_sectors 'store_packs')" $((3 * 64 * 8))
+@test "chapter 8: warps with a row each execute less than a block with one" {
+    [[ $(count forward short_rows warp warp_instructions) -lt $((3 * $(count forward registers warp warp_instructions) / 4)) ]]
+    assert_equal "$(count forward short_rows warp shared_wavefronts)" 0
 }
+
+@test "chapter 8: one block reads most of a long row twice, several blocks read it once" {
+    local row=$((131072 * 4 / 32))
+    assert_equal "$(count forward registers longest global_sectors 'load_packs|load_pack')" $((4096 + 12288 + 24576)) # the last line writes too
+    assert_equal "$(count forward split longest global_sectors 'load_packs')" $row
+    assert_equal "$(count forward split longest global_sectors 'store_packs')" $row
+    assert_equal "$(count forward split_shared longest global_sectors 'fetch_part')" $row
+    assert_equal "$(count forward split_shared longest global_sectors 'store_pack')" $row
+}
+
+@test "chapter 8: a step's counters are its own: no step runs another's kernel" {
+    local json=$BATS_TEST_TMPDIR/counters.json op
+    for op in forward causal backward causal_backward classifier; do
+        run -0 "$SIMGPU" --json "$json" "$(chapter $CHAPTER)" --golden "build/golden/$CHAPTER" --op $op
+        run -0 python 'import json, re
+for kernel in json.load(open(sys.argv[1])):
+    name = re.match(r"(?:void )?(\w+?)(?:_parts)?_kernel<", kernel["kernel"])[1]
+    files = {re.search(r"step\d+_(\w+)\.cu", line["file"])[1] for line in kernel["lines"] if "/step" in line["file"]}
+    assert files == {name}, (kernel["kernel"], files)' "$json"
+    done
+}
+
+@test "chapter 8: the backward reads y and dy twice, from registers once, and of long rows in several blocks once" {
+    local step row=$((131072 * 4 / 32))
+    assert_equal "$(count backward backward aligned global_sectors)" $((5 * 80))
+    for step in backward_registers backward_split backward_shared; do
+        assert_equal "$(count backward $step aligned global_sectors)" $((3 * 80))
+    done
+    for step in backward_split backward_shared; do
+        assert_equal "$(count backward $step longest global_sectors 'fetch_part|load_packs')" $((2 * row))
+    done
+}
+
+@test "chapter 8: the classifier reads the logits twice, from shared memory once, and of long rows in several blocks once" {
+    local once
+    once=$(count classifier classifier gpt2 global_sectors 'merge\(state, pack_state')
+    [[ $once -le $((50304 * 4 / 32 + 1)) ]]
+    assert_equal "$(count classifier classifier gpt2 global_sectors 'scaled_softmax<T>\(load_pack')" "$once"
+    assert_equal "$(count classifier classifier_shared gpt2 global_sectors 'fetch_part')" $((104 * 1024 / 32))
+    [[ $(count classifier classifier_split gpt2 global_sectors 'fetch_part') -le $((50304 * 4 / 32 + 1)) ]]
+    for step in classifier_shared classifier_split; do
+        [[ $(count classifier $step gpt2_bf16 global_sectors 'fetch_part') -le $((50304 * 2 / 32 + 1)) ]]
+        assert_equal "$(count classifier $step gpt2_bf16 global_sectors 'scaled_softmax<T>\(load_pack')" 0
+    done
+}
+
+@test "chapter 8: causal rows are not read above the diagonal, and their exponentials are half of the square's" {
+    local step
+    for step in causal causal_skip causal_reverse; do
+        # 3 matrices of 64 rows of 8 sectors. Row i has i + 1 columns, in i / 8 + 1 sectors.
+        [[ $(count causal $step aligned global_sectors 'load_packs') -le $((3 * 64 * 8 * 3 / 4)) ]]
+        assert_equal "$(count causal $step aligned global_sectors 'store_packs')" $((3 * 64 * 8))
+    done
+    [[ $(count causal causal_skip block active_lanes ex2_approx) -lt $((3 * $(count causal causal block active_lanes ex2_approx) / 5)) ]]
+    [[ $(count causal_backward causal_backward aligned global_sectors 'load_packs') -le $((2 * 3 * 64 * 8 * 3 / 4)) ]]
+}
+
+# --- Broken kernels -------------------------------------------------------------------------------------------------
 
 @test "chapter 8: states that merge without rescaling are wrong" {
     broken $CHAPTER step2_online.cu 's/a\.sum \* exp_below\(a\.max, max\) \+ b\.sum \* exp_below\(b\.max, max\)/a.sum + b.sum/'
     wrong $CHAPTER online ragged --op forward
 }
 
+@test "chapter 8: a neighbour's element that counts as 0 instead of -infinity is wrong" {
+    broken $CHAPTER step3_vectorized.cu 's/pack_state<T>\(load_pack\(x_row, p, -INFINITY\)\)/pack_state<T>(load_pack(x_row, p, 0.0f))/'
+    wrong $CHAPTER vectorized ragged --op forward
+}
+
 @test "chapter 8: without the guard, a row of nothing but -infinity is NaN" {
-    broken $CHAPTER step3_registers.cu 's/\(max == -INFINITY \? 0\.0f : max\)/max/'
+    broken $CHAPTER step4_registers.cu 's/\(max == -INFINITY \? 0\.0f : max\)/max/'
     wrong $CHAPTER registers minus_infinity --op forward
     assert_line --regexp 'got -?nan, expected '
 }
 
 @test "chapter 8: without a barrier the answer is wrong" {
-    broken $CHAPTER step1_three_pass.cu '/__syncthreads.*Every warp.s value is there/d'
-    wrong $CHAPTER three_pass ragged --op forward
-    broken $CHAPTER step3_registers.cu '/__syncthreads.*Every warp.s state is there/d'
-    wrong $CHAPTER registers block --op forward
-    broken $CHAPTER step4_split.cu '/__syncthreads.*Every warp.s state is there/d'
-    wrong $CHAPTER split many_blocks --op forward
-}
-
-@test "chapter 8: blocks that do not wait for each other are wrong" {
-    broken $CHAPTER step4_split.cu 's/while \(__any_sync\(0xffffffff, word == 0\)\)/if (word == 0)/'
-    wrong $CHAPTER split many_blocks --op forward
-}
-
-@test "chapter 8: a part of a row that nobody waits for is wrong" {
-    broken $CHAPTER step4_split.cu '/^    wait_part/d'
-    wrong $CHAPTER split many_blocks --op forward
+    local file op step case
+    for file in step1_three_pass.cu:forward:three_pass:ragged step4_registers.cu:forward:registers:block \
+        step7_split_shared.cu:forward:split_shared:many_blocks step11_backward.cu:backward:backward:ragged \
+        step12_backward_registers.cu:backward:backward_registers:ragged_block; do
+        IFS=: read -r file op step case <<<"$file"
+        broken $CHAPTER "$file" "/__syncthreads.*Every warp.s (value|state|sum) is there/d"
+        wrong $CHAPTER "$step" "$case" --op "$op"
+    done
 }
 
 @test "chapter 8: a pack that reaches past the end of the matrix is a fault" {
-    broken $CHAPTER step3_registers.cu 's/load_packs\(frag, x_row, first, min\(rest, x_row\.count\)/load_packs(frag, make_row(x + (size_t)row * cols, cols + 8), first, min(rest, x_row.count)/'
+    broken $CHAPTER step4_registers.cu 's/load_packs\(frag, x_row, first, min\(rest, x_row\.count\)/load_packs(frag, make_row(x + (size_t)blockIdx.x * cols, cols + 8), first, min(rest, x_row.count)/'
     run -3 "$SIMGPU" "$BROKEN" --op forward --step registers --case one_row
-    assert_output --partial "step3_registers.cu"
+    assert_output --partial "step4_registers.cu"
+}
+
+@test "chapter 8: a warp without a row that goes on is a fault" {
+    broken $CHAPTER step5_short_rows.cu '/if \(row >= rows\) return;/d'
+    run -3 "$SIMGPU" "$BROKEN" --op forward --step short_rows --case ragged
+    assert_output --partial "step5_short_rows.cu"
+}
+
+@test "chapter 8: blocks that do not wait for each other are wrong" {
+    local file op step
+    for file in step6_split.cu:forward:split step13_backward_split.cu:backward:backward_split; do
+        IFS=: read -r file op step <<<"$file"
+        broken $CHAPTER "$file" 's/while \(__any_sync\(0xffffffff, word == 0\)\)/if (word == 0)/'
+        wrong $CHAPTER "$step" many_blocks --op "$op"
+    done
+}
+
+@test "chapter 8: a part of a row that nobody waits for is wrong" {
+    local file op step case
+    for file in step7_split_shared.cu:forward:split_shared:many_blocks \
+        step14_backward_shared.cu:backward:backward_shared:many_blocks \
+        step17_classifier_shared.cu:classifier:classifier_shared:ragged; do
+        IFS=: read -r file op step case <<<"$file"
+        broken $CHAPTER "$file" '/^    wait_part/d'
+        wrong $CHAPTER "$step" "$case" --op "$op"
+    done
+}
+
+@test "chapter 8: a causal row that is not cut at the diagonal is NaN" {
+    broken $CHAPTER step8_causal.cu 's/first_cols\(whole, row % t \+ 1\)/whole/'
+    wrong $CHAPTER causal ragged --op causal
+    broken $CHAPTER step15_causal_backward.cu 's/= same_row\(y_row, dy,/= same_row(dx_row, dy,/'
+    wrong $CHAPTER causal_backward ragged --op causal_backward
+    assert_line --regexp 'got -?nan, expected '
+}
+
+@test "chapter 8: a loop that ends one pack before the diagonal is wrong" {
+    broken $CHAPTER step9_causal_skip.cu 's/first \+ 32 \* i >= end/first + 32 * i + 1 >= end/'
+    wrong $CHAPTER causal_skip ragged --op causal
+}
+
+@test "chapter 8: rows counted from one past the last are a fault" {
+    broken $CHAPTER step10_causal_reverse.cu 's/rows - 1 - \(int\)/rows - (int)/'
+    run -3 "$SIMGPU" "$BROKEN" --op causal --step causal_reverse --case ragged
+    assert_output --partial "step10_causal_reverse.cu"
 }
 
 @test "chapter 8: a classifier that reads the padding is wrong" {
-    broken $CHAPTER step7_classifier.cu 's/first_cols\(out, v\)/first_cols(out, vp)/'
+    broken $CHAPTER step16_classifier.cu 's/first_cols\(out, v\)/first_cols(out, vp)/'
     wrong $CHAPTER classifier small --op classifier
     assert_line --regexp 'got -?nan, expected '
+}
+
+@test "chapter 8: a classifier whose parts all take themselves for the row's first is wrong" {
+    broken $CHAPTER step18_classifier_split.cu 's/const int begin = part_of_row \* share;/const int begin = 0;/'
+    wrong $CHAPTER classifier_split two_blocks --op classifier
 }
 
 @test "chapter 8: golden probabilities two bf16 units off are found" {
     one_case $CHAPTER/forward ragged_bf16
     python 'd = sys.argv[1]; y = np.load(d + "/y.npy"); y[8, 1020] += 2 * np.ldexp(1.0, np.frexp(y[8, 1020])[1] - 8); np.save(d + "/y.npy", y)' "$CASE_DIR"
-    run -1 "$SIMGPU" "$(chapter $CHAPTER)" --op forward --golden "$CASE_DIR" --step split
+    run -1 "$SIMGPU" "$(chapter $CHAPTER)" --op forward --golden "$CASE_DIR" --step split_shared
     assert_line --regexp '^      y\[row 8, col 1020\]: got .*; 1 of 9189 elements are wrong$'
 }
 
@@ -150,9 +273,7 @@ for n in 3, 300, 20000:
     run -2 --separate-stderr "$program" --op sideways
     assert_equal "$stderr" "--op sideways: no such operation; $CHAPTER has forward, causal, backward, causal_backward, classifier"
     run -2 --separate-stderr "$program" --op causal --step sideways
-    assert_equal "$stderr" "--step sideways: no such step; $CHAPTER has 0 device copy, 1 causal"
-    run -2 --separate-stderr "$program" --op causal --type f16
-    assert_equal "$stderr" "--type f16: no such type, expected one of f32, bf16"
+    assert_equal "$stderr" "--step sideways: no such step; $CHAPTER has 0 device copy, 1 causal, 2 causal_skip, 3 causal_reverse"
     run -2 --separate-stderr "$program" --golden build/golden/01_naive_matmul
     assert_equal "$stderr" "--golden build/golden/01_naive_matmul: no folder named after an operation; --op says whose cases these are"
     run -2 --separate-stderr "$program" --bench --shape rows=1,cols=1

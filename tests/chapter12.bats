@@ -12,11 +12,18 @@ GOLDEN=build/golden/$CHAPTER
 
 setup() { export PYTHONPATH=$ROOT/reference; }
 
+# golden_groups: sets GROUPS_OF_HEADS to golden files of 3 heads; K and V of two take 15.4 of the 16 MB that a group may.
+golden_groups() {
+    GROUPS_OF_HEADS=$BATS_FILE_TMPDIR/groups
+    [[ -d "$GROUPS_OF_HEADS" ]] || "$PYTHON" reference/golden.py attention --types bf16 --out "$GROUPS_OF_HEADS" \
+        --shape b=1,q=130,k=30000,h=3,g=1,d=64 --seed 2
+}
+
 @test "chapter 12: every step is right on every case" {
     local cases
     cases=$(find "$GOLDEN" -mindepth 1 -maxdepth 1 -type d | wc -l)
     run -0 "$SIMGPU" "$(chapter $CHAPTER)" --golden "$GOLDEN"
-    assert_line "$CHAPTER: all $((cases * 7)) runs right"
+    assert_line "$CHAPTER: all $((cases * 12)) runs right"
 }
 
 @test "chapter 12: the warps' order does not matter" {
@@ -30,8 +37,15 @@ setup() { export PYTHONPATH=$ROOT/reference; }
 
 @test "chapter 12: a shape of the user's own, causal and not" {
     run -0 make chapter-12 DEVICE=sim SHAPE=b=1,q=77,k=190,h=2,g=1,d=64 SEED=3 PROFILE=0
-    assert_line --regexp '^  7 one_barrier +causal +b=1,q=77,k=190,h=2,g=1,d=64,causal=1 right'
-    assert_line --regexp '^  7 one_barrier +full +b=1,q=77,k=190,h=2,g=1,d=64,causal=0 right'
+    assert_line --regexp '^ +12 one_barrier +causal +b=1,q=77,k=190,h=2,g=1,d=64,causal=1 right'
+    assert_line --regexp '^ +12 one_barrier +full +b=1,q=77,k=190,h=2,g=1,d=64,causal=0 right'
+}
+
+@test "chapter 12: heads in several groups, the last of them incomplete, are right" {
+    golden_groups
+    run -0 "$SIMGPU" "$(chapter $CHAPTER)" --golden "$GROUPS_OF_HEADS" --step longest_first --case full
+    run -0 "$SIMGPU" "$(chapter $CHAPTER)" --golden "$GROUPS_OF_HEADS" --step one_barrier --case causal
+    assert_line "$CHAPTER: all 1 runs right"
 }
 
 @test "chapter 12: a head dimension of 96, or heads that do not divide, is refused in one line" {
@@ -90,14 +104,14 @@ torch_stub() {
     mapfile -t objects < <(find build/obj/chapters/$CHAPTER build/obj/common -name '*.o' ! -name chapter.o)
     g++ -o "$program" "$BATS_TEST_TMPDIR/chapter.o" "${objects[@]}" -L"$cuda_lib" -l:libcudart.so.13 -ldl -lm
     torch_stub
-    run -0 "$SIMGPU" "$program" --bench --type bf16 --shape $shape --step 7
+    run -0 "$SIMGPU" "$program" --bench --type bf16 --shape $shape --step one_barrier
     assert_line --regexp "^  SDPA FLASH +bf16 +$shape .* 1\.000"
     assert_line --regexp "^  one_barrier +bf16 +$shape "
-    run -0 "$SIMGPU" "$program" --bench --type bf16 --shape b=1,q=70,k=90,h=2,g=2,d=64,causal=1 --step 7
+    run -0 "$SIMGPU" "$program" --bench --type bf16 --shape b=1,q=70,k=90,h=2,g=2,d=64,causal=1 --step one_barrier
     assert_line "  SDPA FLASH: it does not have this shape"
     assert_line --regexp "^  one_barrier "
     export TORCH_LIB=/nowhere
-    run -0 "$SIMGPU" "$program" --bench --type bf16 --shape $shape --step 7 --json "$BATS_TEST_TMPDIR/gpu.json"
+    run -0 "$SIMGPU" "$program" --bench --type bf16 --shape $shape --step one_barrier --json "$BATS_TEST_TMPDIR/gpu.json"
     assert_line --partial "PyTorch: no baseline: /nowhere/libtorch_cuda.so: cannot open shared object file"
     refute_line --regexp "^  SDPA FLASH"
     run -0 python 'import json; print([(r["step"], r["baseline"], r["ratio"]) for r in json.load(open(sys.argv[1]))])' "$BATS_TEST_TMPDIR/gpu.json"
@@ -183,111 +197,195 @@ for name in "len1000", "len1000_causal", "shared_heads":
 
 # --- Counters -------------------------------------------------------------------------------------------------------
 
-@test "chapter 12: step 1's ldmatrix take 8 wavefronts where 1 is ideal, the later steps' 1" {
-    local json=$BATS_TEST_TMPDIR/counters.json step name times
-    for step in 1 2 3 4 5 6 7; do
-        times=$((step == 1 ? 8 : 1))
+# count STEP CASE FIELD [PATTERN]: a counter of a step on a case, summed over the lines that match.
+count() {
+    local json=$BATS_FILE_TMPDIR/$1.$2.json
+    [[ -e "$json" ]] || counters "$json" $CHAPTER "$1" "$2"
+    total "$json" "$3" "${4:-}"
+}
+
+@test "chapter 12: step 1 multiplies without tensor cores, without bank conflicts, and masks a whole causal square" {
+    assert_equal "$(count tile_by_tile len64_causal tensor_flops)" 0
+    assert_equal "$(count tile_by_tile len64_causal shared_wavefronts)" "$(count tile_by_tile len64_causal shared_wavefronts_ideal)"
+    assert_equal "$(count tile_by_tile len64_causal warp_instructions 'S\[i\] \+=')" "$(count tile_by_tile len64 warp_instructions 'S\[i\] \+=')"
+}
+
+@test "chapter 12: step 2's ldmatrix take 8 wavefronts where 1 is ideal, the later steps' 1" {
+    local step name times ideal
+    for step in 2 3 4 5 6 7 8 9 10 11 12; do
+        times=$((step == 2 ? 8 : 1))
         for name in len64 len64_causal; do
-            counters "$json" $CHAPTER $step $name
-            [[ $(total "$json" shared_wavefronts_ideal '^ldmatrix_') -gt 0 ]]
-            assert_equal "$(total "$json" shared_wavefronts '^ldmatrix_')" \
-                "$((times * $(total "$json" shared_wavefronts_ideal '^ldmatrix_')))"
+            ideal=$(count $step $name shared_wavefronts_ideal '^ldmatrix_')
+            [[ $ideal -gt 0 ]]
+            assert_equal "$(count $step $name shared_wavefronts '^ldmatrix_')" $((times * ideal))
         done
     done
 }
 
-@test "chapter 12: ldmatrix.x4 halves step 4's ldmatrix of K and V, at the same wavefronts" {
-    local three=$BATS_TEST_TMPDIR/3.json four=$BATS_TEST_TMPDIR/4.json pattern='^ldmatrix_.*[KV]_frag'
-    counters "$three" $CHAPTER 3 len64
-    counters "$four" $CHAPTER 4 len64
-    assert_equal "$(total "$four" shared_wavefronts "$pattern")" "$(total "$three" shared_wavefronts "$pattern")"
-    [[ $(total "$four" warp_instructions "$pattern") -lt $(total "$three" warp_instructions "$pattern") ]]
+@test "chapter 12: step 2 executes at most a tenth of step 1's instructions" {
+    [[ $((10 * $(count basic len1000 warp_instructions))) -le $(count tile_by_tile len1000 warp_instructions) ]]
 }
 
-@test "chapter 12: step 5's larger tiles read less than 0.7 of step 4's bytes from shared memory" {
-    local four=$BATS_TEST_TMPDIR/4.json five=$BATS_TEST_TMPDIR/5.json
-    counters "$five" $CHAPTER 5 len1000
-    counters "$four" $CHAPTER 4 len1000
-    [[ $((10 * $(total "$five" shared_wavefronts '^ldmatrix_'))) -lt $((7 * $(total "$four" shared_wavefronts '^ldmatrix_'))) ]]
+@test "chapter 12: step 4's groups of K and V are in flight while others are used: no more bytes than step 3 copies, barriers as many" {
+    assert_equal "$(count two_stage len1000 copied_bytes)" "$(count swizzled len1000 copied_bytes)"
+    assert_equal "$(count two_stage len1000 warp_instructions '^__syncthreads')" "$(count swizzled len1000 warp_instructions '^__syncthreads')"
 }
 
-@test "chapter 12: step 6 multiplies at most 0.6 of a causal square, and needs fewer instructions for a full one" {
-    local five=$BATS_TEST_TMPDIR/5.json six=$BATS_TEST_TMPDIR/6.json
-    counters "$five" $CHAPTER 5 len1000_causal
-    counters "$six" $CHAPTER 6 len1000_causal
-    [[ $((10 * $(total "$six" tensor_flops))) -le $((6 * $(total "$five" tensor_flops))) ]]
-    counters "$five" $CHAPTER 5 len1000
-    counters "$six" $CHAPTER 6 len1000
-    echo "$(total "$five" warp_instructions) $(total "$six" warp_instructions)"
-    assert_equal "$(total "$six" tensor_flops)" "$(total "$five" tensor_flops)"
-    [[ $(total "$six" warp_instructions) -lt $(total "$five" warp_instructions) ]]
+@test "chapter 12: step 5's ldmatrix.x4 of K and V take fewer instructions, and the same wavefronts" {
+    local pattern='^ldmatrix_.*[KV]_frag'
+    assert_equal "$(count wide_loads len64 shared_wavefronts "$pattern")" "$(count two_stage len64 shared_wavefronts "$pattern")"
+    [[ $(count wide_loads len64 warp_instructions "$pattern") -lt $(count two_stage len64 warp_instructions "$pattern") ]]
 }
 
-@test "chapter 12: step 7 waits at one barrier a tile, where step 6 has two" {
-    local six=$BATS_TEST_TMPDIR/6.json seven=$BATS_TEST_TMPDIR/7.json
-    counters "$six" $CHAPTER 6 len1000
-    counters "$seven" $CHAPTER 7 len1000
-    assert_equal "$(total "$six" warp_instructions '^__syncthreads')" "$((2 * $(total "$seven" warp_instructions '^__syncthreads')))"
-    assert_equal "$(total "$six" tensor_flops)" "$(total "$seven" tensor_flops)"
+@test "chapter 12: step 6 multiplies at most 0.6 of a causal square, masks a seventh of it, and a full one as step 5" {
+    [[ $((10 * $(count visible_tiles len1000_causal tensor_flops))) -le $((6 * $(count wide_loads len1000_causal tensor_flops))) ]]
+    [[ $((7 * $(count visible_tiles len1000_causal warp_instructions INFINITY))) -le $(count wide_loads len1000_causal warp_instructions INFINITY) ]]
+    assert_equal "$(count visible_tiles len1000 tensor_flops)" "$(count wide_loads len1000 tensor_flops)"
+}
+
+@test "chapter 12: step 7's larger tiles read less than 0.7 of step 6's bytes from shared memory" {
+    [[ $((10 * $(count large_tile len1000 shared_wavefronts '^ldmatrix_'))) -lt $((7 * $(count visible_tiles len1000 shared_wavefronts '^ldmatrix_'))) ]]
+}
+
+@test "chapter 12: step 8 executes one instruction less for every score" {
+    # 9 in 10 of 1024 x 1024 scores, 32 lanes
+    [[ $(($(count large_tile len1000 warp_instructions 'S\[i\]\[j\]\[e\] = ') - $(count folded_scale len1000 warp_instructions 'S\[i\]\[j\]\[e\] = '))) -ge $((1024 * 1024 * 9 / 10 / 32)) ]]
+}
+
+@test "chapter 12: step 9 rescales O and exchanges maxima in less than an eighth of step 8's instructions" {
+    [[ $((8 * $(count lazy_rescale len1000 warp_instructions '\*= rescale'))) -lt $(count folded_scale len1000 warp_instructions '\*= rescale') ]]
+    [[ $((7 * $(count lazy_rescale len1000 warp_instructions 'shfl_xor'))) -lt $(count folded_scale len1000 warp_instructions 'shfl_xor') ]]
+}
+
+@test "chapter 12: step 10's block 0 has the last queries, step 9's the first" {
+    local file
+    for file in step9_lazy_rescale.cu:7 step10_longest_first.cu:0; do
+        broken $CHAPTER ${file%:*} 's/^    const int kv_head = /    if (block_row + BLOCK_Q >= a.q_len) __trap();\n&/'
+        run -3 "$SIMGPU" "$BROKEN" --golden "$GOLDEN" --step "$(basename "${file%:*}" .cu | sed 's/^step[0-9]*_//')" --case len1000_causal
+        assert_output --partial "block (${file#*:},0,0)"
+    done
+}
+
+@test "chapter 12: step 11 writes O in whole sectors, step 10 every sector twice" {
+    local ten eleven
+    ten=$(count longest_first len1000 global_sectors 'uint32_t \*>\(dst')
+    eleven=$(count wide_stores len1000 global_sectors 'uint4 \*>\(O_gmem\)')
+    assert_equal "$eleven" $((1000 * 64 * 2 / 32))
+    assert_equal "$ten" $((2 * eleven))
+}
+
+@test "chapter 12: step 12 waits at one barrier a tile, where step 11 has two" {
+    assert_equal "$(count wide_stores len1000 warp_instructions '^__syncthreads')" "$((2 * $(count one_barrier len1000 warp_instructions '^__syncthreads')))"
+    assert_equal "$(count wide_stores len1000 tensor_flops)" "$(count one_barrier len1000 tensor_flops)"
 }
 
 # --- Broken kernels, each a step with one edit ----------------------------------------------------------------------
 
-@test "chapter 12: step 1 without one of its barriers fails" {
-    broken $CHAPTER step1_basic.cu '/part of the tiles has arrived/d'
+@test "chapter 12: step 1 without a barrier, without a rescale, or with V past its end fails" {
+    broken $CHAPTER step1_tile_by_tile.cu '/and of Q, has arrived/d'
     fails $CHAPTER 1 few_queries_causal
-    broken $CHAPTER step1_basic.cu '/Everyone has read the tiles before/d'
+    broken $CHAPTER step1_tile_by_tile.cu '/Everyone has read the tiles before/d'
     fails $CHAPTER 1 few_queries_causal
-    broken $CHAPTER step1_basic.cu '/Everyone has Q before anyone writes/d'
-    fails $CHAPTER 1 few_queries_causal
+    broken $CHAPTER step1_tile_by_tile.cu 's/O\[i\]\[j\] \*= rescale;/;/'
+    wrong $CHAPTER 1 outliers
+    broken $CHAPTER step1_tile_by_tile.cu 's/row < rows_left \? //; s/row_stride \+ col\] : 0;/row_stride + col];/'
+    fails $CHAPTER 1 one_key
+}
+
+@test "chapter 12: step 2 without one of its barriers fails" {
+    broken $CHAPTER step2_basic.cu '/part of the tiles has arrived/d'
+    fails $CHAPTER 2 few_queries_causal
+    broken $CHAPTER step2_basic.cu '/Everyone has read the tiles before/d'
+    fails $CHAPTER 2 few_queries_causal
+    broken $CHAPTER step2_basic.cu '/Everyone has Q before anyone writes/d'
+    fails $CHAPTER 2 few_queries_causal
 }
 
 @test "chapter 12: a swizzle that only the writer knows fails" {
-    broken $CHAPTER step2_swizzled.cu 's/addr \^ cols % 64 \* 2/addr + cols % 64 * 2/'
-    fails $CHAPTER 2 len64
+    broken $CHAPTER step3_swizzled.cu 's/addr \^ cols % 64 \* 2/addr + cols % 64 * 2/'
+    fails $CHAPTER 3 len64
 }
 
-@test "chapter 12: step 3's waits, each off by one, fail" {
-    broken $CHAPTER step3_two_stage.cu "/part of K has arrived; V/{n;s/wait_group<2>/wait_group<3>/}"
-    fails $CHAPTER 3 few_queries_causal
-    broken $CHAPTER step3_two_stage.cu "/part of V has arrived; the/{n;s/wait_group<2>/wait_group<3>/}"
-    fails $CHAPTER 3 few_queries_causal
+@test "chapter 12: step 4's waits, each off by one, fail" {
+    broken $CHAPTER step4_two_stage.cu "/part of K has arrived; V/{n;s/wait_group<2>/wait_group<3>/}"
+    fails $CHAPTER 4 few_queries_causal
+    broken $CHAPTER step4_two_stage.cu "/part of V has arrived; the/{n;s/wait_group<2>/wait_group<3>/}"
+    fails $CHAPTER 4 few_queries_causal
 }
 
-@test "chapter 12: step 3 without one of its barriers fails" {
-    broken $CHAPTER step3_two_stage.cu "/Every thread's part of K has arrived/d"
-    fails $CHAPTER 3 few_queries_causal
-    broken $CHAPTER step3_two_stage.cu "/Every thread's part of V has arrived/d"
-    fails $CHAPTER 3 few_queries_causal
+@test "chapter 12: step 4 without one of its barriers fails" {
+    broken $CHAPTER step4_two_stage.cu "/Every thread's part of K has arrived/d"
+    fails $CHAPTER 4 few_queries_causal
+    broken $CHAPTER step4_two_stage.cu "/Every thread's part of V has arrived/d"
+    fails $CHAPTER 4 few_queries_causal
 }
 
-@test "chapter 12: steps 5 and 6 with a wait off by one, or without a barrier, fail" {
-    local file
-    for file in step5_large_tile.cu step6_less_softmax.cu; do
-        broken $CHAPTER $file "/part of V has arrived; the next K/s/wait_group<1>/wait_group<2>/"
-        fails $CHAPTER "${file:4:1}" few_queries_causal
-        broken $CHAPTER $file "/part of K has arrived/s/wait_group<0>/wait_group<1>/"
-        fails $CHAPTER "${file:4:1}" few_queries_causal
-        broken $CHAPTER $file "/Every thread's part has/d"
-        fails $CHAPTER "${file:4:1}" few_queries_causal
-        broken $CHAPTER $file "/Every thread's part of V has arrived/d"
-        fails $CHAPTER "${file:4:1}" few_queries_causal
-    done
+@test "chapter 12: step 5 with K's four matrices in the order of V's, or V's in that of K's, fails" {
+    broken $CHAPTER step5_wide_loads.cu 's,lane / 16 \* 8 \+ lane % 8\, lane / 8 % 2 \* 8,lane % 16\, lane / 16 * 8,'
+    wrong $CHAPTER 5 len64
+    broken $CHAPTER step5_wide_loads.cu 's,V_smem \+ smem_offset<D>\(lane % 16\, lane / 16 \* 8,V_smem + smem_offset<D>(lane / 16 * 8 + lane % 8\, lane / 8 % 2 * 8,'
+    wrong $CHAPTER 5 len64
 }
 
-@test "chapter 12: step 7 without its wait or its barrier fails" {
-    broken $CHAPTER step7_one_barrier.cu "/part of K and V has arrived/s/wait_group<0>/wait_group<1>/"
+@test "chapter 12: step 6 fails with a mask aligned at the top left, masks where only the warp's last row needs one, or a tile less" {
+    broken $CHAPTER step6_visible_tiles.cu 's/row \+ 1 \+ a\.k_len - a\.q_len/row + 1/'
+    wrong $CHAPTER 6 few_queries_causal
+    broken $CHAPTER step6_visible_tiles.cu 's/keys_seen\(warp_row\);/warp_keys;/'
+    wrong $CHAPTER 6 few_queries_causal
+    broken $CHAPTER step6_visible_tiles.cu 's/keys_seen\(block_row \+ BLOCK_Q - 1\)/keys_seen(block_row)/'
+    wrong $CHAPTER 6 few_queries_causal
+}
+
+@test "chapter 12: step 7 with a wait off by one, or without a barrier, fails" {
+    broken $CHAPTER step7_large_tile.cu "/part of V has arrived; the next K/s/wait_group<1>/wait_group<2>/"
     fails $CHAPTER 7 few_queries_causal
-    broken $CHAPTER step7_one_barrier.cu "/Every thread's part has/d"
+    broken $CHAPTER step7_large_tile.cu "/part of K has arrived/s/wait_group<0>/wait_group<1>/"
+    fails $CHAPTER 7 few_queries_causal
+    broken $CHAPTER step7_large_tile.cu "/Every thread's part has/d"
+    fails $CHAPTER 7 few_queries_causal
+    broken $CHAPTER step7_large_tile.cu "/Every thread's part of V has arrived/d"
     fails $CHAPTER 7 few_queries_causal
 }
 
-@test "chapter 12: a mask aligned at the top left, or a skipped rescale that is needed, fails" {
-    local file
-    for file in step6_less_softmax.cu step7_one_barrier.cu; do
-        broken $CHAPTER $file 's/row \+ 1 \+ a\.k_len - a\.q_len/row + 1/'
-        fails $CHAPTER "${file:4:1}" few_queries_causal
-        broken $CHAPTER $file 's/^( *)O\[i\]\[j\]\[half \* 2\] \*= rescale;/\1;/'
-        fails $CHAPTER "${file:4:1}" outliers
-    done
+@test "chapter 12: step 8 without scale in LSE, or without log2(e) in c, fails" {
+    broken $CHAPTER step8_folded_scale.cu 's/m\[i\]\[half\] \* scale \+ logf/m[i][half] + logf/'
+    wrong $CHAPTER 8 len64
+    broken $CHAPTER step8_folded_scale.cu 's/scale \* 1\.44269504f/scale/'
+    wrong $CHAPTER 8 len64
+}
+
+@test "chapter 12: step 9 with an m that never follows, or without a rescale that is needed, fails" {
+    broken $CHAPTER step9_lazy_rescale.cu 's/RESCALE_LOG2 = 8;/RESCALE_LOG2 = 1e30;/'
+    wrong $CHAPTER 9 outliers
+    broken $CHAPTER step9_lazy_rescale.cu 's/^( *)O\[i\]\[j\]\[half \* 2\] \*= rescale;/\1;/'
+    wrong $CHAPTER 9 outliers
+}
+
+@test "chapter 12: step 10 with a last group as large as the others fails" {
+    golden_groups
+    broken $CHAPTER step10_longest_first.cu 's/min\(heads_in_group, a\.batch \* a\.heads - group \* heads_in_group\)/heads_in_group/'
+    run "$SIMGPU" "$BROKEN" --golden "$GROUPS_OF_HEADS" --step longest_first --case causal
+    [[ $status -eq 1 || $status -eq 3 ]]
+    assert_output --regexp "WRONG in 1 of 1 runs|out of bounds|at .*/step10_longest_first\.cu:[0-9]+"
+}
+
+@test "chapter 12: step 11 whose lanes read O before the others have written it fails" {
+    broken $CHAPTER step11_wide_stores.cu "/warp's rows are complete before/d"
+    fails $CHAPTER 11 few_queries_causal
+}
+
+@test "chapter 12: step 12 without its wait or its barrier, or with O written where Q is still read, fails" {
+    broken $CHAPTER step12_one_barrier.cu "/part of K and V has arrived/s/wait_group<0>/wait_group<1>/"
+    fails $CHAPTER 12 few_queries_causal
+    broken $CHAPTER step12_one_barrier.cu "/Every thread's part has/d"
+    fails $CHAPTER 12 few_queries_causal
+    broken $CHAPTER step12_one_barrier.cu '/no barrier lies in between/{n;d}'
+    fails $CHAPTER 12 few_queries_causal
+}
+
+@test "chapter 12: the last step with a mask aligned at the top left, or a skipped rescale that is needed, fails" {
+    broken $CHAPTER step12_one_barrier.cu 's/row \+ 1 \+ a\.k_len - a\.q_len/row + 1/'
+    wrong $CHAPTER 12 few_queries_causal
+    broken $CHAPTER step12_one_barrier.cu 's/^( *)O\[i\]\[j\]\[half \* 2\] \*= rescale;/\1;/'
+    wrong $CHAPTER 12 outliers
 }

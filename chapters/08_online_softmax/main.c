@@ -59,16 +59,34 @@ static const char *check_vocabulary(const int64_t *dim)
 }
 
 static const struct step forward_steps[] = {
-    STEP(softmax_forward, three_pass),
-    STEP(softmax_forward, online),
-    STEP(softmax_forward, registers),
-    STEP(softmax_forward, split),
+    STEP(softmax_forward, three_pass),   STEP(softmax_forward, online),
+    STEP(softmax_forward, vectorized),   STEP(softmax_forward, registers),
+    STEP(softmax_forward, short_rows),   STEP(softmax_forward, split),
+    STEP(softmax_forward, split_shared), {0},
+};
+static const struct step causal_steps[] = {
+    STEP(softmax_causal, causal),
+    STEP(softmax_causal, causal_skip),
+    STEP(softmax_causal, causal_reverse),
     {0},
 };
-static const struct step causal_steps[] = {STEP(softmax_causal, causal), {0}};
-static const struct step backward_steps[] = {STEP(softmax_backward, backward), {0}};
-static const struct step causal_backward_steps[] = {STEP(softmax_causal_backward, causal_backward), {0}};
-static const struct step classifier_steps[] = {STEP(softmax_classifier, classifier), {0}};
+static const struct step backward_steps[] = {
+    STEP(softmax_backward, backward),
+    STEP(softmax_backward, backward_registers),
+    STEP(softmax_backward, backward_split),
+    STEP(softmax_backward, backward_shared),
+    {0},
+};
+static const struct step causal_backward_steps[] = {
+    STEP(softmax_causal_backward, causal_backward),
+    {0},
+};
+static const struct step classifier_steps[] = {
+    STEP(softmax_classifier, classifier),
+    STEP(softmax_classifier, classifier_shared),
+    STEP(softmax_classifier, classifier_split),
+    {0},
+};
 
 static const struct operation operations[] = {
     {

@@ -4,6 +4,7 @@
 //
 //      y[j] = exp(x[j] - m) / s        m = max of x[k]        s = sum of exp(x[k] - m)
 //
+// Grows from: nothing.
 // m keeps exp from overflowing: without it a logit of 89 is already infinite in fp32. But s needs m, and y
 // needs s, so that the row is read three times: for m, for s, for y.
 //
@@ -14,9 +15,10 @@
 // of a query that may look at nothing.
 //
 // Registers: at most 32. Shared memory: 64 bytes.
+// Run: make chapter-8 OP=forward STEP=three_pass
 #include "../../common/device/ptx.cuh"
-#include "row.cuh"
 #include "launchers.h"
+#include "row.cuh"
 
 #include <cuda_runtime.h>
 #include <math.h>
@@ -33,14 +35,14 @@ struct Sum {
     static __device__ float of(float a, float b) { return a + b; }
 };
 
-// `value` of every thread of the block, combined; every thread gets it.
+// `value` of every thread of the block, combined; every thread gets it. Each Op has a warp_value of its own, so that
+// sums may be written while somebody still reads maxima: one barrier is enough.
 template <typename Op>
 static __device__ float block_reduce(float value)
 {
     __shared__ float warp_value[NUM_WARPS];
     for (int offset = 16; offset > 0; offset /= 2)
         value = Op::of(value, __shfl_xor_sync(0xffffffff, value, offset));
-    __syncthreads(); // Everyone has read warp_value of the reduction before.
     if (threadIdx.x % 32 == 0) warp_value[threadIdx.x / 32] = value;
     __syncthreads(); // Every warp's value is there.
     value = warp_value[0];
@@ -82,6 +84,6 @@ static cudaError_t launch(const void *x, void *y, int rows, int cols, cudaStream
 extern "C" cudaError_t three_pass(enum dtype dtype, const void *x, void *y, int rows, int cols,
                                   cudaStream_t stream)
 {
-    return dtype == F32 ? launch<float>(x, y, rows, cols, stream)
-                        : launch<__nv_bfloat16>(x, y, rows, cols, stream);
+    return dtype == BF16 ? launch<__nv_bfloat16>(x, y, rows, cols, stream)
+                         : launch<float>(x, y, rows, cols, stream);
 }

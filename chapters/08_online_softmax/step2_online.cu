@@ -1,26 +1,26 @@
-// Chapter 8, step 2: maximum and sum in one pass, 16 bytes at a time.
+// Chapter 8, step 2: maximum and sum in one pass.
 //
 // Question: the sum needs the maximum of the whole row; must the row be read once more for it?
 //
-// Grows from step 1. No: a sum relative to a smaller maximum is turned into one relative to the larger by a
-// factor. The state of any part of a row is a pair, and two states merge into that of both parts:
+// Grows from: step 1 (three_pass).
+// No: a sum relative to a smaller maximum is turned into one relative to the larger by a factor. The state of any part
+// of a row is a pair, and two states merge into that of both parts:
 //
 //      (m1, s1) + (m2, s2) = (m, s1 * exp(m1 - m) + s2 * exp(m2 - m))        m = max(m1, m2)
 //
 // This is associative and commutative, and (-infinity, 0) is its identity, so that threads, warps and blocks
 // may take any parts of the row and merge in any order. The row is now read twice: for the state and for y.
 //
-//      thread t: packs t, t + 256, ...   ->  lanes merge by shuffles  ->  warps merge in shared memory
+//      thread t: columns t, t + 256, ...   ->  lanes merge by shuffles  ->  warps merge in shared memory
 //
-// New: packs of 16 bytes, wherever a row begins (row.cuh).
 // Registers: at most 32. Shared memory: 64 bytes.
+// Run: make chapter-8 OP=forward STEP=online
 #include "../../common/device/ptx.cuh"
-#include "row.cuh"
 #include "launchers.h"
+#include "row.cuh"
 
 #include <cuda_runtime.h>
 #include <math.h>
-#include <stdint.h>
 
 constexpr int NUM_THREADS = 256; // one block a row
 constexpr int NUM_WARPS = NUM_THREADS / 32;
@@ -73,36 +73,23 @@ __global__ void __launch_bounds__(NUM_THREADS) online_kernel(const T *x, // (row
                                                              T *y,       // (rows, cols)
                                                              int cols)
 {
-    const Row<const T> x_row = make_row(x + (size_t)blockIdx.x * cols, cols);
-    const Row<T> y_row = same_row(x_row, y, (size_t)blockIdx.x * cols);
+    const T *x_row = x + (size_t)blockIdx.x * cols;
+    T *y_row = y + (size_t)blockIdx.x * cols;
 
     State state = identity();
-    for (int p = threadIdx.x; p < x_row.count; p += NUM_THREADS) {
-        float values[PACK<T>];
-        unpack(values, load_pack(x_row, p, -INFINITY), T());
-        float max = values[0];
-        for (int k = 1; k < PACK<T>; k++) max = fmaxf(max, values[k]);
-        State part = {max, 0.0f};
-        for (int k = 0; k < PACK<T>; k++) part.sum += exp_below(values[k], max);
-        state = merge(state, part);
-    }
+    for (int col = threadIdx.x; col < cols; col += NUM_THREADS)
+        state = merge(state, {to_float(x_row[col]), 1.0f});
     state = block_merge(state);
 
     const float norm = state.sum > 0.0f ? 1.0f / state.sum : 0.0f;
-    for (int p = threadIdx.x; p < x_row.count; p += NUM_THREADS) {
-        float values[PACK<T>];
-        unpack(values, load_pack(x_row, p, -INFINITY), T());
-        for (int k = 0; k < PACK<T>; k++) values[k] = exp_below(values[k], state.max) * norm;
-        store_pack(y_row, p, make_pack(values, T()));
-    }
+    for (int col = threadIdx.x; col < cols; col += NUM_THREADS)
+        from_float(&y_row[col], exp_below(to_float(x_row[col]), state.max) * norm);
 }
 
 template <typename T>
 static cudaError_t launch(const void *x, void *y, int rows, int cols, cudaStream_t stream)
 {
-    // The packs of x and y must lie alike.
-    if (!x || !y || rows <= 0 || cols <= 0 || (uintptr_t)x % 16 || (uintptr_t)y % 16)
-        return cudaErrorInvalidValue;
+    if (!x || !y || rows <= 0 || cols <= 0) return cudaErrorInvalidValue;
     online_kernel<<<rows, NUM_THREADS, 0, stream>>>((const T *)x, (T *)y, cols);
     return cudaGetLastError();
 }
@@ -110,6 +97,6 @@ static cudaError_t launch(const void *x, void *y, int rows, int cols, cudaStream
 extern "C" cudaError_t online(enum dtype dtype, const void *x, void *y, int rows, int cols,
                               cudaStream_t stream)
 {
-    return dtype == F32 ? launch<float>(x, y, rows, cols, stream)
-                        : launch<__nv_bfloat16>(x, y, rows, cols, stream);
+    return dtype == BF16 ? launch<__nv_bfloat16>(x, y, rows, cols, stream)
+                         : launch<float>(x, y, rows, cols, stream);
 }

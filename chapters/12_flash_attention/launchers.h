@@ -7,7 +7,8 @@
 extern "C" {
 #endif
 
-attention_launcher basic, swizzled, two_stage, wide_loads, large_tile, less_softmax, one_barrier;
+attention_launcher tile_by_tile, basic, swizzled, two_stage, wide_loads, visible_tiles, large_tile,
+    folded_scale, lazy_rescale, longest_first, wide_stores, one_barrier;
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-// Chapter 12: attention forward on mma.sync, one algorithm in seven versions.
+// Chapter 12: attention forward on mma.sync, one algorithm in twelve versions.
 #include "../../common/harness/chapter.h"
 #include "../../common/harness/sdpa_baseline.h"
 #include "launchers.h"
@@ -55,10 +55,19 @@ static const char *check_shape(const int64_t *dim)
 }
 
 static const struct step steps[] = {
-    STEP(attention_launcher, basic),       STEP(attention_launcher, swizzled),
-    STEP(attention_launcher, two_stage),   STEP(attention_launcher, wide_loads),
-    STEP(attention_launcher, large_tile),  STEP(attention_launcher, less_softmax),
-    STEP(attention_launcher, one_barrier), {0},
+    STEP(attention_launcher, tile_by_tile),
+    STEP(attention_launcher, basic),
+    STEP(attention_launcher, swizzled),
+    STEP(attention_launcher, two_stage),
+    STEP(attention_launcher, wide_loads),
+    STEP(attention_launcher, visible_tiles),
+    STEP(attention_launcher, large_tile),
+    STEP(attention_launcher, folded_scale),
+    STEP(attention_launcher, lazy_rescale),
+    STEP(attention_launcher, longest_first),
+    STEP(attention_launcher, wide_stores),
+    STEP(attention_launcher, one_barrier),
+    {0},
 };
 
 static const struct operation operations[] = {{

@@ -17,7 +17,7 @@ build/tests/simgpu/programs/cub: SIMGPU_TEST_ARCH = -gencode arch=compute_80,cod
 # Host programs that hold a part of the simulator itself against a plain model of it.
 SIMGPU_MODELS := build/tests/simgpu/model/accumulate
 
-build/tests/simgpu/model/%: tests/simgpu/model/%.c build/simgpu/obj/exec/%.o
+build/tests/simgpu/model/%: tests/simgpu/model/%.c $(SIMGPU_OUT)/obj/exec/%.o
 	@mkdir -p $(@D)
 	@echo "gcc  $<"
 	$Q$(CC) $(CFLAGS) -o $@ $^

@@ -67,6 +67,48 @@ says() {
     says "null pointer" "0xc" "thread \(7,0,0\)"
 }
 
+@test "faults: just before address 0, where addresses wrap around" {
+    broken before_null cudaErrorIllegalAddress
+    says "write of 8 bytes at 0xfffffffffffffff8" "thread \(0,0,0\)"
+}
+
+@test "faults: memory that this very instruction used before it was freed" {
+    broken freed_here cudaErrorIllegalAddress
+    says "use after free: write of 4 bytes"
+}
+
+@test "faults: free in a kernel of what cudaMalloc allocated" {
+    broken free_of_the_host cudaErrorIllegalAddress
+    says "not an address that malloc returned" "thread \(2,0,0\)"
+}
+
+@test "faults: an indirect call through a type with a wider argument" {
+    broken wider_argument cudaErrorLaunchFailure
+    says "an indirect call reaches sum\(int, int\), which has another type: its parameter 0 has 4 bytes, the call's 8"
+}
+
+@test "faults: an indirect call through a type with fewer arguments" {
+    broken argument_missing cudaErrorLaunchFailure
+    says "1 results and 2 parameters, where the call has 1 and 1"
+}
+
+@test "faults: printf with fewer arguments than its format asks for, or none" {
+    broken printf_without cudaErrorIllegalAddress
+    says "printf: its format asks for more arguments than it has"
+    broken printf_with_too_few cudaErrorIllegalAddress
+    says "printf: its format asks for more arguments than it has" "thread \(1,0,0\)"
+}
+
+@test "faults: an mbarrier and asynchronous copies at shared address 0, which is the system's" {
+    local kernel
+    for kernel in mbarrier_at_0 bulk_to_0 bulk_from_0; do
+        broken "$kernel" cudaErrorIllegalAddress
+        says "shared address 0x0: a block's shared memory begins at 0x400"
+    done
+    broken cp_async_to_0 cudaErrorIllegalAddress
+    says "the destination is not in the block's own shared memory"
+}
+
 @test "faults: a host pointer given to a kernel" {
     broken host_pointer cudaErrorIllegalAddress
     says "host pointer"

@@ -51,6 +51,12 @@ blocks_in_order() {
 
 @test "simgpu: streams, events, async copies and host functions keep their order" { program streams; }
 
+@test "simgpu: managed, page-locked, registered memory and __managed__ variables are host's and kernels' alike" {
+    program shared_with_host
+    run -0 "$SIMGPU" --seed 3 "$ROOT/build/tests/simgpu/programs/shared_with_host"
+    assert_output --partial right
+}
+
 @test "simgpu: CUDA graphs: captured, forked, built, updated; forbidden captures are refused by name" {
     local seed
     for seed in 0 1 2 3; do

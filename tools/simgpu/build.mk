@@ -1,14 +1,21 @@
 # The simulated GPU: build/simgpu/simgpu and the libraries that it puts in front of NVIDIA's. Included by the Makefile, which
 # says where the toolkit's headers are (CUDA_INCLUDE); nothing of the toolkit is linked.
 
+# SAN=address,undefined (or thread): built with gcc's sanitizers, in a folder of its own.
 SIMGPU_DIR := tools/simgpu
-SIMGPU     := build/simgpu/simgpu
-SIMGPU_LIBS := $(addprefix build/simgpu/lib/,libcudart.so.13 libcublas.so.13 libcuda.so.1)
+SIMGPU_OUT := build/simgpu$(if $(SAN),-$(subst $(comma),-,$(SAN)))
+SIMGPU     := $(SIMGPU_OUT)/simgpu
+SIMGPU_LIBS := $(addprefix $(SIMGPU_OUT)/lib/,libcudart.so.13 libcublas.so.13 libcuda.so.1)
 
 SIMGPU_CFLAGS := -std=gnu11 -O3 -g -march=native -ffp-contract=off -fno-math-errno -fno-trapping-math -fPIC -pthread \
                  -fvisibility=hidden -Wall -Wextra -Werror $(if $(filter x86_64,$(shell uname -m)),-mprefer-vector-width=512)
+SIMGPU_LDFLAGS := -pthread
+ifdef SAN
+SIMGPU_CFLAGS  := $(filter-out -O3,$(SIMGPU_CFLAGS)) -O1 -fno-omit-frame-pointer -fsanitize=$(SAN) -fno-sanitize-recover=all
+SIMGPU_LDFLAGS += -fsanitize=$(SAN)
+endif
 
-simgpu_objects        = $(patsubst $(SIMGPU_DIR)/%.c,build/simgpu/obj/%.o,$1)
+simgpu_objects        = $(patsubst $(SIMGPU_DIR)/%.c,$(SIMGPU_OUT)/obj/%.o,$1)
 SIMGPU_MAIN_OBJECTS   := $(call simgpu_objects,$(SIMGPU_DIR)/main.c)
 SIMGPU_CUBLAS_OBJECTS := $(call simgpu_objects,$(SIMGPU_DIR)/runtime/cublas.c)
 SIMGPU_DRIVER_OBJECTS := $(call simgpu_objects,$(SIMGPU_DIR)/runtime/driver.c)
@@ -18,31 +25,31 @@ SIMGPU_CUDART_OBJECTS := $(filter-out $(SIMGPU_CUBLAS_OBJECTS) $(SIMGPU_DRIVER_O
 .PHONY: simgpu
 simgpu: $(SIMGPU) $(SIMGPU_LIBS)
 
-build/simgpu/obj/%.o: $(SIMGPU_DIR)/%.c $(SIMGPU_DIR)/build.mk build/config.mk
+$(SIMGPU_OUT)/obj/%.o: $(SIMGPU_DIR)/%.c $(SIMGPU_DIR)/build.mk build/config.mk
 	@mkdir -p $(@D)
 	@echo "gcc  $<"
 	$Q$(CC) $(SIMGPU_CFLAGS) -MMD -MP -isystem $(or $(CUDA_INCLUDE),/usr/local/cuda/include) -c -o $@ $<
 
 $(SIMGPU): $(SIMGPU_MAIN_OBJECTS)
 	@echo "link $@"
-	$Q$(CC) -o $@ $^
+	$Q$(CC) $(SIMGPU_LDFLAGS) -o $@ $^
 
 # $1: the version script, $2: further inputs and libraries.
-simgpu_link = $(CC) -shared -pthread -o $@ -Wl,-soname,$(@F) -Wl,-z,defs -Wl,-Bsymbolic -Wl,--version-script=$1 \
+simgpu_link = $(CC) -shared $(SIMGPU_LDFLAGS) -o $@ -Wl,-soname,$(@F) $(if $(SAN),,-Wl,-z,defs) -Wl,-Bsymbolic -Wl,--version-script=$1 \
     $(filter %.o,$^) $2
 
-build/simgpu/lib/libcudart.so.13: $(SIMGPU_CUDART_OBJECTS) $(SIMGPU_DIR)/runtime/libcudart.map
+$(SIMGPU_OUT)/lib/libcudart.so.13: $(SIMGPU_CUDART_OBJECTS) $(SIMGPU_DIR)/runtime/libcudart.map
 	@mkdir -p $(@D)
 	@echo "link $@"
 	$Q$(call simgpu_link,$(SIMGPU_DIR)/runtime/libcudart.map,-lzstd -lm)
 
-build/simgpu/lib/libcublas.so.13: $(SIMGPU_CUBLAS_OBJECTS) $(SIMGPU_DIR)/runtime/libcublas.map build/simgpu/lib/libcudart.so.13
+$(SIMGPU_OUT)/lib/libcublas.so.13: $(SIMGPU_CUBLAS_OBJECTS) $(SIMGPU_DIR)/runtime/libcublas.map $(SIMGPU_OUT)/lib/libcudart.so.13
 	@echo "link $@"
-	$Q$(call simgpu_link,$(SIMGPU_DIR)/runtime/libcublas.map,build/simgpu/lib/libcudart.so.13 -lopenblas -lm)
+	$Q$(call simgpu_link,$(SIMGPU_DIR)/runtime/libcublas.map,$(SIMGPU_OUT)/lib/libcudart.so.13 -lopenblas -lm)
 
-build/simgpu/lib/libcuda.so.1: $(SIMGPU_DRIVER_OBJECTS) $(SIMGPU_DIR)/runtime/libcuda.map build/simgpu/lib/libcudart.so.13
+$(SIMGPU_OUT)/lib/libcuda.so.1: $(SIMGPU_DRIVER_OBJECTS) $(SIMGPU_DIR)/runtime/libcuda.map $(SIMGPU_OUT)/lib/libcudart.so.13
 	@echo "link $@"
-	$Q$(call simgpu_link,$(SIMGPU_DIR)/runtime/libcuda.map,build/simgpu/lib/libcudart.so.13)
+	$Q$(call simgpu_link,$(SIMGPU_DIR)/runtime/libcuda.map,$(SIMGPU_OUT)/lib/libcudart.so.13)
 
 -include $(patsubst %.o,%.d,$(SIMGPU_MAIN_OBJECTS) $(SIMGPU_CUBLAS_OBJECTS) $(SIMGPU_DRIVER_OBJECTS) $(SIMGPU_CUDART_OBJECTS))
 

@@ -233,6 +233,7 @@ struct warp {
     struct bounds {
         u64 lo, hi;
     } heap[HEAP_BOUNDS];       /* of global allocations touched lately, by the instruction that did */
+    u64 heap_frees;            /* how many allocations had been freed when the first of them was looked up */
     u32 id;                    /* warp index in the block */
     u32 live;                  /* lanes that have not exited */
     u32 cluster_arrived;       /* lanes that have arrived at barrier.cluster and not waited yet */

@@ -63,6 +63,24 @@ __global__ void write_constant(int *x)
     table[x[0] + threadIdx.x % 8] = 1; // fault: write_constant
 }
 
+__global__ void before_null(int *x)
+{
+    ((double *)x)[-1 - (int)threadIdx.x] = 1; // fault: before_null
+}
+__global__ void freed_here(int *x)
+{
+    int *own = (int *)malloc(64);
+#pragma unroll 1
+    for (int i = 0; i < 2; i++) {
+        *(volatile int *)(own + x[i]) = i; // fault: freed_here
+        if (i == 0) free(own);
+    }
+}
+__global__ void free_of_the_host(int *x)
+{
+    if (threadIdx.x == 2) free(x); // fault: free_of_the_host
+}
+
 // ---- Shared and local memory --------------------------------------------------------------------------------------
 
 __global__ void shared_beyond(int *x)
@@ -101,6 +119,23 @@ __device__ __noinline__ int endless(int n, const int *up)
 __global__ void endless_recursion(int *x)
 {
     x[threadIdx.x] = endless(x[0], x);
+}
+
+typedef int two_ints(int, int);
+typedef int wide_and_int(long long, int);
+typedef int one_int(int);
+__device__ __noinline__ int sum(int a, int b)
+{
+    return a + b;
+}
+__device__ two_ints *functions[2] = {sum, sum};
+__global__ void wider_argument(int *x)
+{
+    x[threadIdx.x] = ((wide_and_int *)functions[x[0]])(1ll << 40, 2); // fault: wider_argument
+}
+__global__ void argument_missing(int *x)
+{
+    x[threadIdx.x] = ((one_int *)functions[x[0]])(1); // fault: argument_missing
 }
 
 // ---- Synchronisation ----------------------------------------------------------------------------------------------
@@ -168,6 +203,16 @@ __global__ void texture(int *x)
     x[threadIdx.x] = (int)v.x;
 }
 
+__device__ const char three_numbers[] = "%d %lld %f\n";
+__global__ void printf_without(int *x)
+{
+    if (x[0] == 0) printf(three_numbers); // fault: printf_without
+}
+__global__ void printf_with_too_few(int *x)
+{
+    if (threadIdx.x == 1) printf(three_numbers, x[0]); // fault: printf_with_too_few
+}
+
 // ---- Asynchronous copies ------------------------------------------------------------------------------------------
 
 __device__ static uint32_t shared_address(const void *p)
@@ -207,6 +252,35 @@ __global__ void over_arrival(int *x)
     x[threadIdx.x] = 1;
 }
 
+// The first KiB of shared addresses is the system's.
+__global__ void mbarrier_at_0(int *x)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(x[0]) : "memory"); // fault: mbarrier_at_0
+}
+__global__ void cp_async_to_0(int *x)
+{
+    CP_ASYNC_4(x[0], x); // fault: cp_async_to_0
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+__global__ void bulk_to_0(int *x)
+{
+    __shared__ uint64_t barrier;
+    const uint32_t b = shared_address(&barrier);
+    asm volatile("mbarrier.init.shared.b64 [%0], 1; fence.mbarrier_init.release.cluster;" ::"r"(b)
+                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 64, [%2];" ::"r"(x[0]),
+        "l"(x), "r"(b) // fault: bulk_to_0
+        : "memory");
+}
+__global__ void bulk_from_0(int *x)
+{
+    const int system = x[0];
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 64;" ::"l"(x),
+                 "r"(system)); // fault: bulk_from_0
+    asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 // ---- The program --------------------------------------------------------------------------------------------------
 
 struct fault {
@@ -227,11 +301,16 @@ static const struct fault faults[] = {
     {FAULT(host_pointer), 1, 32, 0},
     {FAULT(atomic_beyond), 1, 32, 0},
     {FAULT(write_constant), 1, 32, 0},
+    {FAULT(before_null), 1, 32, 0},
+    {FAULT(freed_here), 1, 32, 0},
+    {FAULT(free_of_the_host), 1, 32, 0},
     {FAULT(shared_beyond), 1, 64, 0},
     {FAULT(dynamic_shared_beyond), 1, 64, 128},
     {FAULT(shared_misaligned), 1, 32, 0},
     {FAULT(local_beyond), 1, 32, 0},
     {FAULT(endless_recursion), 1, 32, 0},
+    {FAULT(wider_argument), 1, 32, 0},
+    {FAULT(argument_missing), 1, 32, 0},
     {FAULT(absent_warp), 1, 128, 0},
     {FAULT(divergent_barrier), 1, 64, 0},
     {FAULT(predicated_barrier), 1, 32, 0},
@@ -244,6 +323,12 @@ static const struct fault faults[] = {
     {FAULT(unwaited_copy), 1, 32, 0},
     {FAULT(source_changed), 1, 32, 0},
     {FAULT(over_arrival), 1, 32, 0},
+    {FAULT(printf_without), 1, 1, 0},
+    {FAULT(printf_with_too_few), 1, 32, 0},
+    {FAULT(mbarrier_at_0), 1, 1, 0},
+    {FAULT(cp_async_to_0), 1, 1, 0},
+    {FAULT(bulk_to_0), 1, 1, 0},
+    {FAULT(bulk_from_0), 1, 1, 0},
 };
 
 static int run(const struct fault *f)
@@ -253,7 +338,7 @@ static int run(const struct fault *f)
     if (cudaMalloc(&x, sizeof got) || cudaMemset(x, 0, sizeof got)) return 3;
     argument = x;
     if (f->kernel == after_free && cudaFree(x)) return 3;
-    if (f->kernel == null_pointer) argument = NULL;
+    if (f->kernel == null_pointer || f->kernel == before_null) argument = NULL;
     if (f->kernel == host_pointer) argument = on_host;
     f->kernel<<<f->blocks, f->threads, f->shared_bytes>>>(argument);
     const cudaError_t launch = cudaGetLastError(), error = launch ? launch : cudaDeviceSynchronize();

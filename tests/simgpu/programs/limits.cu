@@ -79,8 +79,6 @@ int main()
 
     // Not supported, and said so.
     cudaArray_t array;
-    EXPECT(refused(cudaErrorNotSupported, cudaMallocManaged(&huge, 4)));
-    EXPECT(refused(cudaErrorNotSupported, cudaHostAlloc(&huge, 4, cudaHostAllocMapped)));
     EXPECT(refused(cudaErrorNotSupported, cudaMallocArray(&array, nullptr, 4)));
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(2);

@@ -204,6 +204,10 @@ static void exec_copy(struct warp *w, const struct inst *in, u32 mask)
     for (u32 i = 0; i < LANES; i++)
         destination[i] += SHARED_WINDOW; /* both are generic addresses for memory_resolve */
     memory_resolve(w, in, mask, destination, in->bytes, in->bytes, true);
+    for (u32 i = 0; i < LANES; i++)
+        if (mask >> i & 1 && destination[i] - (u64)(uintptr_t)w->block->shared >= w->block->shared_bytes)
+            fault(w, in, 1u << i, ERR_ILLEGAL_ADDRESS,
+                  "the destination is not in the block's own shared memory");
     resolve_source(w, in, mask, taken, source);
 
     struct copy *c = new_copy(a);
@@ -418,8 +422,7 @@ static void mbarrier_places(struct warp *w, const struct inst *in, u32 mask, str
         if (a & 7)
             fault(w, in, 1u << i, ERR_MISALIGNED, "misaligned mbarrier at 0x%llx: must be a multiple of 8",
                   (unsigned long long)a);
-        at->block[i] = shared_owner(w, in, in->space, i, a);
-        at->offset[i] = (u32)(shared_pointer(w, in, in->space, i, a, 8, true) - at->block[i]->shared);
+        at->offset[i] = shared_offset(w, in, in->space, i, a, 8, true, &at->block[i]);
         if (at->block[i] != w->block && !(in->flags & REMOTE))
             fault(
                 w, in, 1u << i, ERR_INVALID_ADDRESS_SPACE,

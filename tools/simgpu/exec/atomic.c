@@ -186,7 +186,9 @@ static bool op_allowed(enum atomic_op op, enum type t)
     case OP_MAX:
         return t == T_U32 || t == T_S32 || t == T_U64 || t == T_S64 || t == T_F16 || t == T_BF16 ||
                t == T_F16X2 || t == T_BF16X2;
-    default: return t == T_U32 || t == T_S32 || t == T_U64 || t == T_S64 || type_float(t);
+    default:
+        return t == T_U32 || t == T_S32 || t == T_U64 || t == T_S64 || t == T_F16 || t == T_BF16 ||
+               t == T_F16X2 || t == T_BF16X2 || t == T_F32 || t == T_F64;
     }
 }
 
@@ -223,11 +225,14 @@ static bool lower_atomic(struct lowering *lo, const struct ptx_inst *p, struct i
     if (op < 0 || !op_allowed((enum atomic_op)op, t)) return refuse(lo, p, "this operation on this type");
     u32 n = in->count, first = is_atom ? 2 : 1, need = first + 1 + (op == OP_CAS);
     if (p->op_count < need || (op == OP_CAS && (!is_atom || n > 1))) return refuse(lo, p, "operands missing");
+    const struct ptx_operand *value = &p->op[op == OP_CAS ? first + 1 : first];
+    if (n > 1 && (value->kind != OPERAND_VECTOR || value->count != n ||
+                  (is_atom && (p->op[0].kind != OPERAND_VECTOR || p->op[0].count != n))))
+        return refuse(lo, p, "vectors of %u registers", n);
     in->bytes = (u8)type_bytes(t);
     in->aux = (u16)t;
     in->flags = (u16)op;
     operand *more = lower_more(lo, 2 * n + 1);
-    const struct ptx_operand *value = &p->op[op == OP_CAS ? first + 1 : first];
     for (u32 k = 0; k < n; k++) {
         more[k] = !is_atom ? NO_OPERAND : lower_dest(lo, n > 1 ? &p->op[0].element[k] : &p->op[0], t);
         more[n + k] = lower_source(lo, n > 1 ? &value->element[k] : value, t);

@@ -53,9 +53,9 @@ static bool reduces(enum atomic_op op, enum type t)
     }
 }
 
-static u32 box_rows(const struct tensor_map *m)
+static u64 box_rows(const struct tensor_map *m)
 {
-    u32 rows = 1;
+    u64 rows = 1;
     for (u32 d = 1; d < m->rank; d++)
         rows *= (m->box_less_1[d] + m->element_stride[d]) / m->element_stride[d]; /* ceil(box / stride) */
     return rows;
@@ -303,8 +303,13 @@ static void read_map(struct warp *w, const struct inst *in, u32 lane, const stru
         if (c->corner[d] < 0)
             fault(w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION,
                   "coordinate %u of a store is %d: it must not be negative", d, c->corner[d]);
-    c->rows = box_rows(m);
+    u64 rows = box_rows(m);
     c->row_bytes = (m->box_less_1[0] + 1) * size;
+    if (rows * c->row_bytes > w->block->shared_bytes && f->direction != PREFETCH)
+        fault(w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
+              "the tensor map's box has %llu bytes: the block has %u of shared memory",
+              (unsigned long long)rows * c->row_bytes, w->block->shared_bytes);
+    c->rows = (u32)rows;
     if (c->row_bytes % 16 || (m->swizzle && c->row_bytes > 16u << m->swizzle)) /* an edited map may say so */
         fault(
             w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION,
@@ -347,8 +352,7 @@ static void place(struct warp *w, const struct inst *in, u32 lane, const struct 
     if (a & (align - 1))
         fault(w, in, 1u << lane, ERR_MISALIGNED, "misaligned shared address 0x%llx: must be a multiple of %u",
               (unsigned long long)a, align);
-    c->block = shared_owner(w, in, f->shared.space, lane, a);
-    c->at = (u32)(shared_pointer(w, in, f->shared.space, lane, a, extent(c), false) - c->block->shared);
+    c->at = shared_offset(w, in, f->shared.space, lane, a, extent(c), false, &c->block);
     c->block->visitors &= ~(1u << w->block->cluster_rank);
 }
 
@@ -395,12 +399,13 @@ static u32 barrier_of(struct warp *w, const struct inst *in, u32 lane, const str
     if (a >= WINDOW_BYTES || a & 7)
         fault(w, in, 1u << lane, a & 7 ? ERR_MISALIGNED : ERR_INVALID_ADDRESS_SPACE,
               "no mbarrier can be at 0x%llx", (unsigned long long)a);
-    struct block *at = shared_owner(w, in, f->mbarrier.space, lane, a);
+    struct block *at;
+    u32 offset = shared_offset(w, in, f->mbarrier.space, lane, a, 8, true, &at);
     if (at != c->block && f->multicast == NO_OPERAND)
         fault(w, in, 1u << lane, ERR_LAUNCH_FAILURE,
               "the data goes to block %u of the cluster, but the mbarrier lies in block %u",
               c->block->cluster_rank, at->cluster_rank);
-    return (u32)(shared_pointer(w, in, f->mbarrier.space, lane, a, 8, true) - at->shared);
+    return offset;
 }
 
 static void load(struct warp *w, const struct inst *in, u32 lane, const struct form *f)
@@ -414,10 +419,10 @@ static void load(struct warp *w, const struct inst *in, u32 lane, const struct f
     c->from_shared = f->direction == FROM_SHARED;
     if (f->direction == FROM_SHARED) {
         u64 from = about.global;
-        struct block *source = shared_owner(w, in, f->source.space, lane, from);
-        u8 *p = shared_pointer(w, in, f->source.space, lane, from, c->bytes, false);
-        proxy_reads(w, in, 1u << lane, source, (u32)(p - source->shared), c->bytes);
-        memcpy(c->data, p, c->bytes);
+        struct block *source;
+        u32 offset = shared_offset(w, in, f->source.space, lane, from, c->bytes, false, &source);
+        proxy_reads(w, in, 1u << lane, source, offset, c->bytes);
+        memcpy(c->data, source->shared + offset, c->bytes);
     } else {
         gather(w, in, c, c->data);
     }

@@ -6,6 +6,7 @@
 
 #include "../front/flow.h"
 #include "../front/lower.h"
+#include "../report/report.h"
 #include "../runtime/heap.h"
 #include "../runtime/runtime.h"
 #include "memory.h"
@@ -143,6 +144,31 @@ static void exec_call(struct warp *w, const struct inst *in, u32 mask)
     warp_call(w, in, in->data);
 }
 
+/* What a call passes: bytes of each result, then of each argument. */
+struct call_form {
+    u32 results, args, bytes[];
+};
+
+/* Whether a function has such results and parameters; `why` says what differs. */
+static bool call_fits(const struct function *fn, const struct call_form *form, char *why, size_t size)
+{
+    if (fn->result_count != form->results || fn->param_count != form->args) {
+        snprintf(why, size, "%u results and %u parameters, where the call has %u and %u", fn->result_count,
+                 fn->param_count, form->results, form->args);
+        return false;
+    }
+    for (u32 k = 0; k < form->results + form->args; k++) {
+        bool is_result = k < form->results;
+        u32 number = is_result ? k : k - form->results,
+            bytes = is_result ? fn->results[number].bytes : fn->params[number].bytes;
+        if (bytes == form->bytes[k]) continue;
+        snprintf(why, size, "its %s %u has %u bytes, the call's %u", is_result ? "result" : "parameter",
+                 number, bytes, form->bytes[k]);
+        return false;
+    }
+    return true;
+}
+
 /* An indirect call: lanes that call another function than the first lane part and come here again. */
 static void exec_call_indirect(struct warp *w, const struct inst *in, u32 mask)
 {
@@ -158,9 +184,10 @@ static void exec_call_indirect(struct warp *w, const struct inst *in, u32 mask)
     if (!callee || callee->is_kernel || !callee->code_count)
         fault(w, in, group, ERR_LAUNCH_FAILURE, "indirect call to 0x%llx, which is no device function",
               (unsigned long long)chosen);
-    if (callee->param_count + callee->result_count != in->count)
-        fault(w, in, group, ERR_LAUNCH_FAILURE, "indirect call of %s with the wrong number of arguments",
-              callee->name);
+    char why[128];
+    if (!call_fits(callee, in->data, why, sizeof why))
+        fault(w, in, group, ERR_LAUNCH_FAILURE, "an indirect call reaches %s, which has another type: %s",
+              readable_name(callee->name), why);
     if (group != w->active) {
         u32 index = warp_index_of(w, in);
         warp_diverge(w, w->active & ~group, index, (s32)index + 1); /* the next instruction is a join */
@@ -168,25 +195,45 @@ static void exec_call_indirect(struct warp *w, const struct inst *in, u32 mask)
     warp_call(w, in, callee);
 }
 
+/* printf's arguments lie among the caller's .local variables: how many bytes at most. */
+static size_t room_for_arguments(const struct warp *w, u64 address)
+{
+    u64 end = LOCAL_WINDOW + w->frame->local_base + w->frame->fn->local_bytes;
+    return address >= LOCAL_WINDOW && address < end ? end - address : 0;
+}
+
 static void exec_vprintf(struct warp *w, const struct inst *in, u32 mask)
 {
     for (u32 i = 0; i < LANES; i++) {
         if (!(mask >> i & 1)) continue;
         u64 args = arg64(w, in, 2, i);
-        u32 result =
-            (u32)device_printf(arg64(w, in, 1, i), args ? host_pointer(w, in, i, args, 1, false) : NULL);
+        size_t room = room_for_arguments(w, args);
+        int result =
+            device_printf(arg64(w, in, 1, i), room ? host_pointer(w, in, i, args, 1, false) : NULL, room);
+        if (result == TOO_FEW_ARGUMENTS)
+            fault(w, in, 1u << i, ERR_ILLEGAL_ADDRESS,
+                  "printf: its format asks for more arguments than it has");
         memcpy(arg_of(w, in, 0, i), &result, 4);
     }
+}
+
+/* The string at a device address, or what to say instead. */
+static const char *text_at(u64 address, char text[256])
+{
+    struct allocation a;
+    if (!heap_find(address, &a)) return "?";
+    u64 room = a.address + a.bytes - address;
+    snprintf(text, 256, "%.*s", (int)(room < 255 ? room : 255), (const char *)(uintptr_t)address);
+    return text;
 }
 
 static void exec_assertfail(struct warp *w, const struct inst *in, u32 mask)
 {
     u32 line, i = first_lane(mask);
+    char file[256], function[256], text[256];
     memcpy(&line, arg_of(w, in, 2, i), 4);
-    fault(w, in, mask, ERR_ASSERT, "%s:%u: %s: Assertion `%s` failed",
-          (char *)host_pointer(w, in, i, arg64(w, in, 1, i), 1, false), line,
-          (char *)host_pointer(w, in, i, arg64(w, in, 3, i), 1, false),
-          (char *)host_pointer(w, in, i, arg64(w, in, 0, i), 1, false));
+    fault(w, in, mask, ERR_ASSERT, "%s:%u: %s: Assertion `%s` failed", text_at(arg64(w, in, 1, i), file),
+          line, text_at(arg64(w, in, 3, i), function), text_at(arg64(w, in, 0, i), text));
 }
 
 static void exec_malloc(struct warp *w, const struct inst *in, u32 mask)
@@ -201,21 +248,36 @@ static void exec_malloc(struct warp *w, const struct inst *in, u32 mask)
 static void exec_free(struct warp *w, const struct inst *in, u32 mask)
 {
     for (u32 i = 0; i < LANES; i++)
-        if (mask >> i & 1 && arg64(w, in, 0, i) && !heap_free(arg64(w, in, 0, i)))
+        if (mask >> i & 1 && arg64(w, in, 0, i) && !heap_free_in_kernel(arg64(w, in, 0, i)))
             fault(w, in, 1u << i, ERR_ILLEGAL_ADDRESS, "free(0x%llx): not an address that malloc returned",
                   (unsigned long long)arg64(w, in, 0, i));
+    memory_refresh(w);
 }
 
 /* What the device runtime offers under these names: CUDA Programming Guide, "Formatted Output", "Assertion", "Dynamic
- * Global Memory Allocation". `args` counts results and arguments. */
+ * Global Memory Allocation". */
 static const struct builtin {
     const char *name;
     exec_fn exec;
-    u32 args;
-} builtins[] = {{"vprintf", exec_vprintf, 3},
-                {"__assertfail", exec_assertfail, 5},
-                {"malloc", exec_malloc, 2},
-                {"free", exec_free, 1}};
+    struct function type;
+} builtins[] = {
+    {"vprintf",
+     exec_vprintf,
+     {.result_count = 1,
+      .results = &(struct param){.bytes = 4},
+      .param_count = 2,
+      .params = (struct param[]){{.bytes = 8}, {.bytes = 8}}}},
+    {"__assertfail",
+     exec_assertfail,
+     {.param_count = 5,
+      .params = (struct param[]){{.bytes = 8}, {.bytes = 8}, {.bytes = 4}, {.bytes = 8}, {.bytes = 8}}}},
+    {"malloc",
+     exec_malloc,
+     {.result_count = 1,
+      .results = &(struct param){.bytes = 8},
+      .param_count = 1,
+      .params = &(struct param){.bytes = 8}}},
+    {"free", exec_free, {.param_count = 1, .params = &(struct param){.bytes = 8}}}};
 
 /* call (results), function, (arguments);  call (results), register, (arguments), prototype; */
 static bool lower_call(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
@@ -232,16 +294,22 @@ static bool lower_call(struct lowering *lo, const struct ptx_inst *p, struct ins
     }
     u32 count = (results ? results->count : 0) + (args ? args->count : 0), n = 0;
     operand *more = lower_more(lo, count);
+    struct call_form *form = keep(sizeof *form + count * sizeof *form->bytes);
+    char why[128];
     for (int list = 0; list < 2; list++) {
         const struct ptx_operand *l = list ? args : results;
         for (u32 k = 0; l && k < l->count; k++) {
-            if (l->element[k].kind != OPERAND_SYMBOL || l->element[k].symbol->kind != SYM_ARG)
+            const struct symbol *s = l->element[k].symbol;
+            if (l->element[k].kind != OPERAND_SYMBOL || !s || s->kind != SYM_ARG)
                 return refuse(lo, p, "arguments that are not .param variables");
-            more[n++] = (u32)l->element[k].symbol->address;
+            form->bytes[n] = (u32)s->bytes;
+            more[n++] = (u32)s->address;
         }
     }
+    form->results = results ? results->count : 0;
+    form->args = args ? args->count : 0;
     in->more = more;
-    in->count = (u8)count;
+    in->data = form;
     if (!callee) return refuse(lo, p, "a call without a function");
     if (callee->kind == OPERAND_REG) {
         in->exec = exec_call_indirect;
@@ -252,16 +320,18 @@ static bool lower_call(struct lowering *lo, const struct ptx_inst *p, struct ins
         return refuse(lo, p, "not a function");
     const struct function *fn = callee->symbol->fn;
     for (u32 k = 0; k < sizeof builtins / sizeof *builtins; k++)
-        if (streq(fn->name, builtins[k].name) && builtins[k].args == count) {
+        if (streq(fn->name, builtins[k].name)) {
             in->exec = builtins[k].exec;
-            return true;
+            return call_fits(&builtins[k].type, form, why, sizeof why) ||
+                   refuse(lo, p, "%s has another type: %s", fn->name, why);
         }
-    for (u32 k = 0; k < lo->p->function_count; k++)
-        if (lo->p->functions[k]->fn == fn && count == fn->param_count + fn->result_count) {
-            in->exec = exec_call;
-            in->data = fn;
-            return true;
-        }
+    if (fn->is_kernel) return refuse(lo, p, "%s is a kernel", fn->name);
+    if (parsed_of(lo->p, fn)) {
+        in->exec = exec_call;
+        in->data = fn;
+        return call_fits(fn, form, why, sizeof why) ||
+               refuse(lo, p, "%s has another type: %s", fn->name, why);
+    }
     return refuse(lo, p, "the simulated GPU has no device function %s", fn->name);
 }
 

@@ -51,6 +51,9 @@ static _Noreturn void illegal_global(struct warp *w, const struct inst *in, u32 
     char what[160];
     if (near.name)
         snprintf(what, sizeof what, "variable %s of %llu bytes", near.name, (unsigned long long)near.bytes);
+    else if (near.kind == ALLOCATION_HOST)
+        snprintf(what, sizeof what, "%spage-locked memory of %llu bytes", near.freed ? "freed " : "",
+                 (unsigned long long)near.bytes);
     else
         snprintf(what, sizeof what, "%s %u of %llu bytes", near.freed ? "the freed allocation" : "allocation",
                  near.number, (unsigned long long)near.bytes);
@@ -85,9 +88,9 @@ static void check_global_lane(struct warp *w, const struct inst *in, u32 lane, u
     const struct launch *l = w->block->launch;
     u64 params = (u64)(uintptr_t)l->params;
     if (a & (align - 1)) misaligned(w, in, lane, "global", a, align);
-    if (!is_write && a >= params && a + bytes <= params + l->kernel->param_bytes) return;
+    if (!is_write && a >= params && a - params + bytes <= l->kernel->param_bytes) return;
     struct allocation found;
-    if (!heap_find(a, &found) || a + bytes > found.address + found.bytes ||
+    if (!heap_find(a, &found) || bytes > found.address + found.bytes - a ||
         (is_write && found.kind == ALLOCATION_CONST))
         illegal_global(w, in, lane, a, bytes, is_write);
     if (found.kind == ALLOCATION_CONST) return; /* not remembered: it may only be read */
@@ -98,7 +101,14 @@ static void check_global_lane(struct warp *w, const struct inst *in, u32 lane, u
 static inline bool in_bounds(struct warp *w, const struct inst *in, u64 a, u64 bytes)
 {
     const struct bounds *b = bounds_of(w, in);
-    return a >= b->lo && a + bytes <= b->hi;
+    return a >= b->lo && a <= b->hi && bytes <= b->hi - a;
+}
+
+void memory_refresh(struct warp *w)
+{
+    u64 frees = heap_frees();
+    if (frees != w->heap_frees) memset(w->heap, 0, sizeof w->heap);
+    w->heap_frees = frees;
 }
 
 static void check_global(struct warp *w, const struct inst *in, u32 mask, const u64 address[LANES], u32 bytes,
@@ -158,6 +168,20 @@ u8 *shared_pointer(struct warp *w, const struct inst *in, enum space space, u32 
     if (b->stamps && is_write)
         proxy_wrote(b, at - SHARED_BASE, bytes, b == w->block ? w->id : WRITER_REMOTE, 1u << lane);
     return b->shared + (at - SHARED_BASE);
+}
+
+u32 shared_offset(struct warp *w, const struct inst *in, enum space space, u32 lane, u64 a, u32 bytes,
+                  bool is_write, struct block **owner)
+{
+    u8 *p = shared_pointer(w, in, space, lane, a, bytes, is_write);
+    *owner = shared_owner(w, in, space, lane, a);
+    if ((a & 0xffffff) < SHARED_BASE)
+        fault(
+            w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
+            "out of bounds: shared address 0x%llx: a block's shared memory begins at 0x%x, what lies before is "
+            "the system's",
+            (unsigned long long)a, SHARED_BASE);
+    return (u32)(p - (*owner)->shared);
 }
 
 static u64 check_shared_lane(struct warp *w, const struct inst *in, u32 lane, u64 a, u32 bytes, u32 align,

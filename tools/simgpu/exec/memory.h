@@ -23,11 +23,19 @@ u8 *host_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address, u
 /* One lane's address of global memory, likewise; any alignment. */
 u8 *global_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address, u32 bytes, bool is_write);
 
+/* Allocations may have been freed since this warp last looked: forgets what it knows of them. */
+void memory_refresh(struct warp *w);
+
 /* The block of the cluster in whose shared memory address `a` lies, by its rank bits, and the memory behind it; faults when
  * `in` may not reach it. */
 struct block *shared_owner(struct warp *w, const struct inst *in, enum space space, u32 lane, u64 a);
 u8 *shared_pointer(struct warp *w, const struct inst *in, enum space space, u32 lane, u64 a, u32 bytes,
                    bool is_write);
+
+/* The same as an offset in *owner's shared memory. The system's first KiB of shared addresses is none of it, so that neither
+ * an mbarrier nor a bulk copy can lie there. */
+u32 shared_offset(struct warp *w, const struct inst *in, enum space space, u32 lane, u64 a, u32 bytes,
+                  bool is_write, struct block **owner);
 
 /* SPACE_SHARED or SPACE_CLUSTER for the modifiers that name them, SPACE_GENERIC for any other. */
 enum space shared_space(const char *m);

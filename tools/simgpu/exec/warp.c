@@ -7,6 +7,7 @@
 #include "../report/report.h"
 #include "async.h"
 #include "bulk.h"
+#include "memory.h"
 #include "order.h"
 #include "wgmma.h"
 
@@ -145,6 +146,7 @@ bool warp_release(struct warp *w)
 bool warp_run(struct warp *w, s32 quantum)
 {
     w->budget = quantum;
+    memory_refresh(w);
     for (;;) {
         s32 i = w->current >= 0 && w->splits[w->current].state == SPLIT_READY ? w->current : next_ready(w);
         if (i < 0) return false;

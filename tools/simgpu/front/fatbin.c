@@ -9,10 +9,12 @@
 #include <zstd.h>
 
 #include "../runtime/runtime.h"
+#include "fatbin.h"
 
 enum { FATBIN_MAGIC = 0xba55ed50, WRAPPER_MAGIC = 0x466243b1 };
 enum { KIND_PTX = 1, KIND_ELF = 2 };
 enum { FLAG_LZ4 = 0x2000, FLAG_ZSTD = 0x8000 };
+enum { MAX_PTX = 1 << 30 }; /* bytes of text that are taken for possible */
 
 static const char *const HOW_TO_COMPILE =
     "compile with `-arch=sm_90a`, or with `-gencode arch=compute_90a,code=[sm_90a,compute_90a]`";
@@ -55,14 +57,13 @@ __attribute__((format(printf, 2, 3))) static void note(struct inventory *inv, co
 }
 
 /* The payload as NUL-terminated text, malloc'ed; NULL and *why when it cannot be unpacked. */
-static char *unpack(const struct entry_header *e, size_t *length, const char **why)
+static char *unpack(const struct entry_header *e, const u8 *payload, size_t *length, const char **why)
 {
-    const u8 *payload = (const u8 *)e + e->header_bytes;
-    if (e->flags & FLAG_LZ4) {
-        *why = "its PTX is LZ4-compressed, as older toolkits do; compile with `-no-compress`";
+    size_t bytes = e->flags & (FLAG_ZSTD | FLAG_LZ4) ? e->raw_bytes : e->padded_bytes;
+    if (bytes > MAX_PTX || e->compressed_bytes > e->padded_bytes) {
+        *why = "its PTX is damaged (an entry says that it is larger than it can be)";
         return NULL;
     }
-    size_t bytes = e->flags & FLAG_ZSTD ? e->raw_bytes : e->padded_bytes;
     char *text = malloc(bytes + 1);
     if (!text) {
         *why = "out of host memory while unpacking its PTX";
@@ -76,6 +77,13 @@ static char *unpack(const struct entry_header *e, size_t *length, const char **w
             return NULL;
         }
         bytes = got;
+    } else if (e->flags & FLAG_LZ4) {
+        bytes = lz4_unpack((u8 *)text, bytes, payload, e->compressed_bytes);
+        if (bytes == LZ4_DAMAGED) {
+            free(text);
+            *why = "its compressed PTX is damaged (it is no LZ4 block)";
+            return NULL;
+        }
     } else {
         memcpy(text, payload, bytes);
     }
@@ -132,15 +140,22 @@ char *fatbin_ptx(const void *fatbin, size_t *length, const char **why)
     int best_score = 0;
     struct inventory inventory = {.used = 0};
     const char *trouble = NULL;
-    const u8 *at = (const u8 *)fatbin + header.header_bytes, *end = at + header.bytes;
-    while (at + sizeof(struct entry_header) <= end) {
-        const struct entry_header *e = (const struct entry_header *)at;
-        at += e->header_bytes + e->padded_bytes;
-        if (e->header_bytes < sizeof *e || at > end) break;
-        if (e->kind == KIND_ELF) note(&inventory, "machine code (SASS) for sm_%u", e->arch);
-        if (e->kind != KIND_PTX) continue;
+    const u8 *at = (const u8 *)fatbin + header.header_bytes;
+    u64 left = header.bytes;
+    struct entry_header e;
+    while (left >= sizeof e) {
+        memcpy(&e, at, sizeof e);
+        if (e.header_bytes < sizeof e || e.header_bytes > left || e.padded_bytes > left - e.header_bytes) {
+            trouble = "its device code is damaged (an entry reaches past the end)";
+            break;
+        }
+        const u8 *payload = at + e.header_bytes;
+        at = payload + e.padded_bytes;
+        left -= e.header_bytes + e.padded_bytes;
+        if (e.kind == KIND_ELF) note(&inventory, "machine code (SASS) for sm_%u", e.arch);
+        if (e.kind != KIND_PTX) continue;
         size_t bytes;
-        char *ptx = unpack(e, &bytes, &trouble), target[32];
+        char *ptx = unpack(&e, payload, &bytes, &trouble), target[32];
         if (!ptx) continue;
         target_of(ptx, target);
         int score = suitability(target);

@@ -258,9 +258,7 @@ static struct declaration parse_declaration(struct parser *p)
         else if (streq(word, "v4"))
             d.elements_per = 4;
         else if (streq(word, "attribute")) {
-            expect(p, '(');
-            if (at_word(p, ".managed"))
-                parse_error(p, "no managed variable: the simulated GPU has no managed memory");
+            expect(p, '('); /* .managed: the host reaches every variable anyhow */
             skip_past(p, ')');
         }
         /* .ptr .global and the like on a parameter only say what it points to */

@@ -301,7 +301,7 @@ static status check_scalar(const struct context *h, const char *caller, const ch
 {
     if (!scalar) return fail(CUBLAS_STATUS_INVALID_VALUE, "%s: %s is NULL", caller, name);
     bool device = h->mode == POINTER_MODE_DEVICE;
-    if (simgpu_is_device_pointer(scalar) != device)
+    if (device ? !simgpu_is_device_pointer(scalar) : !simgpu_is_host_pointer(scalar))
         return fail(CUBLAS_STATUS_INVALID_VALUE, "%s: %s is a %s pointer, but the pointer mode says %s",
                     caller, name, device ? "host" : "device", device ? "device" : "host");
     if (device && !simgpu_check_access(caller, "reads", scalar, bytes)) return CUBLAS_STATUS_EXECUTION_FAILED;

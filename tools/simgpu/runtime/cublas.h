@@ -7,7 +7,9 @@
 /* True when `bytes` bytes at `pointer` lie inside one live device allocation. Otherwise says what was found, begins with
  * `caller`, and makes the context fail with cudaErrorIllegalAddress, as the kernel of a real cuBLAS would. */
 bool simgpu_check_access(const char *caller, const char *verb, const void *pointer, u64 bytes);
+/* Managed memory is both. */
 bool simgpu_is_device_pointer(const void *pointer);
+bool simgpu_is_host_pointer(const void *pointer);
 /* True once a kernel has faulted: the device does no more work. */
 bool simgpu_device_dead(void);
 /* Has the stream do run(arguments) in its turn, with a copy of the arguments. False when it does not take it. */

@@ -1,6 +1,6 @@
 /* device.c: what the simulated GPU says about itself: one Hopper-class device, cc 9.0. Sizes that programs reckon with (shared
  * memory, threads, registers, grids) are an H100's; the number of multiprocessors and the memory are options. What the
- * simulator does not have (textures, managed and mapped memory, peers, ECC) is reported as absent. */
+ * simulator does not have (textures, peers, ECC) is reported as absent. */
 #include "cudart.h"
 
 #include <stdatomic.h>
@@ -53,6 +53,10 @@ static const struct {
     {cudaDevAttrCooperativeLaunch, 1},
     {cudaDevAttrMaxSharedMemoryPerBlockOptin, SHARED_PER_BLOCK_OPTIN},
     {cudaDevAttrHostRegisterSupported, 1},
+    {cudaDevAttrCanMapHostMemory, 1},
+    {cudaDevAttrCanUseHostPointerForRegisteredMem, 1},
+    {cudaDevAttrManagedMemory, 1},
+    {cudaDevAttrConcurrentManagedAccess, 1},
     {cudaDevAttrMaxBlocksPerMultiprocessor, BLOCKS_PER_SM},
     {cudaDevAttrMaxPersistingL2CacheSize, L2_BYTES / 16 * 10},
     {cudaDevAttrMaxAccessPolicyWindowSize, 128 << 20},
@@ -130,6 +134,10 @@ EXPORT cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
         .accessPolicyMaxWindowSize = attribute_value(cudaDevAttrMaxAccessPolicyWindowSize),
         .reservedSharedMemPerBlock = SHARED_RESERVED,
         .hostRegisterSupported = 1,
+        .canMapHostMemory = 1,
+        .canUseHostPointerForRegisteredMem = 1,
+        .managedMemory = 1,
+        .concurrentManagedAccess = 1,
         .memoryPoolsSupported = 1,
         .deviceNumaId = -1,
         .hostNumaId = -1,
@@ -180,10 +188,6 @@ EXPORT cudaError_t cudaSetDeviceFlags(unsigned flags)
 {
     ENTER();
     if (flags & ~(unsigned)cudaDeviceMask) return record(cudaErrorInvalidValue);
-    if (flags & cudaDeviceMapHost)
-        return fail(cudaErrorNotSupported,
-                    "cudaSetDeviceFlags: cudaDeviceMapHost is not supported: kernels of the simulated "
-                    "GPU cannot reach host memory");
     device_flags = flags;
     return cudaSuccess;
 }

@@ -37,6 +37,7 @@ static _Atomic(struct table *) table;
 static u64 base, limit;     /* the reservation */
 static u64 next, committed; /* first address not handed out; first page not yet made accessible */
 static u64 used_bytes;
+static _Atomic u64 frees;
 static u32 mallocs;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -145,13 +146,20 @@ static void poison(u64 address, u64 bytes)
     memset((void *)end, 0xff, address + bytes - end);
 }
 
+/* Of the device's memory. */
+static u64 counted_bytes(enum allocation_kind kind, u64 bytes)
+{
+    return kind == ALLOCATION_HOST ? 0 : bytes;
+}
+
 u64 heap_alloc(u64 bytes, enum allocation_kind kind, const char *name)
 {
     pthread_once(&once, reserve);
-    if (bytes == 0 || bytes > options.memory) return 0;
+    if (bytes == 0 || bytes > MAX_RESERVATION) return 0;
     pthread_mutex_lock(&lock);
     u64 address = 0;
-    if (used_bytes + bytes > options.memory) goto out;
+    u64 counted = counted_bytes(kind, bytes);
+    if (used_bytes + counted > options.memory) goto out;
 
     struct entry *e;
     bool fresh = bytes + RED_ZONE + HOST_PAGE <= limit - next;
@@ -175,13 +183,13 @@ u64 heap_alloc(u64 bytes, enum allocation_kind kind, const char *name)
             goto out;
         }
     }
-    if (kind == ALLOCATION_VARIABLE || kind == ALLOCATION_CONST)
-        memset((void *)address, 0, bytes);
-    else
+    if (kind == ALLOCATION_VARIABLE || kind == ALLOCATION_CONST) {
+        if (!fresh) memset((void *)address, 0, bytes); /* fresh pages are zeros */
+    } else
         poison(address, bytes);
     e->allocation = (struct allocation){.address = address, .bytes = bytes, .kind = kind, .name = name};
-    if (kind == ALLOCATION_DEVICE) e->allocation.number = ++mallocs;
-    used_bytes += bytes;
+    if (kind == ALLOCATION_DEVICE || kind == ALLOCATION_MANAGED) e->allocation.number = ++mallocs;
+    used_bytes += counted;
     atomic_store(&e->live, true);
     if (fresh) atomic_fetch_add(&atomic_load(&table)->count, 1);
 out:
@@ -190,33 +198,49 @@ out:
 }
 
 /* Gives the whole pages inside a freed range back; the pages at its ends may hold neighbours. */
-static void release(u64 address, u64 bytes)
+static void release(u64 address, u64 bytes, bool in_kernel)
 {
     u64 first = round_up(address, HOST_PAGE), end = (address + bytes) / HOST_PAGE * HOST_PAGE;
     if (end <= first) return;
     void *pages = (void *)first;
-    if (end - first >= LARGE && mmap(pages, end - first, PROT_NONE,
-                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == pages)
+    if (end - first >= LARGE && !in_kernel &&
+        mmap(pages, end - first, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) ==
+            pages)
         return;
     madvise(pages, end - first, MADV_DONTNEED);
 }
 
-static void free_entry(struct entry *e)
+static void free_entry(struct entry *e, bool in_kernel)
 {
     atomic_store(&e->live, false);
-    used_bytes -= e->allocation.bytes;
-    release(e->allocation.address, e->allocation.bytes);
+    atomic_fetch_add(&frees, 1);
+    used_bytes -= counted_bytes(e->allocation.kind, e->allocation.bytes);
+    release(e->allocation.address, e->allocation.bytes, in_kernel);
 }
 
-bool heap_free(u64 address)
+static bool free_at(u64 address, bool in_kernel)
 {
     pthread_mutex_lock(&lock);
     struct table *t = atomic_load(&table);
     s64 i = t ? search(t, t->count, address) : -1;
-    bool found = i >= 0 && t->entries[i].allocation.address == address && atomic_load(&t->entries[i].live);
-    if (found) free_entry(&t->entries[i]);
+    bool found = i >= 0 && t->entries[i].allocation.address == address && atomic_load(&t->entries[i].live) &&
+                 (!in_kernel || t->entries[i].allocation.kind == ALLOCATION_DEVICE_MALLOC);
+    if (found) free_entry(&t->entries[i], in_kernel);
     pthread_mutex_unlock(&lock);
     return found;
+}
+
+bool heap_free(u64 address)
+{
+    return free_at(address, false);
+}
+bool heap_free_in_kernel(u64 address)
+{
+    return free_at(address, true);
+}
+u64 heap_frees(void)
+{
+    return atomic_load_explicit(&frees, memory_order_relaxed);
 }
 
 void heap_free_all(void)
@@ -226,15 +250,52 @@ void heap_free_all(void)
     for (u32 i = 0; t && i < t->count; i++) {
         enum allocation_kind kind = t->entries[i].allocation.kind;
         if (atomic_load(&t->entries[i].live) &&
-            (kind == ALLOCATION_DEVICE || kind == ALLOCATION_DEVICE_MALLOC))
-            free_entry(&t->entries[i]);
+            (kind == ALLOCATION_DEVICE || kind == ALLOCATION_DEVICE_MALLOC || kind == ALLOCATION_MANAGED))
+            free_entry(&t->entries[i], false);
     }
     pthread_mutex_unlock(&lock);
 }
 
+/* Adopted memory: a list that only grows, whose entries stop being live. */
+struct adopted {
+    struct allocation allocation;
+    atomic_bool live;
+    struct adopted *next;
+};
+static _Atomic(struct adopted *) adopted;
+
+void heap_adopt(u64 address, u64 bytes)
+{
+    struct adopted *a = malloc(sizeof *a);
+    if (!a) return;
+    a->allocation = (struct allocation){.address = address, .bytes = bytes, .kind = ALLOCATION_HOST};
+    atomic_init(&a->live, true);
+    pthread_mutex_lock(&lock);
+    a->next = atomic_load(&adopted);
+    atomic_store(&adopted, a);
+    pthread_mutex_unlock(&lock);
+}
+
+void heap_disown(u64 address)
+{
+    for (struct adopted *a = atomic_load(&adopted); a; a = a->next)
+        if (a->allocation.address == address) atomic_store(&a->live, false);
+    atomic_fetch_add(&frees, 1);
+}
+
+static bool find_adopted(u64 address, struct allocation *found)
+{
+    for (const struct adopted *a = atomic_load(&adopted); a; a = a->next)
+        if (atomic_load(&a->live) && address - a->allocation.address < a->allocation.bytes) {
+            *found = a->allocation;
+            return true;
+        }
+    return false;
+}
+
 bool heap_find(u64 address, struct allocation *found)
 {
-    if (!heap_is_device(address)) return false;
+    if (!heap_is_device(address)) return find_adopted(address, found);
     struct table *t = atomic_load_explicit(&table, memory_order_acquire);
     if (!t) return false;
     s64 i = search(t, atomic_load_explicit(&t->count, memory_order_acquire), address);

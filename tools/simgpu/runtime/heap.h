@@ -7,7 +7,15 @@
 
 #include "../sim.h"
 
-enum allocation_kind { ALLOCATION_DEVICE, ALLOCATION_VARIABLE, ALLOCATION_CONST, ALLOCATION_DEVICE_MALLOC };
+/* Managed and page-locked host memory are the host's as much as the device's; the latter does not count as the device's. */
+enum allocation_kind {
+    ALLOCATION_DEVICE,
+    ALLOCATION_VARIABLE,
+    ALLOCATION_CONST,
+    ALLOCATION_DEVICE_MALLOC,
+    ALLOCATION_MANAGED,
+    ALLOCATION_HOST
+};
 struct allocation {
     u64 address, bytes;
     enum allocation_kind kind;
@@ -21,7 +29,14 @@ struct allocation {
 u64 heap_alloc(u64 bytes, enum allocation_kind kind, const char *name);
 /* False when `address` is not the start of a live allocation made by heap_alloc. */
 bool heap_free(u64 address);
-/* The live allocation that contains `address`; false if there is none. Safe from any thread; a lookup that races with no
+/* Memory of the host's own that kernels may reach from now on, at its own address (cudaHostRegister); and no longer. */
+void heap_adopt(u64 address, u64 bytes);
+void heap_disown(u64 address);
+/* The same for what a kernel's malloc allocated, and only that. Its pages stay accessible, since kernels run meanwhile. */
+bool heap_free_in_kernel(u64 address);
+/* How many allocations have been freed so far: bounds that were looked up before the last one may be stale. */
+u64 heap_frees(void);
+/* The live allocation, or adopted memory, that contains `address`; false if there is none. Safe from any thread; a lookup that races with no
  * alloc/free takes no lock that other lookups wait for. */
 bool heap_find(u64 address, struct allocation *found);
 /* The allocation nearest to `address`, freed ones included, for fault messages; false when there never was one. */

@@ -22,6 +22,20 @@ static const char *kind_name(enum cudaMemcpyKind kind)
     return (unsigned)kind < 5 ? names[kind] : "unknown cudaMemcpyKind";
 }
 
+/* Managed memory is both; page-locked memory, which kernels reach as well, counts as the host's. */
+static bool is_device_pointer(const void *pointer)
+{
+    struct allocation a;
+    return heap_is_device((u64)pointer) && !(heap_find((u64)pointer, &a) && a.kind == ALLOCATION_HOST);
+}
+
+static bool is_host_pointer(const void *pointer)
+{
+    struct allocation a;
+    return !heap_is_device((u64)pointer) ||
+           (heap_find((u64)pointer, &a) && (a.kind == ALLOCATION_HOST || a.kind == ALLOCATION_MANAGED));
+}
+
 /* "allocation 3 (4096 bytes at 0x...)": the third cudaMalloc; or "variable x (...)". */
 static void describe(const struct allocation *a, char *text, size_t room)
 {
@@ -30,6 +44,8 @@ static void describe(const struct allocation *a, char *text, size_t room)
         snprintf(what, sizeof what, "variable %s", a->name);
     else if (a->kind == ALLOCATION_DEVICE_MALLOC)
         snprintf(what, sizeof what, "memory that a kernel allocated");
+    else if (a->kind == ALLOCATION_HOST)
+        snprintf(what, sizeof what, "page-locked memory");
     else
         snprintf(what, sizeof what, "allocation %u", a->number);
     snprintf(text, room, "%s (%llu bytes at 0x%llx)", what, (unsigned long long)a->bytes,
@@ -74,7 +90,11 @@ EXPORT bool simgpu_check_access(const char *caller, const char *verb, const void
 
 EXPORT bool simgpu_is_device_pointer(const void *pointer)
 {
-    return heap_is_device((u64)pointer);
+    return is_device_pointer(pointer);
+}
+EXPORT bool simgpu_is_host_pointer(const void *pointer)
+{
+    return is_host_pointer(pointer);
 }
 EXPORT bool simgpu_device_dead(void)
 {
@@ -87,28 +107,28 @@ static cudaError_t check_end(const char *caller, enum cudaMemcpyKind kind, bool 
 {
     const char *end = source ? "source" : "destination";
     if (!pointer) return fail(cudaErrorInvalidValue, "%s: the %s is NULL", caller, end);
-    bool is_device = heap_is_device((u64)pointer), wants_device = is_device;
+    bool is_device = is_device_pointer(pointer), wants_device = is_device;
     if (kind == cudaMemcpyHostToHost) wants_device = false;
     if (kind == cudaMemcpyHostToDevice) wants_device = !source;
     if (kind == cudaMemcpyDeviceToHost) wants_device = source;
     if (kind == cudaMemcpyDeviceToDevice) wants_device = true;
-    if (is_device != wants_device)
+    if (wants_device ? !is_device : !is_host_pointer(pointer))
         return fail(cudaErrorInvalidValue, "%s: with %s the %s must be a %s pointer, but %p is a %s pointer",
                     caller, kind_name(kind), end, wants_device ? "device" : "host", pointer,
                     is_device ? "device" : "host");
-    if (is_device && !accessible(caller, source ? "reads" : "writes", pointer, bytes))
+    if (heap_is_device((u64)pointer) && !accessible(caller, source ? "reads" : "writes", pointer, bytes))
         return record(cudaErrorInvalidValue);
     return cudaSuccess;
 }
 
 /* ---- Device memory ------------------------------------------------------------------------------------------------ */
 
-static cudaError_t allocate(const char *caller, void **pointer, u64 bytes)
+static cudaError_t allocate(const char *caller, void **pointer, u64 bytes, enum allocation_kind kind)
 {
     if (!pointer) return record(cudaErrorInvalidValue);
     *pointer = NULL;
     if (bytes == 0) return cudaSuccess;
-    *pointer = (void *)heap_alloc(bytes, ALLOCATION_DEVICE, NULL);
+    *pointer = (void *)heap_alloc(bytes, kind, NULL);
     if (*pointer) return cudaSuccess;
     u64 free_bytes, total_bytes;
     heap_usage(&free_bytes, &total_bytes);
@@ -125,8 +145,8 @@ static cudaError_t check_release(const char *caller, void *pointer)
     u64 address = (u64)pointer;
     if (!pointer) return cudaSuccess;
     bool live = heap_find(address, &a) && a.address == address;
-    if (live && a.kind == ALLOCATION_DEVICE) return cudaSuccess;
-    if (!heap_is_device(address))
+    if (live && (a.kind == ALLOCATION_DEVICE || a.kind == ALLOCATION_MANAGED)) return cudaSuccess;
+    if (!is_device_pointer(pointer))
         return fail(cudaErrorInvalidValue, "%s: %p is a host pointer", caller, pointer);
     if (!heap_nearest(address, &a))
         return fail(cudaErrorInvalidValue, "%s: nothing was ever allocated", caller);
@@ -154,7 +174,7 @@ EXPORT cudaError_t cudaMalloc(void **pointer, size_t bytes)
     if (broken)
         return capture_refuse(broken, cudaErrorStreamCaptureUnsupported, "cudaMalloc",
                               "while a stream is being captured (in relaxed mode it may)");
-    return allocate("cudaMalloc", pointer, bytes);
+    return allocate("cudaMalloc", pointer, bytes, ALLOCATION_DEVICE);
 }
 
 EXPORT cudaError_t cudaFree(void *pointer)
@@ -172,7 +192,7 @@ EXPORT cudaError_t cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t st
     if (broken)
         return capture_refuse(broken, cudaErrorNotSupported, "cudaMallocAsync",
                               "in a captured stream is not supported by the simulated GPU");
-    return error ? error : allocate("cudaMallocAsync", pointer, bytes);
+    return error ? error : allocate("cudaMallocAsync", pointer, bytes, ALLOCATION_DEVICE);
 }
 PER_THREAD(cudaMallocAsync, _ptsz);
 
@@ -207,7 +227,7 @@ static cudaError_t allocate_rows(const char *caller, void **pointer, size_t *pit
     size_t bytes;
     *pitch = (width + PITCH_ALIGNMENT - 1) / PITCH_ALIGNMENT * PITCH_ALIGNMENT;
     if (__builtin_mul_overflow(*pitch, rows, &bytes)) return record(cudaErrorMemoryAllocation);
-    return allocate(caller, pointer, bytes);
+    return allocate(caller, pointer, bytes, ALLOCATION_DEVICE);
 }
 
 EXPORT cudaError_t cudaMallocPitch(void **pointer, size_t *pitch, size_t width, size_t height)
@@ -237,18 +257,58 @@ EXPORT cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
     return cudaSuccess;
 }
 
+/* ---- Managed memory: device memory that the host reaches too, as it can here anyhow ---------------------------------- */
+
 EXPORT cudaError_t cudaMallocManaged(void **pointer, size_t bytes, unsigned flags)
 {
     ENTER();
-    (void)pointer, (void)bytes, (void)flags;
-    return fail(cudaErrorNotSupported,
-                "cudaMallocManaged: managed memory is not supported: the simulated GPU shares no "
-                "memory with the host; use cudaMalloc and cudaMemcpy");
+    if ((flags != cudaMemAttachGlobal && flags != cudaMemAttachHost) || !bytes)
+        return record(cudaErrorInvalidValue);
+    return allocate("cudaMallocManaged", pointer, bytes, ALLOCATION_MANAGED);
 }
+
+static cudaError_t check_managed(const char *caller, const void *pointer, size_t bytes)
+{
+    struct allocation a;
+    if (heap_find((u64)pointer, &a) && (a.kind == ALLOCATION_MANAGED || a.kind == ALLOCATION_VARIABLE) &&
+        bytes <= a.bytes - ((u64)pointer - a.address))
+        return cudaSuccess;
+    return fail(cudaErrorInvalidValue, "%s: the %zu bytes at %p are not managed memory", caller, bytes,
+                pointer);
+}
+
+/* Where managed memory lies best is the driver's business. */
+EXPORT cudaError_t cudaMemPrefetchAsync(const void *pointer, size_t bytes, struct cudaMemLocation location,
+                                        unsigned flags, cudaStream_t stream)
+{
+    ENTER();
+    (void)location;
+    cudaError_t error = check_stream(stream, "cudaMemPrefetchAsync");
+    if (!error) error = check_managed("cudaMemPrefetchAsync", pointer, bytes);
+    return error || !flags ? error : record(cudaErrorInvalidValue);
+}
+PER_THREAD(cudaMemPrefetchAsync, _ptsz);
+
+EXPORT cudaError_t cudaMemAdvise(const void *pointer, size_t bytes, enum cudaMemoryAdvise advice,
+                                 struct cudaMemLocation location)
+{
+    ENTER();
+    (void)advice, (void)location;
+    return check_managed("cudaMemAdvise", pointer, bytes);
+}
+
+EXPORT cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void *pointer, size_t bytes, unsigned flags)
+{
+    ENTER();
+    (void)flags;
+    cudaError_t error = check_stream(stream, "cudaStreamAttachMemAsync");
+    return error ? error : check_managed("cudaStreamAttachMemAsync", pointer, bytes);
+}
+PER_THREAD(cudaStreamAttachMemAsync, _ptsz);
 
 /* ---- Host memory -------------------------------------------------------------------------------------------------- */
 
-/* Page-locked memory is plain memory here; what is remembered is only what the runtime must know again. */
+/* Page-locked memory comes from the heap, so that kernels reach it, under the address that the host uses. */
 struct host_range {
     struct host_range *next;
     u8 *start;
@@ -298,13 +358,9 @@ EXPORT cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned flags)
     ENTER();
     if (!pointer) return record(cudaErrorInvalidValue);
     *pointer = NULL;
-    if (flags & cudaHostAllocMapped)
-        return fail(cudaErrorNotSupported,
-                    "cudaHostAlloc: cudaHostAllocMapped is not supported: kernels of the simulated "
-                    "GPU cannot reach host memory; use cudaMemcpy");
     if (bytes == 0) return cudaSuccess;
-    if (posix_memalign(pointer, 4096, bytes) != 0) return record(cudaErrorMemoryAllocation);
-    memset(*pointer, 0xff, bytes);
+    cudaError_t error = allocate("cudaHostAlloc", pointer, bytes, ALLOCATION_HOST);
+    if (error) return error;
     return remember_host_range(*pointer, bytes, flags, false);
 }
 
@@ -322,7 +378,7 @@ EXPORT cudaError_t cudaFreeHost(void *pointer)
     if (!forget_host_range(pointer, false))
         return fail(cudaErrorInvalidValue,
                     "cudaFreeHost: %p was not allocated by cudaMallocHost or cudaHostAlloc", pointer);
-    free(pointer);
+    heap_free((u64)pointer);
     return cudaSuccess;
 }
 
@@ -330,19 +386,22 @@ EXPORT cudaError_t cudaHostRegister(void *pointer, size_t bytes, unsigned flags)
 {
     ENTER();
     if (!pointer || !bytes) return record(cudaErrorInvalidValue);
-    if (flags & (cudaHostRegisterMapped | cudaHostRegisterIoMemory))
-        return fail(cudaErrorNotSupported,
-                    "cudaHostRegister: mapping is not supported: kernels of the simulated GPU "
-                    "cannot reach host memory; use cudaMemcpy");
+    if (flags & cudaHostRegisterIoMemory)
+        return fail(cudaErrorNotSupported, "cudaHostRegister: there is no I/O memory to be registered");
     struct host_range r;
     if (find_host_range(pointer, &r)) return record(cudaErrorHostMemoryAlreadyRegistered);
+    heap_adopt((u64)pointer, bytes);
     return remember_host_range(pointer, bytes, flags, true);
 }
 
 EXPORT cudaError_t cudaHostUnregister(void *pointer)
 {
     ENTER();
-    return forget_host_range(pointer, true) ? cudaSuccess : record(cudaErrorHostMemoryNotRegistered);
+    cudaError_t error = device_finish("cudaHostUnregister");
+    if (error) return error;
+    if (!forget_host_range(pointer, true)) return record(cudaErrorHostMemoryNotRegistered);
+    heap_disown((u64)pointer);
+    return cudaSuccess;
 }
 
 EXPORT cudaError_t cudaHostGetFlags(unsigned *flags, void *pointer)
@@ -357,10 +416,12 @@ EXPORT cudaError_t cudaHostGetFlags(unsigned *flags, void *pointer)
 EXPORT cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags)
 {
     ENTER();
-    (void)device, (void)host, (void)flags;
-    return fail(cudaErrorNotSupported,
-                "cudaHostGetDevicePointer: kernels of the simulated GPU cannot reach host memory; "
-                "use cudaMemcpy");
+    struct host_range r;
+    if (!device || flags) return record(cudaErrorInvalidValue);
+    if (!find_host_range(host, &r))
+        return fail(cudaErrorInvalidValue, "cudaHostGetDevicePointer: %p is not page-locked memory", host);
+    *device = host;
+    return cudaSuccess;
 }
 
 EXPORT cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *pointer)
@@ -371,15 +432,14 @@ EXPORT cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attrib
     struct host_range r;
     *attributes =
         (struct cudaPointerAttributes){.type = cudaMemoryTypeUnregistered, .device = cudaInvalidDeviceId};
-    if (heap_find((u64)pointer, &a)) {
-        attributes->type = cudaMemoryTypeDevice;
-        attributes->device = 0;
-        attributes->devicePointer = (void *)pointer;
-    } else if (find_host_range(pointer, &r)) {
+    if (find_host_range(pointer, &r))
         attributes->type = cudaMemoryTypeHost;
-        attributes->device = 0;
-        attributes->hostPointer = (void *)pointer;
-    }
+    else if (heap_find((u64)pointer, &a))
+        attributes->type = a.kind == ALLOCATION_MANAGED ? cudaMemoryTypeManaged : cudaMemoryTypeDevice;
+    if (attributes->type == cudaMemoryTypeUnregistered) return cudaSuccess;
+    attributes->device = 0;
+    attributes->devicePointer = (void *)pointer;
+    if (attributes->type != cudaMemoryTypeDevice) attributes->hostPointer = (void *)pointer;
     return cudaSuccess;
 }
 
@@ -480,7 +540,7 @@ static cudaError_t copy_box(const char *caller, enum cudaMemcpyKind kind, const 
     struct task *task = box_task(caller, kind, b, &error);
     error = stream_do(stream, task, error);
     if (error || captured_of(stream)->capture) return error;
-    bool within_device = heap_is_device((u64)b->to) && heap_is_device((u64)b->from);
+    bool within_device = !is_host_pointer(b->to) && !is_host_pointer(b->from);
     bool waits = stream == WAITING ? !within_device : is_pageable(b->to) || is_pageable(b->from);
     return waits ? stream_finish(stream, caller) : cudaSuccess;
 }

@@ -59,13 +59,23 @@ static char *device_string(u64 address)
     return strndup((const char *)address, room);
 }
 
+/* The arguments that are left. nvcc's buffer begins on 8 bytes in each thread's local memory. */
+struct arguments {
+    const u8 *bytes;
+    size_t at, room;
+    bool too_few;
+};
+
 /* Takes the next argument out of the buffer. */
-static u64 take(const u8 **args, size_t bytes)
+static u64 take(struct arguments *args, size_t bytes)
 {
     u64 value = 0;
-    *args = (const u8 *)(((uintptr_t)*args + bytes - 1) & ~(uintptr_t)(bytes - 1));
-    memcpy(&value, *args, bytes);
-    *args += bytes;
+    args->at = (args->at + bytes - 1) / bytes * bytes;
+    if (args->at + bytes > args->room)
+        args->too_few = true;
+    else
+        memcpy(&value, args->bytes + args->at, bytes);
+    args->at += bytes;
     return value;
 }
 
@@ -88,8 +98,9 @@ static void append_string(struct text *out, const char *spec, u64 address)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored \
     "-Wformat-nonliteral" /* each conversion is checked as it is copied into `spec` */
-int device_printf(u64 format_address, const u8 *args)
+int device_printf(u64 format_address, const u8 *buffer, size_t room)
 {
+    struct arguments args = {.bytes = buffer, .room = room};
     char *format = format_address ? device_string(format_address) : NULL;
     if (!format) return -1;
     struct text out = {.bytes = NULL};
@@ -161,7 +172,10 @@ int device_printf(u64 format_address, const u8 *args)
         count++;
         at++;
     }
-    fwrite(out.bytes, 1, out.used, stdout); /* one call: stdio's lock keeps it whole */
+    if (args.too_few)
+        count = TOO_FEW_ARGUMENTS;
+    else
+        fwrite(out.bytes, 1, out.used, stdout); /* one call: stdio's lock keeps it whole */
     free(out.bytes);
     free(format);
     return count;

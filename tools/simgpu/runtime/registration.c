@@ -15,14 +15,19 @@ struct binary {
     const void *fatbin;
     struct module *module;
     bool tried;
-    cudaError_t error;   /* why it could not be loaded */
-    const char *managed; /* the name of a managed variable that it registered */
+    cudaError_t error; /* why it could not be loaded */
+    struct managed {
+        void **host_variable; /* gets its address */
+        const char *name;
+    } * managed;
+    u32 managed_count;
 };
 
 struct registered_variable {
     struct binary *binary;
-    const void *host_variable;
+    const void *host_variable; /* managed: a pointer to it */
     const char *name;
+    bool managed;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -84,38 +89,36 @@ EXPORT void __cudaRegisterFunction(void **handle, const char *host_function, cha
     pthread_mutex_unlock(&lock);
 }
 
+static void register_variable(struct registered_variable v)
+{
+    pthread_mutex_lock(&lock);
+    variables = grown(variables, variable_count, sizeof *variables);
+    variables[variable_count++] = v;
+    pthread_mutex_unlock(&lock);
+}
+
 EXPORT void __cudaRegisterVar(void **handle, char *host_variable, char *device_address,
                               const char *device_name, int external, size_t size, int constant, int global)
 {
     (void)device_address, (void)external, (void)size, (void)constant, (void)global;
-    pthread_mutex_lock(&lock);
-    variables = grown(variables, variable_count, sizeof *variables);
-    variables[variable_count++] = (struct registered_variable){
-        .binary = (struct binary *)handle, .host_variable = host_variable, .name = device_name};
-    pthread_mutex_unlock(&lock);
+    register_variable((struct registered_variable){
+        .binary = (struct binary *)handle, .host_variable = host_variable, .name = device_name});
 }
 
-/* A managed variable makes its whole module refused when it is first used. */
 EXPORT void __cudaRegisterManagedVar(void **handle, void **host_variable, char *device_address,
                                      const char *device_name, int external, size_t size, int constant,
                                      int global)
 {
-    (void)host_variable, (void)device_address, (void)external, (void)size, (void)constant, (void)global;
-    ((struct binary *)handle)->managed = device_name;
-}
-
-static cudaError_t refuse_managed(const char *name)
-{
-    return fail(
-        cudaErrorNotSupported,
-        "__managed__ variable '%s' is not supported: the simulated GPU shares no memory with the host; use "
-        "__device__ and cudaMemcpyToSymbol",
-        name);
+    (void)device_address, (void)external, (void)size, (void)constant, (void)global;
+    struct binary *b = (struct binary *)handle;
+    register_variable((struct registered_variable){
+        .binary = b, .host_variable = host_variable, .name = device_name, .managed = true});
+    b->managed = grown(b->managed, b->managed_count, sizeof *b->managed);
+    b->managed[b->managed_count++] = (struct managed){host_variable, device_name};
 }
 
 static cudaError_t load(struct binary *b, const char *caller)
 {
-    if (b->managed) return refuse_managed(b->managed);
     size_t length;
     const char *why;
     char *ptx = fatbin_ptx(b->fatbin, &length, &why);
@@ -137,13 +140,21 @@ static struct module *module_of(struct binary *b, const char *caller, cudaError_
     return b->module;
 }
 
-/* A program reads or writes a managed variable on the host. It would follow a null pointer next. */
+/* A program is about to read or write a managed variable on the host, for the first time: from here on it finds the variable
+ * where the kernels do. It would follow a null pointer otherwise. */
 EXPORT char __cudaInitModule(void **handle)
 {
     const struct binary *b = (struct binary *)handle;
-    if (b->managed) {
-        refuse_managed(b->managed);
-        exit(3);
+    cudaError_t error;
+    struct module *m = module_of((struct binary *)handle, "__managed__ variable", &error);
+    for (u32 i = 0; i < b->managed_count; i++) {
+        const struct variable *v = m ? module_variable(m, b->managed[i].name) : NULL;
+        if (!v) {
+            fprintf(stderr, "simgpu: __managed__ variable '%s' is not in the program's PTX\n",
+                    b->managed[i].name);
+            exit(3);
+        }
+        *b->managed[i].host_variable = (void *)v->address;
     }
     return 1;
 }
@@ -215,7 +226,9 @@ cudaError_t symbol_of(const void *host_variable, const char *caller, struct devi
     const struct registered_variable *r = NULL;
     pthread_mutex_lock(&lock);
     for (u32 i = 0; i < variable_count && !r; i++)
-        if (variables[i].host_variable == host_variable) r = &variables[i];
+        if ((variables[i].managed ? *(void *const *)variables[i].host_variable
+                                  : variables[i].host_variable) == host_variable)
+            r = &variables[i];
     struct binary *binary = r ? r->binary : NULL;
     const char *name = r ? r->name : NULL;
     pthread_mutex_unlock(&lock);

@@ -6,9 +6,10 @@
 
 /* printf on the device: prints `format` (a device address of a C string) with the packed argument buffer `args` that nvcc's
  * vprintf call passes (each argument at its natural alignment; a float arrives as a double). Whole lines from different
- * threads never mix. Returns the number of arguments, as CUDA's printf does, -1 for a NULL format. `readable(address)`
- * says whether a %s argument's byte may be read. */
-int device_printf(u64 format, const u8 *args);
+ * threads never mix. Returns the number of arguments, as CUDA's printf does, -1 for a NULL format, TOO_FEW_ARGUMENTS and
+ * prints nothing when they do not lie in `room` bytes. */
+enum { TOO_FEW_ARGUMENTS = -1000 };
+int device_printf(u64 format, const u8 *args, size_t room);
 
 /* Finds the PTX to run in a fatbin (front/fatbin.c): of its PTX entries the best for an sm_90a device. Returns malloc'ed
  * text and its length. On failure NULL, and *why says what the fatbin holds instead and how to compile. */

@@ -1,20 +1,20 @@
-// Chapter 12, step 6: do less. What the tensor cores wait for now is everything that is not an mma.
+// Chapter 12, step 10: the longest blocks start first, so that the grid ends with short ones.
 //
-// Question: per score a lane spends a multiplication, an addition for exp's 2 ln(2), range checks, in causal tiles a
-// comparison for the mask, and per tile D multiplications of O: which of them change the result?
+// Question: the block of the last queries sees all keys, that of the first ones a tile or two. A GPU starts blocks in the
+// order of their numbers, each when another one has ended. Which should be last?
 //
-// 1. exp(scale (s - m)) = 2^(c s - c m) with c = scale log2(e): one FFMA and one ex2.
-// 2. Causal masks only in tiles that the diagonal crosses; tiles beyond it are not loaded, or, where only some warps
-//    are done, not multiplied.
-// 3. O is rescaled when a maximum has grown by more than 2^RESCALE_LOG2, seldom after the first tiles. Until then P
-//    may exceed 1: the state (m, l, O) is right with any m, and float and 16-bit P have room for 2^8.
-// 4. Causal blocks are not alike: the longest start first, in groups of heads whose K and V fit in the L2, so that
-//    the grid ends with short ones.
-// 5. O goes through Q's shared memory, and leaves 16 bytes a lane.
+// The short ones: what is left then ends at about the same time. So the last queries come first, of each head in turn.
+// All heads at once would read all their K and V from global memory again for each tile of queries; they go in groups
+// whose K and V fit into the L2 together.
 //
 //      causal, 8 tiles of queries, 4 heads in a group: blocks 0-3 have tile 7 of each head, 4-7 tile 6, ... 28-31 tile 0
 //
-// Grows from: step 5. New instructions: ex2.approx. Shared memory: as step 5. Registers: as step 5, and none spilled.
+// Without a causal mask the blocks are alike, and the groups are what is left of the idea.
+//
+// Grows from: step 9 (lazy_rescale).
+// New instructions: none. Shared memory, registers: as step 9.
+// spills: allowed, at D = 128 2 registers, addresses, read back once a tile.
+// Run: make chapter-12 STEP=longest_first
 #include <cfloat>
 #include <climits>
 
@@ -114,33 +114,35 @@ static __device__ void mask_tile(float (&S)[WARP_Q / MMA_M][BLOCK_KV / MMA_N][4]
 }
 
 // The online softmax: S becomes P, relative to m, and l and O follow. m is in units of S; c is scale log2(e). m starts
-// at -FLT_MAX, not -inf: a row that sees no key then has P = 2^-inf = 0 rather than 2^(-inf + inf).
+// at -FLT_MAX, not -inf: a row that sees no key then has P = 2^-inf = 0 rather than 2^(-inf + inf). Whether a row's m
+// must grow, its lanes tell each from its own scores; they exchange their maxima only if it must.
 template <int D>
 static __device__ void softmax_tile(float (&S)[WARP_Q / MMA_M][BLOCK_KV / MMA_N][4],
                                     float (&m)[WARP_Q / MMA_M][2], float (&l)[WARP_Q / MMA_M][2],
                                     float (&O)[WARP_Q / MMA_M][D / MMA_N][4], float c)
 {
-    float m_new[WARP_Q / MMA_M][2];
+    float lane_max[WARP_Q / MMA_M][2];
     bool grown = false;
 #pragma unroll
     for (int i = 0; i < WARP_Q / MMA_M; i++)
 #pragma unroll
         for (int half = 0; half < 2; half++) { // rows l / 4 and l / 4 + 8
-            float tile_max = m[i][half];
+            lane_max[i][half] = m[i][half];
 #pragma unroll
             for (int j = 0; j < BLOCK_KV / MMA_N; j++)
-                tile_max = fmaxf(tile_max, fmaxf(S[i][j][half * 2], S[i][j][half * 2 + 1]));
-            tile_max = fmaxf(tile_max, __shfl_xor_sync(0xffffffff, tile_max, 1)); // the quad has the row
-            m_new[i][half] = fmaxf(tile_max, __shfl_xor_sync(0xffffffff, tile_max, 2));
-            grown |= (m_new[i][half] - m[i][half]) * c > RESCALE_LOG2;
+                lane_max[i][half] = fmaxf(lane_max[i][half], fmaxf(S[i][j][half * 2], S[i][j][half * 2 + 1]));
+            grown |= (lane_max[i][half] - m[i][half]) * c > RESCALE_LOG2;
         }
     if (__any_sync(0xffffffff, grown)) {
 #pragma unroll
         for (int i = 0; i < WARP_Q / MMA_M; i++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const float rescale = ex2_approx_ftz((m[i][half] - m_new[i][half]) * c);
-                m[i][half] = m_new[i][half];
+                float m_new = lane_max[i][half];
+                m_new = fmaxf(m_new, __shfl_xor_sync(0xffffffff, m_new, 1)); // the quad has the row
+                m_new = fmaxf(m_new, __shfl_xor_sync(0xffffffff, m_new, 2));
+                const float rescale = ex2_approx_ftz((m[i][half] - m_new) * c);
+                m[i][half] = m_new;
                 l[i][half] *= rescale;
 #pragma unroll
                 for (int j = 0; j < D / MMA_N; j++) {
@@ -186,12 +188,11 @@ static __device__ void multiply_PV(float (&O)[WARP_Q / MMA_M][D / MMA_N][4],
     }
 }
 
-// Divides by the sums and writes a warp's rows of O and LSE. The rows pass through O_smem, where the warp's rows of Q
-// were, from pairs of columns into chunks of 16 bytes. first_row is the warp's; O_gmem begins at row 0.
+// Divides by the sums and writes a warp's rows of O and LSE. first_row is the lane's; O_gmem begins at row 0.
 template <typename T, int D>
 static __device__ void store_rows(T *O_gmem, float *LSE, const float (&O)[WARP_Q / MMA_M][D / MMA_N][4],
                                   const float (&m)[WARP_Q / MMA_M][2], const float (&l)[WARP_Q / MMA_M][2],
-                                  char *O_smem, int first_row, float scale, const attention &a, int lane)
+                                  int first_row, float scale, const attention &a, int lane)
 {
 #pragma unroll
     for (int i = 0; i < WARP_Q / MMA_M; i++)
@@ -201,26 +202,19 @@ static __device__ void store_rows(T *O_gmem, float *LSE, const float (&O)[WARP_Q
             sum += __shfl_xor_sync(0xffffffff, sum, 1);
             sum += __shfl_xor_sync(0xffffffff, sum, 2);
             const float inverse = sum > 0 ? 1 / sum : 0;
-            const int row = i * MMA_M + half * 8 + lane / 4;
-            if (lane % 4 == 0 && first_row + row < a.q_len)
-                LSE[first_row + row] = sum > 0 ? m[i][half] * scale + logf(sum) : -INFINITY;
+            const int row = first_row + i * MMA_M + half * 8;
+            if (row >= a.q_len) continue;
+            if (lane % 4 == 0) LSE[row] = sum > 0 ? m[i][half] * scale + logf(sum) : -INFINITY;
+            T *dst = O_gmem + (size_t)row * a.heads * D + lane % 4 * 2;
 #pragma unroll
             for (int j = 0; j < D / MMA_N; j++)
-                *reinterpret_cast<uint32_t *>(O_smem + smem_offset<D>(row, j * MMA_N) + lane % 4 * 4) =
+                *reinterpret_cast<uint32_t *>(dst + j * MMA_N) =
                     pack<T>(O[i][j][half * 2] * inverse, O[i][j][half * 2 + 1] * inverse);
         }
-    __syncwarp(); // The warp's rows are complete before any lane reads them.
-#pragma unroll
-    for (int c = lane; c < WARP_Q * D / CHUNK; c += 32) {
-        const int row = c / (D / CHUNK), col = c % (D / CHUNK) * CHUNK;
-        if (first_row + row < a.q_len)
-            *reinterpret_cast<uint4 *>(O_gmem + (size_t)(first_row + row) * a.heads * D + col) =
-                *reinterpret_cast<const uint4 *>(O_smem + smem_offset<D>(row, col));
-    }
 }
 
 template <typename T, int D>
-__global__ void __launch_bounds__(NUM_THREADS, 2) less_softmax_kernel(const attention a, int heads_in_group)
+__global__ void __launch_bounds__(NUM_THREADS, 2) longest_first_kernel(const attention a, int heads_in_group)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage<T, D> &smem = *reinterpret_cast<SharedStorage<T, D> *>(smem_bytes);
@@ -268,10 +262,10 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) less_softmax_kernel(const atte
         load_tile<BLOCK_Q, D>(Q_smem, Q + (size_t)block_row * a.heads * D, a.heads * D, a.q_len - block_row,
                               tid);
     const auto load = [&](uint32_t tile_addr, const T *src, int tile) {
-        const int col = tile * BLOCK_KV;
+        // Unsigned: a product with a sign takes more registers.
+        const size_t offset = (size_t)tile * (uint32_t)(BLOCK_KV * a.kv_heads * D);
         if (tile < num_tiles)
-            load_tile<BLOCK_KV, D>(tile_addr, src + (size_t)col * a.kv_heads * D, a.kv_heads * D,
-                                   a.k_len - col, tid);
+            load_tile<BLOCK_KV, D>(tile_addr, src + offset, a.kv_heads * D, a.k_len - tile * BLOCK_KV, tid);
         cp_async_commit_group();
     };
     load(K_smem, K, 0);
@@ -279,6 +273,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) less_softmax_kernel(const atte
     // Mainloop.
     const float scale = rsqrtf(D);
     const float c = scale * 1.44269504f; // log2(e)
+    const int first_row = warp_row + lane / 4;
     float O[WARP_Q / MMA_M][D / MMA_N][4] = {};
     float m[WARP_Q / MMA_M][2], l[WARP_Q / MMA_M][2];
     for (int i = 0; i < WARP_Q / MMA_M; i++)
@@ -297,18 +292,17 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) less_softmax_kernel(const atte
 
         // The next stage held K of tile - 1; everyone had read it before this tile's first barrier.
         load(K_smem + next_bytes, K, tile + 1);
-        if (active && col + BLOCK_KV > full_keys) mask_tile(S, warp_row + lane / 4, col + lane % 4 * 2, a);
+        if (active && col + BLOCK_KV > full_keys) mask_tile(S, first_row, col + lane % 4 * 2, a);
         if (active) softmax_tile<D>(S, m, l, O, c);
-        cp_async_wait_group<1>(); // This thread's part of V has arrived; the next K may be on its way.
+        cp_async_wait_group<1>(); // This thread's part of V has arrived; the next K may be in flight.
         __syncthreads();          // Every thread's part of V has arrived.
 
         if (active) multiply_PV<T, D>(O, S, V_addr);
     }
 
-    // Epilogue. A warp writes where only it has read.
+    // Epilogue.
     store_rows<T, D>((T *)a.O + ((size_t)batch * a.q_len * a.heads + head) * D,
-                     a.LSE + ((size_t)batch * a.heads + head) * a.q_len, O, m, l,
-                     (char *)&smem.Q_smem[warp * WARP_Q], warp_row, scale, a, lane);
+                     a.LSE + ((size_t)batch * a.heads + head) * a.q_len, O, m, l, first_row, scale, a, lane);
 }
 
 template <typename T, int D>
@@ -320,14 +314,14 @@ static cudaError_t launch(const attention &a, cudaStream_t stream)
     const int64_t fitting = L2_BYTES / head_bytes;
     const int heads_in_group = (int)(fitting < 1 ? 1 : fitting < heads ? fitting : heads);
     if (blocks > INT_MAX) return cudaErrorInvalidValue;
-    const cudaError_t error = cudaFuncSetAttribute(less_softmax_kernel<T, D>,
+    const cudaError_t error = cudaFuncSetAttribute(longest_first_kernel<T, D>,
                                                    cudaFuncAttributeMaxDynamicSharedMemorySize, smem_size);
     if (error != cudaSuccess) return error;
-    less_softmax_kernel<T, D><<<(int)blocks, NUM_THREADS, smem_size, stream>>>(a, heads_in_group);
+    longest_first_kernel<T, D><<<(int)blocks, NUM_THREADS, smem_size, stream>>>(a, heads_in_group);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t less_softmax(const struct attention *a, cudaStream_t stream)
+extern "C" cudaError_t longest_first(const struct attention *a, cudaStream_t stream)
 {
     if (!attention_valid(*a)) return cudaErrorInvalidValue;
     if (a->head_dim == 64)

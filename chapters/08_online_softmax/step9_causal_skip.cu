@@ -1,27 +1,26 @@
-// Chapter 8, step 5: causal rows, the scale fused, the last row first.
+// Chapter 8, step 9: what is of the future is not computed.
 //
-// Question: attention divides its scores by sqrt(head_dim) and hides the future; must that cost passes of its own?
+// Question: half of all elements are above the diagonal, and step 8 computes their exponentials only to get 0; why?
 //
-// Grows from step 3. Row i of a (t, t) matrix is a row of i + 1 columns, and exp(scale * (x - max)) has the
-// scale in a factor that is there anyway. What lies above the diagonal is written as zeros, since the product with V
-// that follows reads all of it; it is neither read, but for the rest of a pack, nor computed.
+// Grows from: step 8 (causal).
+// No reason: a thread leaves the loop at the first of its packs that is beyond the diagonal. Of the packs of a warp
+// that is all of them or none but for one, so the lanes stay together. The fewer packs a warp has, the sooner it is
+// done with a short row: more than 4 a thread are not one warp's any more.
 //
-//      i = 0   x 0 0 0        blocks start in the order of their number, so number 0 takes the last row: what is
-//          1   x x 0 0        written last, and may still be in the L2 for whoever comes next, is the upper left,
-//          2   x x x 0        which is where the next kernel begins. It also starts the long rows first, so
-//          3   x x x x        that short ones fill the end.
+//      row i   [ warp 0: x x x x ][ warp 1: x x . . ][ warp 2: . . . . ]      .  is of the future: a zero is written
 //
-// Registers: at most 64. Shared memory: 128 bytes.
+// Registers: at most 64. Shared memory: 256 bytes.
+// Run: make chapter-8 OP=causal STEP=causal_skip
 #include "../../common/device/ptx.cuh"
-#include "row.cuh"
 #include "launchers.h"
+#include "row.cuh"
 
 #include <cuda_runtime.h>
 #include <math.h>
 #include <stdint.h>
 
 constexpr int MAX_PACKS = 8;         // a thread keeps
-constexpr int MAX_THREADS = 512;     // that share a row
+constexpr int MAX_THREADS = 1024;    // that hold a row
 constexpr int WARP_ROWS = 4;         // rows of a block when a warp holds a row
 constexpr int MAX_WARP_PACKS = 4;    // of a thread, when a warp holds a row
 constexpr float LOG2E = 1.44269504f; // exp(x) = 2^(x * LOG2E)
@@ -60,7 +59,7 @@ static __device__ State warp_merge(State state, float factor)
     return state;
 }
 
-// Merges the states of the blockDim.x threads that share a row: a warp, or the block.
+// Merges the states of the blockDim.x threads that hold a row: a warp, or the block.
 static __device__ State row_merge(State state, float factor)
 {
     __shared__ State warp_state[MAX_THREADS / 32];
@@ -72,8 +71,8 @@ static __device__ State row_merge(State state, float factor)
     return warp_merge(lane < blockDim.x / 32 ? warp_state[lane] : identity(), factor);
 }
 
-// The state of the elements in frag, whose packs are first, first + 32, ... below `end`; -infinity stands for those that
-// are no element. What a warp does not have it does not compute: half of all exponentials are of the future.
+// The state of the elements in frag, whose packs are first, first + 32, ... below `end`; -infinity stands for those
+// that are no element. What a warp does not have it does not compute: half of all exponentials are of the future.
 template <typename T, int PACKS>
 static __device__ State state_of(uint4 (&frag)[PACKS], int first, int end, float factor)
 {
@@ -106,13 +105,13 @@ static __device__ uint4 normalize(uint4 pack, State state, float factor, float n
 
 template <typename T, int PACKS>
 __global__ void __launch_bounds__(PACKS < MAX_PACKS ? 32 * WARP_ROWS : MAX_THREADS)
-    causal_kernel(const T *x, // (batch, t, t)
-                  T *y,       // (batch, t, t)
-                  float scale, int rows, int t)
+    causal_skip_kernel(const T *x, // (batch, t, t)
+                       T *y,       // (batch, t, t)
+                       float scale, int rows, int t)
 {
     const int first = first_pack<PACKS>(0, threadIdx.x);
-    const int row = rows - 1 - (int)(blockIdx.x * blockDim.y + threadIdx.y);
-    if (row < 0) return; // a whole warp, in blocks without barriers
+    const int row = blockIdx.x * blockDim.y + threadIdx.y;
+    if (row >= rows) return; // a whole warp, in blocks without barriers
     const Row<const T> whole = make_row(x + (size_t)row * t, t);
     const Row<const T> x_row = first_cols(whole, row % t + 1);
     const float factor = scale * LOG2E;
@@ -143,19 +142,19 @@ static cudaError_t launch(const void *x, void *y, float scale, int batch, int t,
     const dim3 warp_block(32, WARP_ROWS);
     const int warp_grid = (rows - 1) / WARP_ROWS + 1;
     if (packs <= 32)
-        causal_kernel<T, 1><<<warp_grid, warp_block, 0, stream>>>(in, out, scale, rows, t);
+        causal_skip_kernel<T, 1><<<warp_grid, warp_block, 0, stream>>>(in, out, scale, rows, t);
     else if (packs <= 32 * MAX_WARP_PACKS)
-        causal_kernel<T, MAX_WARP_PACKS><<<warp_grid, warp_block, 0, stream>>>(in, out, scale, rows, t);
+        causal_skip_kernel<T, MAX_WARP_PACKS><<<warp_grid, warp_block, 0, stream>>>(in, out, scale, rows, t);
     else {
         const int warps = (packs - 1) / (32 * MAX_PACKS) + 1;
-        causal_kernel<T, MAX_PACKS><<<rows, warps * 32, 0, stream>>>(in, out, scale, rows, t);
+        causal_skip_kernel<T, MAX_PACKS><<<rows, warps * 32, 0, stream>>>(in, out, scale, rows, t);
     }
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t causal(enum dtype dtype, const void *x, void *y, float scale, int batch, int t,
-                              cudaStream_t stream)
+extern "C" cudaError_t causal_skip(enum dtype dtype, const void *x, void *y, float scale, int batch, int t,
+                                   cudaStream_t stream)
 {
-    return dtype == F32 ? launch<float>(x, y, scale, batch, t, stream)
-                        : launch<__nv_bfloat16>(x, y, scale, batch, t, stream);
+    return dtype == BF16 ? launch<__nv_bfloat16>(x, y, scale, batch, t, stream)
+                         : launch<float>(x, y, scale, batch, t, stream);
 }

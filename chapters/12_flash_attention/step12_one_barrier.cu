@@ -1,25 +1,22 @@
-// Chapter 12, step 5: one buffer for V, and larger tiles. Each byte from shared memory feeds twice as many mma.
+// Chapter 12, step 12: one barrier a tile. Two buffers for V as well, and its copy has a whole tile of time.
 //
-// Question: a warp with 16 queries brings 4 KB of K or V from shared memory for 16 mma. For the 4 warps that multiply at
-// a time, that is 128 cycles of shared memory (128 bytes each) beside 96 of the tensor cores (6 an mma: chapter 5).
-// Where is room for warps with 32 queries?
+// Question: in step 11 everyone stops twice a tile: for K, and for V, whose copy started only after K's wait. A scheduler
+// has two warps to choose from. What if V were there already?
 //
-// 1. V of the next tile is not needed before the next softmax: one buffer is enough, and its copy starts when
-//    everyone has read the tile before. K keeps its two.
-// 2. O of 32 queries takes D registers a thread, too many beside Q's D / 2. Q stays in shared memory instead, and is
-//    read again for every tile: 1 ldmatrix for 8 mma (K and V, 2 for 8).
+// K and V of the next tile are one group, started right after the only barrier: it says that this tile has arrived and
+// that everyone has read the one before, whose place the next one takes.
 //
-// 3. Masks only where a tile has an edge: with these registers, exp and the masks do not both fit.
+//      tile t:   wait for K, V t | barrier | load K, V t+1 | S = Q K | softmax | O += P V
 //
-//      tile t:   wait for K t | load V t | S = Q K | load K t+1 | softmax | wait for V t | O += P V
-//      groups:   -              V                    V K                    K
+// Between two barriers a warp may be multiplying while another is at its softmax.
 //
-// Grows from: step 4. New instructions: none. Shared memory: (128 + 3 x 64) x D x 2 bytes, 81,920 at D = 128: two
-// blocks a multiprocessor (with two buffers of V they would not fit into the 163 KB of an A100). Registers: O D, S 64
-// of the 255 that two blocks leave.
-// spills: allowed, at D = 128 4 registers (on sm_80 23), addresses, read back once a tile. With a mask in every tile, as
-// in step 4, they are 64, and step 5 is the slower one; with BLOCK_KV = 32 there are none, and 7 % less speed.
+// Grows from: step 11 (wide_stores).
+// New instructions: none. Shared memory: (128 + 4 x 64) x D x 2 bytes, 98,304 at D = 128: two blocks in the 228 KB of a
+// Hopper SM, one in the 164 KB of an A100. Registers: 255 at D = 128, and none spilled on sm_90.
+// spills: allowed, 5 registers at D = 128 on sm_80.
+// Run: make chapter-12 STEP=one_barrier
 #include <cfloat>
+#include <climits>
 
 #include "attention.cuh"
 #include "launchers.h"
@@ -28,18 +25,20 @@ constexpr int BLOCK_Q = 128; // queries of a block
 constexpr int BLOCK_KV = 64; // keys in shared memory at a time
 constexpr int WARP_Q = 32;   // queries of a warp
 constexpr int NUM_THREADS = BLOCK_Q / WARP_Q * 32;
-constexpr int NUM_STAGES = 2; // of K
+constexpr int NUM_STAGES = 2;
 constexpr int MMA_M = 16;
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
 constexpr int CHUNK = 8; // elements in 16 bytes, what one copy moves
+constexpr float RESCALE_LOG2 = 8;
+constexpr int L2_BYTES = 16 << 20; // what K and V of a group of heads may take of the L2, 40 to 50 MB
 static_assert(WARP_Q % MMA_M == 0 && BLOCK_KV % MMA_K == 0, "whole mma in every direction");
 
 template <typename T, int D>
 struct SharedStorage {
     T Q_smem[BLOCK_Q][D];              // (query, d)
     T K_smem[NUM_STAGES][BLOCK_KV][D]; // (stage, key, d)
-    T V_smem[BLOCK_KV][D];             // (key, d)
+    T V_smem[NUM_STAGES][BLOCK_KV][D]; // (stage, key, d)
 };
 
 // Where the element (row, col) of a tile lies, in bytes from its start: chunks of 8 columns are swizzled.
@@ -58,7 +57,8 @@ static __device__ uint32_t move_right(uint32_t addr, int cols)
 // Starts to copy ROWS rows of D elements from src on, row_stride apart, to the tile at tile_addr. Past the last
 // of rows_left rows the tile gets zeros, so that what is masked is 0 times a number.
 template <int ROWS, int D, typename T>
-static __device__ void load_tile(uint32_t tile_addr, const T *src, int row_stride, int rows_left, int tid)
+static __device__ void load_tile(uint32_t tile_addr, const T *src, uint32_t row_stride, int rows_left,
+                                 int tid)
 {
     constexpr int CHUNKS_PER_ROW = D / CHUNK;
     constexpr int COPY_ROWS = NUM_THREADS / CHUNKS_PER_ROW; // rows the block copies at a time
@@ -70,7 +70,7 @@ static __device__ void load_tile(uint32_t tile_addr, const T *src, int row_strid
 #pragma unroll
     for (int i = 0; i < ROWS / COPY_ROWS; i++) {
         cp_async_cg_16(tile_addr + i * COPY_ROWS * D * 2, src, row + i * COPY_ROWS < rows_left ? 16 : 0);
-        src += (size_t)COPY_ROWS * row_stride;
+        src += COPY_ROWS * row_stride;
     }
 }
 
@@ -114,41 +114,53 @@ static __device__ void mask_tile(float (&S)[WARP_Q / MMA_M][BLOCK_KV / MMA_N][4]
         }
 }
 
-// The online softmax: S becomes P, whose rows are relative to the maximum so far; m, l and O follow it. m starts
-// at -FLT_MAX, not -inf: a row that sees no key then has P = exp(-inf) = 0 rather than exp(-inf + inf).
+// The online softmax: S becomes P, relative to m, and l and O follow. m is in units of S; c is scale log2(e). m starts
+// at -FLT_MAX, not -inf: a row that sees no key then has P = 2^-inf = 0 rather than 2^(-inf + inf). Whether a row's m
+// must grow, its lanes tell each from its own scores; they exchange their maxima only if it must.
 template <int D>
 static __device__ void softmax_tile(float (&S)[WARP_Q / MMA_M][BLOCK_KV / MMA_N][4],
                                     float (&m)[WARP_Q / MMA_M][2], float (&l)[WARP_Q / MMA_M][2],
-                                    float (&O)[WARP_Q / MMA_M][D / MMA_N][4], float scale)
+                                    float (&O)[WARP_Q / MMA_M][D / MMA_N][4], float c)
 {
+    float lane_max[WARP_Q / MMA_M][2];
+    bool grown = false;
 #pragma unroll
     for (int i = 0; i < WARP_Q / MMA_M; i++)
 #pragma unroll
         for (int half = 0; half < 2; half++) { // rows l / 4 and l / 4 + 8
-            float tile_max = -INFINITY;
+            lane_max[i][half] = m[i][half];
 #pragma unroll
             for (int j = 0; j < BLOCK_KV / MMA_N; j++)
-                tile_max = fmaxf(tile_max, fmaxf(S[i][j][half * 2], S[i][j][half * 2 + 1]));
-            tile_max = fmaxf(tile_max, __shfl_xor_sync(0xffffffff, tile_max, 1)); // the quad has the row
-            tile_max = fmaxf(tile_max, __shfl_xor_sync(0xffffffff, tile_max, 2));
-
-            const float m_new = fmaxf(m[i][half], tile_max * scale);
-            const float rescale = __expf(m[i][half] - m_new);
-            m[i][half] = m_new;
-            l[i][half] *= rescale;
-#pragma unroll
-            for (int j = 0; j < D / MMA_N; j++) {
-                O[i][j][half * 2] *= rescale;
-                O[i][j][half * 2 + 1] *= rescale;
-            }
-#pragma unroll
-            for (int j = 0; j < BLOCK_KV / MMA_N; j++)
-#pragma unroll
-                for (int e = half * 2; e < half * 2 + 2; e++) {
-                    S[i][j][e] = __expf(S[i][j][e] * scale - m_new);
-                    l[i][half] += S[i][j][e]; // this lane's part of the row; the quad's are added at the end
-                }
+                lane_max[i][half] = fmaxf(lane_max[i][half], fmaxf(S[i][j][half * 2], S[i][j][half * 2 + 1]));
+            grown |= (lane_max[i][half] - m[i][half]) * c > RESCALE_LOG2;
         }
+    if (__any_sync(0xffffffff, grown)) {
+#pragma unroll
+        for (int i = 0; i < WARP_Q / MMA_M; i++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                float m_new = lane_max[i][half];
+                m_new = fmaxf(m_new, __shfl_xor_sync(0xffffffff, m_new, 1)); // the quad has the row
+                m_new = fmaxf(m_new, __shfl_xor_sync(0xffffffff, m_new, 2));
+                const float rescale = ex2_approx_ftz((m[i][half] - m_new) * c);
+                m[i][half] = m_new;
+                l[i][half] *= rescale;
+#pragma unroll
+                for (int j = 0; j < D / MMA_N; j++) {
+                    O[i][j][half * 2] *= rescale;
+                    O[i][j][half * 2 + 1] *= rescale;
+                }
+            }
+    }
+#pragma unroll
+    for (int i = 0; i < WARP_Q / MMA_M; i++)
+#pragma unroll
+        for (int j = 0; j < BLOCK_KV / MMA_N; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                S[i][j][e] = ex2_approx_ftz(S[i][j][e] * c - m[i][e / 2] * c);
+                l[i][e / 2] += S[i][j][e]; // this lane's part of the row; the quad's are added at the end
+            }
 }
 
 // O += P V. The accumulators of two neighbouring 16 x 8 pieces of P, rounded, are a 16 x 16 piece as operand A.
@@ -177,11 +189,12 @@ static __device__ void multiply_PV(float (&O)[WARP_Q / MMA_M][D / MMA_N][4],
     }
 }
 
-// Divides by the sums and writes a warp's rows of O and LSE. first_row is the lane's; O_gmem begins at row 0.
+// Divides by the sums and writes a warp's rows of O and LSE. The rows pass through O_smem, where the warp's rows of Q
+// were, from pairs of columns into chunks of 16 bytes. first_row is the warp's; O_gmem begins at row 0.
 template <typename T, int D>
 static __device__ void store_rows(T *O_gmem, float *LSE, const float (&O)[WARP_Q / MMA_M][D / MMA_N][4],
                                   const float (&m)[WARP_Q / MMA_M][2], const float (&l)[WARP_Q / MMA_M][2],
-                                  int first_row, const attention &a, int lane)
+                                  char *O_smem, int first_row, float scale, const attention &a, int lane)
 {
 #pragma unroll
     for (int i = 0; i < WARP_Q / MMA_M; i++)
@@ -191,28 +204,47 @@ static __device__ void store_rows(T *O_gmem, float *LSE, const float (&O)[WARP_Q
             sum += __shfl_xor_sync(0xffffffff, sum, 1);
             sum += __shfl_xor_sync(0xffffffff, sum, 2);
             const float inverse = sum > 0 ? 1 / sum : 0;
-            const int row = first_row + i * MMA_M + half * 8;
-            if (row >= a.q_len) continue;
-            if (lane % 4 == 0) LSE[row] = sum > 0 ? m[i][half] + logf(sum) : -INFINITY;
-            T *dst = O_gmem + (size_t)row * a.heads * D + lane % 4 * 2;
+            const int row = first_row + i * MMA_M + half * 8 + lane / 4;
+            if (lane % 4 == 0 && row < a.q_len)
+                LSE[row] = sum > 0 ? m[i][half] * scale + logf(sum) : -INFINITY;
+            const uint32_t offset = smem_offset<D>(lane / 4, lane % 4 * 2) + (i * MMA_M + half * 8) * D * 2;
 #pragma unroll
             for (int j = 0; j < D / MMA_N; j++)
-                *reinterpret_cast<uint32_t *>(dst + j * MMA_N) =
+                *reinterpret_cast<uint32_t *>(O_smem + move_right(offset, j * MMA_N)) =
                     pack<T>(O[i][j][half * 2] * inverse, O[i][j][half * 2 + 1] * inverse);
         }
+    __syncwarp(); // The warp's rows are complete before any lane reads them.
+
+    constexpr int STORE_ROWS = 32 / (D / CHUNK); // rows the warp stores at a time
+    const int row = first_row + lane / (D / CHUNK), col = lane % (D / CHUNK) * CHUNK;
+    const uint32_t row_stride = a.heads * D;
+    O_gmem += (size_t)row * row_stride + col;
+#pragma unroll
+    for (int i = 0; i < WARP_Q / STORE_ROWS; i++) {
+        const uint32_t offset = smem_offset<D>(lane / (D / CHUNK) + i * STORE_ROWS, col);
+        const uint4 chunk = *reinterpret_cast<const uint4 *>(O_smem + offset);
+        if (row + i * STORE_ROWS < a.q_len) *reinterpret_cast<uint4 *>(O_gmem) = chunk;
+        O_gmem += STORE_ROWS * row_stride;
+    }
 }
 
 template <typename T, int D>
-__global__ void __launch_bounds__(NUM_THREADS, 2) large_tile_kernel(const attention a)
+__global__ void __launch_bounds__(NUM_THREADS, 2) one_barrier_kernel(const attention a, int heads_in_group)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage<T, D> &smem = *reinterpret_cast<SharedStorage<T, D> *>(smem_bytes);
     const int tid = threadIdx.x;
     const int lane = tid % 32;
     const int warp = tid / 32;
-    const int block_row = blockIdx.x * BLOCK_Q;
-    const int head = blockIdx.y;
-    const int batch = blockIdx.z;
+
+    // Blocks start in the order of their numbers: group by group, in it the last queries first, of each head in turn.
+    const int q_tiles = (a.q_len - 1) / BLOCK_Q + 1;
+    const int group = blockIdx.x / (heads_in_group * q_tiles);
+    const int in_group = blockIdx.x % (heads_in_group * q_tiles);
+    const int heads_here = min(heads_in_group, a.batch * a.heads - group * heads_in_group);
+    const int block_row = (q_tiles - 1 - in_group / heads_here) * BLOCK_Q;
+    const int head = (group * heads_in_group + in_group % heads_here) % a.heads;
+    const int batch = (group * heads_in_group + in_group % heads_here) / a.heads;
     const int kv_head = head / (a.heads / a.kv_heads);
 
     // Row 0 of this head; a row is heads * D or kv_heads * D elements from the next.
@@ -230,21 +262,35 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) large_tile_kernel(const attent
     const uint32_t K_addr = K_smem + smem_offset<D>(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
     const uint32_t V_addr = V_smem + smem_offset<D>(lane % 16, lane / 16 * 8);
 
-    // Prologue: Q and the first K are one group.
-    load_tile<BLOCK_Q, D>(Q_smem, Q + (size_t)block_row * a.heads * D, a.heads * D, a.q_len - block_row, tid);
-    const int num_tiles = (a.k_len - 1) / BLOCK_KV + 1;
-    const auto load = [&](uint32_t tile_addr, const T *src, int tile) {
+    // Keys seen by any row of the block, by any row of the warp, and by all rows of the warp.
+    const int warp_row = block_row + warp * WARP_Q;
+    const auto keys_seen = [&](int row) {
+        return a.causal ? min(a.k_len, min(row, a.q_len - 1) + 1 + a.k_len - a.q_len) : a.k_len;
+    };
+    const int block_keys = keys_seen(block_row + BLOCK_Q - 1);
+    const int warp_keys = keys_seen(warp_row + WARP_Q - 1);
+    const int full_keys = keys_seen(warp_row);
+    const int num_tiles = block_keys > 0 ? (block_keys - 1) / BLOCK_KV + 1 : 0;
+
+    // Prologue: Q and the first K and V are one group.
+    if (num_tiles > 0)
+        load_tile<BLOCK_Q, D>(Q_smem, Q + (size_t)block_row * a.heads * D, a.heads * D, a.q_len - block_row,
+                              tid);
+    const auto load = [&](uint32_t stage_bytes, int tile) {
+        const int col = tile * BLOCK_KV;
         // Unsigned: a product with a sign takes more registers.
         const size_t offset = (size_t)tile * (uint32_t)(BLOCK_KV * a.kv_heads * D);
-        if (tile < num_tiles)
-            load_tile<BLOCK_KV, D>(tile_addr, src + offset, a.kv_heads * D, a.k_len - tile * BLOCK_KV, tid);
+        if (tile < num_tiles) {
+            load_tile<BLOCK_KV, D>(K_smem + stage_bytes, K + offset, a.kv_heads * D, a.k_len - col, tid);
+            load_tile<BLOCK_KV, D>(V_smem + stage_bytes, V + offset, a.kv_heads * D, a.k_len - col, tid);
+        }
         cp_async_commit_group();
     };
-    load(K_smem, K, 0);
+    load(0, 0);
 
     // Mainloop.
     const float scale = rsqrtf(D);
-    const int first_row = block_row + warp * WARP_Q + lane / 4;
+    const float c = scale * 1.44269504f; // log2(e)
     float O[WARP_Q / MMA_M][D / MMA_N][4] = {};
     float m[WARP_Q / MMA_M][2], l[WARP_Q / MMA_M][2];
     for (int i = 0; i < WARP_Q / MMA_M; i++)
@@ -252,41 +298,43 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) large_tile_kernel(const attent
     for (int tile = 0; tile < num_tiles; tile++) {
         const uint32_t stage_bytes = tile % NUM_STAGES * TILE_BYTES;
         const uint32_t next_bytes = (tile + 1) % NUM_STAGES * TILE_BYTES;
-        cp_async_wait_group<0>(); // This thread's part of K has arrived.
-        __syncthreads();          // Every thread's part has. Everyone has read V of tile - 1,
-        load(V_smem, V, tile);    // and V of this tile may take its place.
+        cp_async_wait_group<0>();   // This thread's part of K and V has arrived.
+        __syncthreads();            // Every thread's part has. Everyone has read the tile before,
+        load(next_bytes, tile + 1); // and the next one may take its place.
 
+        const int col = tile * BLOCK_KV;
+        if (col >= warp_keys) continue; // This warp only copies, for those with later rows.
         float S[WARP_Q / MMA_M][BLOCK_KV / MMA_N][4] = {};
         multiply_QK<T, D>(S, Q_addr, K_addr + stage_bytes);
-
-        // The next stage held K of tile - 1; everyone had read it before this tile's first barrier.
-        load(K_smem + next_bytes, K, tile + 1);
-        if (a.causal || tile == num_tiles - 1) mask_tile(S, first_row, tile * BLOCK_KV + lane % 4 * 2, a);
-        softmax_tile<D>(S, m, l, O, scale);
-        cp_async_wait_group<1>(); // This thread's part of V has arrived; the next K may be on its way.
-        __syncthreads();          // Every thread's part of V has arrived.
-
-        multiply_PV<T, D>(O, S, V_addr);
+        if (col + BLOCK_KV > full_keys) mask_tile(S, warp_row + lane / 4, col + lane % 4 * 2, a);
+        softmax_tile<D>(S, m, l, O, c);
+        multiply_PV<T, D>(O, S, V_addr + stage_bytes);
     }
 
-    // Epilogue.
+    // Epilogue. A warp writes where only it has read, after its last lane has: no barrier lies in between any more.
+    __syncwarp();
     store_rows<T, D>((T *)a.O + ((size_t)batch * a.q_len * a.heads + head) * D,
-                     a.LSE + ((size_t)batch * a.heads + head) * a.q_len, O, m, l, first_row, a, lane);
+                     a.LSE + ((size_t)batch * a.heads + head) * a.q_len, O, m, l,
+                     (char *)&smem.Q_smem[warp * WARP_Q], warp_row, scale, a, lane);
 }
 
 template <typename T, int D>
 static cudaError_t launch(const attention &a, cudaStream_t stream)
 {
     const int smem_size = sizeof(SharedStorage<T, D>);
-    const dim3 grid((a.q_len - 1) / BLOCK_Q + 1, a.heads, a.batch);
-    const cudaError_t error =
-        cudaFuncSetAttribute(large_tile_kernel<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_size);
+    const int64_t heads = (int64_t)a.batch * a.heads, head_bytes = (int64_t)a.k_len * D * 2 * sizeof(T);
+    const int64_t blocks = heads * ((a.q_len - 1) / BLOCK_Q + 1);
+    const int64_t fitting = L2_BYTES / head_bytes;
+    const int heads_in_group = (int)(fitting < 1 ? 1 : fitting < heads ? fitting : heads);
+    if (blocks > INT_MAX) return cudaErrorInvalidValue;
+    const cudaError_t error = cudaFuncSetAttribute(one_barrier_kernel<T, D>,
+                                                   cudaFuncAttributeMaxDynamicSharedMemorySize, smem_size);
     if (error != cudaSuccess) return error;
-    large_tile_kernel<T, D><<<grid, NUM_THREADS, smem_size, stream>>>(a);
+    one_barrier_kernel<T, D><<<(int)blocks, NUM_THREADS, smem_size, stream>>>(a, heads_in_group);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t large_tile(const struct attention *a, cudaStream_t stream)
+extern "C" cudaError_t one_barrier(const struct attention *a, cudaStream_t stream)
 {
     if (!attention_valid(*a)) return cudaErrorInvalidValue;
     if (a->head_dim == 64)

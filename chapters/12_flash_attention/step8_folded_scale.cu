@@ -1,50 +1,55 @@
-// Chapter 12, step 1: attention in one kernel. The scores never leave the registers of the warp that made them.
+// Chapter 12, step 8: exp2 with the scale folded in. One FFMA and one ex2 make a P of a score.
 //
-// Question: S = Q Kᵀ is (q_len, k_len), 512 MB a head at 16384 tokens; can O = softmax(S) V be had without
-// writing it?
+// Question: the machine has no exp, only ex2, 2 to the power of x. Step 7 spends on each score an FFMA for scale, a
+// multiplication by log2(e), the ex2, and about it a test and two multiplications for results too small for a normal
+// float. Which of them change P?
 //
-// A block owns BLOCK_Q queries of one head and walks along the keys, BLOCK_KV at a time. Each warp owns
-// WARP_Q queries and sees all keys, so that a row of S lies within one warp, in the 4 lanes of a quad:
+//      exp(scale s - scale m) = 2^(c s - c m),  c = scale log2(e)
 //
-//              K tile (64 keys)            V tile (64 keys x D)
-//              +--------------+            +--------+
-//      warp 0  |  S 16 x 64   |  softmax   |        |   O 16 x D, float, in registers
-//      warp 1  |      ..      |  ------>   |  P V   |   m, l: each row's maximum and sum so far
-//      warp 2  |      ..      |  P = 16bit |        |
-//      warp 3  +--------------+            +--------+
+//      step 7:  FFMA scale | FMUL log2(e) | FSETP, FMUL 0.5 | MUFU.EX2 | FMUL itself
+//      step 8:  FFMA c     |              |                 | MUFU.EX2
 //
-// The online softmax of chapter 8 keeps m and l; when m grows, l and O are multiplied by exp(m_old - m_new).
-// The accumulators of S have the layout of an A operand half as wide: two of them, rounded, are one of P.
+// c m is one number a row and tile. m is kept in units of S, so that scale waits for the epilogue, where LSE needs it.
+// A P below 2^-126 is 0 (ftz), beside a row's largest, 1.
 //
-// Grows from: chapter 5 (cp.async, here waited for at once) without its swizzle. New instructions: ldmatrix.trans,
-// for V, whose rows run along k. Shared memory: 2 x 64 x D x 2 bytes. Registers: O D/2, Q D/4, S 32 of 200 at D = 128.
+// Grows from: step 7 (large_tile).
+// New instructions: ex2.approx.ftz. Shared memory, registers: as step 7.
+// spills: allowed, at D = 128 2 registers (on sm_80 3), addresses, read back once a tile.
+// Run: make chapter-12 STEP=folded_scale
 #include <cfloat>
 
 #include "attention.cuh"
 #include "launchers.h"
 
-constexpr int BLOCK_Q = 64;  // queries of a block
+constexpr int BLOCK_Q = 128; // queries of a block
 constexpr int BLOCK_KV = 64; // keys in shared memory at a time
-constexpr int WARP_Q = 16;   // queries of a warp
+constexpr int WARP_Q = 32;   // queries of a warp
 constexpr int NUM_THREADS = BLOCK_Q / WARP_Q * 32;
+constexpr int NUM_STAGES = 2; // of K
 constexpr int MMA_M = 16;
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
 constexpr int CHUNK = 8; // elements in 16 bytes, what one copy moves
-static_assert(BLOCK_Q == BLOCK_KV, "Q passes through K's place in shared memory");
 static_assert(WARP_Q % MMA_M == 0 && BLOCK_KV % MMA_K == 0, "whole mma in every direction");
 
 template <typename T, int D>
 struct SharedStorage {
-    T K_smem[BLOCK_KV][D]; // (key, d)
-    T V_smem[BLOCK_KV][D]; // (key, d)
+    T Q_smem[BLOCK_Q][D];              // (query, d)
+    T K_smem[NUM_STAGES][BLOCK_KV][D]; // (stage, key, d)
+    T V_smem[BLOCK_KV][D];             // (key, d)
 };
 
-// Where the element (row, col) of a tile lies, in bytes from its start.
+// Where the element (row, col) of a tile lies, in bytes from its start: chunks of 8 columns are swizzled.
 template <int D>
 static __device__ uint32_t smem_offset(int row, int col)
 {
-    return (row * D + col) * 2;
+    return (row * D + (col ^ row % 8 * CHUNK)) * 2;
+}
+
+// The address `cols` columns to the right of an address in the first 64: an XOR within 128 bytes, then an addition.
+static __device__ uint32_t move_right(uint32_t addr, int cols)
+{
+    return (addr ^ cols % 64 * 2) + cols / 64 * 128;
 }
 
 // Starts to copy ROWS rows of D elements from src on, row_stride apart, to the tile at tile_addr. Past the last
@@ -68,19 +73,26 @@ static __device__ void load_tile(uint32_t tile_addr, const T *src, int row_strid
 
 // S = Q Kᵀ for a warp's queries and the keys of a tile. K is stored as mma wants B: a column of B is a key.
 template <typename T, int D>
-static __device__ void multiply_QK(float (&S)[WARP_Q / MMA_M][BLOCK_KV / MMA_N][4],
-                                   const uint32_t (&Q_frag)[WARP_Q / MMA_M][D / MMA_K][4], uint32_t K_addr)
+static __device__ void multiply_QK(float (&S)[WARP_Q / MMA_M][BLOCK_KV / MMA_N][4], uint32_t Q_addr,
+                                   uint32_t K_addr)
 {
+#pragma unroll 4 // 8 at D = 128 is where ptxas runs out of registers
+    for (int k = 0; k < D / MMA_K; k++) {
+        uint32_t Q_frag[WARP_Q / MMA_M][4];
 #pragma unroll
-    for (int k = 0; k < D / MMA_K; k++)
+        for (int i = 0; i < WARP_Q / MMA_M; i++)
+            ldmatrix_x4(Q_frag[i], move_right(Q_addr, k * MMA_K) + i * MMA_M * D * 2);
 #pragma unroll
-        for (int j = 0; j < BLOCK_KV / MMA_N; j++) {
-            uint32_t K_frag[2];
-            ldmatrix_x2(K_frag, K_addr + smem_offset<D>(j * MMA_N, k * MMA_K));
+        for (int j = 0; j < BLOCK_KV / MMA_N; j += 2) {
+            uint32_t K_frag[4]; // keys j * 8 .. j * 8 + 15
+            ldmatrix_x4(K_frag, move_right(K_addr, k * MMA_K) + j * MMA_N * D * 2);
 #pragma unroll
-            for (int i = 0; i < WARP_Q / MMA_M; i++)
-                mma_m16n8k16<T>(S[i][j], Q_frag[i][k], K_frag[0], K_frag[1]);
+            for (int i = 0; i < WARP_Q / MMA_M; i++) {
+                mma_m16n8k16<T>(S[i][j], Q_frag[i], K_frag[0], K_frag[1]);
+                mma_m16n8k16<T>(S[i][j + 1], Q_frag[i], K_frag[2], K_frag[3]);
+            }
         }
+    }
 }
 
 // Takes away the scores of keys that a row does not see. first_row and first_col are those of the lane's S[0][0][0].
@@ -99,12 +111,13 @@ static __device__ void mask_tile(float (&S)[WARP_Q / MMA_M][BLOCK_KV / MMA_N][4]
         }
 }
 
-// The online softmax: S becomes P, whose rows are relative to the maximum so far; m, l and O follow it. m starts
-// at -FLT_MAX, not -inf: a row that sees no key then has P = exp(-inf) = 0 rather than exp(-inf + inf).
+// The online softmax: S becomes P, whose rows are relative to the maximum so far; m, l and O follow it. m is in units of
+// S; c is scale log2(e). m starts at -FLT_MAX, not -inf: a row that sees no key then has P = 2^-inf = 0 rather than
+// 2^(-inf + inf).
 template <int D>
 static __device__ void softmax_tile(float (&S)[WARP_Q / MMA_M][BLOCK_KV / MMA_N][4],
                                     float (&m)[WARP_Q / MMA_M][2], float (&l)[WARP_Q / MMA_M][2],
-                                    float (&O)[WARP_Q / MMA_M][D / MMA_N][4], float scale)
+                                    float (&O)[WARP_Q / MMA_M][D / MMA_N][4], float c)
 {
 #pragma unroll
     for (int i = 0; i < WARP_Q / MMA_M; i++)
@@ -117,8 +130,8 @@ static __device__ void softmax_tile(float (&S)[WARP_Q / MMA_M][BLOCK_KV / MMA_N]
             tile_max = fmaxf(tile_max, __shfl_xor_sync(0xffffffff, tile_max, 1)); // the quad has the row
             tile_max = fmaxf(tile_max, __shfl_xor_sync(0xffffffff, tile_max, 2));
 
-            const float m_new = fmaxf(m[i][half], tile_max * scale);
-            const float rescale = __expf(m[i][half] - m_new);
+            const float m_new = fmaxf(m[i][half], tile_max);
+            const float rescale = ex2_approx_ftz((m[i][half] - m_new) * c);
             m[i][half] = m_new;
             l[i][half] *= rescale;
 #pragma unroll
@@ -130,7 +143,7 @@ static __device__ void softmax_tile(float (&S)[WARP_Q / MMA_M][BLOCK_KV / MMA_N]
             for (int j = 0; j < BLOCK_KV / MMA_N; j++)
 #pragma unroll
                 for (int e = half * 2; e < half * 2 + 2; e++) {
-                    S[i][j][e] = __expf(S[i][j][e] * scale - m_new);
+                    S[i][j][e] = ex2_approx_ftz(S[i][j][e] * c - m_new * c);
                     l[i][half] += S[i][j][e]; // this lane's part of the row; the quad's are added at the end
                 }
         }
@@ -150,12 +163,14 @@ static __device__ void multiply_PV(float (&O)[WARP_Q / MMA_M][D / MMA_N][4],
             for (int r = 0; r < 4; r++) // rows 0-7 and 8-15 of the left piece, then of the right one
                 P_frag[i][r] = pack<T>(P[i][k * 2 + r / 2][r % 2 * 2], P[i][k * 2 + r / 2][r % 2 * 2 + 1]);
 #pragma unroll
-        for (int j = 0; j < D / MMA_N; j++) {
-            uint32_t V_frag[2];
-            ldmatrix_x2_trans(V_frag, V_addr + smem_offset<D>(k * MMA_K, j * MMA_N));
+        for (int j = 0; j < D / MMA_N; j += 2) {
+            uint32_t V_frag[4]; // columns j * 8 .. j * 8 + 15
+            ldmatrix_x4_trans(V_frag, move_right(V_addr, j * MMA_N) + k * MMA_K * D * 2);
 #pragma unroll
-            for (int i = 0; i < WARP_Q / MMA_M; i++)
+            for (int i = 0; i < WARP_Q / MMA_M; i++) {
                 mma_m16n8k16<T>(O[i][j], P_frag[i], V_frag[0], V_frag[1]);
+                mma_m16n8k16<T>(O[i][j + 1], P_frag[i], V_frag[2], V_frag[3]);
+            }
         }
     }
 }
@@ -164,7 +179,7 @@ static __device__ void multiply_PV(float (&O)[WARP_Q / MMA_M][D / MMA_N][4],
 template <typename T, int D>
 static __device__ void store_rows(T *O_gmem, float *LSE, const float (&O)[WARP_Q / MMA_M][D / MMA_N][4],
                                   const float (&m)[WARP_Q / MMA_M][2], const float (&l)[WARP_Q / MMA_M][2],
-                                  int first_row, const attention &a, int lane)
+                                  int first_row, float scale, const attention &a, int lane)
 {
 #pragma unroll
     for (int i = 0; i < WARP_Q / MMA_M; i++)
@@ -176,7 +191,7 @@ static __device__ void store_rows(T *O_gmem, float *LSE, const float (&O)[WARP_Q
             const float inverse = sum > 0 ? 1 / sum : 0;
             const int row = first_row + i * MMA_M + half * 8;
             if (row >= a.q_len) continue;
-            if (lane % 4 == 0) LSE[row] = sum > 0 ? m[i][half] + logf(sum) : -INFINITY;
+            if (lane % 4 == 0) LSE[row] = sum > 0 ? m[i][half] * scale + logf(sum) : -INFINITY;
             T *dst = O_gmem + (size_t)row * a.heads * D + lane % 4 * 2;
 #pragma unroll
             for (int j = 0; j < D / MMA_N; j++)
@@ -186,7 +201,7 @@ static __device__ void store_rows(T *O_gmem, float *LSE, const float (&O)[WARP_Q
 }
 
 template <typename T, int D>
-__global__ void __launch_bounds__(NUM_THREADS, 2) basic_kernel(const attention a)
+__global__ void __launch_bounds__(NUM_THREADS, 2) folded_scale_kernel(const attention a)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage<T, D> &smem = *reinterpret_cast<SharedStorage<T, D> *>(smem_bytes);
@@ -203,53 +218,72 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) basic_kernel(const attention a
     const T *K = (const T *)a.K + ((size_t)batch * a.k_len * a.kv_heads + kv_head) * D;
     const T *V = (const T *)a.V + ((size_t)batch * a.k_len * a.kv_heads + kv_head) * D;
 
-    // A lane's ldmatrix rows. Q: lanes 0-15 give rows 0-15 of the left half, 16-31 of the right half. K: lanes 0-7
-    // and 8-15 the halves of 8 keys. V: lanes 0-15 give 16 keys. (ldmatrix.x2 does not look at lanes 16-31.)
-    const uint32_t K_smem = smem_addr(smem.K_smem), V_smem = smem_addr(smem.V_smem);
-    const uint32_t Q_addr = K_smem + smem_offset<D>(warp * WARP_Q + lane % 16, lane / 16 * 8);
-    const uint32_t K_addr = K_smem + smem_offset<D>(lane % 8, lane / 8 % 2 * 8);
-    const uint32_t V_addr = V_smem + smem_offset<D>(lane % 16, 0);
+    constexpr uint32_t TILE_BYTES = sizeof(smem.K_smem[0]);
 
-    // Prologue: Q goes through shared memory into registers and stays there.
-    uint32_t Q_frag[WARP_Q / MMA_M][D / MMA_K][4];
-    load_tile<BLOCK_Q, D>(K_smem, Q + (size_t)block_row * a.heads * D, a.heads * D, a.q_len - block_row, tid);
-    cp_async_commit_group();
-    cp_async_wait_group<0>();
-    __syncthreads(); // Every thread's part of Q has arrived.
-#pragma unroll
-    for (int i = 0; i < WARP_Q / MMA_M; i++)
-#pragma unroll
-        for (int k = 0; k < D / MMA_K; k++)
-            ldmatrix_x4(Q_frag[i][k], Q_addr + smem_offset<D>(i * MMA_M, k * MMA_K));
-    __syncthreads(); // Everyone has Q before anyone writes K over it.
+    // A lane's ldmatrix rows. Q: lanes 0-15 give rows 0-15 of the left half, 16-31 of the right half. K: lanes 0-7
+    // and 8-15 the halves of 8 keys, 16-31 those of the next 8. V: lanes 0-15 give 16 keys, 16-31 their next columns.
+    const uint32_t Q_smem = smem_addr(smem.Q_smem);
+    const uint32_t K_smem = smem_addr(smem.K_smem), V_smem = smem_addr(smem.V_smem);
+    const uint32_t Q_addr = Q_smem + smem_offset<D>(warp * WARP_Q + lane % 16, lane / 16 * 8);
+    const uint32_t K_addr = K_smem + smem_offset<D>(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
+    const uint32_t V_addr = V_smem + smem_offset<D>(lane % 16, lane / 16 * 8);
+
+    // Keys seen by any row of the block, by any row of the warp, and by all rows of the warp.
+    const int warp_row = block_row + warp * WARP_Q;
+    const auto keys_seen = [&](int row) {
+        return a.causal ? min(a.k_len, min(row, a.q_len - 1) + 1 + a.k_len - a.q_len) : a.k_len;
+    };
+    const int block_keys = keys_seen(block_row + BLOCK_Q - 1);
+    const int warp_keys = keys_seen(warp_row + WARP_Q - 1);
+    const int full_keys = keys_seen(warp_row);
+    const int num_tiles = block_keys > 0 ? (block_keys - 1) / BLOCK_KV + 1 : 0;
+
+    // Prologue: Q and the first K are one group.
+    if (num_tiles > 0)
+        load_tile<BLOCK_Q, D>(Q_smem, Q + (size_t)block_row * a.heads * D, a.heads * D, a.q_len - block_row,
+                              tid);
+    const auto load = [&](uint32_t tile_addr, const T *src, int tile) {
+        // Unsigned: a product with a sign takes more registers.
+        const size_t offset = (size_t)tile * (uint32_t)(BLOCK_KV * a.kv_heads * D);
+        if (tile < num_tiles)
+            load_tile<BLOCK_KV, D>(tile_addr, src + offset, a.kv_heads * D, a.k_len - tile * BLOCK_KV, tid);
+        cp_async_commit_group();
+    };
+    load(K_smem, K, 0);
 
     // Mainloop.
     const float scale = rsqrtf(D);
-    const int first_row = block_row + warp * WARP_Q + lane / 4;
+    const float c = scale * 1.44269504f; // log2(e)
+    const int first_row = warp_row + lane / 4;
     float O[WARP_Q / MMA_M][D / MMA_N][4] = {};
     float m[WARP_Q / MMA_M][2], l[WARP_Q / MMA_M][2];
     for (int i = 0; i < WARP_Q / MMA_M; i++)
         for (int half = 0; half < 2; half++) m[i][half] = -FLT_MAX, l[i][half] = 0;
-    const int num_tiles = (a.k_len - 1) / BLOCK_KV + 1;
     for (int tile = 0; tile < num_tiles; tile++) {
-        const int col = tile * BLOCK_KV;
-        load_tile<BLOCK_KV, D>(K_smem, K + (size_t)col * a.kv_heads * D, a.kv_heads * D, a.k_len - col, tid);
-        load_tile<BLOCK_KV, D>(V_smem, V + (size_t)col * a.kv_heads * D, a.kv_heads * D, a.k_len - col, tid);
-        cp_async_commit_group();
-        cp_async_wait_group<0>();
-        __syncthreads(); // Every thread's part of the tiles has arrived.
+        const uint32_t stage_bytes = tile % NUM_STAGES * TILE_BYTES;
+        const uint32_t next_bytes = (tile + 1) % NUM_STAGES * TILE_BYTES;
+        cp_async_wait_group<0>(); // This thread's part of K has arrived.
+        __syncthreads();          // Every thread's part has. Everyone has read V of tile - 1,
+        load(V_smem, V, tile);    // and V of this tile may take its place.
 
+        const int col = tile * BLOCK_KV;
+        const bool active = col < warp_keys; // else this warp only copies, for those with later rows
         float S[WARP_Q / MMA_M][BLOCK_KV / MMA_N][4] = {};
-        multiply_QK<T, D>(S, Q_frag, K_addr);
-        mask_tile(S, first_row, col + lane % 4 * 2, a);
-        softmax_tile<D>(S, m, l, O, scale);
-        multiply_PV<T, D>(O, S, V_addr);
-        __syncthreads(); // Everyone has read the tiles before anyone overwrites them.
+        if (active) multiply_QK<T, D>(S, Q_addr, K_addr + stage_bytes);
+
+        // The next stage held K of tile - 1; everyone had read it before this tile's first barrier.
+        load(K_smem + next_bytes, K, tile + 1);
+        if (active && col + BLOCK_KV > full_keys) mask_tile(S, first_row, col + lane % 4 * 2, a);
+        if (active) softmax_tile<D>(S, m, l, O, c);
+        cp_async_wait_group<1>(); // This thread's part of V has arrived; the next K may be in flight.
+        __syncthreads();          // Every thread's part of V has arrived.
+
+        if (active) multiply_PV<T, D>(O, S, V_addr);
     }
 
     // Epilogue.
     store_rows<T, D>((T *)a.O + ((size_t)batch * a.q_len * a.heads + head) * D,
-                     a.LSE + ((size_t)batch * a.heads + head) * a.q_len, O, m, l, first_row, a, lane);
+                     a.LSE + ((size_t)batch * a.heads + head) * a.q_len, O, m, l, first_row, scale, a, lane);
 }
 
 template <typename T, int D>
@@ -257,14 +291,14 @@ static cudaError_t launch(const attention &a, cudaStream_t stream)
 {
     const int smem_size = sizeof(SharedStorage<T, D>);
     const dim3 grid((a.q_len - 1) / BLOCK_Q + 1, a.heads, a.batch);
-    const cudaError_t error =
-        cudaFuncSetAttribute(basic_kernel<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_size);
+    const cudaError_t error = cudaFuncSetAttribute(folded_scale_kernel<T, D>,
+                                                   cudaFuncAttributeMaxDynamicSharedMemorySize, smem_size);
     if (error != cudaSuccess) return error;
-    basic_kernel<T, D><<<grid, NUM_THREADS, smem_size, stream>>>(a);
+    folded_scale_kernel<T, D><<<grid, NUM_THREADS, smem_size, stream>>>(a);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t basic(const struct attention *a, cudaStream_t stream)
+extern "C" cudaError_t folded_scale(const struct attention *a, cudaStream_t stream)
 {
     if (!attention_valid(*a)) return cudaErrorInvalidValue;
     if (a->head_dim == 64)

@@ -1,20 +1,24 @@
-// Chapter 12, step 2: the tiles swizzled. ldmatrix without bank conflicts.
+// Chapter 12, step 2: the two products on tensor cores. The scores never leave the registers of the warp that made them.
 //
-// Question: ldmatrix reads 8 rows of 16 bytes at a time. In step 1 those rows are 2 D bytes apart, 128 or 256: all
-// in the same 4 of 32 banks, 8 passes where one would do. Where else can the rows lie?
+// Question: an mma wants its operands spread over the lanes in fragments. Can S go from the first product through the
+// softmax into the second without passing through shared memory?
 //
-// As in chapter 4, chunk c of row r lies where chunk c ^ (r mod 8) was, within its 128 bytes. (Rows of 256 bytes
-// are why the row is XORed here and not, as common/device/swizzle.cuh does, the line of 128 bytes.)
+// A block owns BLOCK_Q queries of one head and walks along the keys, BLOCK_KV at a time. Each warp owns
+// WARP_Q queries and sees all keys, so that a row of S lies within one warp, in the 4 lanes of a quad:
 //
-//      chunk      0 1 2 3 4 5 6 7            8 rows of one column of chunks, as ldmatrix reads them,
-//      row 0      0 1 2 3 4 5 6 7            are in 8 different places of the 8 x 16 bytes that the
-//      row 1      1 0 3 2 5 4 7 6            32 banks deliver at once
-//      row 2      2 3 0 1 6 7 4 5   ...
+//              K tile (64 keys)            V tile (64 keys x D)
+//              +--------------+            +--------+
+//      warp 0  |  S 16 x 64   |  softmax   |        |   O 16 x D, float, in registers
+//      warp 1  |      ..      |  ------>   |  P V   |   m, l: each row's maximum and sum so far
+//      warp 2  |      ..      |  P = 16bit |        |
+//      warp 3  +--------------+            +--------+
 //
-// A lane always reads rows of one r mod 8, so its address is swizzled once: moving to another column of chunks is
-// an XOR of the address, moving down 8 rows, or to the right 128 bytes, an addition.
+// The accumulators of S have the layout of an A operand half as wide: two of them, rounded, are one of P.
 //
-// Grows from: step 1. New instructions: none. Shared memory, registers: as step 1.
+// Grows from: step 1 (tile_by_tile).
+// Copies are chapter 5's cp.async, waited for at once, without its swizzle. New instructions: ldmatrix.trans, for V,
+// whose rows run along k. Shared memory: 2 x 64 x D x 2 bytes. Registers: O D/2, Q D/4, S 32 of 200 at D = 128.
+// Run: make chapter-12 STEP=basic
 #include <cfloat>
 
 #include "attention.cuh"
@@ -37,17 +41,11 @@ struct SharedStorage {
     T V_smem[BLOCK_KV][D]; // (key, d)
 };
 
-// Where the element (row, col) of a tile lies, in bytes from its start: chunks of 8 columns are swizzled.
+// Where the element (row, col) of a tile lies, in bytes from its start.
 template <int D>
 static __device__ uint32_t smem_offset(int row, int col)
 {
-    return (row * D + (col ^ row % 8 * CHUNK)) * 2;
-}
-
-// The address `cols` columns to the right of an address in the first 64: an XOR within 128 bytes, then an addition.
-static __device__ uint32_t move_right(uint32_t addr, int cols)
-{
-    return (addr ^ cols % 64 * 2) + cols / 64 * 128;
+    return (row * D + col) * 2;
 }
 
 // Starts to copy ROWS rows of D elements from src on, row_stride apart, to the tile at tile_addr. Past the last
@@ -79,7 +77,7 @@ static __device__ void multiply_QK(float (&S)[WARP_Q / MMA_M][BLOCK_KV / MMA_N][
 #pragma unroll
         for (int j = 0; j < BLOCK_KV / MMA_N; j++) {
             uint32_t K_frag[2];
-            ldmatrix_x2(K_frag, move_right(K_addr, k * MMA_K) + j * MMA_N * D * 2);
+            ldmatrix_x2(K_frag, K_addr + smem_offset<D>(j * MMA_N, k * MMA_K));
 #pragma unroll
             for (int i = 0; i < WARP_Q / MMA_M; i++)
                 mma_m16n8k16<T>(S[i][j], Q_frag[i][k], K_frag[0], K_frag[1]);
@@ -155,7 +153,7 @@ static __device__ void multiply_PV(float (&O)[WARP_Q / MMA_M][D / MMA_N][4],
 #pragma unroll
         for (int j = 0; j < D / MMA_N; j++) {
             uint32_t V_frag[2];
-            ldmatrix_x2_trans(V_frag, move_right(V_addr, j * MMA_N) + k * MMA_K * D * 2);
+            ldmatrix_x2_trans(V_frag, V_addr + smem_offset<D>(k * MMA_K, j * MMA_N));
 #pragma unroll
             for (int i = 0; i < WARP_Q / MMA_M; i++)
                 mma_m16n8k16<T>(O[i][j], P_frag[i], V_frag[0], V_frag[1]);
@@ -189,7 +187,7 @@ static __device__ void store_rows(T *O_gmem, float *LSE, const float (&O)[WARP_Q
 }
 
 template <typename T, int D>
-__global__ void __launch_bounds__(NUM_THREADS, 2) swizzled_kernel(const attention a)
+__global__ void __launch_bounds__(NUM_THREADS, 2) basic_kernel(const attention a)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage<T, D> &smem = *reinterpret_cast<SharedStorage<T, D> *>(smem_bytes);
@@ -223,7 +221,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) swizzled_kernel(const attentio
     for (int i = 0; i < WARP_Q / MMA_M; i++)
 #pragma unroll
         for (int k = 0; k < D / MMA_K; k++)
-            ldmatrix_x4(Q_frag[i][k], move_right(Q_addr, k * MMA_K) + i * MMA_M * D * 2);
+            ldmatrix_x4(Q_frag[i][k], Q_addr + smem_offset<D>(i * MMA_M, k * MMA_K));
     __syncthreads(); // Everyone has Q before anyone writes K over it.
 
     // Mainloop.
@@ -261,13 +259,13 @@ static cudaError_t launch(const attention &a, cudaStream_t stream)
     const int smem_size = sizeof(SharedStorage<T, D>);
     const dim3 grid((a.q_len - 1) / BLOCK_Q + 1, a.heads, a.batch);
     const cudaError_t error =
-        cudaFuncSetAttribute(swizzled_kernel<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_size);
+        cudaFuncSetAttribute(basic_kernel<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_size);
     if (error != cudaSuccess) return error;
-    swizzled_kernel<T, D><<<grid, NUM_THREADS, smem_size, stream>>>(a);
+    basic_kernel<T, D><<<grid, NUM_THREADS, smem_size, stream>>>(a);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t swizzled(const struct attention *a, cudaStream_t stream)
+extern "C" cudaError_t basic(const struct attention *a, cudaStream_t stream)
 {
     if (!attention_valid(*a)) return cudaErrorInvalidValue;
     if (a->head_dim == 64)

@@ -1,21 +1,26 @@
-// Chapter 12, step 7: one barrier a tile. Two buffers for V as well, and its copy has a whole tile of time.
+// Chapter 12, step 9: lazy rescaling. O is multiplied only when a maximum has grown by more than 2^RESCALE_LOG2.
 //
-// Question: the profile of step 6 has the tensor cores at 55 %, and each scheduler two warps to choose from. Everyone
-// stops twice a tile: for K, and for V, whose copy started only after K's wait. What if V were there already?
+// Question: for each tile a lane multiplies its D numbers of O, and exchanges maxima with its quad. After the first tiles
+// of a row the factor is 1 or close to it. Must m be the maximum?
 //
-// 1. K and V of the next tile are one group, started right after the only barrier: it says that this tile has
-//    arrived and that everyone has read the one before, whose place the next one takes.
-// 2. Whether a maximum has grown by more than 2^RESCALE_LOG2 is asked before the lanes of a row exchange theirs, not
-//    after: two dependent shuffles less in nearly every tile.
-// 3. The epilogue's addresses are steps from one another: a third of its instructions go.
+// No. The state (m, l, O) stands for 2^(c m) l and 2^(c m) O, and O / l is the same for any m. m is there for the range
+// of numbers, not for the result: while c s exceeds c m by at most RESCALE_LOG2 = 8, P is at most 256, for which f16
+// (up to 65504), bf16 and float have room, at the same relative precision as below 1. So m stays until a score passes it
+// by more:
 //
-//      tile t:   wait for K, V t | barrier | load K, V t+1 | S = Q K | softmax | O += P V
+//      tile            1      2      3      4
+//      maximum of c s  3      5      4      14
+//      c m             3      3      3      14         the first tile's; 14 is more than 8 above it
+//      largest P       1      4      2      1
 //
-// Grows from: step 6. New instructions: none. Shared memory: (128 + 4 x 64) x D x 2 bytes, 98,304 at D = 128: two blocks
-// in the 228 KB of a Hopper multiprocessor, one in the 164 KB of an A100. Registers: as step 6, and none spilled on sm_90.
-// spills: allowed, 5 registers at D = 128 on sm_80.
+// Whether it must grow, each lane tells from its own scores; only if one lane of the warp says so do the lanes of a row
+// exchange their maxima, and rescale.
+//
+// Grows from: step 8 (folded_scale).
+// New instructions: vote (__any_sync). Shared memory, registers: as step 8.
+// spills: allowed, at D = 128 2 registers (on sm_80 3), addresses, read back once a tile.
+// Run: make chapter-12 STEP=lazy_rescale
 #include <cfloat>
-#include <climits>
 
 #include "attention.cuh"
 #include "launchers.h"
@@ -24,20 +29,19 @@ constexpr int BLOCK_Q = 128; // queries of a block
 constexpr int BLOCK_KV = 64; // keys in shared memory at a time
 constexpr int WARP_Q = 32;   // queries of a warp
 constexpr int NUM_THREADS = BLOCK_Q / WARP_Q * 32;
-constexpr int NUM_STAGES = 2;
+constexpr int NUM_STAGES = 2; // of K
 constexpr int MMA_M = 16;
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
 constexpr int CHUNK = 8; // elements in 16 bytes, what one copy moves
 constexpr float RESCALE_LOG2 = 8;
-constexpr int L2_BYTES = 16 << 20; // what K and V of a group of heads may take of the L2, 40 to 50 MB
 static_assert(WARP_Q % MMA_M == 0 && BLOCK_KV % MMA_K == 0, "whole mma in every direction");
 
 template <typename T, int D>
 struct SharedStorage {
     T Q_smem[BLOCK_Q][D];              // (query, d)
     T K_smem[NUM_STAGES][BLOCK_KV][D]; // (stage, key, d)
-    T V_smem[NUM_STAGES][BLOCK_KV][D]; // (stage, key, d)
+    T V_smem[BLOCK_KV][D];             // (key, d)
 };
 
 // Where the element (row, col) of a tile lies, in bytes from its start: chunks of 8 columns are swizzled.
@@ -56,8 +60,7 @@ static __device__ uint32_t move_right(uint32_t addr, int cols)
 // Starts to copy ROWS rows of D elements from src on, row_stride apart, to the tile at tile_addr. Past the last
 // of rows_left rows the tile gets zeros, so that what is masked is 0 times a number.
 template <int ROWS, int D, typename T>
-static __device__ void load_tile(uint32_t tile_addr, const T *src, uint32_t row_stride, int rows_left,
-                                 int tid)
+static __device__ void load_tile(uint32_t tile_addr, const T *src, int row_stride, int rows_left, int tid)
 {
     constexpr int CHUNKS_PER_ROW = D / CHUNK;
     constexpr int COPY_ROWS = NUM_THREADS / CHUNKS_PER_ROW; // rows the block copies at a time
@@ -69,7 +72,7 @@ static __device__ void load_tile(uint32_t tile_addr, const T *src, uint32_t row_
 #pragma unroll
     for (int i = 0; i < ROWS / COPY_ROWS; i++) {
         cp_async_cg_16(tile_addr + i * COPY_ROWS * D * 2, src, row + i * COPY_ROWS < rows_left ? 16 : 0);
-        src += COPY_ROWS * row_stride;
+        src += (size_t)COPY_ROWS * row_stride;
     }
 }
 
@@ -188,12 +191,11 @@ static __device__ void multiply_PV(float (&O)[WARP_Q / MMA_M][D / MMA_N][4],
     }
 }
 
-// Divides by the sums and writes a warp's rows of O and LSE. The rows pass through O_smem, where the warp's rows of Q
-// were, from pairs of columns into chunks of 16 bytes. first_row is the warp's; O_gmem begins at row 0.
+// Divides by the sums and writes a warp's rows of O and LSE. first_row is the lane's; O_gmem begins at row 0.
 template <typename T, int D>
 static __device__ void store_rows(T *O_gmem, float *LSE, const float (&O)[WARP_Q / MMA_M][D / MMA_N][4],
                                   const float (&m)[WARP_Q / MMA_M][2], const float (&l)[WARP_Q / MMA_M][2],
-                                  char *O_smem, int first_row, float scale, const attention &a, int lane)
+                                  int first_row, float scale, const attention &a, int lane)
 {
 #pragma unroll
     for (int i = 0; i < WARP_Q / MMA_M; i++)
@@ -203,47 +205,28 @@ static __device__ void store_rows(T *O_gmem, float *LSE, const float (&O)[WARP_Q
             sum += __shfl_xor_sync(0xffffffff, sum, 1);
             sum += __shfl_xor_sync(0xffffffff, sum, 2);
             const float inverse = sum > 0 ? 1 / sum : 0;
-            const int row = first_row + i * MMA_M + half * 8 + lane / 4;
-            if (lane % 4 == 0 && row < a.q_len)
-                LSE[row] = sum > 0 ? m[i][half] * scale + logf(sum) : -INFINITY;
-            const uint32_t offset = smem_offset<D>(lane / 4, lane % 4 * 2) + (i * MMA_M + half * 8) * D * 2;
+            const int row = first_row + i * MMA_M + half * 8;
+            if (row >= a.q_len) continue;
+            if (lane % 4 == 0) LSE[row] = sum > 0 ? m[i][half] * scale + logf(sum) : -INFINITY;
+            T *dst = O_gmem + (size_t)row * a.heads * D + lane % 4 * 2;
 #pragma unroll
             for (int j = 0; j < D / MMA_N; j++)
-                *reinterpret_cast<uint32_t *>(O_smem + move_right(offset, j * MMA_N)) =
+                *reinterpret_cast<uint32_t *>(dst + j * MMA_N) =
                     pack<T>(O[i][j][half * 2] * inverse, O[i][j][half * 2 + 1] * inverse);
         }
-    __syncwarp(); // The warp's rows are complete before any lane reads them.
-
-    constexpr int STORE_ROWS = 32 / (D / CHUNK); // rows the warp stores at a time
-    const int row = first_row + lane / (D / CHUNK), col = lane % (D / CHUNK) * CHUNK;
-    const uint32_t row_stride = a.heads * D;
-    O_gmem += (size_t)row * row_stride + col;
-#pragma unroll
-    for (int i = 0; i < WARP_Q / STORE_ROWS; i++) {
-        const uint32_t offset = smem_offset<D>(lane / (D / CHUNK) + i * STORE_ROWS, col);
-        const uint4 chunk = *reinterpret_cast<const uint4 *>(O_smem + offset);
-        if (row + i * STORE_ROWS < a.q_len) *reinterpret_cast<uint4 *>(O_gmem) = chunk;
-        O_gmem += STORE_ROWS * row_stride;
-    }
 }
 
 template <typename T, int D>
-__global__ void __launch_bounds__(NUM_THREADS, 2) one_barrier_kernel(const attention a, int heads_in_group)
+__global__ void __launch_bounds__(NUM_THREADS, 2) lazy_rescale_kernel(const attention a)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage<T, D> &smem = *reinterpret_cast<SharedStorage<T, D> *>(smem_bytes);
     const int tid = threadIdx.x;
     const int lane = tid % 32;
     const int warp = tid / 32;
-
-    // Blocks start in the order of their numbers: group by group, in it the last queries first, of each head in turn.
-    const int q_tiles = (a.q_len - 1) / BLOCK_Q + 1;
-    const int group = blockIdx.x / (heads_in_group * q_tiles);
-    const int in_group = blockIdx.x % (heads_in_group * q_tiles);
-    const int heads_here = min(heads_in_group, a.batch * a.heads - group * heads_in_group);
-    const int block_row = (q_tiles - 1 - in_group / heads_here) * BLOCK_Q;
-    const int head = (group * heads_in_group + in_group % heads_here) % a.heads;
-    const int batch = (group * heads_in_group + in_group % heads_here) / a.heads;
+    const int block_row = blockIdx.x * BLOCK_Q;
+    const int head = blockIdx.y;
+    const int batch = blockIdx.z;
     const int kv_head = head / (a.heads / a.kv_heads);
 
     // Row 0 of this head; a row is heads * D or kv_heads * D elements from the next.
@@ -271,25 +254,23 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) one_barrier_kernel(const atten
     const int full_keys = keys_seen(warp_row);
     const int num_tiles = block_keys > 0 ? (block_keys - 1) / BLOCK_KV + 1 : 0;
 
-    // Prologue: Q and the first K and V are one group.
+    // Prologue: Q and the first K are one group.
     if (num_tiles > 0)
         load_tile<BLOCK_Q, D>(Q_smem, Q + (size_t)block_row * a.heads * D, a.heads * D, a.q_len - block_row,
                               tid);
-    const auto load = [&](uint32_t stage_bytes, int tile) {
-        const int col = tile * BLOCK_KV;
+    const auto load = [&](uint32_t tile_addr, const T *src, int tile) {
         // Unsigned: a product with a sign takes more registers.
         const size_t offset = (size_t)tile * (uint32_t)(BLOCK_KV * a.kv_heads * D);
-        if (tile < num_tiles) {
-            load_tile<BLOCK_KV, D>(K_smem + stage_bytes, K + offset, a.kv_heads * D, a.k_len - col, tid);
-            load_tile<BLOCK_KV, D>(V_smem + stage_bytes, V + offset, a.kv_heads * D, a.k_len - col, tid);
-        }
+        if (tile < num_tiles)
+            load_tile<BLOCK_KV, D>(tile_addr, src + offset, a.kv_heads * D, a.k_len - tile * BLOCK_KV, tid);
         cp_async_commit_group();
     };
-    load(0, 0);
+    load(K_smem, K, 0);
 
     // Mainloop.
     const float scale = rsqrtf(D);
     const float c = scale * 1.44269504f; // log2(e)
+    const int first_row = warp_row + lane / 4;
     float O[WARP_Q / MMA_M][D / MMA_N][4] = {};
     float m[WARP_Q / MMA_M][2], l[WARP_Q / MMA_M][2];
     for (int i = 0; i < WARP_Q / MMA_M; i++)
@@ -297,43 +278,43 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) one_barrier_kernel(const atten
     for (int tile = 0; tile < num_tiles; tile++) {
         const uint32_t stage_bytes = tile % NUM_STAGES * TILE_BYTES;
         const uint32_t next_bytes = (tile + 1) % NUM_STAGES * TILE_BYTES;
-        cp_async_wait_group<0>();   // This thread's part of K and V has arrived.
-        __syncthreads();            // Every thread's part has. Everyone has read the tile before,
-        load(next_bytes, tile + 1); // and the next one may take its place.
+        cp_async_wait_group<0>(); // This thread's part of K has arrived.
+        __syncthreads();          // Every thread's part has. Everyone has read V of tile - 1,
+        load(V_smem, V, tile);    // and V of this tile may take its place.
 
         const int col = tile * BLOCK_KV;
-        if (col >= warp_keys) continue; // This warp only copies, for those with later rows.
+        const bool active = col < warp_keys; // else this warp only copies, for those with later rows
         float S[WARP_Q / MMA_M][BLOCK_KV / MMA_N][4] = {};
-        multiply_QK<T, D>(S, Q_addr, K_addr + stage_bytes);
-        if (col + BLOCK_KV > full_keys) mask_tile(S, warp_row + lane / 4, col + lane % 4 * 2, a);
-        softmax_tile<D>(S, m, l, O, c);
-        multiply_PV<T, D>(O, S, V_addr + stage_bytes);
+        if (active) multiply_QK<T, D>(S, Q_addr, K_addr + stage_bytes);
+
+        // The next stage held K of tile - 1; everyone had read it before this tile's first barrier.
+        load(K_smem + next_bytes, K, tile + 1);
+        if (active && col + BLOCK_KV > full_keys) mask_tile(S, first_row, col + lane % 4 * 2, a);
+        if (active) softmax_tile<D>(S, m, l, O, c);
+        cp_async_wait_group<1>(); // This thread's part of V has arrived; the next K may be in flight.
+        __syncthreads();          // Every thread's part of V has arrived.
+
+        if (active) multiply_PV<T, D>(O, S, V_addr);
     }
 
-    // Epilogue. A warp writes where only it has read, after its last lane has: no barrier lies in between any more.
-    __syncwarp();
+    // Epilogue.
     store_rows<T, D>((T *)a.O + ((size_t)batch * a.q_len * a.heads + head) * D,
-                     a.LSE + ((size_t)batch * a.heads + head) * a.q_len, O, m, l,
-                     (char *)&smem.Q_smem[warp * WARP_Q], warp_row, scale, a, lane);
+                     a.LSE + ((size_t)batch * a.heads + head) * a.q_len, O, m, l, first_row, scale, a, lane);
 }
 
 template <typename T, int D>
 static cudaError_t launch(const attention &a, cudaStream_t stream)
 {
     const int smem_size = sizeof(SharedStorage<T, D>);
-    const int64_t heads = (int64_t)a.batch * a.heads, head_bytes = (int64_t)a.k_len * D * 2 * sizeof(T);
-    const int64_t blocks = heads * ((a.q_len - 1) / BLOCK_Q + 1);
-    const int64_t fitting = L2_BYTES / head_bytes;
-    const int heads_in_group = (int)(fitting < 1 ? 1 : fitting < heads ? fitting : heads);
-    if (blocks > INT_MAX) return cudaErrorInvalidValue;
-    const cudaError_t error = cudaFuncSetAttribute(one_barrier_kernel<T, D>,
+    const dim3 grid((a.q_len - 1) / BLOCK_Q + 1, a.heads, a.batch);
+    const cudaError_t error = cudaFuncSetAttribute(lazy_rescale_kernel<T, D>,
                                                    cudaFuncAttributeMaxDynamicSharedMemorySize, smem_size);
     if (error != cudaSuccess) return error;
-    one_barrier_kernel<T, D><<<(int)blocks, NUM_THREADS, smem_size, stream>>>(a, heads_in_group);
+    lazy_rescale_kernel<T, D><<<grid, NUM_THREADS, smem_size, stream>>>(a);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t one_barrier(const struct attention *a, cudaStream_t stream)
+extern "C" cudaError_t lazy_rescale(const struct attention *a, cudaStream_t stream)
 {
     if (!attention_valid(*a)) return cudaErrorInvalidValue;
     if (a->head_dim == 64)

@@ -1,30 +1,28 @@
-// Chapter 8, step 3: the row stays in registers, so that it is read once.
+// Chapter 8, step 5: a warp holds a short row.
 //
-// Question: the state is known after one pass; must the row be read again for y?
+// Question: a row of 1024 floats keeps only one warp of a block busy; what is a block for then?
 //
-// Grows from step 2. Not when it is still there: a thread keeps 8 packs of 16 bytes in 32 registers, a warp 4
-// KB, a block of 1024 threads 128 KB. All its loads are asked for before the first is used, which also keeps
-// enough bytes on their way: 4.3 TB/s times a latency of about 0.7 us are 3 MB, 23 KB for each of 132 SMs.
+// Grows from: step 4 (registers).
+// For four rows: each of its warps has one, merges by shuffles alone and waits for nobody. The fewer packs a thread
+// keeps, the fewer registers it needs and the more warps an SM has: kernels for 1, 2, 4 and 8.
 //
 //      packs in a row    who holds it                            bytes of a row at most
 //      up to 256         a warp; a block has 4 rows, no barrier    4 KB
 //      up to 8192        a block of 64 to 1024 threads           128 KB
 //      more              the block; the rest is read twice, the second time from the L2 if it stays there
 //
-// With the whole row at hand the maximum of a thread's packs is known before its sum begins: one rescaling a
-// thread instead of one a pack. y is written with st.cs, since nobody reads it soon.
-//
 // Registers: at most 64. Shared memory: 256 bytes.
+// Run: make chapter-8 OP=forward STEP=short_rows
 #include "../../common/device/ptx.cuh"
-#include "row.cuh"
 #include "launchers.h"
+#include "row.cuh"
 
 #include <cuda_runtime.h>
 #include <math.h>
 #include <stdint.h>
 
 constexpr int MAX_PACKS = 8;         // a thread keeps
-constexpr int MAX_THREADS = 1024;    // that share a row
+constexpr int MAX_THREADS = 1024;    // that hold a row
 constexpr int WARP_ROWS = 4;         // rows of a block when a warp holds a row
 constexpr float LOG2E = 1.44269504f; // exp(x) = 2^(x * LOG2E)
 
@@ -60,7 +58,7 @@ static __device__ State warp_merge(State state)
     return state;
 }
 
-// Merges the states of the blockDim.x threads that share a row: a warp, or the block.
+// Merges the states of the blockDim.x threads that hold a row: a warp, or the block.
 static __device__ State row_merge(State state)
 {
     __shared__ State warp_state[MAX_THREADS / 32];
@@ -104,11 +102,11 @@ static __device__ uint4 normalize(uint4 pack, State state, float norm)
 
 template <typename T, int PACKS>
 __global__ void __launch_bounds__(PACKS < MAX_PACKS ? 32 * WARP_ROWS : MAX_THREADS)
-    registers_kernel(const T *x, // (rows, cols)
-                     T *y,       // (rows, cols)
-                     int rows, int cols)
+    short_rows_kernel(const T *x, // (rows, cols)
+                      T *y,       // (rows, cols)
+                      int rows, int cols)
 {
-    const int lane = threadIdx.x; // of blockDim.x that share the row
+    const int lane = threadIdx.x; // of blockDim.x that hold the row
     const int lanes = blockDim.x;
     const int row = blockIdx.x * blockDim.y + threadIdx.y;
     if (row >= rows) return; // a whole warp, in blocks without barriers
@@ -145,24 +143,24 @@ static cudaError_t launch(const void *x, void *y, int rows, int cols, cudaStream
     const dim3 warp_block(32, WARP_ROWS);
     const int warp_grid = (rows - 1) / WARP_ROWS + 1;
     if (packs <= 32)
-        registers_kernel<T, 1><<<warp_grid, warp_block, 0, stream>>>(in, out, rows, cols);
+        short_rows_kernel<T, 1><<<warp_grid, warp_block, 0, stream>>>(in, out, rows, cols);
     else if (packs <= 64)
-        registers_kernel<T, 2><<<warp_grid, warp_block, 0, stream>>>(in, out, rows, cols);
+        short_rows_kernel<T, 2><<<warp_grid, warp_block, 0, stream>>>(in, out, rows, cols);
     else if (packs <= 128)
-        registers_kernel<T, 4><<<warp_grid, warp_block, 0, stream>>>(in, out, rows, cols);
+        short_rows_kernel<T, 4><<<warp_grid, warp_block, 0, stream>>>(in, out, rows, cols);
     else if (packs <= 256)
-        registers_kernel<T, 8><<<warp_grid, warp_block, 0, stream>>>(in, out, rows, cols);
+        short_rows_kernel<T, 8><<<warp_grid, warp_block, 0, stream>>>(in, out, rows, cols);
     else {
         const int warps = (packs - 1) / (32 * MAX_PACKS) + 1;
         const int threads = warps < MAX_THREADS / 32 ? warps * 32 : MAX_THREADS;
-        registers_kernel<T, MAX_PACKS><<<rows, threads, 0, stream>>>(in, out, rows, cols);
+        short_rows_kernel<T, MAX_PACKS><<<rows, threads, 0, stream>>>(in, out, rows, cols);
     }
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t registers(enum dtype dtype, const void *x, void *y, int rows, int cols,
-                                 cudaStream_t stream)
+extern "C" cudaError_t short_rows(enum dtype dtype, const void *x, void *y, int rows, int cols,
+                                  cudaStream_t stream)
 {
-    return dtype == F32 ? launch<float>(x, y, rows, cols, stream)
-                        : launch<__nv_bfloat16>(x, y, rows, cols, stream);
+    return dtype == BF16 ? launch<__nv_bfloat16>(x, y, rows, cols, stream)
+                         : launch<float>(x, y, rows, cols, stream);
 }

@@ -1,38 +1,43 @@
-// Chapter 12, step 3: two stages. The next tiles of K and V arrive while these are multiplied.
+// Chapter 12, step 7: larger tiles. Each byte from shared memory feeds twice as many mma.
 //
-// Question: in step 2 the tensor cores wait for every tile. What can be on its way, and who has to wait for what?
+// Question: a warp with 16 queries brings 4 KB of K or V from shared memory for 16 mma. For the 4 warps that multiply at
+// a time, that is 128 cycles of shared memory (128 bytes each) beside 96 of the tensor cores (6 an mma: chapter 5).
+// Where is room for warps with 32 queries?
 //
-// K is needed first and V only after the softmax, so each is a cp.async group of its own, and each is waited for
-// when it is needed. Reading the groups from left to right as they were committed:
+// In registers: O of 32 queries takes D a thread, too many beside Q's D / 2. Q stays in shared memory instead, and is
+// read again for every tile: 1 ldmatrix for 8 mma (K and V, 2 for 8).
+// In shared memory, for Q: V of the next tile is not needed before the next softmax, so one buffer is enough, and its
+// copy starts when everyone has read the tile before. K keeps its two.
 //
-//      tile t:   load K t+1 | wait for K t | S = Q K | load V t+1 | softmax | wait for V t | O += P V
-//      groups:   K V K                       V K       V K V                  K V
+//      tile t:   wait for K t | load V t | S = Q K | load K t+1 | softmax | wait for V t | O += P V
+//      groups:   -              V                    V K                    K
 //
-// After each load three groups are on their way or have arrived; of those the oldest is wanted, hence wait_group<2>.
-// A load that has no tile left commits an empty group, and the count stays the same.
-//
-// Grows from: step 2. New instructions: none. Shared memory: 4 x 64 x D x 2 bytes. Registers: as step 2.
+// Grows from: step 6 (visible_tiles).
+// New instructions: none. Shared memory: (128 + 3 x 64) x D x 2 bytes, 81,920 at D = 128: two blocks an SM (with two
+// buffers of V they would not fit into the 164 KB of an A100). Registers: O D, S 64 of the 255 that two blocks leave.
+// spills: allowed, at D = 128 2 registers (on sm_80 3), addresses, read back once a tile.
+// Run: make chapter-12 STEP=large_tile
 #include <cfloat>
 
 #include "attention.cuh"
 #include "launchers.h"
 
-constexpr int BLOCK_Q = 64;  // queries of a block
+constexpr int BLOCK_Q = 128; // queries of a block
 constexpr int BLOCK_KV = 64; // keys in shared memory at a time
-constexpr int WARP_Q = 16;   // queries of a warp
+constexpr int WARP_Q = 32;   // queries of a warp
 constexpr int NUM_THREADS = BLOCK_Q / WARP_Q * 32;
-constexpr int NUM_STAGES = 2;
+constexpr int NUM_STAGES = 2; // of K
 constexpr int MMA_M = 16;
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
 constexpr int CHUNK = 8; // elements in 16 bytes, what one copy moves
-static_assert(BLOCK_Q == BLOCK_KV, "Q passes through K's place in shared memory");
 static_assert(WARP_Q % MMA_M == 0 && BLOCK_KV % MMA_K == 0, "whole mma in every direction");
 
 template <typename T, int D>
 struct SharedStorage {
+    T Q_smem[BLOCK_Q][D];              // (query, d)
     T K_smem[NUM_STAGES][BLOCK_KV][D]; // (stage, key, d)
-    T V_smem[NUM_STAGES][BLOCK_KV][D]; // (stage, key, d)
+    T V_smem[BLOCK_KV][D];             // (key, d)
 };
 
 // Where the element (row, col) of a tile lies, in bytes from its start: chunks of 8 columns are swizzled.
@@ -69,19 +74,26 @@ static __device__ void load_tile(uint32_t tile_addr, const T *src, int row_strid
 
 // S = Q Kᵀ for a warp's queries and the keys of a tile. K is stored as mma wants B: a column of B is a key.
 template <typename T, int D>
-static __device__ void multiply_QK(float (&S)[WARP_Q / MMA_M][BLOCK_KV / MMA_N][4],
-                                   const uint32_t (&Q_frag)[WARP_Q / MMA_M][D / MMA_K][4], uint32_t K_addr)
+static __device__ void multiply_QK(float (&S)[WARP_Q / MMA_M][BLOCK_KV / MMA_N][4], uint32_t Q_addr,
+                                   uint32_t K_addr)
 {
+#pragma unroll 4 // 8 at D = 128 is where ptxas runs out of registers
+    for (int k = 0; k < D / MMA_K; k++) {
+        uint32_t Q_frag[WARP_Q / MMA_M][4];
 #pragma unroll
-    for (int k = 0; k < D / MMA_K; k++)
+        for (int i = 0; i < WARP_Q / MMA_M; i++)
+            ldmatrix_x4(Q_frag[i], move_right(Q_addr, k * MMA_K) + i * MMA_M * D * 2);
 #pragma unroll
-        for (int j = 0; j < BLOCK_KV / MMA_N; j++) {
-            uint32_t K_frag[2];
-            ldmatrix_x2(K_frag, move_right(K_addr, k * MMA_K) + j * MMA_N * D * 2);
+        for (int j = 0; j < BLOCK_KV / MMA_N; j += 2) {
+            uint32_t K_frag[4]; // keys j * 8 .. j * 8 + 15
+            ldmatrix_x4(K_frag, move_right(K_addr, k * MMA_K) + j * MMA_N * D * 2);
 #pragma unroll
-            for (int i = 0; i < WARP_Q / MMA_M; i++)
-                mma_m16n8k16<T>(S[i][j], Q_frag[i][k], K_frag[0], K_frag[1]);
+            for (int i = 0; i < WARP_Q / MMA_M; i++) {
+                mma_m16n8k16<T>(S[i][j], Q_frag[i], K_frag[0], K_frag[1]);
+                mma_m16n8k16<T>(S[i][j + 1], Q_frag[i], K_frag[2], K_frag[3]);
+            }
         }
+    }
 }
 
 // Takes away the scores of keys that a row does not see. first_row and first_col are those of the lane's S[0][0][0].
@@ -151,12 +163,14 @@ static __device__ void multiply_PV(float (&O)[WARP_Q / MMA_M][D / MMA_N][4],
             for (int r = 0; r < 4; r++) // rows 0-7 and 8-15 of the left piece, then of the right one
                 P_frag[i][r] = pack<T>(P[i][k * 2 + r / 2][r % 2 * 2], P[i][k * 2 + r / 2][r % 2 * 2 + 1]);
 #pragma unroll
-        for (int j = 0; j < D / MMA_N; j++) {
-            uint32_t V_frag[2];
-            ldmatrix_x2_trans(V_frag, move_right(V_addr, j * MMA_N) + k * MMA_K * D * 2);
+        for (int j = 0; j < D / MMA_N; j += 2) {
+            uint32_t V_frag[4]; // columns j * 8 .. j * 8 + 15
+            ldmatrix_x4_trans(V_frag, move_right(V_addr, j * MMA_N) + k * MMA_K * D * 2);
 #pragma unroll
-            for (int i = 0; i < WARP_Q / MMA_M; i++)
+            for (int i = 0; i < WARP_Q / MMA_M; i++) {
                 mma_m16n8k16<T>(O[i][j], P_frag[i], V_frag[0], V_frag[1]);
+                mma_m16n8k16<T>(O[i][j + 1], P_frag[i], V_frag[2], V_frag[3]);
+            }
         }
     }
 }
@@ -187,7 +201,7 @@ static __device__ void store_rows(T *O_gmem, float *LSE, const float (&O)[WARP_Q
 }
 
 template <typename T, int D>
-__global__ void __launch_bounds__(NUM_THREADS, 2) two_stage_kernel(const attention a)
+__global__ void __launch_bounds__(NUM_THREADS, 2) large_tile_kernel(const attention a)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage<T, D> &smem = *reinterpret_cast<SharedStorage<T, D> *>(smem_bytes);
@@ -207,39 +221,39 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) two_stage_kernel(const attenti
     constexpr uint32_t TILE_BYTES = sizeof(smem.K_smem[0]);
 
     // A lane's ldmatrix rows. Q: lanes 0-15 give rows 0-15 of the left half, 16-31 of the right half. K: lanes 0-7
-    // and 8-15 the halves of 8 keys. V: lanes 0-15 give 16 keys. (ldmatrix.x2 does not look at lanes 16-31.)
+    // and 8-15 the halves of 8 keys, 16-31 those of the next 8. V: lanes 0-15 give 16 keys, 16-31 their next columns.
+    const uint32_t Q_smem = smem_addr(smem.Q_smem);
     const uint32_t K_smem = smem_addr(smem.K_smem), V_smem = smem_addr(smem.V_smem);
-    const uint32_t Q_addr = K_smem + smem_offset<D>(warp * WARP_Q + lane % 16, lane / 16 * 8);
-    const uint32_t K_addr = K_smem + smem_offset<D>(lane % 8, lane / 8 % 2 * 8);
-    const uint32_t V_addr = V_smem + smem_offset<D>(lane % 16, 0);
+    const uint32_t Q_addr = Q_smem + smem_offset<D>(warp * WARP_Q + lane % 16, lane / 16 * 8);
+    const uint32_t K_addr = K_smem + smem_offset<D>(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
+    const uint32_t V_addr = V_smem + smem_offset<D>(lane % 16, lane / 16 * 8);
 
-    // Prologue: Q goes through shared memory into registers and stays there.
-    uint32_t Q_frag[WARP_Q / MMA_M][D / MMA_K][4];
-    load_tile<BLOCK_Q, D>(K_smem, Q + (size_t)block_row * a.heads * D, a.heads * D, a.q_len - block_row, tid);
-    cp_async_commit_group();
-    cp_async_wait_group<0>();
-    __syncthreads(); // Every thread's part of Q has arrived.
-#pragma unroll
-    for (int i = 0; i < WARP_Q / MMA_M; i++)
-#pragma unroll
-        for (int k = 0; k < D / MMA_K; k++)
-            ldmatrix_x4(Q_frag[i][k], move_right(Q_addr, k * MMA_K) + i * MMA_M * D * 2);
-    __syncthreads(); // Everyone has Q before anyone writes K over it.
+    // Keys seen by any row of the block, by any row of the warp, and by all rows of the warp.
+    const int warp_row = block_row + warp * WARP_Q;
+    const auto keys_seen = [&](int row) {
+        return a.causal ? min(a.k_len, min(row, a.q_len - 1) + 1 + a.k_len - a.q_len) : a.k_len;
+    };
+    const int block_keys = keys_seen(block_row + BLOCK_Q - 1);
+    const int warp_keys = keys_seen(warp_row + WARP_Q - 1);
+    const int full_keys = keys_seen(warp_row);
+    const int num_tiles = block_keys > 0 ? (block_keys - 1) / BLOCK_KV + 1 : 0;
 
-    const int num_tiles = (a.k_len - 1) / BLOCK_KV + 1;
+    // Prologue: Q and the first K are one group.
+    if (num_tiles > 0)
+        load_tile<BLOCK_Q, D>(Q_smem, Q + (size_t)block_row * a.heads * D, a.heads * D, a.q_len - block_row,
+                              tid);
     const auto load = [&](uint32_t tile_addr, const T *src, int tile) {
-        const int col = tile * BLOCK_KV;
+        // Unsigned: a product with a sign takes more registers.
+        const size_t offset = (size_t)tile * (uint32_t)(BLOCK_KV * a.kv_heads * D);
         if (tile < num_tiles)
-            load_tile<BLOCK_KV, D>(tile_addr, src + (size_t)col * a.kv_heads * D, a.kv_heads * D,
-                                   a.k_len - col, tid);
+            load_tile<BLOCK_KV, D>(tile_addr, src + offset, a.kv_heads * D, a.k_len - tile * BLOCK_KV, tid);
         cp_async_commit_group();
     };
     load(K_smem, K, 0);
-    load(V_smem, V, 0);
 
     // Mainloop.
     const float scale = rsqrtf(D);
-    const int first_row = block_row + warp * WARP_Q + lane / 4;
+    const int first_row = warp_row + lane / 4;
     float O[WARP_Q / MMA_M][D / MMA_N][4] = {};
     float m[WARP_Q / MMA_M][2], l[WARP_Q / MMA_M][2];
     for (int i = 0; i < WARP_Q / MMA_M; i++)
@@ -247,23 +261,23 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) two_stage_kernel(const attenti
     for (int tile = 0; tile < num_tiles; tile++) {
         const uint32_t stage_bytes = tile % NUM_STAGES * TILE_BYTES;
         const uint32_t next_bytes = (tile + 1) % NUM_STAGES * TILE_BYTES;
-        // The next stage held K of tile - 1; everyone had read it before V's barrier of that tile.
-        load(K_smem + next_bytes, K, tile + 1);
-        // This thread's part of K has arrived; V and the next K may be on their way.
-        cp_async_wait_group<2>();
-        __syncthreads(); // Every thread's part of K has arrived. Everyone has read V of tile - 1.
+        cp_async_wait_group<0>(); // This thread's part of K has arrived.
+        __syncthreads();          // Every thread's part has. Everyone has read V of tile - 1,
+        load(V_smem, V, tile);    // and V of this tile may take its place.
 
+        const int col = tile * BLOCK_KV;
+        const bool active = col < warp_keys; // else this warp only copies, for those with later rows
         float S[WARP_Q / MMA_M][BLOCK_KV / MMA_N][4] = {};
-        multiply_QK<T, D>(S, Q_frag, K_addr + stage_bytes);
+        if (active) multiply_QK<T, D>(S, Q_addr, K_addr + stage_bytes);
 
-        load(V_smem + next_bytes, V, tile + 1);
-        mask_tile(S, first_row, tile * BLOCK_KV + lane % 4 * 2, a);
-        softmax_tile<D>(S, m, l, O, scale);
-        // This thread's part of V has arrived; the next K and V may be on their way.
-        cp_async_wait_group<2>();
-        __syncthreads(); // Every thread's part of V has arrived. Everyone has read K of this tile.
+        // The next stage held K of tile - 1; everyone had read it before this tile's first barrier.
+        load(K_smem + next_bytes, K, tile + 1);
+        if (active && col + BLOCK_KV > full_keys) mask_tile(S, first_row, col + lane % 4 * 2, a);
+        if (active) softmax_tile<D>(S, m, l, O, scale);
+        cp_async_wait_group<1>(); // This thread's part of V has arrived; the next K may be in flight.
+        __syncthreads();          // Every thread's part of V has arrived.
 
-        multiply_PV<T, D>(O, S, V_addr + stage_bytes);
+        if (active) multiply_PV<T, D>(O, S, V_addr);
     }
 
     // Epilogue.
@@ -277,13 +291,13 @@ static cudaError_t launch(const attention &a, cudaStream_t stream)
     const int smem_size = sizeof(SharedStorage<T, D>);
     const dim3 grid((a.q_len - 1) / BLOCK_Q + 1, a.heads, a.batch);
     const cudaError_t error =
-        cudaFuncSetAttribute(two_stage_kernel<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_size);
+        cudaFuncSetAttribute(large_tile_kernel<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_size);
     if (error != cudaSuccess) return error;
-    two_stage_kernel<T, D><<<grid, NUM_THREADS, smem_size, stream>>>(a);
+    large_tile_kernel<T, D><<<grid, NUM_THREADS, smem_size, stream>>>(a);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t two_stage(const struct attention *a, cudaStream_t stream)
+extern "C" cudaError_t large_tile(const struct attention *a, cudaStream_t stream)
 {
     if (!attention_valid(*a)) return cudaErrorInvalidValue;
     if (a->head_dim == 64)

@@ -1,17 +1,22 @@
-// Chapter 12, step 4: ldmatrix.x4 for K and V. Half as many instructions bring the same fragments.
+// Chapter 12, step 3: the tiles swizzled. ldmatrix without bank conflicts.
 //
-// Question: a scheduler issues one instruction a cycle, and there is one ldmatrix.x2 for each mma. Which of them can
-// go?
+// Question: ldmatrix reads 8 rows of 16 bytes at a time. In step 2 those rows are 2 D bytes apart, 128 or 256: all
+// in the same 4 of 32 banks, 8 wavefronts where one would do. Where else can the rows lie?
 //
-// ldmatrix.x4 brings 4 matrices of 8 x 8: the fragments of two neighbouring mma. Which lane points where:
+// As in chapter 4, chunk c of row r lies where chunk c ^ (r mod 8) was, within its 128 bytes. (Rows of 256 bytes
+// are why the row is XORed here and not, as common/device/swizzle.cuh does, the line of 128 bytes.)
 //
-//      K   lanes     cols k .. k+7   cols k+8 .. k+15         V   lanes     cols j .. j+7   cols j+8 .. j+15
-//      keys j .. j+7      0 - 7           8 - 15              keys k .. k+7      0 - 7          16 - 23
-//      keys j+8 .. j+15  16 - 23         24 - 31              keys k+8 .. k+15   8 - 15         24 - 31
+//      chunk      0 1 2 3 4 5 6 7            8 rows of one column of chunks, as ldmatrix reads them,
+//      row 0      0 1 2 3 4 5 6 7            are in 8 different places of the 8 x 16 bytes that the
+//      row 1      1 0 3 2 5 4 7 6            32 banks deliver at once
+//      row 2      2 3 0 1 6 7 4 5   ...
 //
-// so that registers 0 and 1 are B of the first mma, 2 and 3 of the second.
+// A lane always reads rows of one r mod 8, so its address is swizzled once: moving to another column of chunks is
+// an XOR of the address, moving down 8 rows, or to the right 128 bytes, an addition.
 //
-// Grows from: step 3. New instructions: none (ldmatrix.x4 now for K and V too). Shared memory, registers: as step 3.
+// Grows from: step 2 (basic).
+// New instructions: none. Shared memory, registers: as step 2.
+// Run: make chapter-12 STEP=swizzled
 #include <cfloat>
 
 #include "attention.cuh"
@@ -21,7 +26,6 @@ constexpr int BLOCK_Q = 64;  // queries of a block
 constexpr int BLOCK_KV = 64; // keys in shared memory at a time
 constexpr int WARP_Q = 16;   // queries of a warp
 constexpr int NUM_THREADS = BLOCK_Q / WARP_Q * 32;
-constexpr int NUM_STAGES = 2;
 constexpr int MMA_M = 16;
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
@@ -31,8 +35,8 @@ static_assert(WARP_Q % MMA_M == 0 && BLOCK_KV % MMA_K == 0, "whole mma in every 
 
 template <typename T, int D>
 struct SharedStorage {
-    T K_smem[NUM_STAGES][BLOCK_KV][D]; // (stage, key, d)
-    T V_smem[NUM_STAGES][BLOCK_KV][D]; // (stage, key, d)
+    T K_smem[BLOCK_KV][D]; // (key, d)
+    T V_smem[BLOCK_KV][D]; // (key, d)
 };
 
 // Where the element (row, col) of a tile lies, in bytes from its start: chunks of 8 columns are swizzled.
@@ -75,14 +79,12 @@ static __device__ void multiply_QK(float (&S)[WARP_Q / MMA_M][BLOCK_KV / MMA_N][
 #pragma unroll
     for (int k = 0; k < D / MMA_K; k++)
 #pragma unroll
-        for (int j = 0; j < BLOCK_KV / MMA_N; j += 2) {
-            uint32_t K_frag[4]; // keys j * 8 .. j * 8 + 15
-            ldmatrix_x4(K_frag, move_right(K_addr, k * MMA_K) + j * MMA_N * D * 2);
+        for (int j = 0; j < BLOCK_KV / MMA_N; j++) {
+            uint32_t K_frag[2];
+            ldmatrix_x2(K_frag, move_right(K_addr, k * MMA_K) + j * MMA_N * D * 2);
 #pragma unroll
-            for (int i = 0; i < WARP_Q / MMA_M; i++) {
+            for (int i = 0; i < WARP_Q / MMA_M; i++)
                 mma_m16n8k16<T>(S[i][j], Q_frag[i][k], K_frag[0], K_frag[1]);
-                mma_m16n8k16<T>(S[i][j + 1], Q_frag[i][k], K_frag[2], K_frag[3]);
-            }
         }
 }
 
@@ -153,14 +155,12 @@ static __device__ void multiply_PV(float (&O)[WARP_Q / MMA_M][D / MMA_N][4],
             for (int r = 0; r < 4; r++) // rows 0-7 and 8-15 of the left piece, then of the right one
                 P_frag[i][r] = pack<T>(P[i][k * 2 + r / 2][r % 2 * 2], P[i][k * 2 + r / 2][r % 2 * 2 + 1]);
 #pragma unroll
-        for (int j = 0; j < D / MMA_N; j += 2) {
-            uint32_t V_frag[4]; // columns j * 8 .. j * 8 + 15
-            ldmatrix_x4_trans(V_frag, move_right(V_addr, j * MMA_N) + k * MMA_K * D * 2);
+        for (int j = 0; j < D / MMA_N; j++) {
+            uint32_t V_frag[2];
+            ldmatrix_x2_trans(V_frag, move_right(V_addr, j * MMA_N) + k * MMA_K * D * 2);
 #pragma unroll
-            for (int i = 0; i < WARP_Q / MMA_M; i++) {
+            for (int i = 0; i < WARP_Q / MMA_M; i++)
                 mma_m16n8k16<T>(O[i][j], P_frag[i], V_frag[0], V_frag[1]);
-                mma_m16n8k16<T>(O[i][j + 1], P_frag[i], V_frag[2], V_frag[3]);
-            }
         }
     }
 }
@@ -191,7 +191,7 @@ static __device__ void store_rows(T *O_gmem, float *LSE, const float (&O)[WARP_Q
 }
 
 template <typename T, int D>
-__global__ void __launch_bounds__(NUM_THREADS, 2) wide_loads_kernel(const attention a)
+__global__ void __launch_bounds__(NUM_THREADS, 2) swizzled_kernel(const attention a)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage<T, D> &smem = *reinterpret_cast<SharedStorage<T, D> *>(smem_bytes);
@@ -208,14 +208,12 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) wide_loads_kernel(const attent
     const T *K = (const T *)a.K + ((size_t)batch * a.k_len * a.kv_heads + kv_head) * D;
     const T *V = (const T *)a.V + ((size_t)batch * a.k_len * a.kv_heads + kv_head) * D;
 
-    constexpr uint32_t TILE_BYTES = sizeof(smem.K_smem[0]);
-
     // A lane's ldmatrix rows. Q: lanes 0-15 give rows 0-15 of the left half, 16-31 of the right half. K: lanes 0-7
-    // and 8-15 the halves of 8 keys, 16-31 those of the next 8. V: lanes 0-15 give 16 keys, 16-31 their next columns.
+    // and 8-15 the halves of 8 keys. V: lanes 0-15 give 16 keys. (ldmatrix.x2 does not look at lanes 16-31.)
     const uint32_t K_smem = smem_addr(smem.K_smem), V_smem = smem_addr(smem.V_smem);
     const uint32_t Q_addr = K_smem + smem_offset<D>(warp * WARP_Q + lane % 16, lane / 16 * 8);
-    const uint32_t K_addr = K_smem + smem_offset<D>(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
-    const uint32_t V_addr = V_smem + smem_offset<D>(lane % 16, lane / 16 * 8);
+    const uint32_t K_addr = K_smem + smem_offset<D>(lane % 8, lane / 8 % 2 * 8);
+    const uint32_t V_addr = V_smem + smem_offset<D>(lane % 16, 0);
 
     // Prologue: Q goes through shared memory into registers and stays there.
     uint32_t Q_frag[WARP_Q / MMA_M][D / MMA_K][4];
@@ -230,17 +228,6 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) wide_loads_kernel(const attent
             ldmatrix_x4(Q_frag[i][k], move_right(Q_addr, k * MMA_K) + i * MMA_M * D * 2);
     __syncthreads(); // Everyone has Q before anyone writes K over it.
 
-    const int num_tiles = (a.k_len - 1) / BLOCK_KV + 1;
-    const auto load = [&](uint32_t tile_addr, const T *src, int tile) {
-        const int col = tile * BLOCK_KV;
-        if (tile < num_tiles)
-            load_tile<BLOCK_KV, D>(tile_addr, src + (size_t)col * a.kv_heads * D, a.kv_heads * D,
-                                   a.k_len - col, tid);
-        cp_async_commit_group();
-    };
-    load(K_smem, K, 0);
-    load(V_smem, V, 0);
-
     // Mainloop.
     const float scale = rsqrtf(D);
     const int first_row = block_row + warp * WARP_Q + lane / 4;
@@ -248,26 +235,21 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) wide_loads_kernel(const attent
     float m[WARP_Q / MMA_M][2], l[WARP_Q / MMA_M][2];
     for (int i = 0; i < WARP_Q / MMA_M; i++)
         for (int half = 0; half < 2; half++) m[i][half] = -FLT_MAX, l[i][half] = 0;
+    const int num_tiles = (a.k_len - 1) / BLOCK_KV + 1;
     for (int tile = 0; tile < num_tiles; tile++) {
-        const uint32_t stage_bytes = tile % NUM_STAGES * TILE_BYTES;
-        const uint32_t next_bytes = (tile + 1) % NUM_STAGES * TILE_BYTES;
-        // The next stage held K of tile - 1; everyone had read it before V's barrier of that tile.
-        load(K_smem + next_bytes, K, tile + 1);
-        // This thread's part of K has arrived; V and the next K may be on their way.
-        cp_async_wait_group<2>();
-        __syncthreads(); // Every thread's part of K has arrived. Everyone has read V of tile - 1.
+        const int col = tile * BLOCK_KV;
+        load_tile<BLOCK_KV, D>(K_smem, K + (size_t)col * a.kv_heads * D, a.kv_heads * D, a.k_len - col, tid);
+        load_tile<BLOCK_KV, D>(V_smem, V + (size_t)col * a.kv_heads * D, a.kv_heads * D, a.k_len - col, tid);
+        cp_async_commit_group();
+        cp_async_wait_group<0>();
+        __syncthreads(); // Every thread's part of the tiles has arrived.
 
         float S[WARP_Q / MMA_M][BLOCK_KV / MMA_N][4] = {};
-        multiply_QK<T, D>(S, Q_frag, K_addr + stage_bytes);
-
-        load(V_smem + next_bytes, V, tile + 1);
-        mask_tile(S, first_row, tile * BLOCK_KV + lane % 4 * 2, a);
+        multiply_QK<T, D>(S, Q_frag, K_addr);
+        mask_tile(S, first_row, col + lane % 4 * 2, a);
         softmax_tile<D>(S, m, l, O, scale);
-        // This thread's part of V has arrived; the next K and V may be on their way.
-        cp_async_wait_group<2>();
-        __syncthreads(); // Every thread's part of V has arrived. Everyone has read K of this tile.
-
-        multiply_PV<T, D>(O, S, V_addr + stage_bytes);
+        multiply_PV<T, D>(O, S, V_addr);
+        __syncthreads(); // Everyone has read the tiles before anyone overwrites them.
     }
 
     // Epilogue.
@@ -281,13 +263,13 @@ static cudaError_t launch(const attention &a, cudaStream_t stream)
     const int smem_size = sizeof(SharedStorage<T, D>);
     const dim3 grid((a.q_len - 1) / BLOCK_Q + 1, a.heads, a.batch);
     const cudaError_t error =
-        cudaFuncSetAttribute(wide_loads_kernel<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_size);
+        cudaFuncSetAttribute(swizzled_kernel<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_size);
     if (error != cudaSuccess) return error;
-    wide_loads_kernel<T, D><<<grid, NUM_THREADS, smem_size, stream>>>(a);
+    swizzled_kernel<T, D><<<grid, NUM_THREADS, smem_size, stream>>>(a);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t wide_loads(const struct attention *a, cudaStream_t stream)
+extern "C" cudaError_t swizzled(const struct attention *a, cudaStream_t stream)
 {
     if (!attention_valid(*a)) return cudaErrorInvalidValue;
     if (a->head_dim == 64)

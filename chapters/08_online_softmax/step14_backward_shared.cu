@@ -1,35 +1,32 @@
-// Chapter 8, step 6: backward, of a whole row and of a causal one.
+// Chapter 8, step 14: dy's part in shared memory, so that an SM holds two.
 //
-// Question: what does the gradient need of the row besides the row?
+// Question: as in step 7: who keeps the memory busy while a block waits for the others' sums?
 //
-//      dx[j] = scale * y[j] * (dy[j] - d)        d = sum of y[k] * dy[k]
+// Grows from: step 13 (backward_split).
+// Another block of the same SM. Neither registers nor shared memory have room for both arrays of two blocks; each has
+// room for one: y's part stays in registers, dy's goes to shared memory, and 64 registers a thread are enough.
 //
-// One number a row, a plain sum: no maximum, no rescaling. x itself is not needed. Grows from steps 3 and 4: a block
-// that can holds y and dy of a row in registers, 4 or 8 packs of each a thread; of longer rows several blocks hold a
-// part, y in registers and dy in shared memory since neither has room for both of two blocks, and add their parts of
-// d instead of merging states.
-//
-// A causal row i of a (t, t) matrix has i + 1 columns; its gradient above the diagonal is written as zeros, and the
-// last row comes first, as in step 5.
+//      SM   block 0: [ 64 KB of y in registers ][ 64 KB of dy in shared memory ]  waits
+//           block 1: [ 64 KB of y in registers ][ 64 KB of dy in shared memory ]  loads or writes
 //
 // Registers: at most 128, and 64 of those that share a row. Shared memory: 64 bytes, or 64 KB + 80 bytes.
+// Run: make chapter-8 OP=backward STEP=backward_shared
 #include "../../common/device/ptx.cuh"
-#include "row.cuh"
 #include "launchers.h"
+#include "row.cuh"
 
 #include <cuda_runtime.h>
-#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 
-constexpr int NUM_THREADS = 512; // of a block at most
-constexpr int FEW_PACKS = 4;     // of y, and of dy, a thread keeps in registers while 256 threads hold a row,
+constexpr int MAX_THREADS = 512; // that hold a row, or a part of one
+constexpr int FEW_PACKS = 4;     // of y, and of dy, a thread keeps while 256 threads hold a row,
 constexpr int MANY_PACKS = 8;    // and of longer ones
 constexpr int PART_PACKS =
-    MANY_PACKS * NUM_THREADS;      // of y, and of dy, a block holds of a longer row: 2 x 64 KB
+    MANY_PACKS * MAX_THREADS;      // of y, and of dy, a block holds of a longer row: 2 x 64 KB
 constexpr int BLOCKS_PER_SM = 2;   // that hold parts
 constexpr int MAX_PARTS = 1 << 16; // of rows, in one launch
-static_assert(BLOCKS_PER_SM * NUM_THREADS * 64 <= 65536, "64 registers a thread");
+static_assert(BLOCKS_PER_SM * MAX_THREADS * 64 <= 65536, "64 registers a thread");
 
 static __device__ float warp_sum(float value)
 {
@@ -38,10 +35,10 @@ static __device__ float warp_sum(float value)
     return value;
 }
 
-// Adds the sums of a block's threads; every thread gets the block's.
+// Adds the sums of the blockDim.x threads that hold a row: a warp, or the block.
 static __device__ float block_sum(float dot)
 {
-    __shared__ float warp_dot[NUM_THREADS / 32];
+    __shared__ float warp_dot[MAX_THREADS / 32];
     dot = warp_sum(dot);
     if (blockDim.x == 32) return dot;
     if (threadIdx.x % 32 == 0) warp_dot[threadIdx.x / 32] = dot;
@@ -64,33 +61,30 @@ static __device__ float pack_dot(uint4 y_pack, uint4 dy_pack)
 
 // y becomes dx.
 template <typename T>
-static __device__ uint4 gradient(uint4 y_pack, uint4 dy_pack, float dot, float scale)
+static __device__ uint4 gradient(uint4 y_pack, uint4 dy_pack, float dot)
 {
     float y[PACK<T>], dy[PACK<T>];
     unpack(y, y_pack, T());
     unpack(dy, dy_pack, T());
 #pragma unroll
-    for (int k = 0; k < PACK<T>; k++) y[k] *= scale * (dy[k] - dot);
+    for (int k = 0; k < PACK<T>; k++) y[k] *= dy[k] - dot;
     return make_pack(y, T());
 }
 
-// A block a row, in registers.
-template <typename T, int PACKS, bool CAUSAL>
-__global__ void __launch_bounds__(NUM_THREADS) backward_kernel(const T *y,  // (rows, cols)
-                                                               const T *dy, // (rows, cols)
-                                                               T *dx,       // (rows, cols)
-                                                               float scale, int cols)
+template <typename T, int PACKS>
+__global__ void __launch_bounds__(MAX_THREADS) backward_shared_kernel(const T *y,  // (rows, cols)
+                                                                      const T *dy, // (rows, cols)
+                                                                      T *dx,       // (rows, cols)
+                                                                      int cols)
 {
-    const int row = CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-    const int valid = CAUSAL ? row % cols + 1 : cols;
-    const Row<T> dx_row = make_row(dx + (size_t)row * cols, cols);
-    const Row<const T> y_row = first_cols(same_row(dx_row, y, (size_t)row * cols), valid);
-    const Row<const T> dy_row = same_row(y_row, dy, (size_t)row * cols);
+    const Row<T> dx_row = make_row(dx + (size_t)blockIdx.x * cols, cols);
+    const Row<const T> y_row = same_row(dx_row, y, (size_t)blockIdx.x * cols);
+    const Row<const T> dy_row = same_row(dx_row, dy, (size_t)blockIdx.x * cols);
     const int first = first_pack<PACKS>(0, threadIdx.x);
 
     uint4 y_frag[PACKS], dy_frag[PACKS];
-    load_packs(y_frag, y_row, first, y_row.count, 0.0f);
-    load_packs(dy_frag, dy_row, first, y_row.count, 0.0f);
+    load_packs(y_frag, y_row, first, dx_row.count, 0.0f);
+    load_packs(dy_frag, dy_row, first, dx_row.count, 0.0f);
     float dot = 0.0f;
 #pragma unroll
     for (int i = 0; i < PACKS; i++) {
@@ -104,7 +98,7 @@ __global__ void __launch_bounds__(NUM_THREADS) backward_kernel(const T *y,  // (
     for (int i = 0; i < PACKS; i++) {
         keep_packed(y_frag[i]);
         keep_packed(dy_frag[i]);
-        y_frag[i] = gradient<T>(y_frag[i], dy_frag[i], dot, scale);
+        y_frag[i] = gradient<T>(y_frag[i], dy_frag[i], dot);
     }
     store_packs(dx_row, first, dx_row.count, y_frag, [](uint4 pack, int) { return pack; });
 }
@@ -113,17 +107,16 @@ __global__ void __launch_bounds__(NUM_THREADS) backward_kernel(const T *y,  // (
 struct Exchange {
     unsigned tickets; // taken
     unsigned long long
-        part_dot[MAX_PARTS]; // by ticket, in the lower half; the upper half is 1 when it is there
+        part_dot[MAX_PARTS]; // by ticket: 1 in the upper half, the sum in the lower; 0: not known yet
 };
 __device__ Exchange exchange;
 
-// `split` blocks a row, y in registers and dy in shared memory.
 template <typename T>
-__global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
-    backward_split_kernel(const T *y,  // (rows, cols)
-                          const T *dy, // (rows, cols)
-                          T *dx,       // (rows, cols)
-                          int cols, unsigned split)
+__global__ void __launch_bounds__(MAX_THREADS, BLOCKS_PER_SM)
+    backward_shared_parts_kernel(const T *y,  // (rows, cols)
+                                 const T *dy, // (rows, cols)
+                                 T *dx,       // (rows, cols)
+                                 int cols, unsigned split)
 {
     extern __shared__ uint4 dy_smem[]; // (share)
     __shared__ unsigned block_ticket;
@@ -168,7 +161,7 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
     __syncthreads(); // row_dot is there.
     dot = row_dot;
     store_packs(dx_row, first, end, y_frag,
-                [=](uint4 pack, int p) { return gradient<T>(pack, dy_smem[p - begin], dot, 1.0f); });
+                [=](uint4 pack, int p) { return gradient<T>(pack, dy_smem[p - begin], dot); });
 }
 
 // As many rows a launch as there are words for their parts.
@@ -184,8 +177,8 @@ static cudaError_t launch_split(const T *y, const T *dy, T *dx, int rows, int co
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
     if (error == cudaSuccess) error = cudaGetSymbolAddress(&words, exchange);
     if (error == cudaSuccess)
-        error = cudaFuncSetAttribute(backward_split_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     smem_bytes);
+        error = cudaFuncSetAttribute(backward_shared_parts_kernel<T>,
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
     // A row's blocks must all run at the same time, and a warp reads what they tell.
     if (split > sms || split > 32) return cudaErrorInvalidValue;
@@ -196,53 +189,38 @@ static cudaError_t launch_split(const T *y, const T *dy, T *dx, int rows, int co
         error = cudaMemsetAsync(words, 0, bytes, stream);
         if (error != cudaSuccess) break;
         const size_t offset = (size_t)row * cols;
-        backward_split_kernel<<<count * split, NUM_THREADS, smem_bytes, stream>>>(y + offset, dy + offset,
-                                                                                  dx + offset, cols, split);
+        backward_shared_parts_kernel<<<count * split, MAX_THREADS, smem_bytes, stream>>>(
+            y + offset, dy + offset, dx + offset, cols, split);
         error = cudaGetLastError();
     }
     return error;
 }
 
-template <typename T, bool CAUSAL>
-static cudaError_t launch(const T *y, const T *dy, T *dx, float scale, int rows, int cols,
-                          cudaStream_t stream)
+template <typename T>
+static cudaError_t launch(const void *y, const void *dy, void *dx, int rows, int cols, cudaStream_t stream)
 {
     // The packs of y, dy and dx must lie alike.
     if (!y || !dy || !dx || rows <= 0 || cols <= 0 || (uintptr_t)y % 16 || (uintptr_t)dy % 16 ||
         (uintptr_t)dx % 16)
         return cudaErrorInvalidValue;
+    const T *y_in = (const T *)y;
+    const T *dy_in = (const T *)dy;
+    T *out = (T *)dx;
     const int packs = max_packs<T>(cols);
-    const auto threads = [=](int each) { return ((packs - 1) / (32 * each) + 1) * 32; };
-    if (packs <= FEW_PACKS * 256)
-        backward_kernel<T, FEW_PACKS, CAUSAL>
-            <<<rows, threads(FEW_PACKS), 0, stream>>>(y, dy, dx, scale, cols);
-    else if (packs <= MANY_PACKS * NUM_THREADS)
-        backward_kernel<T, MANY_PACKS, CAUSAL>
-            <<<rows, threads(MANY_PACKS), 0, stream>>>(y, dy, dx, scale, cols);
-    else
-        return CAUSAL ? cudaErrorInvalidValue : launch_split(y, dy, dx, rows, cols, stream);
+    if (packs <= FEW_PACKS * 256) {
+        const int warps = (packs - 1) / (32 * FEW_PACKS) + 1;
+        backward_shared_kernel<T, FEW_PACKS><<<rows, warps * 32, 0, stream>>>(y_in, dy_in, out, cols);
+    } else if (packs <= MANY_PACKS * MAX_THREADS) {
+        const int warps = (packs - 1) / (32 * MANY_PACKS) + 1;
+        backward_shared_kernel<T, MANY_PACKS><<<rows, warps * 32, 0, stream>>>(y_in, dy_in, out, cols);
+    } else
+        return launch_split(y_in, dy_in, out, rows, cols, stream);
     return cudaGetLastError();
 }
 
-template <bool CAUSAL>
-static cudaError_t launch_typed(enum dtype dtype, const void *y, const void *dy, void *dx, float scale,
-                                int rows, int cols, cudaStream_t stream)
+extern "C" cudaError_t backward_shared(enum dtype dtype, const void *y, const void *dy, void *dx, int rows,
+                                       int cols, cudaStream_t stream)
 {
-    return dtype == F32 ? launch<float, CAUSAL>((const float *)y, (const float *)dy, (float *)dx, scale, rows,
-                                                cols, stream)
-                        : launch<__nv_bfloat16, CAUSAL>((const __nv_bfloat16 *)y, (const __nv_bfloat16 *)dy,
-                                                        (__nv_bfloat16 *)dx, scale, rows, cols, stream);
-}
-
-extern "C" cudaError_t backward(enum dtype dtype, const void *y, const void *dy, void *dx, int rows, int cols,
-                                cudaStream_t stream)
-{
-    return launch_typed<false>(dtype, y, dy, dx, 1.0f, rows, cols, stream);
-}
-
-extern "C" cudaError_t causal_backward(enum dtype dtype, const void *y, const void *dy, void *dx, float scale,
-                                       int batch, int t, cudaStream_t stream)
-{
-    if (batch <= 0 || t <= 0 || batch > INT32_MAX / t) return cudaErrorInvalidValue;
-    return launch_typed<true>(dtype, y, dy, dx, scale, batch * t, t, stream);
+    return dtype == BF16 ? launch<__nv_bfloat16>(y, dy, dx, rows, cols, stream)
+                         : launch<float>(y, dy, dx, rows, cols, stream);
 }

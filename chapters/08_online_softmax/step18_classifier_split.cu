@@ -1,22 +1,19 @@
-// Chapter 8, step 7: GPT-2's classifier: loss and gradient of the logits, in place, read once.
+// Chapter 8, step 18: several blocks share a row of logits that is too long for one.
 //
-// Question: cross entropy needs the softmax of 50257 logits a token only to subtract one and throw it away; can it
-// do without writing it, and without reading the logits again?
+// Question: as in step 7: who holds 128256 logits, two and a half times what a block has room for?
 //
-//      loss = log(s) + m - x[target]        dx[j] = (exp(x[j] - m) / s - (j == target ? 1 : 0)) * dloss
-//
-// Grows from step 4: a row stays in shared memory, of one block if it fits, and its gradient goes where the logits
-// were. The vocabulary v is padded to vp columns, for the sake of the matrix multiplication that made the logits: the
-// padding is not used, whatever is there, and its gradient is zero.
+// Grows from: step 17 (classifier_shared).
+// Several blocks, as in step 7: tickets in the order in which blocks start, and a word of 8 bytes that says what a part
+// knows. Now no logit is read twice, however long the row.
 //
 //      row of vp = 50304 bf16, 1 block     [ 50257 logits | 47 padding ]                  98 KB, so 2 an SM
 //      row of vp = 128256 bf16, 3 blocks   [ 42752 logits ][ 42752 logits ][ 42752 logits ]
 //
-// dloss is the gradient of each token's loss; without it, 1 / rows, that of the mean. A row needs a logit that is
-// not -infinity. Registers: at most 64. Shared memory: at most 104 KB + 144 bytes.
+// Registers: at most 64. Shared memory: at most 104 KB + 144 bytes.
+// Run: make chapter-8 OP=classifier STEP=classifier_split
 #include "../../common/device/ptx.cuh"
-#include "row.cuh"
 #include "launchers.h"
+#include "row.cuh"
 
 #include <cuda_runtime.h>
 #include <math.h>
@@ -154,12 +151,12 @@ static __device__ uint4 scaled_softmax(uint4 pack, State state, float scale)
 
 template <typename T>
 __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
-    classifier_kernel(T *logits,          // (rows, vp), becomes their gradient
-                      float *loss,        // (rows)
-                      const int *target,  // (rows), each below v
-                      const float *dloss, // (rows) or NULL
-                      float mean,         // 1 / rows of all launches
-                      int v, int vp, int split)
+    classifier_split_kernel(T *logits,          // (rows, vp), becomes their gradient
+                            float *loss,        // (rows)
+                            const int *target,  // (rows), each below v
+                            const float *dloss, // (rows) or NULL
+                            float mean,         // 1 / rows of all launches
+                            int v, int vp, int split)
 {
     extern __shared__ uint4 part_smem[];
     __shared__ SharedStorage smem;
@@ -195,7 +192,7 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
 
 // As many blocks a row as it takes to hold it, and as many rows a launch as there are words for their parts.
 template <typename T>
-static cudaError_t launch(T *logits, float *loss, const int *target, const float *dloss, int rows, int v,
+static cudaError_t launch(void *logits, float *loss, const int *target, const float *dloss, int rows, int v,
                           int vp, cudaStream_t stream)
 {
     if (!logits || !loss || !target || rows <= 0 || rows > INT32_MAX / 2 || v <= 0 || vp < v ||
@@ -216,25 +213,25 @@ static cudaError_t launch(T *logits, float *loss, const int *target, const float
     const int smem_bytes = packs_each(packs, split) * PACK_BYTES;
     // A row's blocks must all run at the same time, and a warp reads what they tell.
     if (split > sms || split > 32) return cudaErrorInvalidValue;
-    error =
-        cudaFuncSetAttribute(classifier_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+    error = cudaFuncSetAttribute(classifier_split_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 smem_bytes);
     for (int row = 0; row < rows && error == cudaSuccess; row += MAX_PARTS / split) {
         const int count = rows - row < MAX_PARTS / split ? rows - row : MAX_PARTS / split;
         const size_t bytes =
             offsetof(Exchange, part_state) + (size_t)count * split * sizeof(unsigned long long);
         if (split > 1) error = cudaMemsetAsync(words, 0, bytes, stream);
         if (error != cudaSuccess) break;
-        classifier_kernel<<<count * split, NUM_THREADS, smem_bytes, stream>>>(
-            logits + (size_t)row * vp, loss + row, target + row, dloss ? dloss + row : NULL,
+        classifier_split_kernel<<<count * split, NUM_THREADS, smem_bytes, stream>>>(
+            (T *)logits + (size_t)row * vp, loss + row, target + row, dloss ? dloss + row : NULL,
             1.0f / (float)rows, v, vp, split);
         error = cudaGetLastError();
     }
     return error;
 }
 
-extern "C" cudaError_t classifier(enum dtype dtype, void *logits, float *loss, const int *target,
-                                  const float *dloss, int rows, int v, int vp, cudaStream_t stream)
+extern "C" cudaError_t classifier_split(enum dtype dtype, void *logits, float *loss, const int *target,
+                                        const float *dloss, int rows, int v, int vp, cudaStream_t stream)
 {
-    return dtype == F32 ? launch((float *)logits, loss, target, dloss, rows, v, vp, stream)
-                        : launch((__nv_bfloat16 *)logits, loss, target, dloss, rows, v, vp, stream);
+    return dtype == BF16 ? launch<__nv_bfloat16>(logits, loss, target, dloss, rows, v, vp, stream)
+                         : launch<float>(logits, loss, target, dloss, rows, v, vp, stream);
 }
