@@ -124,6 +124,13 @@ count() {
     assert_equal "$(count 9 global_sectors)" "$(count 8 global_sectors)"
 }
 
+@test "chapter 5: the counters that its note quotes are what the note's command counts" {
+    local json=$BATS_TEST_TMPDIR/note.json
+    run -0 make chapter-5 DEVICE=sim SHAPE=m=256,n=256,k=256 PROFILE=0
+    run -0 "$SIMGPU" --json "$json" "$(chapter $CHAPTER)" --golden "build/golden/shapes/$CHAPTER/m=256,n=256,k=256,seed=1"
+    run -0 quotes notes/$CHAPTER.md "$json"
+}
+
 # --- Broken kernels, each a step with one edit ----------------------------------------------------------------------
 
 @test "chapter 5: a wait_group that is off by one is caught" {

@@ -24,11 +24,11 @@ setup() {
         arch=$(sed -n 's/^ARCH *:= *//p' "$folder/chapter.mk")
         run grep -F "(${folder%/})" README.md
         assert_success
-        assert_output --regexp "sm_$arch \|$"
+        assert_output --regexp "from sm_$arch;"
     done
 }
 
-@test "docs: README's results table is what results/ says" {
+@test "docs: README's and the notes' tables are what results/ and the headers of the kernels say" {
     run -0 "$PYTHON" tools/report.py --check
 }
 
@@ -39,6 +39,36 @@ setup() {
             [[ "$link" == http* || "$link" == \#* ]] || [[ -e "$(dirname "$file")/${link%%#*}" ]] ||
                 fail "$file links to $link, which is not there"
         done < <(grep -oE '\]\([^) ]+\)' "$file" | sed 's/^](//; s/)$//')
+    done
+}
+
+# quotes FILE: each line that the file shows of what a `make chapter-N` prints: the command, a tab, the line. The command is the
+# section's last one that began a line before the block.
+quotes() {
+    awk '/^`make / { split($0, part, "`"); command = part[2] }
+         /^#/ && !block { command = "" }
+         /^```/ { block = block ? "" : $0; next }
+         block == "```" && command ~ /^make chapter-/ && !/^ *(…)?$/ { print command "\t" $0 }' "$1"
+}
+
+@test "docs: what README and notes show of make chapter-N is what it prints, … standing for what is left out" {
+    local file command line
+    [[ -z "$(compgen -G '/dev/nvidia[0-9]*')" ]] || skip "this machine has a GPU, which prints something else"
+    for file in README.md notes/01_*.md notes/03_*.md notes/04_*.md notes/13_*.md notes/14_*.md notes/reading_a_profile.md; do
+        quotes "$file" >"$BATS_TEST_TMPDIR/quotes"
+        assert [ "$(wc -l <"$BATS_TEST_TMPDIR/quotes")" -ge 3 ]
+        while read -r command; do
+            read -ra line <<<"$command"
+            "${line[@]}" >"$BATS_TEST_TMPDIR/printed" 2>&1 || fail "$file: $command fails"
+            run -0 python 'import re
+printed = {" ".join(line.split()) for line in open(sys.argv[1])}
+for shown in open(sys.argv[2]):
+    command, line = shown.split("\t")
+    pattern = re.compile(".*".join(map(re.escape, " ".join(line.split()).split("…"))))
+    if command == sys.argv[3] and not any(map(pattern.fullmatch, printed)): print(line, end="")' \
+                "$BATS_TEST_TMPDIR/printed" "$BATS_TEST_TMPDIR/quotes" "$command"
+            [[ -z "$output" ]] || fail "$file: $command does not print: $output"
+        done < <(cut -f1 "$BATS_TEST_TMPDIR/quotes" | sort -u)
     done
 }
 

@@ -1,5 +1,5 @@
 // Draws where the first 8 rows of a bf16 tile lie in the 32 banks of shared memory, plain, padded and
-// swizzled, from the kernels' own swizzle function, and counts the turns ldmatrix needs for an 8 x 8 piece.
+// swizzled, from the kernels' own swizzle function, and counts the wavefronts ldmatrix needs for an 8 x 8 piece.
 //
 //      cc -o build/banks tools/banks.c && build/banks
 #include <stdint.h>
@@ -24,14 +24,14 @@ static uint32_t swizzled(uint32_t row, uint32_t chunk)
     return swizzle(plain(row, chunk), 3);
 }
 
-// The chunk that each row keeps in each group of four banks, and the turns to read chunk 0 of all rows.
+// The chunk that each row keeps in each group of four banks, and the wavefronts to read chunk 0 of all rows.
 static void draw(const char *name, uint32_t (*offset)(uint32_t row, uint32_t chunk))
 {
     printf("%s\n  banks ", name);
     for (int group = 0; group < CHUNKS; group++) printf(" %2d-%-2d", group * 4, group * 4 + 3);
     printf("\n");
 
-    int used[CHUNKS] = {0}, turns = 0;
+    int used[CHUNKS] = {0}, wavefronts = 0;
     for (uint32_t row = 0; row < ROWS; row++) {
         int kept[CHUNKS];
         for (uint32_t chunk = 0; chunk < CHUNKS; chunk++)
@@ -41,9 +41,9 @@ static void draw(const char *name, uint32_t (*offset)(uint32_t row, uint32_t chu
             printf(kept[group] == 0 ? "   [0]" : "    %d ", kept[group]);
         printf("\n");
         const int here = ++used[offset(row, 0) % LINE_BYTES / CHUNK_BYTES];
-        if (here > turns) turns = here;
+        if (here > wavefronts) wavefronts = here;
     }
-    printf("  ldmatrix reads chunk 0 of the 8 rows in %d turn%s\n\n", turns, turns == 1 ? "" : "s");
+    printf("  ldmatrix reads chunk 0 of the 8 rows in %d wavefront%s\n\n", wavefronts, wavefronts == 1 ? "" : "s");
 }
 
 int main(void)

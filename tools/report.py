@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
-"""Turns results/*.json into the tables of README.md and the notes, and notes/figures/*.svg.
+"""Turns results/*.json into the tables of README.md and of the notes, and notes/figures/*.svg. What a step changes is read from the
+first line of its kernel file.
 
     report.py           rewrite them
-    report.py --check   exit 1 if a table is not what results/ says
+    report.py --check   exit 1 if a table is not what results/ and the headers say
 """
 
 import argparse
 import glob
 import json
 import os
+import re
 import sys
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from steps import ROOT, HeaderError, chapters, steps_of
+
 BEGIN, END = "<!-- results: written by make report -->\n", "<!-- end of results -->\n"
 
 
@@ -38,6 +41,45 @@ def one_shape_a_step(records):
         if r["case"] not in shapes:
             shapes.append(r["case"])
     return [r for r in records if r["case"] == seen[r["chapter"], r["step"], r["dtype"]][:2][-1]]
+
+
+def mine(records, step, dtype):
+    """The records of one step of the ladder in one type."""
+    return [r for r in records if (r["chapter"], r["step"], r["dtype"]) == (step.chapter, step.name, dtype)]
+
+
+def gain(records, record, step):
+    """How many times as fast a step is as the one it grows from, both as a share of the same baseline; "" if not measured alike."""
+    before = step.grows_from()
+    for r in mine(records, before, record["dtype"]) if before else []:
+        if (r["case"], r["baseline"]) == (record["case"], record["baseline"]) and record["ratio"] is not None:
+            return f"{record['ratio'] / r['ratio']:.2f}"
+    return ""
+
+
+def ladder(results):
+    """Markdown: for each chapter its steps, a line each: what it changes, and what it gains on each GPU, on one shape."""
+    lines = []
+    for chapter in chapters():
+        number, name = chapter.split("_", 1)
+        with open(os.path.join(ROOT, "chapters", chapter, "chapter.mk"), encoding="utf-8") as file:
+            arch = re.search(r"^ARCH *:= *(.*)", file.read(), re.M)[1]
+        steps = steps_of(chapter)
+        table = [[f"| {step.number} | [{step.name}]({step.path}) | {step.what()} |" for step in steps]]
+        head, rule, measured = "| step | | what changed |", "| ---: | --- | --- |", []
+        for gpu, records in results.items():
+            dtype = min((r["dtype"] for r in records if r["chapter"] == chapter), default=None)
+            shown = [next(iter(mine(one_shape_a_step(records), step, dtype)), None) for step in steps]
+            baseline = next((r["baseline"] for r in shown if r and r["baseline"]), None)
+            if not baseline:
+                continue
+            head, rule = head + f" × the step before | × {baseline} |", rule + " ---: | ---: |"
+            table.append([f" {gain(records, r, step)} | {r['ratio']:.3f} |" if r else " | |" for r, step in zip(shown, steps)])
+            cases = " and ".join(dict.fromkeys(r["case"].replace(",", ", ") for r in shown if r))
+            measured.append(f"{gpu}, {dtype}, {cases}")
+        lines += [f"**{int(number)} [{name}](chapters/{chapter})**, from sm_{arch}; [note](notes/{chapter}.md)" +
+                  "".join(f"; {text}" for text in measured) + "\n", head, rule, *map("".join, zip(*table)), ""]
+    return "\n".join(lines) + "\n"
 
 
 def results_table(results):
@@ -71,21 +113,21 @@ def chapter_table(results, chapter):
     """Markdown: one chapter on every GPU, for its note: a line for each shape, a column for each step."""
     lines = []
     for gpu, records in results.items():
-        mine = [r for r in records if r["chapter"] == chapter]
-        if not mine:
+        own = [r for r in records if r["chapter"] == chapter]
+        if not own:
             continue
-        steps = list(dict.fromkeys(r["step"] for r in mine))
-        baseline = next((r["baseline"] for r in mine if r["baseline"]), None)
-        limit = mine[0]["limit"]
+        steps = list(dict.fromkeys(r["step"] for r in own))
+        baseline = next((r["baseline"] for r in own if r["baseline"]), None)
+        limit = own[0]["limit"]
         shares = ([f"of {baseline}"] if baseline else []) + ([f"of {limit['value']:g} ({limit['name']})"] if limit else [])
-        commits = ", ".join(dict.fromkeys(r["commit"] for r in mine))
-        dtypes = list(dict.fromkeys(r["dtype"] for r in mine))
-        lines += [f"{gpu}, commit {commits}, `make bench-{int(chapter[:2])}`: {mine[0]['metric']}{', ' + dtypes[0] if len(dtypes) == 1 else ''}" +
+        commits = ", ".join(dict.fromkeys(r["commit"] for r in own))
+        dtypes = list(dict.fromkeys(r["dtype"] for r in own))
+        lines += [f"{gpu}, commit {commits}, `make bench-{int(chapter[:2])}`: {own[0]['metric']}{', ' + dtypes[0] if len(dtypes) == 1 else ''}" +
                   (f"; in brackets the share {' and '.join(shares)}" if shares else "") + ".\n"]
         rows = [["shape"] + ["type"] * (len(dtypes) > 1) + [baseline] * bool(baseline) + steps]
         rows.append(["---"] * (1 + (len(dtypes) > 1)) + ["---:"] * (len(steps) + bool(baseline)))
-        for case, dtype in dict.fromkeys((r["case"], r["dtype"]) for r in mine):
-            row = {r["step"]: r for r in mine if (r["case"], r["dtype"]) == (case, dtype)}
+        for case, dtype in dict.fromkeys((r["case"], r["dtype"]) for r in own):
+            row = {r["step"]: r for r in own if (r["case"], r["dtype"]) == (case, dtype)}
             values = sorted({f"{r['baseline_value']:.1f}" for r in row.values() if r["baseline"]}, key=float)
             cells = [case] + [dtype] * (len(dtypes) > 1)
             cells += ["–".join(dict.fromkeys((values[0], values[-1]))) if values else ""] if baseline else []
@@ -125,15 +167,15 @@ def draw(results):
     os.makedirs(folder, exist_ok=True)
     for gpu, records in results.items():
         for chapter in sorted({r["chapter"] for r in records}):
-            mine = [r for r in records if r["chapter"] == chapter]
-            cases = sorted({r["case"] for r in mine})
+            own = [r for r in records if r["chapter"] == chapter]
+            cases = sorted({r["case"] for r in own})
             columns = min(len(cases), 4)
             rows = (len(cases) - 1) // columns + 1
-            figure, axes = pyplot.subplots(rows, columns, figsize=(5 * columns, rows * (0.5 * len(mine) / len(cases) + 1.4)), squeeze=False)
+            figure, axes = pyplot.subplots(rows, columns, figsize=(5 * columns, rows * (0.5 * len(own) / len(cases) + 1.4)), squeeze=False)
             for axis in axes.flat[len(cases):]:
                 axis.remove()
             for axis, case in zip(axes.flat, cases):
-                bars = [r for r in mine if r["case"] == case]
+                bars = [r for r in own if r["case"] == case]
                 axis.barh([r["step"] for r in bars], [r["value"] for r in bars], color="#4c72b0")
                 axis.invert_yaxis()
                 axis.set_title(f"{case}, {bars[0]['dtype']}", fontsize=9)
@@ -157,13 +199,16 @@ def main():
     parser.add_argument("--check", action="store_true", help="change nothing")
     check = parser.parse_args().check
     results = load_results()
-    tables = {"README.md": results_table(results), "notes/simulated_gpu.md": simulator_table()}
+    try:
+        tables = {"README.md": ladder(results), "notes/results.md": results_table(results), "notes/simulated_gpu.md": simulator_table()}
+    except HeaderError as error:
+        sys.exit(f"report: {error}")
     for path in sorted(glob.glob(os.path.join(ROOT, "notes", "[0-9]*.md"))):
         tables[os.path.relpath(path, ROOT)] = chapter_table(results, os.path.basename(path)[:-3])
     for path, table in tables.items():
         old, new = rewritten(path, table)
         if check and old != new:
-            sys.exit(f"{path}: the table is not what results/ says; run make report")
+            sys.exit(f"{path}: the table is not what results/ and the kernels' headers say; run make report")
         if not check:
             with open(os.path.join(ROOT, path), "w", encoding="utf-8") as file:
                 file.write(new)

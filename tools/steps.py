@@ -80,3 +80,8 @@ def steps_of(chapter):
     """A chapter's steps in order, by its folder."""
     steps = [step_of(path) for path in kernel_files(f"chapters/{chapter}/step*.cu")]
     return sorted(steps, key=lambda step: step.number)
+
+
+def chapters():
+    """The chapters' folders in order."""
+    return sorted({path.split("/")[1] for path in kernel_files("chapters/*/step1_*.cu")})

@@ -38,7 +38,8 @@ __device__ inline void wgmma_wait_group()
 }
 
 // No instruction: tells the compiler that the accumulators may change here, so that it moves no use of them across a
-// wgmma_fence or a wgmma_wait_group, of which it knows nothing.
+// wgmma_fence or a wgmma_wait_group. "memory" holds back loads and stores there, not arithmetic on registers. Where the first
+// product takes zeros that a loop wrote, the compiler puts them behind the fence without it (notes/13_tma_wgmma_matmul.md).
 template <int COUNT>
 __device__ inline void wgmma_touch(float (&acc)[COUNT])
 {

@@ -347,6 +347,19 @@ int main()
     assert_regex "$stderr" "cuTensorMapEncodeTiled: .*rank"
 }
 
+@test "simgpu: a program that uses only the driver loads PTX that NVRTC made at run time, and launches its kernels" {
+    local cuda_lib cuda_include
+    cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
+    cuda_include=$(sed -n 's/^CUDA_INCLUDE *:= *//p' build/config.mk)
+    [[ -e $cuda_lib/libnvrtc.so.13 ]] || skip "this toolkit has no NVRTC"
+    gcc -std=gnu11 -Wall -Wextra -Werror -isystem "$cuda_include" -o "$BATS_TEST_TMPDIR/jit" tests/simgpu/programs/jit.c \
+        "$cuda_lib/libnvrtc.so.13" build/simgpu/lib/libcuda.so.1 -Wl,--allow-shlib-undefined -Wl,--as-needed
+    run -0 --separate-stderr "$SIMGPU" "$BATS_TEST_TMPDIR/jit"
+    assert_output right
+    assert_regex "$stderr" "cuModuleGetFunction: the module has no kernel 'no_such_kernel'"
+    assert_regex "$stderr" "cuModuleLoadData: .*it is PTX for sm_100, which an sm_90a device does not run"
+}
+
 @test "simgpu: its runtime exports every function of NVIDIA's, under the same version" {
     local cuda_lib
     cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)

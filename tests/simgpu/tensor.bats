@@ -41,6 +41,7 @@ broken() {
 }
 
 @test "simgpu: mma.sync multiplies every shape and type" { checks mma; }
+@test "simgpu: mma.sync on f64, every shape" { checks mma_f64; }
 
 @test "simgpu: --exact-mma multiplies every shape and type too" {
     run -0 "$SIMGPU" --exact-mma "$PROGRAMS/mma"

@@ -197,9 +197,9 @@ static char *find_program(const char *name)
 }
 
 struct program {
-    bool dynamic, device_code;       /* has a dynamic linker, has a section of device code */
-    bool needs_cudart, needs_cublas; /* itself, or a library that it needs */
-    char other_cudart[64];           /* a libcudart of another version that it needs */
+    bool dynamic, device_code;                   /* has a dynamic linker, has a section of device code */
+    bool needs_cudart, needs_cuda, needs_cublas; /* itself, or a library that it needs */
+    char other_cudart[64];                       /* a libcudart of another version that it needs */
 };
 
 struct file {
@@ -260,6 +260,7 @@ static void list_libraries(const char *path, struct program *p)
             p->needs_cudart = true;
         else if (strncmp(name, "libcudart.so", 12) == 0)
             strcpy(p->other_cudart, name);
+        if (strcmp(name, "libcuda.so.1") == 0) p->needs_cuda = true;
         if (strcmp(name, "libcublas.so.13") == 0) p->needs_cublas = true;
     }
     fclose(lines);
@@ -286,7 +287,7 @@ static struct program check_program(const char *path)
     inspect(&f, &p);
     munmap(mapped, f.size);
     if (p.dynamic) list_libraries(path, &p);
-    if (p.needs_cudart) return p;
+    if (p.needs_cudart || (p.needs_cuda && !p.device_code && !p.other_cudart[0])) return p;
     if (p.other_cudart[0])
         die("%s: needs %s; simgpu runs programs built with CUDA 13 (libcudart.so.13)", path, p.other_cudart);
     if (p.device_code)
@@ -331,6 +332,7 @@ int main(int argc, char **argv)
             folder);
     put_in_front("LD_LIBRARY_PATH", folder);
     if (p.needs_cublas) preload(folder, "libcublas.so.13");
+    if (p.needs_cuda) preload(folder, "libcuda.so.1");
     preload(folder, "libcudart.so.13");
 
     execv(program, argv + program_index);

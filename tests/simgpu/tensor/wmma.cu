@@ -15,6 +15,8 @@ struct memory_of<precision_tf32> {
     using type = float;
 };
 
+enum { MATRIX = 2048 * 8 }; // bytes of the largest matrix, with its padding
+
 // D = 2 (A B + C): the factor in the fragment's own elements.
 template <int M, int N, int K, class T, class ACC, class LAYOUT_A, class LAYOUT_B, bool IN_SHARED>
 __global__ void product_kernel(const typename memory_of<T>::type *A, const typename memory_of<T>::type *B,
@@ -77,7 +79,7 @@ static void product(const char *name)
     static element A_host[2048], B_host[2048];
     static ACC C_host[2048];
     u8 *device;
-    CUDA_CHECK(cudaMalloc((void **)&device, 4 * 8192));
+    CUDA_CHECK(cudaMalloc((void **)&device, 4 * MATRIX));
     check_begin(name);
     for (int pad = 0; pad <= 16; pad += 16)
         for (int c_rows = 0; c_rows < 2; c_rows++) {
@@ -96,13 +98,13 @@ static void product(const char *name)
                 C_host[c_rows ? i / N * (N + pad) + i % N : i % N * (M + pad) + i / N] = value_of<ACC>(C[i]);
             }
             CUDA_CHECK(cudaMemcpy(device, A_host, sizeof A_host, cudaMemcpyHostToDevice));
-            CUDA_CHECK(cudaMemcpy(device + 8192, B_host, sizeof B_host, cudaMemcpyHostToDevice));
-            CUDA_CHECK(cudaMemcpy(device + 16384, C_host, sizeof C_host, cudaMemcpyHostToDevice));
-            product_kernel<M, N, K, T, ACC, LAYOUT_A, LAYOUT_B, IN_SHARED>
-                <<<1, 32>>>((element *)device, (element *)(device + 8192), (ACC *)(device + 16384),
-                            (ACC *)(device + 24576), c_rows ? wmma::mem_row_major : wmma::mem_col_major, pad);
+            CUDA_CHECK(cudaMemcpy(device + MATRIX, B_host, sizeof B_host, cudaMemcpyHostToDevice));
+            CUDA_CHECK(cudaMemcpy(device + 2 * MATRIX, C_host, sizeof C_host, cudaMemcpyHostToDevice));
+            product_kernel<M, N, K, T, ACC, LAYOUT_A, LAYOUT_B, IN_SHARED><<<1, 32>>>(
+                (element *)device, (element *)(device + MATRIX), (ACC *)(device + 2 * MATRIX),
+                (ACC *)(device + 3 * MATRIX), c_rows ? wmma::mem_row_major : wmma::mem_col_major, pad);
             if (!launched(name)) return;
-            CUDA_CHECK(cudaMemcpy(C_host, device + 24576, sizeof C_host, cudaMemcpyDeviceToHost));
+            CUDA_CHECK(cudaMemcpy(C_host, device + 3 * MATRIX, sizeof C_host, cudaMemcpyDeviceToHost));
             for (int i = 0; i < M * N; i++) {
                 int want = C[i];
                 for (int k = 0; k < K; k++) want += A[i / N * K + k] * B[k * N + i % N];
@@ -129,5 +131,6 @@ int main(void)
     SHAPES(s8, int)
     SHAPES(u8, int)
     LAYOUTS(16, 16, 8, precision_tf32, float)
+    LAYOUTS(8, 8, 4, double, double)
     return check_end("wmma");
 }

@@ -17,10 +17,10 @@
 #include "accumulate.h"
 #include "memory.h"
 #include "numeric.h"
+#include "tensor.h"
 #include "warp.h"
 
-/* True when all 32 lanes are here; false when the split now waits for the others. */
-static bool whole_warp(struct warp *w, const struct inst *in, u32 mask)
+bool tensor_whole_warp(struct warp *w, const struct inst *in, u32 mask)
 {
     if (mask == ALL_LANES) return true;
     if (w->live != ALL_LANES || mask != w->active)
@@ -32,8 +32,7 @@ static bool whole_warp(struct warp *w, const struct inst *in, u32 mask)
     return warp_gather(w, in, mask, ALL_LANES, EXCHANGE) != 0;
 }
 
-/* Appends the registers of an operand, a vector or a single one, to `out`; returns how many, 0 after refusing. */
-static u32 fragment(struct lowering *lo, const struct ptx_inst *p, const struct ptx_operand *o,
+u32 tensor_fragment(struct lowering *lo, const struct ptx_inst *p, const struct ptx_operand *o,
                     bool is_destination, enum type type, operand *out)
 {
     u32 n = o->kind == OPERAND_VECTOR ? o->count : 1;
@@ -73,7 +72,7 @@ static void row_addresses(struct warp *w, const struct inst *in, bool is_write, 
 static void exec_ldmatrix(struct warp *w, const struct inst *in, u32 mask)
 {
     u64 row[LANES];
-    if (!whole_warp(w, in, mask)) return;
+    if (!tensor_whole_warp(w, in, mask)) return;
     row_addresses(w, in, false, row);
     for (u32 m = 0; m < in->count; m++) {
         u32 *d = lanes_of(w, in->more[m]);
@@ -86,7 +85,7 @@ static void exec_stmatrix(struct warp *w, const struct inst *in, u32 mask)
 {
     u64 row[LANES];
     u32 matrix[LANES];
-    if (!whole_warp(w, in, mask)) return;
+    if (!tensor_whole_warp(w, in, mask)) return;
     row_addresses(w, in, true, row);
     for (u32 m = 0; m < in->count; m++) {
         memcpy(matrix, lanes_of(w, in->more[m]), sizeof matrix);
@@ -98,7 +97,7 @@ static void exec_stmatrix(struct warp *w, const struct inst *in, u32 mask)
 static void exec_movmatrix(struct warp *w, const struct inst *in, u32 mask)
 {
     u32 matrix[LANES];
-    if (!whole_warp(w, in, mask)) return;
+    if (!tensor_whole_warp(w, in, mask)) return;
     memcpy(matrix, lanes_of(w, in->a), sizeof matrix);
     transpose(matrix);
     memcpy(lanes_of(w, in->d), matrix, sizeof matrix);
@@ -128,7 +127,7 @@ static bool lower_matrix_move(struct lowering *lo, const struct ptx_inst *p, str
     operand *more = lower_more(lo, in->count);
     in->more = more;
     in->exec = loads ? exec_ldmatrix : exec_stmatrix;
-    return fragment(lo, p, registers, loads, T_B32, more) && lower_address(lo, &p->op[loads], in);
+    return tensor_fragment(lo, p, registers, loads, T_B32, more) && lower_address(lo, &p->op[loads], in);
 }
 
 /* movmatrix.sync.aligned.m8n8.trans.b16 d, a */
@@ -262,7 +261,7 @@ static void exec_mma(struct warp *w, const struct inst *in, u32 mask)
 {
     const struct product *p = in->data;
     u32 a[MAX_WORDS][TILE] = {0}, b[MAX_WORDS][TILE] = {0}, d[TILE][TILE] = {0};
-    if (!whole_warp(w, in, mask)) return;
+    if (!tensor_whole_warp(w, in, mask)) return;
     read_fragments(w, in, p, a, b, d);
     multiply(p, a, b, 8, d);
     write_fragment(w, in, p, d);
@@ -296,7 +295,7 @@ static bool read_product_registers(struct lowering *lo, const struct ptx_inst *p
         u32 n = o->kind == OPERAND_VECTOR ? o->count : 1;
         if (n != expected[k])
             return refuse(lo, p, "%u registers in operand %u; it has %u", expected[k], k + 1, n);
-        if (!fragment(lo, p, o, k == 0, T_B32, at)) return false;
+        if (!tensor_fragment(lo, p, o, k == 0, T_B32, at)) return false;
         out->registers[k] = n;
         at += n;
     }
@@ -351,6 +350,7 @@ static bool lower_mma(struct lowering *lo, const struct ptx_inst *p, struct inst
     static const struct shape shapes[] = {{"m16n8k4", 16, 8, 4, 4},       {"m16n8k8", 16, 8, 8, 4 + 2},
                                           {"m16n8k16", 16, 8, 16, 2 + 1}, {"m16n8k32", 16, 8, 32, 1},
                                           {"m8n8k16", 8, 8, 16, 1},       {NULL, 0, 0, 0, 0}};
+    if (has_mod(p, "f64")) return lower_mma_f64(lo, p, in);
     struct product *out = keep(sizeof *out);
     if (!read_product(lo, p, shapes, out)) return false;
     if (out->m == 8 && out->d != T_S32) return refuse(lo, p, "this shape has no elements of this type");
@@ -412,7 +412,7 @@ static void exec_wmma_load(struct warp *w, const struct inst *in, u32 mask)
     const struct wmma_matrix *m = in->data;
     u8 image[MAX_MATRIX_BYTES];
     u32 words[MAX_MATRIX_BYTES / 4], count = m->outer * m->inner * m->bytes / 4;
-    if (!whole_warp(w, in, mask)) return;
+    if (!tensor_whole_warp(w, in, mask)) return;
     move_lines(w, in, m, image, false);
     if (m->inner_first)
         memcpy(words, image, sizeof words);
@@ -438,7 +438,7 @@ static void exec_wmma_store(struct warp *w, const struct inst *in, u32 mask)
     const struct wmma_matrix *m = in->data;
     u8 image[MAX_MATRIX_BYTES];
     u32 words[MAX_MATRIX_BYTES / 4];
-    if (!whole_warp(w, in, mask)) return;
+    if (!tensor_whole_warp(w, in, mask)) return;
     gather_words(w, in->more, m->registers, words);
     if (m->inner_first)
         memcpy(image, words, sizeof image);
@@ -455,7 +455,7 @@ static void exec_wmma_mma(struct warp *w, const struct inst *in, u32 mask)
         depth = words_of(p);
     struct product step = *p;
     if (p->a == T_TF32) step.k = 4; /* ptxas makes m16n8k4 of it, two in a row */
-    if (!whole_warp(w, in, mask)) return;
+    if (!tensor_whole_warp(w, in, mask)) return;
     gather_words(w, A, p->registers[1], a_words);
     gather_words(w, B, p->registers[2], b_words);
     gather_words(w, C, p->registers[3], c_words);
@@ -531,7 +531,7 @@ static bool lower_wmma_move(struct lowering *lo, const struct ptx_inst *p, struc
     u32 n = registers->kind == OPERAND_VECTOR ? registers->count : 1,
         words = out->outer * out->inner * out->bytes / 4;
     if (n > 8 || n * LANES % words) return refuse(lo, p, "%u registers do not hold this matrix", n);
-    if (!fragment(lo, p, registers, loads, T_B32, more) || !lower_address(lo, &p->op[loads], in))
+    if (!tensor_fragment(lo, p, registers, loads, T_B32, more) || !lower_address(lo, &p->op[loads], in))
         return false;
     out->registers = n;
     in->more = more;
@@ -545,6 +545,7 @@ static bool lower_wmma_move(struct lowering *lo, const struct ptx_inst *p, struc
 static bool lower_wmma(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     const char *what = p->mod_count ? p->mod[0] : "";
+    if (has_mod(p, "f64")) return lower_wmma_f64(lo, p, in);
     if (streq(what, "load") || streq(what, "store")) return lower_wmma_move(lo, p, in, streq(what, "load"));
     struct product *out = keep(sizeof *out);
     if (!streq(what, "mma")) return refuse(lo, p, "the modifier .%s is not supported", what);

@@ -109,10 +109,30 @@ static void target_of(const char *ptx, char target[32])
     if (at) sscanf(at + strlen("\n.target"), " %31[a-z0-9_]", target);
 }
 
+/* PTX text that a program hands over itself; copied, since messages quote it. NULL, and *why: not for this device. */
+static char *plain_ptx(const char *text, size_t *length, const char **why)
+{
+    static __thread char message[128];
+    char target[32];
+    target_of(text, target);
+    char *copy = suitability(target) ? strdup(text) : NULL;
+    snprintf(message, sizeof message, "it is PTX for %s, which an sm_90a device does not run",
+             target[0] ? target : "no known target");
+    *why = message;
+    if (copy) *length = strlen(copy);
+    return copy;
+}
+
 char *fatbin_ptx(const void *fatbin, size_t *length, const char **why)
 {
     static __thread char message[768];
     struct fatbin_header header;
+    const char *text = fatbin;
+    if (strncmp(text, "\177ELF", 4) == 0) {
+        *why = "it is machine code (SASS); load its PTX instead";
+        return NULL;
+    }
+    if (*text == '.' || *text == '/' || (*text > 0 && *text <= ' ')) return plain_ptx(text, length, why);
     memcpy(&header, fatbin, sizeof header);
     if (header.magic == WRAPPER_MAGIC) {
         struct {

@@ -3,6 +3,7 @@
  * simulator does not have (textures, peers, ECC) is reported as absent. */
 #include "cudart.h"
 
+#include <dlfcn.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -342,7 +343,7 @@ static int driver_get_version(int *version)
     return (int)cudaDriverGetVersion(version);
 }
 
-/* Driver functions that a program may ask for by name. */
+/* Driver functions that a program may ask for by name: these, and what libcuda.so.1 has, in its latest version. */
 static const struct driver_function {
     const char *name;
     void *function;
@@ -351,6 +352,18 @@ static const struct driver_function {
     {"cuTensorMapEncodeTiled", (void *)tensor_map_encode_tiled},
 };
 
+static void *find_in_driver(const char *name)
+{
+    static const char *const versions[] = {"_v4", "_v3", "_v2", ""};
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY), *found = NULL;
+    char versioned[128];
+    for (u32 k = 0; driver && !found && k < sizeof versions / sizeof *versions; k++) {
+        snprintf(versioned, sizeof versioned, "%s%s", name, versions[k]);
+        found = dlsym(driver, versioned);
+    }
+    return found;
+}
+
 static cudaError_t driver_entry(const char *name, void **function,
                                 enum cudaDriverEntryPointQueryResult *status)
 {
@@ -358,6 +371,7 @@ static cudaError_t driver_entry(const char *name, void **function,
     *function = NULL;
     for (size_t i = 0; i < sizeof driver_functions / sizeof *driver_functions; i++)
         if (strcmp(driver_functions[i].name, name) == 0) *function = driver_functions[i].function;
+    if (!*function) *function = find_in_driver(name);
     if (!*function)
         fprintf(stderr, "simgpu: cudaGetDriverEntryPoint: %s is not supported by the simulated GPU\n", name);
     if (status) *status = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;

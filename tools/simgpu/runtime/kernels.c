@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../report/report.h"
+#include "driver.h"
 #include "task.h"
 
 static u32 round_up(u32 value, u32 unit)
@@ -286,6 +287,31 @@ EXPORT cudaError_t cudaLaunchCooperativeKernel(const void *function, dim3 grid, 
     return launch("cudaLaunchCooperativeKernel", function, &c, args);
 }
 PER_THREAD(cudaLaunchCooperativeKernel, _ptsz);
+
+/* For libcuda.so.1: see driver.h. */
+EXPORT cudaError_t simgpu_launch_packed(cudaKernel_t kernel, dim3 grid, dim3 block, void *buffer,
+                                        size_t bytes, size_t dynamic_bytes, cudaStream_t stream)
+{
+    ENTER();
+    const char *caller = "cuLaunchKernel";
+    cudaError_t error;
+    const struct kernel *k = kernel_of(kernel, caller, &error);
+    if (!k) return error;
+    const struct function *f = k->function;
+    void **args = calloc(f->param_count + 1, sizeof *args);
+    if (!args) return record(cudaErrorMemoryAllocation);
+    for (u32 i = 0; i < f->param_count && !error; i++) {
+        args[i] = (u8 *)buffer + f->params[i].offset;
+        if (f->params[i].offset + f->params[i].bytes > bytes)
+            error = fail(cudaErrorInvalidValue,
+                         "%s: kernel %s: a buffer of %zu bytes, but its parameters have %u", caller,
+                         readable_name(k->name), bytes, f->param_bytes);
+    }
+    struct configuration c = {.grid = grid, .block = block, .dynamic_bytes = dynamic_bytes, .stream = stream};
+    if (!error) error = launch(caller, kernel, &c, args);
+    free(args);
+    return error;
+}
 
 static cudaError_t read_configuration(const char *caller, const cudaLaunchConfig_t *config,
                                       struct configuration *c)

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "driver.h"
 #include "runtime.h"
 
 struct binary {
@@ -73,20 +74,25 @@ EXPORT void __cudaUnregisterFatBinary(void **handle)
 {
     (void)handle;
 }
+static void register_kernel(struct kernel *k, struct binary *binary, const void *host_function,
+                            const char *name)
+{
+    k->binary = binary;
+    k->host_function = host_function;
+    k->name = name;
+    pthread_mutex_lock(&lock);
+    kernels = grown(kernels, kernel_count, sizeof *kernels);
+    kernels[kernel_count++] = k;
+    pthread_mutex_unlock(&lock);
+}
+
 EXPORT void __cudaRegisterFunction(void **handle, const char *host_function, char *device_function,
                                    const char *device_name, int thread_limit, void *tid, void *bid,
                                    void *block_dim, void *grid_dim, int *warp_size)
 {
     (void)device_function, (void)thread_limit, (void)tid, (void)bid, (void)block_dim, (void)grid_dim;
     (void)warp_size;
-    struct kernel *k = zeroed(sizeof *k);
-    k->binary = (struct binary *)handle;
-    k->host_function = host_function;
-    k->name = device_name;
-    pthread_mutex_lock(&lock);
-    kernels = grown(kernels, kernel_count, sizeof *kernels);
-    kernels[kernel_count++] = k;
-    pthread_mutex_unlock(&lock);
+    register_kernel(zeroed(sizeof(struct kernel)), (struct binary *)handle, host_function, device_name);
 }
 
 static void register_variable(struct registered_variable v)
@@ -195,6 +201,52 @@ struct kernel *kernel_of(const void *function, const char *caller, cudaError_t *
     return f->unreadable ? NULL : k;
 }
 
+/* ---- Modules that a program loads itself: see driver.h ------------------------------------------------------------- */
+
+EXPORT cudaError_t simgpu_load_module(struct binary **module, const void *image, const char *caller)
+{
+    ENTER();
+    if (!module || !image) return record(cudaErrorInvalidValue);
+    struct binary *b = zeroed(sizeof *b);
+    b->fatbin = image;
+    cudaError_t error;
+    if (module_of(b, caller, &error)) *module = b;
+    return error;
+}
+
+EXPORT cudaError_t simgpu_module_kernel(struct binary *module, const char *name, cudaKernel_t *kernel,
+                                        const char *caller)
+{
+    ENTER();
+    if (!module || !name || !kernel) return record(cudaErrorInvalidValue);
+    const struct function *f = module_function(module->module, name);
+    if (!f || !f->is_kernel)
+        return fail(cudaErrorSymbolNotFound, "%s: the module has no kernel '%s'", caller, name);
+    struct kernel *k = NULL;
+    pthread_mutex_lock(&lock);
+    for (u32 i = 0; i < kernel_count && !k; i++)
+        if (kernels[i]->binary == module && strcmp(kernels[i]->name, name) == 0) k = kernels[i];
+    pthread_mutex_unlock(&lock);
+    if (!k) {
+        k = zeroed(sizeof *k);
+        register_kernel(k, module, k, f->name);
+    }
+    *kernel = (cudaKernel_t)k;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t simgpu_module_variable(struct binary *module, const char *name, void **address,
+                                          size_t *bytes, const char *caller)
+{
+    ENTER();
+    if (!module || !name) return record(cudaErrorInvalidValue);
+    const struct variable *v = module_variable(module->module, name);
+    if (!v) return fail(cudaErrorSymbolNotFound, "%s: the module has no variable '%s'", caller, name);
+    if (address) *address = (void *)v->address;
+    if (bytes) *bytes = v->bytes;
+    return cudaSuccess;
+}
+
 EXPORT cudaError_t __cudaGetKernel(cudaKernel_t *handle, const void *function)
 {
     struct kernel *k = find_kernel(function);
@@ -226,8 +278,8 @@ cudaError_t symbol_of(const void *host_variable, const char *caller, struct devi
     const struct registered_variable *r = NULL;
     pthread_mutex_lock(&lock);
     for (u32 i = 0; i < variable_count && !r; i++)
-        if ((variables[i].managed ? *(void *const *)variables[i].host_variable
-                                  : variables[i].host_variable) == host_variable)
+        if (host_variable && (variables[i].managed ? *(void *const *)variables[i].host_variable
+                                                   : variables[i].host_variable) == host_variable)
             r = &variables[i];
     struct binary *binary = r ? r->binary : NULL;
     const char *name = r ? r->name : NULL;

@@ -11,7 +11,7 @@
 enum { TOO_FEW_ARGUMENTS = -1000 };
 int device_printf(u64 format, const u8 *args, size_t room);
 
-/* Finds the PTX to run in a fatbin (front/fatbin.c): of its PTX entries the best for an sm_90a device. Returns malloc'ed
+/* Finds the PTX to run in a fatbin (front/fatbin.c), or in PTX text itself: of a fatbin's PTX entries the best for an sm_90a device. Returns malloc'ed
  * text and its length. On failure NULL, and *why says what the fatbin holds instead and how to compile. */
 char *fatbin_ptx(const void *fatbin, size_t *length, const char **why);
 
