@@ -96,11 +96,32 @@ count() {
     assert_equal $((4 * ($(count 7 shared_wavefronts "$shared") - 3 * 8 * 24))) $((3 * ($(count 6 shared_wavefronts "$shared") - 6 * 8 * 16)))
 }
 
-@test "chapter 2: the counters that its note quotes are what the note's command counts" {
+@test "chapter 2: the table of counters in its note is what the note's command counts" {
     local json=$BATS_TEST_TMPDIR/note.json
     run -0 make chapter-2 DEVICE=sim SHAPE=m=256,n=256,k=256 PROFILE=0
     run -0 "$SIMGPU" --json "$json" "$(chapter $CHAPTER)" --golden "build/golden/shapes/$CHAPTER/m=256,n=256,k=256,seed=1"
-    run -0 quotes notes/$CHAPTER.md "$json"
+    run -0 tabled notes/$CHAPTER.md "$json"
+}
+
+@test "chapter 2: the occupancy that its note counts by hand follows from what make sass finds" {
+    local file steps=()
+    for file in "chapters/$CHAPTER"/step*.cu; do
+        steps+=("build/sass/$CHAPTER/$(basename "$file" .cu).ok")
+    done
+    run -0 make -s "${steps[@]}"
+    run -0 python 'import glob, re
+rows = re.findall(r"^\| (\w+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| (\d+), (\d+), (\d+) \| (\d+) \| ([\d.]+) % \|$", open(sys.argv[1]).read(), re.M)
+for name, *cells in rows:
+    says = [float(c.replace(",", "")) for c in cells]
+    [path] = glob.glob(f"build/sass/02_tiled_matmul/step?_{name}.sm_90.log")
+    log = open(path).read().split("Compiling entry function")[1:]
+    [kernel] = [k for k in log if "Lb1E" in k] or log  # the variant for aligned rows, where there are two
+    registers, shared, threads = int(re.search(r"Used (\d+) registers", kernel)[1]), int(re.search(r"(\d+) bytes smem", kernel)[1]), int(says[2])
+    blocks = [65536 // (-(-registers // 8) * 8 * threads), 228 * 1024 // (shared + 1024), 2048 // threads]
+    warps = min(blocks) * threads // 32
+    found = [registers, shared, threads, *blocks, warps, 100 * warps / 64]
+    if says != found: sys.exit(f"{name}: the note has {says}, make sass and the limits of an SM give {found}")
+if len(rows) != 7: sys.exit(f"{len(rows)} rows")' notes/$CHAPTER.md
 }
 
 # --- Broken kernels, each a step with one edit ----------------------------------------------------------------------

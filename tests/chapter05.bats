@@ -124,11 +124,11 @@ count() {
     assert_equal "$(count 9 global_sectors)" "$(count 8 global_sectors)"
 }
 
-@test "chapter 5: the counters that its note quotes are what the note's command counts" {
+@test "chapter 5: the table of counters in its note is what the note's command counts" {
     local json=$BATS_TEST_TMPDIR/note.json
     run -0 make chapter-5 DEVICE=sim SHAPE=m=256,n=256,k=256 PROFILE=0
     run -0 "$SIMGPU" --json "$json" "$(chapter $CHAPTER)" --golden "build/golden/shapes/$CHAPTER/m=256,n=256,k=256,seed=1"
-    run -0 quotes notes/$CHAPTER.md "$json"
+    run -0 tabled notes/$CHAPTER.md "$json"
 }
 
 # --- Broken kernels, each a step with one edit ----------------------------------------------------------------------
