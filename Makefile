@@ -6,21 +6,21 @@ MAKEFLAGS     += --no-builtin-rules
 
 # --- What this machine has ------------------------------------------------------------------------------------------
 
-# build/config.mk says where nvcc, Python and the GPU are. make writes it first if it is missing, if .venv is gone, or
-# if the machine gained or lost a GPU since, and installs what is missing on the way.
+# build/config.mk says where nvcc, Python and the GPU are. make writes it first if it is missing, if that Python is gone, or
+# if the machine gained or lost a GPU since, and installs on the way what running a chapter needs and is missing.
 WITHOUT_SETUP := help clean doctor
 ifneq ($(filter-out $(WITHOUT_SETUP),$(MAKECMDGOALS)),)
 include build/config.mk
 GPU_NODES := $(strip $(sort $(wildcard /dev/nvidia[0-9]* /dev/dxg)))
 ifeq ($(MAKE_RESTARTS),)
-ifneq ($(if $(wildcard .venv/bin/python3),$(GPU_NODES),none),$(GPU_NODES_SEEN))
+ifneq ($(if $(wildcard $(PYTHON)),$(GPU_NODES),none),$(GPU_NODES_SEEN))
 build/config.mk: force
 endif
 endif
 endif
 
 build/config.mk: tools/setup.sh requirements.txt
-	@tools/setup.sh
+	@tools/setup.sh run
 
 .PHONY: force
 force:
@@ -70,8 +70,10 @@ chapters:
 
 ## test           every test; TESTS=tests/cli.bats: only those
 TESTS = $(sort $(wildcard tests/*.bats tests/simgpu/*.bats))
-.PHONY: test build all
-test: build
+.PHONY: test need-test build all
+need-test: build/config.mk
+	@tools/setup.sh test
+test: need-test build
 	@tests/run.sh $(TESTS)
 
 ## build          build everything, run nothing; V=1 shows the commands
@@ -101,8 +103,8 @@ bench: need-gpu
 
 ## report         write the tables of README.md and the plots of notes/figures from results/
 .PHONY: report
-report: build/config.mk
-	@$(PYTHON) tools/report.py
+report: need-test
+	@.venv/bin/python3 tools/report.py
 
 ## sass           assemble every kernel for its architectures; fail on undeclared spills and on ptxas warnings
 .PHONY: sass
@@ -122,6 +124,7 @@ SHELL_FILES = .ci/run $(shell find tools tests -name '*.sh' -o -name '*.bash' -o
 CPPCHECK_WRONG = -D_Noreturn='__attribute__((noreturn))' --suppress=uninitvar --suppress=ctuuninitvar --suppress=internalAstError
 .PHONY: lint format
 lint: build
+	@tools/setup.sh lint
 	@echo "clang-format";  clang-format --dry-run -Werror $(C_FILES) $(CUDA_FILES)
 	@echo "shellcheck";    shellcheck $(SHELL_FILES)
 	@echo "cppcheck";      cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --enable=warning,portability \

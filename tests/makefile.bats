@@ -1,4 +1,6 @@
 #!/usr/bin/env bats
+# Runs alone: it touches files of the tree, and whoever runs make meanwhile would compile.
+#
 # What is rebuilt when something changes, which device a chapter runs on, and what setup says.
 
 # Bats sets stderr.

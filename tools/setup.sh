@@ -1,15 +1,20 @@
 #!/usr/bin/env bash
-# Finds or installs what the cookbook needs and writes what it found as make variables.
+# Finds or installs what the cookbook needs. There are three needs, and each is asked for only by what has it:
 #
-#   tools/setup.sh            install what is missing, then write build/config.mk
-#   tools/setup.sh --doctor   print what is there and what is missing; install nothing
+#   tools/setup.sh run        what a chapter runs with: a C compiler, make, nvcc, Python with NumPy; writes build/config.mk
+#   tools/setup.sh test       what its tests run with besides: Bats, pinned Python packages in .venv, OpenBLAS
+#   tools/setup.sh lint       what lint runs with besides: clang-format, shellcheck, cppcheck
+#   tools/setup.sh --doctor   print what is there of each and what is missing; install nothing
 #
-# The Makefile runs it by itself; build/config.mk is the stamp that makes it free afterwards.
+# The Makefile runs it by itself. What is there is never installed again, so a machine without a network only has to have it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-APT_PACKAGES=(gcc g++ make bats bats-assert bats-support shellcheck clang-format cppcheck
-    libzstd-dev libopenblas-dev python3 python3-venv ca-certificates)
+# A need as commands or files that must be there, each with the Debian package that has it.
+RUN=(gcc:gcc g++:g++ make:make python3:python3)
+TEST=(bats:bats /usr/lib/bats/bats-assert/load.bash:bats-assert /usr/lib/bats/bats-support/load.bash:bats-support
+    libopenblas.so.0:libopenblas0-pthread)
+LINT=(clang-format:clang-format shellcheck:shellcheck cppcheck:cppcheck)
 
 # nvcc as PyPI wheels (about 100 MB): the compiler, its device libraries and headers, the shared runtime.
 NVCC_WHEELS=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88
@@ -19,46 +24,65 @@ CUBLAS_WHEEL=nvidia-cublas==13.0.2.14
 say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
-# Prints the packages of APT_PACKAGES that dpkg does not have.
-missing_packages() {
-    local package
-    for package in "${APT_PACKAGES[@]}"; do
-        [[ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" == installed ]] || echo "$package"
-    done
+# Whether a command, a file or a shared library of the loader's is there.
+present() {
+    case "$1" in
+    /*) [[ -e "$1" ]] ;;
+    *.so.*) /sbin/ldconfig -p 2>/dev/null | grep -q "^[[:space:]]*$1 " ;;
+    *) command -v "$1" >/dev/null ;;
+    esac
 }
 
-install_packages() {
-    local missing sudo=()
-    if ! command -v dpkg-query >/dev/null; then
-        local tool
-        for tool in gcc g++ make bats python3; do
-            command -v "$tool" >/dev/null ||
-                die "$tool is missing and this is no Debian; install the counterparts of: ${APT_PACKAGES[*]}"
-        done
-        return
-    fi
-    mapfile -t missing < <(missing_packages)
+# install_need WHAT-FOR THING:PACKAGE...: installs what is missing from apt.
+install_need() {
+    local purpose=$1 entry missing=() sudo=()
+    shift
+    for entry in "$@"; do present "${entry%%:*}" || missing+=("${entry#*:}"); done
     [[ ${#missing[@]} -gt 0 ]] || return 0
+    command -v apt-get >/dev/null || die "to $purpose, install the counterparts of Debian's packages: ${missing[*]}"
     if [[ $EUID -ne 0 ]]; then
         sudo -n true 2>/dev/null ||
-            die "packages are missing; install them with: sudo apt-get install -y --no-install-recommends ${missing[*]}"
+            die "to $purpose, packages are missing; install them with: sudo apt-get install -y --no-install-recommends ${missing[*]}"
         sudo=(sudo -n)
     fi
     say "installing from apt: ${missing[*]}"
-    "${sudo[@]}" apt-get update -qq
+    "${sudo[@]}" apt-get update -qq || true # a package that is in the cache needs no index
     "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y --no-install-recommends -o Dpkg::Use-Pty=0 "${missing[@]}" | sed -un 's/^Setting up /setup:   /p'
+        apt-get install -y --no-install-recommends -o Dpkg::Use-Pty=0 "${missing[@]}" | sed -un 's/^Setting up /setup:   /p' ||
+        die "to $purpose, apt-get could not install: ${missing[*]}"
 }
 
-install_python() {
-    if [[ ! -x .venv/bin/python3 ]]; then
-        say "making .venv with $(python3 --version)"
-        python3 -m venv .venv
-    fi
-    if ! python_complete; then
-        say "installing into .venv: $(tr '\n' ' ' <requirements.txt)"
-        .venv/bin/python3 -m pip install --disable-pip-version-check -r requirements.txt | pip_progress
-    fi
+# Makes .venv; a Debian Python without its venv module gets that from apt.
+make_venv() {
+    [[ ! -x .venv/bin/python3 ]] || return 0
+    python3 -c 'import ensurepip, venv' 2>/dev/null || install_need "make .venv" /nonexistent:python3-venv /nonexistent:ca-certificates
+    say "making .venv with $(python3 --version)"
+    python3 -m venv .venv
+}
+
+# pip_install WHAT-FOR ARGUMENTS: into .venv.
+pip_install() {
+    local purpose=$1
+    shift
+    make_venv
+    .venv/bin/python3 -m pip install --disable-pip-version-check "$@" | pip_progress ||
+        die "to $purpose, pip could not install: $*"
+}
+
+# Sets PYTHON to a Python that has NumPy: .venv's, else the machine's own, else .venv's made now.
+find_python() {
+    for PYTHON in .venv/bin/python3 "$(command -v python3 || true)"; do
+        [[ -n "$PYTHON" && -x "$PYTHON" ]] && "$PYTHON" -c 'import numpy' 2>/dev/null && return
+    done
+    say "python3 has no NumPy: installing it into .venv"
+    pip_install "make golden files" "$(grep '^numpy=' requirements.txt)"
+    PYTHON=.venv/bin/python3
+}
+
+install_requirements() {
+    python_complete && return
+    say "installing into .venv: $(tr '\n' ' ' <requirements.txt)"
+    pip_install "run the tests" -r requirements.txt
 }
 
 python_complete() {
@@ -109,9 +133,11 @@ first_dir_with() {
 }
 
 install_nvcc() {
-    find_nvcc && return
+    NVCC_FROM_WHEELS=''
+    find_nvcc && { [[ "$NVCC" != "$PWD"/.venv/* ]] || NVCC_FROM_WHEELS=yes; return; }
+    NVCC_FROM_WHEELS=yes
     say "no nvcc 13.x in PATH, CUDA_HOME or /usr/local/cuda: installing NVIDIA's wheels into .venv (about 100 MB)"
-    .venv/bin/python3 -m pip install --disable-pip-version-check --no-deps "${NVCC_WHEELS[@]}" | pip_progress
+    pip_install "compile kernels" --no-deps "${NVCC_WHEELS[@]}"
     # The wheels leave out the names by which nvcc and the linker look for the libraries of a toolkit.
     local root
     for root in .venv/lib/python3.*/site-packages/nvidia/cu13; do
@@ -134,14 +160,15 @@ find_gpu() {
     GPU_DRIVER_CUDA=$(nvidia-smi | sed -n 's/.*CUDA Version: *\([0-9.]*\).*/\1/p' | head -n 1)
 }
 
-# cuBLAS is only the baseline that a real GPU is measured beside, and opened when it is called: without a GPU it is not
-# needed, since the simulated GPU has its own. Sets CUBLAS_LIB to where it is, empty if the loader finds it itself.
-install_cublas() {
+# cuBLAS is only the baseline that a real GPU is measured beside, and opened when it is called. Sets CUBLAS_LIB to where it is,
+# empty if the loader finds it itself or there is none; a benchmark then says so and goes on without.
+find_cublas() {
     CUBLAS_LIB=''
-    if [[ -z "$GPU_NAME" ]] || /sbin/ldconfig -p 2>/dev/null | grep -q 'libcublas\.so\.13'; then return; fi
+    if [[ -z "$GPU_NAME" ]] || present libcublas.so.13; then return; fi
     CUBLAS_LIB=$(first_dir_with libcublas.so.13 "$CUDA_LIB" "$PWD"/.venv/lib/python3.*/site-packages/nvidia/cu13/lib) && return
+    [[ -n "$NVCC_FROM_WHEELS" ]] || { say "no libcublas.so.13 beside nvcc: benchmarks have no baseline"; return; }
     say "no libcublas.so.13 beside nvcc: installing NVIDIA's wheel into .venv (about 400 MB)"
-    .venv/bin/python3 -m pip install --disable-pip-version-check --no-deps "$CUBLAS_WHEEL" | pip_progress
+    pip_install "measure beside cuBLAS" --no-deps "$CUBLAS_WHEEL"
     CUBLAS_LIB=$(first_dir_with libcublas.so.13 "$PWD"/.venv/lib/python3.*/site-packages/nvidia/cu13/lib) ||
         die "the wheel $CUBLAS_WHEEL is installed, but libcublas.so.13 was not found in .venv"
 }
@@ -158,7 +185,7 @@ NVCC_VERSION    := $NVCC_VERSION
 CUDA_INCLUDE    := $CUDA_INCLUDE
 CUDA_LIB        := $CUDA_LIB
 CUBLAS_LIB      := $CUBLAS_LIB
-PYTHON          := .venv/bin/python3
+PYTHON          := $PYTHON
 GPU_NAME        := $GPU_NAME
 GPU_ARCH        := $GPU_ARCH
 GPU_DRIVER_CUDA := $GPU_DRIVER_CUDA
@@ -167,34 +194,31 @@ EOF
     mv build/config.mk.tmp build/config.mk
 }
 
-# One line a thing: what it is, its version and where, or what is missing and how it comes.
+# One line a thing under the need that it serves: its version and where, or what is missing and how it comes.
 doctor() {
-    local item item_version failed=0
-    row() { printf '%-14s %s\n' "$1" "$2"; }
+    local failed=0
+    row() { printf '  %-14s %s\n' "$1" "$2"; }
     lacks() { row "$1" "MISSING: $2"; failed=1; }
-    for item in gcc g++ make bats shellcheck clang-format cppcheck python3; do
-        if command -v "$item" >/dev/null; then
-            row "$item" "$("$item" --version 2>/dev/null | grep -m 1 '[0-9]\.[0-9]')"
-        else
-            lacks "$item" "tools/setup.sh installs it from apt"
-        fi
-    done
-    if command -v dpkg-query >/dev/null; then
-        for item in bats-assert bats-support libzstd-dev libopenblas-dev; do
-            if item_version=$(dpkg-query -W -f='${Version}' "$item" 2>/dev/null) && [[ -n "$item_version" ]]; then
-                row "$item" "$item_version"
+    things() {
+        local entry thing
+        for entry in "$@"; do
+            thing=${entry%%:*}
+            if ! present "$thing"; then
+                lacks "${entry#*:}" "tools/setup.sh installs it from apt"
+            elif [[ "$thing" == /* || "$thing" == *.so.* ]]; then
+                row "${entry#*:}" "$thing"
             else
-                lacks "$item" "tools/setup.sh installs it from apt"
+                row "$thing" "$("$thing" --version 2>/dev/null | grep -m 1 '[0-9]\.[0-9]')"
             fi
         done
-    fi
-    for item in numpy ml_dtypes matplotlib; do
-        if [[ -x .venv/bin/python3 ]] && package_version "$item" >/dev/null; then
-            row "$item" "$(package_version "$item") in .venv"
-        else
-            lacks "$item" "tools/setup.sh installs it into .venv"
-        fi
+    }
+    echo "to run chapters:"
+    things "${RUN[@]}"
+    local python found=''
+    for python in .venv/bin/python3 python3; do
+        [[ -z "$found" ]] && found=$("$python" -c 'import numpy; print(numpy.__version__)' 2>/dev/null) && row numpy "$found of $python"
     done
+    [[ -n "$found" ]] || lacks numpy "tools/setup.sh installs it into .venv"
     if find_nvcc; then
         row nvcc "$NVCC_VERSION at $NVCC"
         row cudart "$(basename "$(readlink -f "$CUDA_LIB/libcudart.so.13")") in $CUDA_LIB"
@@ -220,6 +244,18 @@ doctor() {
             row driver "supports CUDA $GPU_DRIVER_CUDA, older than nvcc: PTX alone would be refused, SASS for sm_$GPU_ARCH runs"
         fi
     fi
+    echo "to test them:"
+    things "${TEST[@]}"
+    local name
+    while IFS='=' read -r name _; do
+        if [[ -x .venv/bin/python3 ]] && package_version "$name" >/dev/null; then
+            row "$name" "$(package_version "$name") in .venv"
+        else
+            lacks "$name" "tools/setup.sh installs it into .venv"
+        fi
+    done <requirements.txt
+    echo "to lint:"
+    things "${LINT[@]}"
     return "$failed"
 }
 
@@ -236,14 +272,19 @@ emitted_ptx_version() {
 
 case "${1:-}" in
 --doctor) doctor ;;
-'')
-    install_packages
-    install_python
+run)
+    install_need "run a chapter" "${RUN[@]}"
     install_nvcc
+    find_python
     find_gpu
-    install_cublas
+    find_cublas
     write_config
     say "nvcc $NVCC_VERSION ($NVCC), ${GPU_NAME:-no GPU: chapters run on the simulated GPU}"
     ;;
-*) die "unknown argument '$1', expected nothing or --doctor" ;;
+test)
+    install_need "run the tests" "${TEST[@]}"
+    install_requirements
+    ;;
+lint) install_need "lint" "${LINT[@]}" ;;
+*) die "unknown argument '${1:-}', expected run, test, lint or --doctor" ;;
 esac

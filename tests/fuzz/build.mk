@@ -22,7 +22,7 @@ build/fuzz/$1/npy: build/fuzz/$1/%: tests/fuzz/%.c $3 common/harness/npy.c
 build/fuzz/$1/ptx build/fuzz/$1/fatbin build/fuzz/$1/npy:
 	@mkdir -p $$(@D)
 	@echo "link $$@"
-	$$Q$2 $(if $(filter search,$1),-fsanitize=fuzzer) -pthread -o $$@ $$^ -lzstd -lm
+	$$Q$2 $(if $(filter search,$1),-fsanitize=fuzzer) -pthread -o $$@ $$^ -ldl -lm
 
 -include $(FUZZ_SIMULATOR:%.o=build/fuzz/$1/obj/%.d)
 endef

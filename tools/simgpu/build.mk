@@ -17,7 +17,7 @@ endif
 
 simgpu_objects        = $(patsubst $(SIMGPU_DIR)/%.c,$(SIMGPU_OUT)/obj/%.o,$1)
 SIMGPU_MAIN_OBJECTS   := $(call simgpu_objects,$(SIMGPU_DIR)/main.c)
-SIMGPU_CUBLAS_OBJECTS := $(call simgpu_objects,$(SIMGPU_DIR)/runtime/cublas.c)
+SIMGPU_CUBLAS_OBJECTS := $(call simgpu_objects,$(SIMGPU_DIR)/runtime/cublas.c $(SIMGPU_DIR)/runtime/blas.c)
 SIMGPU_DRIVER_OBJECTS := $(call simgpu_objects,$(SIMGPU_DIR)/runtime/driver.c)
 SIMGPU_CUDART_OBJECTS := $(filter-out $(SIMGPU_CUBLAS_OBJECTS) $(SIMGPU_DRIVER_OBJECTS), \
     $(call simgpu_objects,$(foreach folder,front exec runtime report,$(wildcard $(SIMGPU_DIR)/$(folder)/*.c))))
@@ -41,11 +41,11 @@ simgpu_link = $(CC) -shared $(SIMGPU_LDFLAGS) -o $@ -Wl,-soname,$(@F) $(if $(SAN
 $(SIMGPU_OUT)/lib/libcudart.so.13: $(SIMGPU_CUDART_OBJECTS) $(SIMGPU_DIR)/runtime/libcudart.map
 	@mkdir -p $(@D)
 	@echo "link $@"
-	$Q$(call simgpu_link,$(SIMGPU_DIR)/runtime/libcudart.map,-lzstd -lm)
+	$Q$(call simgpu_link,$(SIMGPU_DIR)/runtime/libcudart.map,-lm)
 
 $(SIMGPU_OUT)/lib/libcublas.so.13: $(SIMGPU_CUBLAS_OBJECTS) $(SIMGPU_DIR)/runtime/libcublas.map $(SIMGPU_OUT)/lib/libcudart.so.13
 	@echo "link $@"
-	$Q$(call simgpu_link,$(SIMGPU_DIR)/runtime/libcublas.map,$(SIMGPU_OUT)/lib/libcudart.so.13 -lopenblas -lm)
+	$Q$(call simgpu_link,$(SIMGPU_DIR)/runtime/libcublas.map,$(SIMGPU_OUT)/lib/libcudart.so.13 -lm)
 
 $(SIMGPU_OUT)/lib/libcuda.so.1: $(SIMGPU_DRIVER_OBJECTS) $(SIMGPU_DIR)/runtime/libcuda.map $(SIMGPU_OUT)/lib/libcudart.so.13
 	@echo "link $@"

@@ -3,10 +3,11 @@
  * A fatbin is a header and a sequence of entries, each with a header of its own and a payload: PTX text or a cubin
  * (SASS, which this simulator does not execute). NVIDIA does not document the format; the offsets below are those of
  * what nvcc 13.0 writes. */
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <zstd.h>
 
 #include "../runtime/runtime.h"
 #include "fatbin.h"
@@ -56,6 +57,20 @@ __attribute__((format(printf, 2, 3))) static void note(struct inventory *inv, co
                                   inv->used ? ", " : "", item);
 }
 
+/* libzstd, opened when the first compressed fatbin is met: nothing of it is needed to build the simulator. */
+static struct {
+    size_t (*decompress)(void *to, size_t capacity, const void *from, size_t bytes);
+    unsigned (*is_error)(size_t code);
+} zstd;
+
+static void open_zstd(void)
+{
+    void *library = dlopen("libzstd.so.1", RTLD_NOW);
+    if (!library) return;
+    *(void **)&zstd.decompress = dlsym(library, "ZSTD_decompress");
+    *(void **)&zstd.is_error = dlsym(library, "ZSTD_isError");
+}
+
 /* The payload as NUL-terminated text, malloc'ed; NULL and *why when it cannot be unpacked. */
 static char *unpack(const struct entry_header *e, const u8 *payload, size_t *length, const char **why)
 {
@@ -70,8 +85,16 @@ static char *unpack(const struct entry_header *e, const u8 *payload, size_t *len
         return NULL;
     }
     if (e->flags & FLAG_ZSTD) {
-        size_t got = ZSTD_decompress(text, bytes, payload, e->compressed_bytes);
-        if (ZSTD_isError(got)) {
+        static pthread_once_t once = PTHREAD_ONCE_INIT;
+        pthread_once(&once, open_zstd);
+        if (!zstd.decompress || !zstd.is_error) {
+            free(text);
+            *why =
+                "its PTX is compressed and libzstd.so.1 is not here; install libzstd1, or compile with nvcc -no-compress";
+            return NULL;
+        }
+        size_t got = zstd.decompress(text, bytes, payload, e->compressed_bytes);
+        if (zstd.is_error(got)) {
             free(text);
             *why = "its compressed PTX is damaged (zstd cannot read it)";
             return NULL;

@@ -4,8 +4,8 @@
  * cuBLAS is column-major, as BLAS is: an m x n matrix has n columns of m elements, ld apart. The toolkit's headers are not
  * used, since a machine without a GPU may have a toolkit without cuBLAS; the numbers below are those of cublas_api.h. */
 #include "cublas.h"
+#include "blas.h"
 
-#include <cblas.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,6 +74,7 @@ static bool valid(const struct context *h)
 EXPORT status cublasCreate_v2(struct context **handle)
 {
     if (!handle) return CUBLAS_STATUS_INVALID_VALUE;
+    if (!blas_open()) return CUBLAS_STATUS_NOT_INITIALIZED;
     *handle = calloc(1, sizeof **handle);
     if (!*handle) return CUBLAS_STATUS_ALLOC_FAILED;
     (*handle)->magic = HANDLE_MAGIC;
