@@ -16,7 +16,7 @@ golden() {
     [[ -d "$GOLDEN" ]] || "$PYTHON" reference/golden.py matmul_16bit --types bf16,f16 --op matmul --out "$GOLDEN" --shape "$1" --seed 2
 }
 
-# Fewer multiprocessors make a small matrix a large one: several tiles for every block that stays.
+# Fewer SMs make a small matrix a large one: several tiles for every block that stays.
 several_rounds() { SIMGPU_SMS=4 && export SIMGPU_SMS && golden m=700,n=500,k=520; }
 # 9 tiles for 4 clusters, 34 steps each: cut along k.
 stream_k() { SIMGPU_SMS=8 && export SIMGPU_SMS && golden m=200,n=1152,k=2176; }
