@@ -102,3 +102,19 @@ CHAPTER=13_tma_wgmma_matmul
     broken $CHAPTER step1_tma_wgmma.cu 's/= wgmma_descriptor\(A_smem\)/= wgmma_descriptor(A_smem) \& ~(3ull << 62)/'
     wrong $CHAPTER 1 tile --op matmul
 }
+
+# zeros SED: builds step 1 with sums that begin as zeros, which every product adds to, and one more edit.
+zeros() {
+    broken $CHAPTER step1_tma_wgmma.cu "0,/wgmma_touch\\(acc\\[0\\]\\);/s//for (int r = 0; r < BLOCK_N \\/ 2; r++) acc[0][r] = acc[1][r] = 0.0f;\\n        &/; s/smem\\.B_smem\\[0\\], tile > 0/smem.B_smem[0], true/; $1"
+    run -0 "$SIMGPU" "$BROKEN" --golden "build/golden/$CHAPTER" --op matmul --step 1 --case tile
+}
+
+@test "chapter 13: wgmma_touch keeps zeros that a loop wrote before the fence; without it ptxas makes the products wait for each other" {
+    local nvcc
+    nvcc=$(sed -n 's/^NVCC *:= *//p' build/config.mk)
+    zeros ''
+    run -0 tools/sass.sh "$nvcc" "$BATS_TEST_TMPDIR/tree/chapters/$CHAPTER/step1_tma_wgmma.cu" 90a "$BATS_TEST_TMPDIR/with.cubin" -std=c++17 -O3
+    zeros 's/^constexpr int BLOCK_M/#define wgmma_touch(acc) (void)0\n&/'
+    run -1 tools/sass.sh "$nvcc" "$BATS_TEST_TMPDIR/tree/chapters/$CHAPTER/step1_tma_wgmma.cu" 90a "$BATS_TEST_TMPDIR/without.cubin" -std=c++17 -O3
+    assert_line --regexp "step1_tma_wgmma.cu: .*C7517.*warpgroup.wait is injected"
+}

@@ -16,7 +16,7 @@ golden() {
     [[ -d "$GOLDEN" ]] || "$PYTHON" reference/golden.py matmul_16bit --types bf16,f16 --op matmul --out "$GOLDEN" --shape "$1" --seed 2
 }
 
-# Fewer multiprocessors make a small matrix a large one: several tiles for every block that stays.
+# Fewer SMs make a small matrix a large one: several tiles for every block that stays.
 several_rounds() { SIMGPU_SMS=4 && export SIMGPU_SMS && golden m=700,n=500,k=520; }
 # 9 tiles for 4 clusters, 34 steps each: cut along k.
 stream_k() { SIMGPU_SMS=8 && export SIMGPU_SMS && golden m=200,n=1152,k=2176; }
@@ -218,7 +218,7 @@ shapes() {
 @test "chapter 14: a copy of more bytes than are expected ends with both numbers" {
     broken $CHAPTER step1_producer_consumer.cu 's/sizeof smem\.A_smem\[stage\] \+ sizeof/sizeof/'
     faults $CHAPTER 1 several_tiles_bias --op matmul
-    assert_output --partial "32768 bytes expected, but the copies on their way bring 49152"
+    assert_output --partial "32768 bytes expected, but the copies in flight bring 49152"
 }
 
 @test "chapter 14: barriers that TMA or the other block may not yet see are a fault" {
@@ -250,7 +250,7 @@ shapes() {
     # The relaxed barrier alone does not say that the last arrivals have come; on an H200 they nearly always have.
     broken $CHAPTER step2_cluster_multicast.cu '/Every stage is empty again/,/^    \}/d'
     faults $CHAPTER 2 several_tiles_bias --op matmul
-    assert_output --partial "may still be on its way when that block leaves"
+    assert_output --partial "may still be in flight when that block leaves"
 }
 
 @test "chapter 14: a TMA store of what it may not see, or of what is overwritten or gone, is a fault" {

@@ -113,10 +113,14 @@ drawing() {
 
 @test "docs: make doctor finds what the Makefile uses" {
     run -0 make doctor
-    assert_line --regexp '^nvcc +13\.'
-    assert_line --regexp '^PTX +ISA [0-9]+\.[0-9]+ is what this nvcc emits$'
-    assert_line --regexp '^numpy +[0-9.]+ in \.venv$'
-    assert_line --regexp '^GPU +(none found|.*sm_)'
+    assert_line --regexp '^  nvcc +13\.'
+    assert_line --regexp '^  PTX +ISA [0-9]+\.[0-9]+ is what this nvcc emits$'
+    assert_line --regexp '^  numpy +[0-9.]+ of .*python3$'
+    assert_line --regexp '^  GPU +(none found|.*sm_)'
+    assert_line 'to run chapters:'
+    assert_line 'to test them:'
+    assert_line --regexp '^  ml_dtypes +[0-9.]+ in \.venv$'
+    assert_line 'to lint:'
 }
 
 @test "docs: every step's header says what it grows from, names a step that is there, and ends with the command that runs it" {

@@ -43,7 +43,8 @@ static void draw(const char *name, uint32_t (*offset)(uint32_t row, uint32_t chu
         const int here = ++used[offset(row, 0) % LINE_BYTES / CHUNK_BYTES];
         if (here > wavefronts) wavefronts = here;
     }
-    printf("  ldmatrix reads chunk 0 of the 8 rows in %d wavefront%s\n\n", wavefronts, wavefronts == 1 ? "" : "s");
+    printf("  ldmatrix reads chunk 0 of the 8 rows in %d wavefront%s\n\n", wavefronts,
+           wavefronts == 1 ? "" : "s");
 }
 
 int main(void)

@@ -69,7 +69,7 @@ says() {
 
 @test "faults: just before address 0, where addresses wrap around" {
     broken before_null cudaErrorIllegalAddress
-    says "write of 8 bytes at 0xfffffffffffffff8" "thread \(0,0,0\)"
+    says "write of 8 bytes at 0xfffffffffffffff8, which is no device address"$'\n' "thread \(0,0,0\)"
 }
 
 @test "faults: memory that this very instruction used before it was freed" {
@@ -202,7 +202,7 @@ says() {
     assert_line "x[0] = 0xffffffff, x[32] = 0x0"
 }
 
-@test "faults: the source of cp.async changes while it is on its way" {
+@test "faults: the source of cp.async changes while it is in flight" {
     broken source_changed cudaErrorLaunchFailure
     says "the source was changed" "cp\.async\.ca\.shared\.global"
 }

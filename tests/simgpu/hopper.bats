@@ -131,14 +131,14 @@ print(*[sum(l[field] for l in lines) for field in sys.argv[3:]])' "$@"
     broken broken_tensor read_too_early "shared offset 128 is read before the copy that brings it has been waited for"
     broken broken_tensor sent_on_too_early "shared offset 0 is read before the copy" "cp.async.bulk.tensor.2d.global"
     broken broken_async never_waited "the block leaves, and nobody has waited for the mbarrier" "cp.async.bulk"
-    broken broken_async tile_overwritten "the destination was written while the copy was on its way"
-    broken broken_tensor source_of_load_changes "the source was changed while the copy was on its way"
+    broken broken_async tile_overwritten "the destination was written while the copy was in flight"
+    broken broken_tensor source_of_load_changes "the source was changed while the copy was in flight"
 }
 
 @test "simgpu: bytes that do not match what the mbarrier expects end in a deadlock report" {
-    broken broken_async bytes_mismatch "64 bytes expected, but the copies on their way bring 128"
-    broken broken_async bytes_missing "256 bytes expected, but the copies on their way bring 128"
-    broken broken_tensor bytes_of_what_is_inside "512 bytes expected, but the copies on their way bring 1024"
+    broken broken_async bytes_mismatch "64 bytes expected, but the copies in flight bring 128"
+    broken broken_async bytes_missing "256 bytes expected, but the copies in flight bring 128"
+    broken broken_tensor bytes_of_what_is_inside "512 bytes expected, but the copies in flight bring 1024"
 }
 
 @test "simgpu: a parity that never flips ends in a deadlock report" {
@@ -193,8 +193,8 @@ print(*[sum(l[field] for l in lines) for field in sys.argv[3:]])' "$@"
     right_in_any_order store
 }
 
-@test "simgpu: a block that leaves while an arrival or a store is on its way to it is named at the arrival; of a copy, where it leaves" {
-    broken_in_any_order arrival_on_its_way "this arrival at block (" "may still be on its way when that block leaves" \
+@test "simgpu: a block that leaves while an arrival or a store is in flight to it is named at the arrival; of a copy, where it leaves" {
+    broken_in_any_order arrival_on_its_way "this arrival at block (" "may still be in flight when that block leaves" \
         "barrier.cluster.arrive.relaxed does not"
     broken_in_any_order store_on_its_way "this store to shared memory of block ("
     broken_in_any_order addition_on_its_way "this store to shared memory of block ("

@@ -107,6 +107,13 @@ blocks_in_order() {
 
 @test "simgpu: cuBLAS's products in f32, f16, bf16 and f64, in batches, with scalars on the device" { program cublas; }
 
+@test "simgpu: cuBLASLt's matmul with its types, layouts, batches and epilogues, in a graph too" {
+    program cublaslt
+    # shellcheck disable=SC2154 # Bats sets stderr
+    assert_regex "$stderr" 'cublasLtMatmul: D is 16 x 16, but op\(A\) is 16 x 8, op\(B\) 8 x 24 and C 16 x 16'
+    run -0 "$SIMGPU" --seed 2 "$ROOT/build/tests/simgpu/programs/cublaslt"
+}
+
 @test "simgpu: cuBLAS beyond the end of a matrix is an illegal address, with the matrix named" {
     program cublas beyond
     # shellcheck disable=SC2154 # Bats sets stderr

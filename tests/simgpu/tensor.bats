@@ -80,9 +80,9 @@ print(flops['bf16_k16'], flops['tf32_k4'], flops['s8_m8'])" "$BATS_TEST_TMPDIR/c
 
 @test "simgpu: a wait_group off by one gives poison" { broken wait_one_short "thread 0 read 0xffffffff"; }
 
-@test "simgpu: writing a copy's source or destination while it is on its way is named" {
-    broken source_changes "the source was changed while the copy was on its way: 'cp.async.ca.shared.global" cudaErrorLaunchFailure
-    broken destination_written "the destination was written while the copy was on its way" "to shared offset 0"
+@test "simgpu: writing a copy's source or destination while it is in flight is named" {
+    broken source_changes "the source was changed while the copy was in flight: 'cp.async.ca.shared.global" cudaErrorLaunchFailure
+    broken destination_written "the destination was written while the copy was in flight" "to shared offset 0"
 }
 
 @test "simgpu: cp.async checks its addresses and sizes" {

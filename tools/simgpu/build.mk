@@ -5,7 +5,7 @@
 SIMGPU_DIR := tools/simgpu
 SIMGPU_OUT := build/simgpu$(if $(SAN),-$(subst $(comma),-,$(SAN)))
 SIMGPU     := $(SIMGPU_OUT)/simgpu
-SIMGPU_LIBS := $(addprefix $(SIMGPU_OUT)/lib/,libcudart.so.13 libcublas.so.13 libcuda.so.1)
+SIMGPU_LIBS := $(addprefix $(SIMGPU_OUT)/lib/,libcudart.so.13 libcublas.so.13 libcublasLt.so.13 libcuda.so.1)
 
 SIMGPU_CFLAGS := -std=gnu11 -O3 -g -march=native -ffp-contract=off -fno-math-errno -fno-trapping-math -fPIC -pthread \
                  -fvisibility=hidden -Wall -Wextra -Werror $(if $(filter x86_64,$(shell uname -m)),-mprefer-vector-width=512)
@@ -17,9 +17,10 @@ endif
 
 simgpu_objects        = $(patsubst $(SIMGPU_DIR)/%.c,$(SIMGPU_OUT)/obj/%.o,$1)
 SIMGPU_MAIN_OBJECTS   := $(call simgpu_objects,$(SIMGPU_DIR)/main.c)
-SIMGPU_CUBLAS_OBJECTS := $(call simgpu_objects,$(SIMGPU_DIR)/runtime/cublas.c $(SIMGPU_DIR)/runtime/blas.c)
+simgpu_blas           = $(call simgpu_objects,$(SIMGPU_DIR)/runtime/blas.c $(SIMGPU_DIR)/runtime/openblas.c $(SIMGPU_DIR)/runtime/$1.c)
+SIMGPU_BLAS_OBJECTS   := $(sort $(call simgpu_blas,cublas) $(call simgpu_blas,cublaslt))
 SIMGPU_DRIVER_OBJECTS := $(call simgpu_objects,$(SIMGPU_DIR)/runtime/driver.c)
-SIMGPU_CUDART_OBJECTS := $(filter-out $(SIMGPU_CUBLAS_OBJECTS) $(SIMGPU_DRIVER_OBJECTS), \
+SIMGPU_CUDART_OBJECTS := $(filter-out $(SIMGPU_BLAS_OBJECTS) $(SIMGPU_DRIVER_OBJECTS), \
     $(call simgpu_objects,$(foreach folder,front exec runtime report,$(wildcard $(SIMGPU_DIR)/$(folder)/*.c))))
 
 .PHONY: simgpu
@@ -43,15 +44,17 @@ $(SIMGPU_OUT)/lib/libcudart.so.13: $(SIMGPU_CUDART_OBJECTS) $(SIMGPU_DIR)/runtim
 	@echo "link $@"
 	$Q$(call simgpu_link,$(SIMGPU_DIR)/runtime/libcudart.map,-lm)
 
-$(SIMGPU_OUT)/lib/libcublas.so.13: $(SIMGPU_CUBLAS_OBJECTS) $(SIMGPU_DIR)/runtime/libcublas.map $(SIMGPU_OUT)/lib/libcudart.so.13
+$(SIMGPU_OUT)/lib/libcublas.so.13: $(call simgpu_blas,cublas)
+$(SIMGPU_OUT)/lib/libcublasLt.so.13: $(call simgpu_blas,cublaslt)
+$(SIMGPU_OUT)/lib/libcublas.so.13 $(SIMGPU_OUT)/lib/libcublasLt.so.13: $(SIMGPU_DIR)/runtime/libcublas.map $(SIMGPU_OUT)/lib/libcudart.so.13
 	@echo "link $@"
-	$Q$(call simgpu_link,$(SIMGPU_DIR)/runtime/libcublas.map,$(SIMGPU_OUT)/lib/libcudart.so.13 -lm)
+	$Q$(call simgpu_link,<(sed 's/@/$(@F)/' $(SIMGPU_DIR)/runtime/libcublas.map),$(SIMGPU_OUT)/lib/libcudart.so.13 -lm)
 
 $(SIMGPU_OUT)/lib/libcuda.so.1: $(SIMGPU_DRIVER_OBJECTS) $(SIMGPU_DIR)/runtime/libcuda.map $(SIMGPU_OUT)/lib/libcudart.so.13
 	@echo "link $@"
 	$Q$(call simgpu_link,$(SIMGPU_DIR)/runtime/libcuda.map,$(SIMGPU_OUT)/lib/libcudart.so.13)
 
--include $(patsubst %.o,%.d,$(SIMGPU_MAIN_OBJECTS) $(SIMGPU_CUBLAS_OBJECTS) $(SIMGPU_DRIVER_OBJECTS) $(SIMGPU_CUDART_OBJECTS))
+-include $(patsubst %.o,%.d,$(SIMGPU_MAIN_OBJECTS) $(SIMGPU_BLAS_OBJECTS) $(SIMGPU_DRIVER_OBJECTS) $(SIMGPU_CUDART_OBJECTS))
 
 build/simgpu/bench: $(SIMGPU_DIR)/bench.cu build/config.mk
 	@mkdir -p $(@D)

@@ -197,9 +197,9 @@ static char *find_program(const char *name)
 }
 
 struct program {
-    bool dynamic, device_code;                   /* has a dynamic linker, has a section of device code */
-    bool needs_cudart, needs_cuda, needs_cublas; /* itself, or a library that it needs */
-    char other_cudart[64];                       /* a libcudart of another version that it needs */
+    bool dynamic, device_code; /* has a dynamic linker, has a section of device code */
+    bool needs_cudart, needs_cuda, needs_cublas, needs_cublaslt; /* itself, or a library that it needs */
+    char other_cudart[64]; /* a libcudart of another version that it needs */
 };
 
 struct file {
@@ -262,6 +262,7 @@ static void list_libraries(const char *path, struct program *p)
             strcpy(p->other_cudart, name);
         if (strcmp(name, "libcuda.so.1") == 0) p->needs_cuda = true;
         if (strcmp(name, "libcublas.so.13") == 0) p->needs_cublas = true;
+        if (strcmp(name, "libcublasLt.so.13") == 0) p->needs_cublaslt = true;
     }
     fclose(lines);
     waitpid(child, NULL, 0);
@@ -331,6 +332,7 @@ int main(int argc, char **argv)
         die("its libraries are in '%s': the dynamic linker cannot preload from a path with a space, colon or semicolon",
             folder);
     put_in_front("LD_LIBRARY_PATH", folder);
+    if (p.needs_cublaslt) preload(folder, "libcublasLt.so.13");
     if (p.needs_cublas) preload(folder, "libcublas.so.13");
     if (p.needs_cuda) preload(folder, "libcuda.so.1");
     preload(folder, "libcudart.so.13");

@@ -79,10 +79,17 @@ struct inst {
     const void *data; /* call: the callee; others: what the executor's author likes */
 };
 
-/* Where an instruction came from. `line` is in `file`; when it was inlined, `via_*` is the innermost position. */
+/* Where an instruction came from: `line` in `file`, the kernel's own if it was inlined there. Then `inlined` is where it is
+ * written, and whence that was called, up to the kernel's file. */
+struct inlined {
+    const char *file;
+    u32 line;
+    const struct inlined *up;
+};
 struct source_line {
-    const char *file, *via_file;
-    u32 line, via_line;
+    const char *file;
+    u32 line;
+    const struct inlined *inlined;
 };
 
 /* ---- Modules and functions -------------------------------------------------------------------------------------- */

@@ -113,7 +113,7 @@ typedef s32 ints __attribute__((vector_size(VECTOR_BYTES), may_alias));
 typedef s16 shorts __attribute__((vector_size(VECTOR_BYTES), may_alias));
 enum { PARTS = TILE * sizeof(float) / VECTOR_BYTES };
 
-/* The sums of up to 16 columns on their way. */
+/* The sums of up to 16 columns in flight. */
 struct sums {
     _Alignas(64) float addend[TILE][TILE];
     s32 top[TILE][TILE], pair[TILE][TILE];

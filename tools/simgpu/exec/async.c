@@ -238,7 +238,7 @@ static _Noreturn void copy_fault(struct warp *w, const struct inst *in, const st
 {
     u32 at = (u32)(c->in - c->fn->code);
     fault(w, in, 1u << lane, ERR_LAUNCH_FAILURE,
-          "%s while the copy was on its way: '%s' at line %u, to shared offset %lld", what, c->fn->text[at],
+          "%s while the copy was in flight: '%s' at line %u, to shared offset %lld", what, c->fn->text[at],
           c->fn->lines[at].line, (long long)(c->destination[lane] - w->block->shared));
 }
 
@@ -308,7 +308,7 @@ static void exec_commit(struct warp *w, const struct inst *in, u32 mask)
     FOR_LANES(mask, { a->committed[i]++; });
 }
 
-/* wait_group: imm groups may still be on their way. */
+/* wait_group: imm groups may still be in flight. */
 static void exec_wait_group(struct warp *w, const struct inst *in, u32 mask)
 {
     land_copies(w, in, w, mask, UINT64_MAX, (s32)in->imm);
@@ -626,7 +626,7 @@ static void exec_inval(struct warp *w, const struct inst *in, u32 mask)
         memcpy(w->block->shared + at.offset[i], &word, 8);
         if (m->loads)
             fault(w, in, 1u << i, ERR_LAUNCH_FAILURE,
-                  "mbarrier.inval while %d bytes are on their way to complete at it", m->on_way);
+                  "mbarrier.inval while %d bytes are in flight to complete at it", m->on_way);
         m->live = false;
     }
 }
@@ -788,7 +788,7 @@ void async_describe_wait(const struct warp *w, const struct split *s, char *out,
         if (m->deferred && n > 0 && (size_t)n < size)
             n += snprintf(out + n, size - (size_t)n, ", %d of them to follow copies", m->deferred);
         if (m->on_way && m->on_way != m->tx && n > 0 && (size_t)n < size)
-            snprintf(out + n, size - (size_t)n, ", %d bytes expected, but the copies on their way bring %d",
+            snprintf(out + n, size - (size_t)n, ", %d bytes expected, but the copies in flight bring %d",
                      m->tx, m->on_way);
         else if (m->tx && n > 0 && (size_t)n < size)
             snprintf(out + n, size - (size_t)n, ", %d bytes outstanding", m->tx);

@@ -54,7 +54,7 @@ struct mbarrier *async_mbarrier_of_copy(struct warp *w, const struct inst *in, u
 enum { ANYWHERE_IN_BLOCK = 0xffffffff };
 const struct bulk *async_open_load(const struct block *b, u32 at);
 
-/* A bulk copy that completes at m is on its way. */
+/* A bulk copy that completes at m is in flight. */
 void async_attach(struct warp *w, const struct inst *in, struct mbarrier *m, struct bulk *load);
 
 #endif

@@ -143,7 +143,7 @@ static u32 extent(const struct bulk *c)
 }
 
 /* What to say when something happens during a copy. */
-#define DURING "%s while the copy was on its way: '%s' at line %u, shared offset %u"
+#define DURING "%s while the copy was in flight: '%s' at line %u, shared offset %u"
 #define COPY_PLACE(c) \
     (c)->fn->text[(c)->in - (c)->fn->code], (c)->fn->lines[(c)->in - (c)->fn->code].line, (c)->at
 

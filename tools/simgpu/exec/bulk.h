@@ -56,7 +56,7 @@ void bulk_free(struct bulk *list);
 /* Whether it brings the byte at this shared offset. */
 bool bulk_covers(const struct bulk *load, u32 at);
 
-/* A thread or a block leaves: what it still has on its way lands, or is a fault. */
+/* A thread or a block leaves: what it still has in flight lands, or is a fault. */
 void bulk_leave(struct warp *w, u32 lanes);
 
 /* Faults when a kernel has edited the map and not made that visible, or it is not complete. */

@@ -43,8 +43,8 @@ static _Noreturn void illegal_global(struct warp *w, const struct inst *in, u32 
               bytes, (unsigned long long)a);
     if (!heap_is_device(a))
         fault(w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
-              "%s of %u bytes at 0x%llx, which is no device address (a host pointer?)", access, bytes,
-              (unsigned long long)a);
+              "%s of %u bytes at 0x%llx, which is no device address%s", access, bytes, (unsigned long long)a,
+              heap_is_host(a) ? " but one of the host's memory: a host pointer" : "");
     if (!heap_nearest(a, &near))
         fault(w, in, 1u << lane, ERR_ILLEGAL_ADDRESS, "%s of %u bytes at 0x%llx: nothing is allocated",
               access, bytes, (unsigned long long)a);

@@ -279,7 +279,7 @@ void order_leave(struct warp *w)
             continue;
         fault_elsewhere(
             r->warp, r->fn, r->in, 1u << r->lane, ERR_LAUNCH_FAILURE,
-            "this %s block (%u,%u,%u) may still be on its way when that block leaves: nobody there has waited for %s, and "
+            "this %s block (%u,%u,%u) may still be in flight when that block leaves: nobody there has waited for %s, and "
             "no barrier.cluster after it orders it before the block's end (barrier.cluster.arrive.relaxed does not, the "
             "default .release does)",
             arrival ? "arrival at" : "store to shared memory of", b->ctaid[0], b->ctaid[1], b->ctaid[2],

@@ -48,13 +48,13 @@ void proxy_check(struct warp *w, const struct inst *in, u32 lanes, const struct 
     if (!when) return;
     if (when >= b->covered && (writer >= MAX_WARPS || when >= b->fenced[writer])) {
         char who[24] = "another block";
+        const char *how = writer == WRITER_COPY ? "through the generic proxy" : "with an ordinary store";
         if (writer < MAX_WARPS) snprintf(who, sizeof who, "warp %u", writer);
         if (writer == WRITER_COPY) snprintf(who, sizeof who, "a cp.async");
-        breach(
-            w, in, lanes, ERR_LAUNCH_FAILURE,
-            "fence.proxy.async is missing: %s wrote shared offset %u with an ordinary store, and this instruction reads it "
-            "through the async proxy",
-            who, 16 * piece);
+        breach(w, in, lanes, ERR_LAUNCH_FAILURE,
+               "fence.proxy.async is missing: %s wrote shared offset %u %s, and this instruction reads it "
+               "through the async proxy",
+               who, 16 * piece, how);
     }
     if (writer < MAX_WARPS && !order_knows_warp(w, b, writer, when))
         fault(

@@ -39,7 +39,7 @@ struct form {
     const char *unfenced;
 };
 
-/* A product on its way. */
+/* A product in flight. */
 struct product {
     const struct form *form;
     const struct inst *in;

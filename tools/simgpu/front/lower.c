@@ -401,15 +401,21 @@ void lower_function(struct parser *p, struct parsed_function *f)
 struct source_line source_line_of(struct parser *p, u32 loc)
 {
     struct source_line out = {0};
-    const struct parsed_function *f = p->fn;
+    struct parsed_function *f = p->fn;
     if (!loc || loc > f->line_count) return out;
-    const struct line_info *innermost = &f->lines[loc - 1], *at = innermost;
-    /* Climb from the innermost position out of every inlined function, and blame the place in the kernel's own file: a
-     * wrapper in a header is named as `via`. */
-    const struct line_info *blamed = innermost;
+    const struct line_info *at = &f->lines[loc - 1];
+    if (loc == f->resolved_loc) return f->resolved;
+    /* Climb from the innermost position out of every inlined function, and blame the place in the kernel's own file: what is
+     * written in headers is `inlined` there. */
+    const struct inlined **inlined = &out.inlined;
     for (int depth = 0; depth < 64; depth++) {
-        blamed = at;
+        out.file = at->file < p->file_count ? p->files[at->file] : NULL;
+        out.line = at->line;
         if (at->file == f->home_file || !at->at_line) break;
+        struct inlined *inner = keep(sizeof *inner);
+        *inner = (struct inlined){.file = out.file ? out.file : "?", .line = out.line};
+        *inlined = inner;
+        inlined = &inner->up;
         const struct line_info *caller = NULL;
         for (u32 k = loc; k-- > 0 && !caller;)
             if (f->lines[k].file == at->at_file && f->lines[k].line == at->at_line &&
@@ -419,10 +425,8 @@ struct source_line source_line_of(struct parser *p, u32 loc)
         stand_in = (struct line_info){at->at_file, at->at_line, at->at_column, 0, 0, 0};
         at = caller ? caller : &stand_in;
     }
-    out.file = blamed->file < p->file_count ? p->files[blamed->file] : NULL;
-    out.line = blamed->line;
-    out.via_file = innermost->file < p->file_count ? p->files[innermost->file] : NULL;
-    out.via_line = innermost->line;
+    f->resolved = out;
+    f->resolved_loc = loc;
     return out;
 }
 

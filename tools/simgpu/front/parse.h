@@ -53,6 +53,8 @@ struct parsed_function {
     u32 home_file;           /* the .file that the function is written in */
     struct line_info *lines; /* every .loc, for resolving inlined_at */
     u32 line_count, line_capacity;
+    u32 resolved_loc; /* the .loc asked for last, and where it is: instructions of a line follow each other */
+    struct source_line resolved;
     struct lexer body;   /* where its body begins */
     struct scope *scope; /* ... and the names known there */
     bool lowered;

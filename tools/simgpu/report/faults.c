@@ -9,13 +9,43 @@
 #include "../exec/async.h"
 #include "report.h"
 
+/* What stands in brackets is cut where a name is long, from the outside in: a kernel of a template library has 4,000
+ * characters, of which nobody reads more than `gemm<...>(...)`. */
+static void cut_brackets(char *name)
+{
+    enum { LONG_NAME = 120, LONG_GROUP = 24 };
+    char *to = name;
+    if (strlen(name) <= LONG_NAME) return;
+    for (const char *from = name; *from;) {
+        bool opens = *from == '<' || *from == '(';
+        u32 depth = 0;
+        const char *end = from;
+        do {
+            depth += *end == '<' || *end == '(';
+            depth -= *end == '>' || *end == ')';
+        } while (*end && depth && *++end);
+        if (opens && *end && end - from > LONG_GROUP) {
+            char close = *end;
+            *to++ = *from;
+            to = stpcpy(to, "...");
+            *to++ = close;
+            from = end + 1;
+        } else {
+            *to++ = *from++;
+        }
+    }
+    *to = 0;
+}
+
 const char *readable_name(const char *symbol)
 {
     char *(*demangle)(const char *, char *, size_t *, int *);
     *(void **)&demangle = dlsym(RTLD_DEFAULT, "__cxa_demangle");
     int status = 1;
     char *name = demangle ? demangle(symbol, NULL, NULL, &status) : NULL;
-    return name && status == 0 ? name : symbol;
+    if (!name || status != 0) return symbol;
+    cut_brackets(name);
+    return strncmp(name, "void ", 5) == 0 ? name + 5 : name;
 }
 
 /* The first fault of a launch is the one that is told; workers that meet another meanwhile only stop. */
@@ -24,11 +54,13 @@ static pthread_mutex_t telling = PTHREAD_MUTEX_INITIALIZER;
 static void print_place(const struct function *fn, const struct inst *in)
 {
     const struct source_line *at = &fn->lines[in - fn->code];
+    const struct inlined *inner = at->inlined;
     if (!at->file) return;
     fprintf(stderr, "  at %s:%u", at->file, at->line);
-    if (at->via_file && (at->via_file != at->file || at->via_line != at->line))
-        fprintf(stderr, " (in %s:%u)", at->via_file, at->via_line);
-    fprintf(stderr, ": %s\n", fn->text[in - fn->code]);
+    if (inner) fprintf(stderr, " (in %s:%u", inner->file, inner->line);
+    for (inner = inner ? inner->up : NULL; inner; inner = inner->up)
+        fprintf(stderr, ", called at %s:%u", inner->file, inner->line);
+    fprintf(stderr, "%s: %s\n", at->inlined ? ")" : "", fn->text[in - fn->code]);
 }
 
 /* The calls that led here, innermost first; of a deep recursion only the first and the last few. */
@@ -63,9 +95,9 @@ static void print_message(struct warp *w, const struct function *fn, const struc
                           const struct frame *frame, u32 lanes, const char *format, va_list args)
 {
     fflush(stdout);
-    fprintf(stderr, "simgpu: kernel %s: ", readable_name(w->block->launch->kernel->name));
+    fprintf(stderr, "simgpu: ");
     vfprintf(stderr, format, args);
-    fprintf(stderr, "\n");
+    fprintf(stderr, "\n  in kernel %s\n", readable_name(w->block->launch->kernel->name));
     print_place(fn, in);
     if (frame) print_callers(frame);
     print_thread(w, lanes ? first_lane(lanes) : 0);
@@ -200,9 +232,9 @@ void fault_deadlock(struct cluster *c)
     if (!l->error) {
         l->error = ERR_LAUNCH_TIMEOUT;
         fflush(stdout);
-        fprintf(stderr, "simgpu: kernel %s: deadlock: no warp of %sblock (%u,%u,%u) can go on\n",
-                readable_name(l->kernel->name), c->size > 1 ? "the cluster that begins with " : "",
-                b->ctaid[0], b->ctaid[1], b->ctaid[2]);
+        fprintf(stderr, "simgpu: deadlock: no warp of %sblock (%u,%u,%u) can go on\n  in kernel %s\n",
+                c->size > 1 ? "the cluster that begins with " : "", b->ctaid[0], b->ctaid[1], b->ctaid[2],
+                readable_name(l->kernel->name));
         for (u32 r = 0; r < c->size; r++) {
             if (c->size > 1)
                 fprintf(stderr, " block %u of the cluster, (%u,%u,%u)%s\n", r, c->block[r]->ctaid[0],
@@ -226,11 +258,12 @@ void fault_too_long(struct cluster *c, bool idle)
         if (idle)
             fprintf(
                 stderr,
-                "simgpu: kernel %s: livelock: warps run on, but have long changed no memory (--max-idle 0 lets them)\n",
+                "simgpu: livelock: warps run on, but have long changed no memory (--max-idle 0 lets them)\n  in kernel %s\n",
                 readable_name(l->kernel->name));
         else
-            fprintf(stderr, "simgpu: kernel %s: stopped after %llu warp instructions (--max-instructions)\n",
-                    readable_name(l->kernel->name), (unsigned long long)options.max_instructions);
+            fprintf(stderr,
+                    "simgpu: stopped after %llu warp instructions (--max-instructions)\n  in kernel %s\n",
+                    (unsigned long long)options.max_instructions, readable_name(l->kernel->name));
         for (u32 k = 0; k < b->warp_count; k++)
             for (s32 i = 0; i < MAX_SPLITS; i++)
                 if (b->warps[k].splits[i].state == SPLIT_READY) {

@@ -1,61 +1,140 @@
+/* blas.c: see blas.h. */
 #include "blas.h"
 
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdio.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
 
-static struct {
-    bool found;
-    __typeof__(&openblas_set_num_threads) set_num_threads;
-    __typeof__(&cblas_sgemm) sgemm;
-    __typeof__(&cblas_dgemm) dgemm;
-    __typeof__(&cblas_sgemv) sgemv;
-} blas;
-
-static void open_library(void)
+const char *status_name(status s)
 {
-    void *library = dlopen("libopenblas.so.0", RTLD_NOW);
-    if (!library) {
-        fprintf(stderr, "simgpu: cuBLAS: %s; it computes with OpenBLAS: install libopenblas0\n", dlerror());
-        return;
+    switch (s) {
+#define STATUS(value, name, text) \
+    case name: return #name;
+        STATUSES(STATUS)
+#undef STATUS
     }
-    // dlsym's object pointers become function pointers as POSIX prescribes.
-    *(void **)&blas.set_num_threads = dlsym(library, "openblas_set_num_threads");
-    *(void **)&blas.sgemm = dlsym(library, "cblas_sgemm");
-    *(void **)&blas.dgemm = dlsym(library, "cblas_dgemm");
-    *(void **)&blas.sgemv = dlsym(library, "cblas_sgemv");
-    blas.found = blas.set_num_threads && blas.sgemm && blas.dgemm && blas.sgemv;
-    if (!blas.found) fprintf(stderr, "simgpu: cuBLAS: libopenblas.so.0 has no C interface\n");
+    return "unknown status";
 }
 
-bool blas_open(void)
+const char *status_text(status s)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, open_library);
-    return blas.found;
+    switch (s) {
+#define STATUS(value, name, text) \
+    case name: return text;
+        STATUSES(STATUS)
+#undef STATUS
+    }
+    return "unknown status";
 }
 
-void openblas_set_num_threads(int threads)
+__attribute__((format(printf, 2, 3))) status blas_fail(status s, const char *format, ...)
 {
-    blas.set_num_threads(threads);
+    va_list args;
+    va_start(args, format);
+    fputs("simgpu: ", stderr);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+    return s;
 }
 
-void cblas_sgemm(enum CBLAS_ORDER order, enum CBLAS_TRANSPOSE ta, enum CBLAS_TRANSPOSE tb, int m, int n,
-                 int k, float alpha, const float *a, int lda, const float *b, int ldb, float beta, float *c,
-                 int ldc)
+/* ---- Number formats ----------------------------------------------------------------------------------------------- */
+
+size_t element_bytes(data_type t)
 {
-    blas.sgemm(order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    return t == R_64F ? 8 : t == R_32F ? 4 : 2;
 }
 
-void cblas_dgemm(enum CBLAS_ORDER order, enum CBLAS_TRANSPOSE ta, enum CBLAS_TRANSPOSE tb, int m, int n,
-                 int k, double alpha, const double *a, int lda, const double *b, int ldb, double beta,
-                 double *c, int ldc)
+const char *type_name(data_type t)
 {
-    blas.dgemm(order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    return t == R_32F ? "f32" : t == R_64F ? "f64" : t == R_16F ? "f16" : t == R_16BF ? "bf16" : "type";
 }
 
-void cblas_sgemv(enum CBLAS_ORDER order, enum CBLAS_TRANSPOSE ta, int m, int n, float alpha, const float *a,
-                 int lda, const float *x, int incx, float beta, float *y, int incy)
+static float from_bf16(u16 bits)
 {
-    blas.sgemv(order, ta, m, n, alpha, a, lda, x, incx, beta, y, incy);
+    union {
+        u32 bits;
+        float value;
+    } u = {.bits = (u32)bits << 16};
+    return u.value;
+}
+
+static u16 to_bf16(float value)
+{
+    union {
+        float value;
+        u32 bits;
+    } u = {.value = value};
+    if (value != value) return 0x7fff;
+    return (u16)((u.bits + 0x7fff + (u.bits >> 16 & 1)) >> 16); /* to nearest, ties to even */
+}
+
+static float from_f16(u16 bits)
+{
+    union {
+        u16 bits;
+        _Float16 value;
+    } u = {.bits = bits};
+    return (float)u.value;
+}
+
+static u16 to_f16(float value)
+{
+    union {
+        _Float16 value;
+        u16 bits;
+    } u = {.value = (_Float16)value};
+    return u.bits;
+}
+
+float element_read(data_type t, const void *array, size_t index)
+{
+    if (t == R_32F) return ((const float *)array)[index];
+    u16 bits = ((const u16 *)array)[index];
+    return t == R_16F ? from_f16(bits) : from_bf16(bits);
+}
+
+void element_write(data_type t, void *array, size_t index, float value)
+{
+    if (t == R_32F)
+        ((float *)array)[index] = value;
+    else
+        ((u16 *)array)[index] = t == R_16F ? to_f16(value) : to_bf16(value);
+}
+
+/* ---- Matrices ------------------------------------------------------------------------------------------------------- */
+
+/* Where element (r, c) lies. */
+static size_t index_of(const struct matrix *m, int r, int c)
+{
+    return m->by_rows ? (size_t)r * (size_t)m->ld + (size_t)c : (size_t)c * (size_t)m->ld + (size_t)r;
+}
+
+float *matrix_dense(const struct matrix *m)
+{
+    float *dense = malloc(((size_t)m->rows * (size_t)m->columns + 1) * sizeof *dense), *to = dense;
+    if (!dense) {
+        fprintf(stderr, "simgpu: out of host memory for cuBLAS\n");
+        exit(3);
+    }
+    for (int c = 0; c < m->columns; c++)
+        for (int r = 0; r < m->rows; r++) *to++ = element_read(m->type, m->data, index_of(m, r, c));
+    return dense;
+}
+
+void matrix_store(const struct matrix *m, const float *dense)
+{
+    for (int c = 0; c < m->columns; c++)
+        for (int r = 0; r < m->rows; r++) element_write(m->type, m->data, index_of(m, r, c), *dense++);
+}
+
+bool matrix_in_bounds(const char *caller, const char *verb, const struct matrix *m)
+{
+    if (m->rows == 0 || m->columns == 0) return true;
+    char who[128];
+    snprintf(who, sizeof who, "%s: %s (%d x %d, ld %d, %s)", caller, m->name, m->rows, m->columns, m->ld,
+             type_name(m->type));
+    int lines = m->by_rows ? m->rows : m->columns, line = m->by_rows ? m->columns : m->rows;
+    u64 elements = (u64)(lines - 1) * (u64)m->ld + (u64)line;
+    return simgpu_check_access(who, verb, m->data, elements * element_bytes(m->type));
 }

@@ -1,48 +1,14 @@
 /* cublas.c: the few functions of cuBLAS that the cookbook uses, on OpenBLAS. They compute in f32 (f64 for Dgemm): f16 and bf16
  * matrices are widened, multiplied and rounded once at the end, as cuBLAS does up to the order of additions.
  *
- * cuBLAS is column-major, as BLAS is: an m x n matrix has n columns of m elements, ld apart. The toolkit's headers are not
- * used, since a machine without a GPU may have a toolkit without cuBLAS; the numbers below are those of cublas_api.h. */
-#include "cublas.h"
+ * cuBLAS is column-major, as BLAS is: an m x n matrix has n columns of m elements, ld apart. */
 #include "blas.h"
+#include "openblas.h"
 
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define EXPORT __attribute__((visibility("default")))
-
-/* X(value, name, text) */
-#define STATUSES(X)                                                                                    \
-    X(0, CUBLAS_STATUS_SUCCESS, "success")                                                             \
-    X(1, CUBLAS_STATUS_NOT_INITIALIZED, "the library was not initialized")                             \
-    X(3, CUBLAS_STATUS_ALLOC_FAILED, "the resource allocation failed")                                 \
-    X(7, CUBLAS_STATUS_INVALID_VALUE, "an unsupported value or parameter was passed to the function")  \
-    X(8, CUBLAS_STATUS_ARCH_MISMATCH, "the function requires a feature that the device does not have") \
-    X(11, CUBLAS_STATUS_MAPPING_ERROR, "an access to GPU memory space failed")                         \
-    X(13, CUBLAS_STATUS_EXECUTION_FAILED, "the function failed to launch on the GPU")                  \
-    X(14, CUBLAS_STATUS_INTERNAL_ERROR, "an internal operation failed")                                \
-    X(15, CUBLAS_STATUS_NOT_SUPPORTED, "the functionality requested is not supported")                 \
-    X(16, CUBLAS_STATUS_LICENSE_ERROR, "the functionality requested requires a licence")
-typedef enum {
-#define STATUS(value, name, text) name = value,
-    STATUSES(STATUS)
-#undef STATUS
-} status;
-
 typedef enum { OP_N, OP_T, OP_C } operation;
-typedef enum { POINTER_MODE_HOST, POINTER_MODE_DEVICE } pointer_mode;
-typedef enum { R_32F = 0, R_64F = 1, R_16F = 2, R_16BF = 14 } data_type;
-typedef enum {
-    COMPUTE_32F = 68,
-    COMPUTE_32F_PEDANTIC = 69,
-    COMPUTE_64F = 70,
-    COMPUTE_64F_PEDANTIC = 71,
-    COMPUTE_32F_FAST_16F = 74,
-    COMPUTE_32F_FAST_16BF = 75,
-    COMPUTE_32F_FAST_TF32 = 77
-} compute_type;
-
 enum { HANDLE_MAGIC = 0x63424c53, VERSION = 130000 };
 struct context {
     u32 magic;
@@ -50,17 +16,6 @@ struct context {
     int math_mode;
     pointer_mode mode;
 };
-
-__attribute__((format(printf, 2, 3))) static status fail(status s, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    fputs("simgpu: ", stderr);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
-    va_end(args);
-    return s;
-}
 
 /* ---- Handles ------------------------------------------------------------------------------------------------------ */
 
@@ -74,7 +29,7 @@ static bool valid(const struct context *h)
 EXPORT status cublasCreate_v2(struct context **handle)
 {
     if (!handle) return CUBLAS_STATUS_INVALID_VALUE;
-    if (!blas_open()) return CUBLAS_STATUS_NOT_INITIALIZED;
+    if (!openblas_open()) return CUBLAS_STATUS_NOT_INITIALIZED;
     *handle = calloc(1, sizeof **handle);
     if (!*handle) return CUBLAS_STATUS_ALLOC_FAILED;
     (*handle)->magic = HANDLE_MAGIC;
@@ -155,121 +110,15 @@ EXPORT status cublasGetPointerMode_v2(struct context *h, pointer_mode *mode)
 
 EXPORT const char *cublasGetStatusName(status s)
 {
-    switch (s) {
-#define STATUS(value, name, text) \
-    case name: return #name;
-        STATUSES(STATUS)
-#undef STATUS
-    }
-    return "unknown status";
+    return status_name(s);
 }
 
 EXPORT const char *cublasGetStatusString(status s)
 {
-    switch (s) {
-#define STATUS(value, name, text) \
-    case name: return text;
-        STATUSES(STATUS)
-#undef STATUS
-    }
-    return "unknown status";
-}
-
-/* ---- Number formats ----------------------------------------------------------------------------------------------- */
-
-static size_t element_bytes(data_type t)
-{
-    return t == R_64F ? 8 : t == R_32F ? 4 : 2;
-}
-
-static const char *type_name(data_type t)
-{
-    return t == R_32F ? "f32" : t == R_64F ? "f64" : t == R_16F ? "f16" : t == R_16BF ? "bf16" : "type";
-}
-
-static float from_bf16(u16 bits)
-{
-    union {
-        u32 bits;
-        float value;
-    } u = {.bits = (u32)bits << 16};
-    return u.value;
-}
-
-static u16 to_bf16(float value)
-{
-    union {
-        float value;
-        u32 bits;
-    } u = {.value = value};
-    if (value != value) return 0x7fff;
-    return (u16)((u.bits + 0x7fff + (u.bits >> 16 & 1)) >> 16); /* to nearest, ties to even */
-}
-
-static float from_f16(u16 bits)
-{
-    union {
-        u16 bits;
-        _Float16 value;
-    } u = {.bits = bits};
-    return (float)u.value;
-}
-
-static u16 to_f16(float value)
-{
-    union {
-        _Float16 value;
-        u16 bits;
-    } u = {.value = (_Float16)value};
-    return u.bits;
-}
-
-/* A column-major matrix in device memory. */
-struct matrix {
-    const char *name; /* "A", for messages */
-    void *data;
-    data_type type;
-    int rows, columns, ld;
-};
-
-/* As f32, densely packed, malloc'ed. */
-static float *widened(const struct matrix *m)
-{
-    float *wide = malloc((size_t)m->rows * (size_t)m->columns * sizeof *wide);
-    for (int c = 0; wide && c < m->columns; c++) {
-        const u16 *from = (const u16 *)m->data + (size_t)c * (size_t)m->ld;
-        float *to = wide + (size_t)c * (size_t)m->rows;
-        if (m->type == R_16F)
-            for (int r = 0; r < m->rows; r++) to[r] = from_f16(from[r]);
-        else
-            for (int r = 0; r < m->rows; r++) to[r] = from_bf16(from[r]);
-    }
-    return wide;
-}
-
-static void narrow(const struct matrix *m, const float *wide)
-{
-    for (int c = 0; c < m->columns; c++) {
-        u16 *to = (u16 *)m->data + (size_t)c * (size_t)m->ld;
-        const float *from = wide + (size_t)c * (size_t)m->rows;
-        if (m->type == R_16F)
-            for (int r = 0; r < m->rows; r++) to[r] = to_f16(from[r]);
-        else
-            for (int r = 0; r < m->rows; r++) to[r] = to_bf16(from[r]);
-    }
+    return status_text(s);
 }
 
 /* ---- Matrix products ---------------------------------------------------------------------------------------------- */
-
-static bool in_bounds(const char *caller, const char *verb, const struct matrix *m)
-{
-    if (m->rows == 0 || m->columns == 0) return true;
-    char who[128];
-    snprintf(who, sizeof who, "%s: %s (%d x %d, ld %d, %s)", caller, m->name, m->rows, m->columns, m->ld,
-             type_name(m->type));
-    u64 elements = (u64)(m->columns - 1) * (u64)m->ld + (u64)m->rows;
-    return simgpu_check_access(who, verb, m->data, elements * element_bytes(m->type));
-}
 
 struct gemm {
     const char *caller;
@@ -284,27 +133,28 @@ static status check_shape(const struct gemm *g)
 {
     const struct matrix *matrices[] = {&g->a, &g->b, &g->c};
     if ((unsigned)g->transpose_a > OP_C || (unsigned)g->transpose_b > OP_C)
-        return fail(CUBLAS_STATUS_INVALID_VALUE, "%s: operations %d and %d, expected CUBLAS_OP_N, _T or _C",
-                    g->caller, g->transpose_a, g->transpose_b);
+        return blas_fail(CUBLAS_STATUS_INVALID_VALUE,
+                         "%s: operations %d and %d, expected CUBLAS_OP_N, _T or _C", g->caller,
+                         g->transpose_a, g->transpose_b);
     if (g->m < 0 || g->n < 0 || g->k < 0 || g->batches < 0)
-        return fail(CUBLAS_STATUS_INVALID_VALUE, "%s: m=%d n=%d k=%d batches=%d, none may be negative",
-                    g->caller, g->m, g->n, g->k, g->batches);
+        return blas_fail(CUBLAS_STATUS_INVALID_VALUE, "%s: m=%d n=%d k=%d batches=%d, none may be negative",
+                         g->caller, g->m, g->n, g->k, g->batches);
     for (int i = 0; i < 3; i++)
         if (matrices[i]->ld < 1 || matrices[i]->ld < matrices[i]->rows)
-            return fail(CUBLAS_STATUS_INVALID_VALUE,
-                        "%s: ld of %s is %d, but its columns have %d elements (cuBLAS is column-major)",
-                        g->caller, matrices[i]->name, matrices[i]->ld, matrices[i]->rows);
+            return blas_fail(CUBLAS_STATUS_INVALID_VALUE,
+                             "%s: ld of %s is %d, but its columns have %d elements (cuBLAS is column-major)",
+                             g->caller, matrices[i]->name, matrices[i]->ld, matrices[i]->rows);
     return CUBLAS_STATUS_SUCCESS;
 }
 
 static status check_scalar(const struct context *h, const char *caller, const char *name, const void *scalar,
                            u64 bytes)
 {
-    if (!scalar) return fail(CUBLAS_STATUS_INVALID_VALUE, "%s: %s is NULL", caller, name);
+    if (!scalar) return blas_fail(CUBLAS_STATUS_INVALID_VALUE, "%s: %s is NULL", caller, name);
     bool device = h->mode == POINTER_MODE_DEVICE;
     if (device ? !simgpu_is_device_pointer(scalar) : !simgpu_is_host_pointer(scalar))
-        return fail(CUBLAS_STATUS_INVALID_VALUE, "%s: %s is a %s pointer, but the pointer mode says %s",
-                    caller, name, device ? "host" : "device", device ? "device" : "host");
+        return blas_fail(CUBLAS_STATUS_INVALID_VALUE, "%s: %s is a %s pointer, but the pointer mode says %s",
+                         caller, name, device ? "host" : "device", device ? "device" : "host");
     if (device && !simgpu_check_access(caller, "reads", scalar, bytes)) return CUBLAS_STATUS_EXECUTION_FAILED;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -319,25 +169,18 @@ struct job {
     } alpha, beta;
 };
 
-static _Noreturn void out_of_memory(void)
-{
-    fprintf(stderr, "simgpu: out of host memory for cuBLAS\n");
-    exit(3);
-}
-
 static void multiply_f32(const struct gemm *g, float alpha, float beta)
 {
     float *a = g->a.data, *b = g->b.data, *c = g->c.data;
     int lda = g->a.ld, ldb = g->b.ld, ldc = g->c.ld;
     bool wide_a = g->a.type != R_32F, wide_b = g->b.type != R_32F, wide_c = g->c.type != R_32F;
-    if (wide_a) a = widened(&g->a), lda = g->a.rows > 0 ? g->a.rows : 1;
-    if (wide_b) b = widened(&g->b), ldb = g->b.rows > 0 ? g->b.rows : 1;
-    if (wide_c) c = widened(&g->c), ldc = g->c.rows;
-    if (!a || !b || !c) out_of_memory();
+    if (wide_a) a = matrix_dense(&g->a), lda = g->a.rows > 0 ? g->a.rows : 1;
+    if (wide_b) b = matrix_dense(&g->b), ldb = g->b.rows > 0 ? g->b.rows : 1;
+    if (wide_c) c = matrix_dense(&g->c), ldc = g->c.rows;
     cblas_sgemm(CblasColMajor, g->transpose_a ? CblasTrans : CblasNoTrans,
                 g->transpose_b ? CblasTrans : CblasNoTrans, g->m, g->n, g->k, alpha, a, lda, b, ldb, beta, c,
                 ldc);
-    if (wide_c) narrow(&g->c, c);
+    if (wide_c) matrix_store(&g->c, c);
     if (wide_a) free(a);
     if (wide_b) free(b);
     if (wide_c) free(c);
@@ -388,8 +231,8 @@ static status multiply(const struct context *h, struct gemm *g)
     if (s || simgpu_device_dead() || g->m == 0 || g->n == 0) return s;
     for (int i = 0; i < g->batches; i++) {
         struct gemm one = one_of(g, i);
-        if (!in_bounds(g->caller, "reads", &one.a) || !in_bounds(g->caller, "reads", &one.b) ||
-            !in_bounds(g->caller, "writes", &one.c))
+        if (!matrix_in_bounds(g->caller, "reads", &one.a) || !matrix_in_bounds(g->caller, "reads", &one.b) ||
+            !matrix_in_bounds(g->caller, "writes", &one.c))
             return CUBLAS_STATUS_EXECUTION_FAILED;
     }
     struct job job = {.gemm = *g, .on_device = h->mode == POINTER_MODE_DEVICE};
@@ -473,7 +316,7 @@ static status check_types(const struct gemm *g, compute_type compute)
     if (f64 && a == R_64F && b == R_64F && c == R_64F) return CUBLAS_STATUS_SUCCESS;
     if (f32 && a == R_32F && b == R_32F && c == R_32F) return CUBLAS_STATUS_SUCCESS;
     if (f32 && half && a == b && (c == a || c == R_32F)) return CUBLAS_STATUS_SUCCESS;
-    return fail(
+    return blas_fail(
         CUBLAS_STATUS_NOT_SUPPORTED,
         "%s: A %s (%d), B %s (%d), C %s (%d) with compute type %d is not supported by the simulated GPU: "
         "f32, f16 or bf16 in, the same or f32 out, computed in f32; or all f64",
@@ -565,14 +408,14 @@ EXPORT status cublasSgemv_v2(struct context *h, operation transpose, int m, int 
     REQUIRE(h);
     const char *caller = "cublasSgemv";
     if ((unsigned)transpose > OP_C || m < 0 || n < 0 || step_x == 0 || step_y == 0 || lda < 1 || lda < m)
-        return fail(CUBLAS_STATUS_INVALID_VALUE, "%s: op=%d m=%d n=%d lda=%d incx=%d incy=%d", caller,
-                    (int)transpose, m, n, lda, step_x, step_y);
+        return blas_fail(CUBLAS_STATUS_INVALID_VALUE, "%s: op=%d m=%d n=%d lda=%d incx=%d incy=%d", caller,
+                         (int)transpose, m, n, lda, step_x, step_y);
     status s = check_scalar(h, caller, "alpha", alpha, sizeof *alpha);
     if (!s) s = check_scalar(h, caller, "beta", beta, sizeof *beta);
     if (s || simgpu_device_dead() || m == 0 || n == 0) return s;
     struct matrix matrix = {
         .name = "A", .data = (void *)a, .type = R_32F, .rows = m, .columns = n, .ld = lda};
-    if (!in_bounds(caller, "reads", &matrix) ||
+    if (!matrix_in_bounds(caller, "reads", &matrix) ||
         !vector_in_bounds(caller, "reads", "x", x, transpose ? m : n, step_x) ||
         !vector_in_bounds(caller, "writes", "y", y, transpose ? n : m, step_y))
         return CUBLAS_STATUS_EXECUTION_FAILED;

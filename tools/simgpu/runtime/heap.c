@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -329,6 +330,18 @@ bool heap_nearest(u64 address, struct allocation *found)
 bool heap_is_device(u64 address)
 {
     return address >= base && address < limit;
+}
+
+bool heap_is_host(u64 address)
+{
+    FILE *maps = fopen("/proc/self/maps", "r");
+    unsigned long long from, to;
+    bool found = false;
+    char line[512];
+    while (maps && !found && fgets(line, sizeof line, maps))
+        found = sscanf(line, "%llx-%llx", &from, &to) == 2 && address >= from && address < to;
+    if (maps) fclose(maps);
+    return found && !heap_is_device(address);
 }
 
 void heap_usage(u64 *free_bytes, u64 *total_bytes)

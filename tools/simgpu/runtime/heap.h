@@ -43,6 +43,8 @@ bool heap_find(u64 address, struct allocation *found);
 bool heap_nearest(u64 address, struct allocation *found);
 /* True when `address` lies in the device's reserved range at all. */
 bool heap_is_device(u64 address);
+/* True when the program's own memory is mapped there, for fault messages. */
+bool heap_is_host(u64 address);
 void heap_usage(u64 *free_bytes, u64 *total_bytes);
 /* Frees every allocation that cudaMalloc made; variables stay. */
 void heap_free_all(void);
