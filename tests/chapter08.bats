@@ -25,7 +25,7 @@ CHAPTER=08_online_softmax
     local seed name
     for name in {ragged,several_blocks,many_blocks,minus_infinity}{,_bf16}; do
         for seed in 1 2; do
-            run -0 "$SIMGPU" --seed $seed "$(chapter $CHAPTER)" --case $name
+            run -0 "$SIMGPU" --seed $seed "$(chapter $CHAPTER)" --case "$name"
         done
     done
 }
