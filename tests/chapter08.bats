@@ -216,14 +216,14 @@ END
     assert_line --regexp 'got -?nan, expected '
 }
 
-@test "chapter 8: without a barrier the answer is wrong" {
+@test "chapter 8: without a barrier the race is named" {
     local file op step case
     for file in step1_three_pass.cu:forward:three_pass:ragged step4_registers.cu:forward:registers:block \
         step7_split_shared.cu:forward:split_shared:many_blocks step11_backward.cu:backward:backward:ragged \
         step12_backward_registers.cu:backward:backward_registers:ragged_block; do
         IFS=: read -r file op step case <<<"$file"
         broken $CHAPTER "$file" "/__syncthreads.*Every warp.s (value|state|sum) is there/d"
-        wrong $CHAPTER "$step" "$case" --op "$op"
+        races $CHAPTER "$step" "$case" --op "$op"
     done
 }
 
@@ -248,14 +248,14 @@ END
     done
 }
 
-@test "chapter 8: a part of a row that nobody waits for is wrong" {
+@test "chapter 8: a part of a row that nobody waits for is named" {
     local file op step case
     for file in step7_split_shared.cu:forward:split_shared:many_blocks \
         step14_backward_shared.cu:backward:backward_shared:many_blocks \
         step17_classifier_shared.cu:classifier:classifier_shared:ragged; do
         IFS=: read -r file op step case <<<"$file"
         broken $CHAPTER "$file" '/^    wait_part/d'
-        wrong $CHAPTER "$step" "$case" --op "$op"
+        races $CHAPTER "$step" "$case" --op "$op"
     done
 }
 
