@@ -14,7 +14,9 @@ caught() {
         run timeout 60 "$SIMGPU" --seed $seed "$PROGRAMS/$1" "$2"
         [[ $status -eq 1 ]] || fail "$2, seed $seed: exit status $status, expected 1: $output"
         assert_output --partial "$words"
-        for line in $(grep -n "// $2\$" "$source" | cut -d: -f1); do assert_output --regexp "$1\.cu:${line}[^0-9]"; done
+        while IFS=: read -r line _; do
+            assert_output --regexp "$1\.cu:${line}[^0-9]"
+        done < <(grep -n "// $2\$" "$source")
     done
 }
 
