@@ -126,14 +126,14 @@ if len(rows) != 7: sys.exit(f"{len(rows)} rows")' notes/$CHAPTER.md
 
 # --- Broken kernels, each a step with one edit ----------------------------------------------------------------------
 
-@test "chapter 2: step 1 without the barrier before reading gives a wrong answer" {
+@test "chapter 2: step 1 without the barrier before reading is a race that is named" {
     broken $CHAPTER step1_smem_tile.cu '/The tiles are complete before anyone reads them/d'
-    wrong $CHAPTER 1 one_tile
+    races $CHAPTER 1 one_tile
 }
 
-@test "chapter 2: step 1 without the barrier before overwriting gives a wrong answer" {
+@test "chapter 2: step 1 without the barrier before overwriting is a race that is named" {
     broken $CHAPTER step1_smem_tile.cu '/Everyone has read the tiles before anyone overwrites them/d'
-    wrong $CHAPTER 1 several_tiles
+    races $CHAPTER 1 several_tiles
 }
 
 @test "chapter 2: step 1 without its padding is right, and its columns take 32 wavefronts" {
@@ -161,14 +161,14 @@ if len(rows) != 7: sys.exit(f"{len(rows)} rows")' notes/$CHAPTER.md
     assert_output --partial "misaligned global address"
 }
 
-@test "chapter 2: step 5 that fills the stage which others still read gives a wrong answer" {
+@test "chapter 2: step 5 that fills the stage which others still read is a race that is named" {
     broken $CHAPTER step5_prefetch.cu '/stage \^= 1/d'
-    wrong $CHAPTER 5 several_tiles
+    races $CHAPTER 5 several_tiles
 }
 
-@test "chapter 2: step 6 without its barrier gives a wrong answer" {
+@test "chapter 2: step 6 without its barrier is a race that is named" {
     broken $CHAPTER step6_fragments_ahead.cu '/The new stage is complete, and everyone has read the old one/d'
-    wrong $CHAPTER 6 several_tiles
+    races $CHAPTER 6 several_tiles
 }
 
 @test "chapter 2: step 7 whose tiles have half the rows that its block owns is stopped at a store outside them" {

@@ -38,11 +38,11 @@ CHAPTER=03_tensor_core_matmul
 
 # --- Broken kernels, each a step with one edit ----------------------------------------------------------------------
 
-@test "chapter 3: without a barrier, the answer is wrong" {
+@test "chapter 3: without a barrier, the race is named" {
     broken $CHAPTER step1_mma.cu '/The tiles are complete before anyone reads them/d'
-    wrong $CHAPTER 1 deep
+    races $CHAPTER 1 deep
     broken $CHAPTER step1_mma.cu '/Everyone has read the tiles before anyone overwrites them/d'
-    wrong $CHAPTER 1 deep
+    races $CHAPTER 1 deep
 }
 
 @test "chapter 3: an ldmatrix address between two chunks is a fault, the pieces of A in the wrong order are wrong" {

@@ -135,19 +135,18 @@ count() {
 
 @test "chapter 5: a wait_group that is off by one is caught" {
     broken $CHAPTER step1_two_stage.cu 's/cp_async_wait_group<1>/cp_async_wait_group<2>/'
-    faults $CHAPTER 1 deep
-    assert_output --partial "the destination was written while the copy was"
+    races $CHAPTER 1 deep
     broken $CHAPTER step2_multi_stage.cu 's/cp_async_wait_group<NUM_STAGES - 2>/cp_async_wait_group<NUM_STAGES - 1>/'
-    wrong $CHAPTER 2 deep
+    races $CHAPTER 2 deep
 }
 
-@test "chapter 5: without a __syncthreads the answer is wrong" {
+@test "chapter 5: without a __syncthreads the race is named" {
     broken $CHAPTER step1_two_stage.cu '/so has every other thread.s part of it/d'
-    wrong $CHAPTER 1 deep
+    races $CHAPTER 1 deep
     broken $CHAPTER step1_two_stage.cu '/Everyone has read this stage before anyone starts to overwrite it/d'
-    wrong $CHAPTER 1 deep
+    races $CHAPTER 1 deep
     broken $CHAPTER step2_multi_stage.cu '/so has every other thread.s part of it/d'
-    wrong $CHAPTER 2 deep
+    races $CHAPTER 2 deep
 }
 
 @test "chapter 5: step 3 that crosses into the next stage without waiting for its copies fails" {

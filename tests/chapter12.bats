@@ -279,10 +279,10 @@ count() {
     assert_equal "$(count wide_stores len1000 tensor_flops)" "$(count one_barrier len1000 tensor_flops)"
 }
 
-@test "chapter 12: the counters that its note quotes are what the note's commands count" {
+@test "chapter 12: the table of counters in its note, and what it says of step 6, are what its commands count" {
     local json=$BATS_TEST_TMPDIR/note.json
     run -0 "$SIMGPU" --json "$json" "$(chapter $CHAPTER)" --golden "$GOLDEN" --case len1000
-    run -0 quotes notes/$CHAPTER.md "$json"
+    run -0 tabled notes/$CHAPTER.md "$json"
     python 'a, b, c, d = map(int, sys.argv[2:])
 says = f"{a:,} instructions and {b / 1e6:.1f} MFLOP on tensor cores in step 5, {c:,} and {d / 1e6:.1f} in step 6"
 assert says in " ".join(open(sys.argv[1], encoding="utf-8").read().split()), says' notes/$CHAPTER.md \

@@ -12,7 +12,7 @@
 //
 // 128 registers of 512 threads are all that an SM has: one block each.
 //
-// Registers: at most 128. Shared memory: 80 bytes.
+// Registers: at most 128. Shared memory: 72 bytes.
 // Run: make chapter-8 OP=backward STEP=backward_split
 #include "../../common/device/ptx.cuh"
 #include "launchers.h"

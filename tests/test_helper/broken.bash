@@ -38,6 +38,17 @@ faults() {
     done
 }
 
+# races CHAPTER STEP CASE [FLAG...]: it is stopped by a report of a race that names both lines.
+races() {
+    local seed
+    for seed in 0 1 2 3; do
+        run -3 "$SIMGPU" --seed $seed "$BROKEN" --golden "build/golden/$1" --step "$2" --case "$3" "${@:4}"
+        assert_output --regexp "this (read|write) is not ordered after the (read|write) by .* at line [0-9]+: |is read before the cp.async .* and then a barrier for the others"
+        assert_line --regexp "^  at .*/chapters/$1/step[a-z0-9_]+\.cu:[0-9]+"
+        assert_line "  against:"
+    done
+}
+
 # fails CHAPTER STEP CASE [FLAG...]: the one or the other, as the order of the warps has it.
 fails() {
     local seed

@@ -106,6 +106,7 @@ struct function {
     bool is_kernel;
     struct inst *code;
     u32 code_count;
+    u32 first_site;            /* the number of its first instruction in its module: exec/race.c */
     struct source_line *lines; /* one for each instruction */
     const char **text;         /* the PTX of each instruction, for messages */
     struct register_range {
@@ -160,6 +161,7 @@ struct module {
     struct variable *variables;
     u32 variable_count;
     struct parser *parser; /* front/: what the functions are lowered from */
+    u32 sites;             /* instructions of the functions lowered so far */
 };
 
 /* Parses PTX text and lowers its device functions. Returns NULL and prints why when the text is not PTX. */
@@ -246,6 +248,8 @@ struct warp {
     u32 cluster_arrived;       /* lanes that have arrived at barrier.cluster and not waited yet */
     u64 cluster_phase[LANES];  /* the phase they arrived in */
     u32 lanes_met;             /* when its lanes last synchronised, by the block's clock */
+    u32 time;                  /* of what it does now: later than its last release, by the block's clock */
+    struct suspect *suspects;  /* a write that may be a race: exec/race.c */
     u32 cluster_released;      /* when it last arrived with .release, by the block's clock */
     s32 current;               /* index of the running split */
     u8 *local;                 /* local memory: 32 x block->launch->local_bytes, lane after lane */
@@ -312,7 +316,7 @@ enum special {
 
 struct barrier {
     u32 expected; /* threads, fixed by the first to arrive; 0: idle */
-    u32 arrived;
+    u32 arrived, waiting;   /* threads, and those of them that wait */
     u32 popc, all, any;     /* bar.red */
     const char *first_text; /* the instruction that opened this phase, for messages */
 };
@@ -345,6 +349,7 @@ struct block {
         fenced[MAX_WARPS];     /* who wrote shared memory when: exec/proxy.h */
     u32 *lanes;                /* ... and which of its lanes */
     struct block_order *order; /* what has happened before what: exec/order.h; NULL: nobody asks */
+    struct races *races;       /* accesses to its shared memory: exec/race.h; NULL: it has none */
 };
 
 /* Blocks that run together, on one worker, and see each other's shared memory. Without clusters each block is one. */
@@ -436,6 +441,10 @@ enum {
  * the launch return `error`. Does not return. */
 _Noreturn void fault(struct warp *w, const struct inst *in, u32 lanes, int error, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
+
+/* As fault(), and names the instruction of `other` that it collides with, when that is known. */
+_Noreturn void fault_against(struct warp *w, const struct inst *in, u32 lanes, int error, const struct function *other,
+                             const struct inst *with, const char *format, ...) __attribute__((format(printf, 7, 8)));
 
 /* Says as much, but once for an instruction, and goes on: what is worth to know and stops nothing. */
 void remark(struct warp *w, const struct inst *in, u32 lanes, const char *format, ...)

@@ -111,8 +111,10 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) distributed(u32 *out)
         "r"(rank + 1)
         : "memory");
     if (t == 5)
-        asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(mapa(smem_addr(&counter), rank)), "r"(100u)
-                     : "memory");
+        asm volatile(
+            "st.relaxed.cluster.shared::cluster.u32 [%0], %1;" ::"r"(mapa(smem_addr(&counter), rank)),
+            "r"(100u)
+            : "memory");
     cluster_sync();
     out[(blockIdx.x * 32 + t) * 2] = a;
     out[(blockIdx.x * 32 + t) * 2 + 1] = b;

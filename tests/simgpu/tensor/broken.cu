@@ -30,7 +30,7 @@ __global__ void missing_wait(u32 *out)
     COPY_4(&tile[0][t], out + t);
     COMMIT;
     __syncthreads();
-    out[32 + t] = tile[0][t];
+    out[32 + t] = tile[0][t]; // fault: missing_wait
 }
 
 __global__ void missing_commit(u32 *out)
@@ -39,7 +39,7 @@ __global__ void missing_commit(u32 *out)
     COPY_4(&tile[0][t], out + t);
     WAIT(0);
     __syncthreads();
-    out[32 + t] = tile[0][t];
+    out[32 + t] = tile[0][t]; // fault: missing_commit
 }
 
 __global__ void wait_one_short(u32 *out)
@@ -51,7 +51,7 @@ __global__ void wait_one_short(u32 *out)
     }
     WAIT(1);
     __syncthreads();
-    out[32 + t] = tile[1][t];
+    out[32 + t] = tile[1][t]; // fault: wait_one_short
 }
 
 // The waits of others are no wait for one's own copies.
@@ -62,7 +62,7 @@ __global__ void wait_by_others(u32 *out)
     COMMIT;
     if (t % 2) WAIT(0);
     __syncthreads();
-    out[32 + (t ^ 1)] = tile[0][t ^ 1];
+    out[32 + (t ^ 1)] = tile[0][t ^ 1]; // fault: wait_by_others
 }
 
 // ---- Races with a copy --------------------------------------------------------------------------------------------------
@@ -81,8 +81,8 @@ __global__ void destination_written(u32 *out)
     const u32 t = threadIdx.x;
     COPY_4(&tile[0][t], out + t);
     COMMIT;
-    tile[0][t] = 5;
-    WAIT(0); // fault: destination_written
+    tile[0][t] = 5; // fault: destination_written
+    WAIT(0);
 }
 
 // ---- Bad copies -----------------------------------------------------------------------------------------------------------

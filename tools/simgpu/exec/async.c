@@ -46,6 +46,7 @@ struct arrival {
     u32 offset, lanes; /* the mbarrier, which is the warp's own block's */
     struct warp *warp;
     u64 before;
+    u32 time; /* of the warp's arrival */
 };
 
 /* A parked split, and the first mbarrier it waits for. `mixed`: its lanes wait for different ones. */
@@ -177,14 +178,14 @@ static void resolve_source(struct warp *w, const struct inst *in, u32 mask, cons
             fault(w, in, 1u << i, ERR_INVALID_ADDRESS_SPACE, "the source 0x%llx is not in global memory",
                   (unsigned long long)source[i]);
     if (whole == ALL_LANES) {
-        memory_resolve(w, in, ALL_LANES, source, in->bytes, in->bytes, false);
+        memory_resolve(w, in, ALL_LANES, source, in->bytes, in->bytes, ACCESS_READ);
         return;
     }
     u64 address[LANES];
     for (u32 left = whole | part; left;) {
         u32 lanes = whole ? whole : left & -left, lane = first_lane(lanes);
         for (u32 i = 0; i < LANES; i++) address[i] = lanes >> i & 1 ? source[i] : source[lane];
-        memory_resolve(w, in, lanes, address, taken[lane], in->bytes, false);
+        memory_resolve(w, in, lanes, address, taken[lane], in->bytes, ACCESS_READ);
         for (u32 i = 0; i < LANES; i++) source[i] = lanes >> i & 1 ? address[i] : source[i];
         left &= ~lanes;
         whole = 0;
@@ -203,7 +204,7 @@ static void exec_copy(struct warp *w, const struct inst *in, u32 mask)
     source_sizes(w, in, mask, taken);
     for (u32 i = 0; i < LANES; i++)
         destination[i] += SHARED_WINDOW; /* both are generic addresses for memory_resolve */
-    memory_resolve(w, in, mask, destination, in->bytes, in->bytes, true);
+    memory_resolve(w, in, mask, destination, in->bytes, in->bytes, ACCESS_WRITE | ACCESS_COPY);
     for (u32 i = 0; i < LANES; i++)
         if (mask >> i & 1 && destination[i] - (u64)(uintptr_t)w->block->shared >= w->block->shared_bytes)
             fault(w, in, 1u << i, ERR_ILLEGAL_ADDRESS,
@@ -254,8 +255,9 @@ static void check_landing(struct warp *w, const struct inst *in, const struct co
         copy_fault(w, in, c, lane, "the destination was written");
 }
 
-/* `w` and `in` wait; the copy may be another warp's. */
-static void land(struct warp *w, const struct inst *in, const struct warp *owner, struct copy *c, u32 lanes)
+/* `w` and `in` wait; the copy may be another warp's, which has arrived at an mbarrier for it at `time`. */
+static void land(struct warp *w, const struct inst *in, struct warp *owner, struct copy *c, u32 lanes,
+                 u32 time)
 {
     for (u32 left = lanes; left; left &= left - 1) {
         u32 i = first_lane(left);
@@ -276,20 +278,24 @@ static void land(struct warp *w, const struct inst *in, const struct warp *owner
         proxy_wrote(w->block, (u32)(c->destination[i] - w->block->shared), c->bytes,
                     w == owner ? w->id : WRITER_COPY, 1u << i);
     }
+    for (u32 left = lanes; left; left &= left - 1) {
+        u32 i = first_lane(left);
+        race_landed(owner, c->fn, c->in, i, (u32)(c->destination[i] - w->block->shared), c->bytes, time);
+    }
     c->in_flight &= ~lanes;
 }
 
 /* Lets the copies of `owner` land that have a lane in `lanes`, a number below `before`, and a group older than the lane's
- * latest `pending` that are committed (-1: any group, the open one too). */
+ * latest `pending` that are committed (-1: any group, the open one too). They count as written at `time`. */
 static void land_copies(struct warp *w, const struct inst *in, struct warp *owner, u32 lanes, u64 before,
-                        s32 pending)
+                        s32 pending, u32 time)
 {
     struct async_state *a = owner->async;
     if (!a) return;
     for (struct copy **at = &a->first, *c; (c = *at) && c->number < before;) {
         u32 due = 0;
         for (u32 i = 0; i < LANES; i++) due |= (u32)((s32)(a->committed[i] - c->group[i]) > pending) << i;
-        land(w, in, owner, c, due & lanes & c->in_flight);
+        land(w, in, owner, c, due & lanes & c->in_flight, time);
         if (c->in_flight) {
             at = &c->next;
             continue;
@@ -311,14 +317,14 @@ static void exec_commit(struct warp *w, const struct inst *in, u32 mask)
 /* wait_group: imm groups may still be in flight. */
 static void exec_wait_group(struct warp *w, const struct inst *in, u32 mask)
 {
-    land_copies(w, in, w, mask, UINT64_MAX, (s32)in->imm);
+    land_copies(w, in, w, mask, UINT64_MAX, (s32)in->imm, w->time);
 }
 
 /* wait_all: whether committed or not. */
 static void exec_wait_all(struct warp *w, const struct inst *in, u32 mask)
 {
     exec_commit(w, in, mask);
-    land_copies(w, in, w, mask, UINT64_MAX, 0);
+    land_copies(w, in, w, mask, UINT64_MAX, 0, w->time);
 }
 
 static bool lower_copy(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
@@ -550,7 +556,7 @@ static void settle(struct warp *w, const struct inst *in, struct mbarrier *m)
         while (a->arrivals[at].offset != m->offset) at++;
         struct arrival next = a->arrivals[at];
         memmove(&a->arrivals[at], &a->arrivals[at + 1], (--a->arrival_count - at) * sizeof next);
-        land_copies(w, in, next.warp, next.lanes, next.before, -1);
+        land_copies(w, in, next.warp, next.lanes, next.before, -1, next.time);
         for (u32 left = next.lanes; left; left &= left - 1) {
             m->deferred--;
             arrive(w, in, first_lane(left), m, 1);
@@ -751,6 +757,7 @@ static void exec_copy_arrive(struct warp *w, const struct inst *in, u32 mask)
 
         left &= ~lanes;
         s32 count = __builtin_popcount(lanes);
+        u32 time = w->time;
         order_mbarrier_arrive(w, m, false);
         if (!(in->flags & NO_INCREMENT)) m->pending += count;
         if (m->pending > MAX_COUNT)
@@ -758,7 +765,8 @@ static void exec_copy_arrive(struct warp *w, const struct inst *in, u32 mask)
                   "the mbarrier at shared offset %u has 2^20 pending arrivals", at.offset[i]);
         m->deferred += count;
         GROW(a->arrivals, a->arrival_count, a->arrival_capacity);
-        a->arrivals[a->arrival_count++] = (struct arrival){at.offset[i], lanes, w, warp_async(w)->issued};
+        a->arrivals[a->arrival_count++] =
+            (struct arrival){at.offset[i], lanes, w, warp_async(w)->issued, time};
         settle_if_awaited(w, in, m);
     }
 }

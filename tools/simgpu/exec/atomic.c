@@ -153,7 +153,7 @@ static void exec_atomic(struct warp *w, const struct inst *in, u32 mask)
     memory_addresses(w, in, mask, at);
     for (u32 i = 0; i < LANES && in->space == SPACE_GENERIC; i++)
         in_shared |= (u32)(at[i] - SHARED_WINDOW < WINDOW_BYTES) << i;
-    memory_resolve(w, in, mask, at, bytes * n, bytes * n, true);
+    memory_resolve(w, in, mask, at, bytes * n, bytes * n, ACCESS_WRITE | ACCESS_STRONG);
     for (u32 i = 0; i < LANES; i++) {
         if (!(mask >> i & 1)) continue;
         for (u32 k = 0; k < n; k++) {
@@ -170,6 +170,7 @@ static void exec_atomic(struct warp *w, const struct inst *in, u32 mask)
                        bytes == 8 ? 8 : 4);
         }
     }
+    race_settle(w, in, mask, at);
 }
 
 static bool op_allowed(enum atomic_op op, enum type t)

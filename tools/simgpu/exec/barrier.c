@@ -4,6 +4,7 @@
 #include "bulk.h"
 #include "order.h"
 #include "proxy.h"
+#include "race.h"
 #include "warp.h"
 
 enum barrier_action { BAR_SYNC, BAR_ARRIVE, BAR_POPC, BAR_AND, BAR_OR };
@@ -36,6 +37,7 @@ void barrier_check(struct block *b, u32 id)
 {
     struct barrier *bar = &b->barriers[id];
     if (!bar->arrived || !complete(b, bar)) return;
+    if (bar->waiting == b->threads) race_all_met(b);
     for (u32 k = 0; k < b->warp_count; k++) {
         struct warp *w = &b->warps[k];
         u64 released = 0;
@@ -109,6 +111,7 @@ static void exec_barrier(struct warp *w, const struct inst *in, u32 mask)
     /* With a count, a warp's arrival counts as all its 32 threads, as on hardware. */
     bar->arrived += expected && mask == w->live ? LANES : (u32)__builtin_popcount(mask);
     if (in->flags != BAR_ARRIVE) {
+        bar->waiting += (u32)__builtin_popcount(mask);
         for (u64 left = w->gathered; left; left &= left - 1) {
             struct split *s = &w->splits[__builtin_ctzll(left)];
             s->state = SPLIT_WAIT_BARRIER;
@@ -207,7 +210,7 @@ static void exec_warp_sync(struct warp *w, const struct inst *in, u32 mask)
     const u32 *member = lanes_of(w, in->a);
     u32 want = 0;
     for (u32 i = 0; i < LANES; i++) want |= mask >> i & 1 ? member[i] : 0;
-    if (warp_gather(w, in, mask, want, ANYWHERE)) w->lanes_met = ++w->block->clock;
+    if (warp_gather(w, in, mask, want, ANYWHERE)) order_lanes_met(w);
 }
 
 /* bar{.cta}.sync a{, b};  bar.arrive a, b;  bar.red.popc.u32 d, a{, b}, p;  barrier: the same, `aligned` only if it says so. */

@@ -185,14 +185,18 @@ u32 shared_offset(struct warp *w, const struct inst *in, enum space space, u32 l
 }
 
 static u64 check_shared_lane(struct warp *w, const struct inst *in, u32 lane, u64 a, u32 bytes, u32 align,
-                             bool is_write)
+                             enum access how)
 {
+    bool is_write = how & ACCESS_WRITE;
     if (a & (align - 1)) misaligned(w, in, lane, "shared", a, align);
     u8 *p = shared_pointer(w, in, in->space, lane, a, bytes, is_write);
     struct block *b = shared_owner(w, in, in->space, lane, a);
     if ((size_t)(p - b->shared) >= b->shared_bytes) return (u64)(uintptr_t)p; /* in b->reserved */
-    if (!is_write) proxy_loads(w, in, lane, b, (u32)(p - b->shared), bytes);
+    u32 at[LANES];
+    at[lane] = (u32)(p - b->shared);
+    if (!is_write) proxy_loads(w, in, lane, b, at[lane], bytes);
     if (is_write && b != w->block) order_remote(w, in, lane, b, NULL);
+    race_access(w, in, 1u << lane, b, at, bytes, how);
     return (u64)(uintptr_t)p;
 }
 
@@ -209,10 +213,11 @@ static u64 check_local_lane(struct warp *w, const struct inst *in, u32 lane, u64
 }
 
 static u64 resolve_generic_lane(struct warp *w, const struct inst *in, u32 lane, u64 a, u32 bytes, u32 align,
-                                bool is_write)
+                                enum access how)
 {
+    bool is_write = how & ACCESS_WRITE;
     if (a - SHARED_WINDOW < WINDOW_BYTES)
-        return check_shared_lane(w, in, lane, a - SHARED_WINDOW, bytes, align, is_write);
+        return check_shared_lane(w, in, lane, a - SHARED_WINDOW, bytes, align, how);
     if (a - LOCAL_WINDOW < WINDOW_BYTES)
         return check_local_lane(w, in, lane, a - LOCAL_WINDOW, bytes, align, is_write);
     check_global_lane(w, in, lane, a, bytes, align, is_write);
@@ -231,9 +236,10 @@ u8 *host_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address, u
 }
 
 static void resolve_shared(struct warp *w, const struct inst *in, u32 mask, u64 address[LANES], u32 bytes,
-                           u32 align, bool is_write)
+                           u32 align, enum access how)
 {
     struct block *b = w->block;
+    bool is_write = how & ACCESS_WRITE;
     u64 own = ((u64)b->cluster_rank << 24) + SHARED_BASE, size = b->shared_bytes, bad = size < bytes,
         host = (u64)(uintptr_t)b->shared;
     u64 span = size - bytes;
@@ -246,17 +252,21 @@ static void resolve_shared(struct warp *w, const struct inst *in, u32 mask, u64 
         if (b->stamps && is_write)
             for (u32 left = mask; left; left &= left - 1)
                 proxy_wrote(b, (u32)(address[first_lane(left)] - own), bytes, w->id, left & -left);
+        u32 at[LANES];
+        for (int i = 0; i < LANES; i++) at[i] = (u32)(address[i] - own);
+        race_access(w, in, mask, b, at, bytes, how);
         for (int i = 0; i < LANES; i++) address[i] += host - own;
         return;
     }
     for (u32 i = 0; i < LANES; i++)
-        if (mask >> i & 1) address[i] = check_shared_lane(w, in, i, address[i], bytes, align, is_write);
+        if (mask >> i & 1) address[i] = check_shared_lane(w, in, i, address[i], bytes, align, how);
 }
 
 void memory_resolve(struct warp *w, const struct inst *in, u32 mask, u64 address[LANES], u32 bytes, u32 align,
-                    bool is_write)
+                    enum access how)
 {
     enum space space = in->space;
+    bool is_write = how & ACCESS_WRITE;
     if (space == SPACE_GENERIC) { /* most often all lanes are in one space */
         u64 window = address[first_lane(mask)] & ~(WINDOW_BYTES - 1), same = 1, global = 1;
         for (int i = 0; i < LANES; i++) {
@@ -270,14 +280,13 @@ void memory_resolve(struct warp *w, const struct inst *in, u32 mask, u64 address
             for (int i = 0; i < LANES; i++) address[i] -= SHARED_WINDOW;
         } else {
             for (u32 i = 0; i < LANES; i++)
-                if (mask >> i & 1)
-                    address[i] = resolve_generic_lane(w, in, i, address[i], bytes, align, is_write);
+                if (mask >> i & 1) address[i] = resolve_generic_lane(w, in, i, address[i], bytes, align, how);
             return;
         }
     }
     switch (space) {
     case SPACE_SHARED:
-    case SPACE_CLUSTER: resolve_shared(w, in, mask, address, bytes, align, is_write); break;
+    case SPACE_CLUSTER: resolve_shared(w, in, mask, address, bytes, align, how); break;
     case SPACE_LOCAL:
         for (u32 i = 0; i < LANES; i++)
             if (mask >> i & 1) address[i] = check_local_lane(w, in, i, address[i], bytes, align, is_write);
@@ -341,6 +350,7 @@ static inline bool load_32_fast(struct warp *w, const struct inst *in, u32 *d)
         const u32 *shared = (const u32 *)w->block->shared;
         if (!shared_words(w, in, word)) return false;
         if (w->block->stamps && !proxy_loads_words(w, word)) return false;
+        race_access_words(w, in, word, ACCESS_READ);
         u32 differ = 0;
         for (int i = 0; i < LANES; i++) differ |= word[i] ^ word[0];
         if (differ) {
@@ -411,7 +421,7 @@ static void load_32(struct warp *w, const struct inst *in, u32 mask)
     if (mask == ALL_LANES && !w->counters && load_32_fast(w, in, d)) return;
     u64 at[LANES];
     memory_addresses(w, in, mask, at);
-    memory_resolve(w, in, mask, at, 4, 4, false);
+    memory_resolve(w, in, mask, at, 4, 4, ACCESS_READ);
     FOR_LANES(mask, { d[i] = *(const u32 *)(uintptr_t)at[i]; });
 }
 
@@ -419,7 +429,7 @@ static void load_vector_32(struct warp *w, const struct inst *in, u32 mask)
 {
     u64 at[LANES];
     memory_addresses(w, in, mask, at);
-    memory_resolve(w, in, mask, at, 4u * in->count, 4u * in->count, false);
+    memory_resolve(w, in, mask, at, 4u * in->count, 4u * in->count, ACCESS_READ);
     _Alignas(16) u32 vector[LANES][MAX_ACCESS / 4];
     if (is_common(in) && in->count == 4 && mask == ALL_LANES) {
         for (u32 i = 0; i < LANES; i += 4) {
@@ -447,7 +457,7 @@ static void load_64(struct warp *w, const struct inst *in, u32 mask)
 {
     u64 at[LANES];
     memory_addresses(w, in, mask, at);
-    memory_resolve(w, in, mask, at, 8, 8, false);
+    memory_resolve(w, in, mask, at, 8, 8, ACCESS_READ);
     u64 *d = lanes_of(w, in->d);
     FOR_LANES(mask, { d[i] = *(const u64 *)(uintptr_t)at[i]; });
 }
@@ -468,7 +478,7 @@ static void load_any(struct warp *w, const struct inst *in, u32 mask)
     u64 at[LANES];
     u32 bytes = in->bytes, whole = bytes * in->count;
     memory_addresses(w, in, mask, at);
-    memory_resolve(w, in, mask, at, whole, whole, false);
+    memory_resolve(w, in, mask, at, whole, whole, in->flags & POLLS ? ACCESS_STRONG : ACCESS_READ);
     for (u32 i = 0; i < LANES; i++) {
         if (!(mask >> i & 1)) continue;
         _Alignas(16) u8 vector[MAX_ACCESS];
@@ -495,7 +505,13 @@ static inline bool store_32_fast(struct warp *w, const struct inst *in, const u3
         if (w->block->stamps) {
             for (int i = 0; i < LANES; i++) proxy_wrote(w->block, 4 * word[i], 4, w->id, 1u << i);
         }
+        race_access_words(w, in, word, ACCESS_WRITE);
         for (int i = 0; i < LANES; i++) shared[word[i]] = v[i];
+        if (w->suspects) {
+            u64 at[LANES];
+            for (int i = 0; i < LANES; i++) at[i] = (u64)(uintptr_t)&shared[word[i]];
+            race_settle(w, in, ALL_LANES, at);
+        }
         return true;
     }
     if (in->space != SPACE_GLOBAL) return false;
@@ -513,8 +529,9 @@ static void store_32(struct warp *w, const struct inst *in, u32 mask)
     if (mask == ALL_LANES && !w->counters && store_32_fast(w, in, v)) return;
     u64 at[LANES];
     memory_addresses(w, in, mask, at);
-    memory_resolve(w, in, mask, at, 4, 4, true);
+    memory_resolve(w, in, mask, at, 4, 4, ACCESS_WRITE);
     FOR_LANES(mask, { *(u32 *)(uintptr_t)at[i] = v[i]; });
+    race_settle(w, in, mask, at);
 }
 
 static void store_vector_32(struct warp *w, const struct inst *in, u32 mask)
@@ -522,7 +539,7 @@ static void store_vector_32(struct warp *w, const struct inst *in, u32 mask)
     u64 at[LANES];
     note_change(w->block);
     memory_addresses(w, in, mask, at);
-    memory_resolve(w, in, mask, at, 4u * in->count, 4u * in->count, true);
+    memory_resolve(w, in, mask, at, 4u * in->count, 4u * in->count, ACCESS_WRITE);
     if (is_common(in) && in->count == 4 && mask == ALL_LANES) {
         for (u32 i = 0; i < LANES; i += 4) {
             words4 v[4];
@@ -530,6 +547,7 @@ static void store_vector_32(struct warp *w, const struct inst *in, u32 mask)
             transpose(v);
             for (u32 k = 0; k < 4; k++) copy_whole((void *)(uintptr_t)at[i + k], &v[k], 16);
         }
+        race_settle(w, in, mask, at);
         return;
     }
     _Alignas(16) u32 vector[LANES][MAX_ACCESS / 4];
@@ -545,6 +563,7 @@ static void store_vector_32(struct warp *w, const struct inst *in, u32 mask)
         u32 i = first_lane(left);
         copy_whole((void *)(uintptr_t)at[i], vector[i], 4u * in->count);
     }
+    race_settle(w, in, mask, at);
 }
 
 static void store_any(struct warp *w, const struct inst *in, u32 mask)
@@ -557,7 +576,8 @@ static void store_any(struct warp *w, const struct inst *in, u32 mask)
         __atomic_thread_fence(__ATOMIC_RELEASE);
     }
     memory_addresses(w, in, mask, at);
-    memory_resolve(w, in, mask, at, whole, whole, true);
+    memory_resolve(w, in, mask, at, whole, whole,
+                   in->flags & (POLLS | RELEASE) ? ACCESS_WRITE | ACCESS_STRONG : ACCESS_WRITE);
     for (u32 left = mask; left; left &= left - 1) {
         u32 i = first_lane(left);
         _Alignas(16) u8 vector[MAX_ACCESS];
@@ -566,6 +586,7 @@ static void store_any(struct warp *w, const struct inst *in, u32 mask)
                    bytes);
         copy_whole((void *)(uintptr_t)at[i], vector, whole);
     }
+    race_settle(w, in, mask, at);
 }
 
 /* ld.param in a kernel with a constant address: the same bytes for all lanes. */
@@ -744,7 +765,7 @@ static bool lower_st(struct lowering *lo, const struct ptx_inst *p, struct inst 
         return true;
     }
     if (!lower_address(lo, address, in)) return false;
-    bool plain = in->flags >> 8 == in->bytes && in->bytes == 4 && !(in->flags & RELEASE);
+    bool plain = in->flags >> 8 == in->bytes && in->bytes == 4 && !(in->flags & (POLLS | RELEASE));
     in->exec = plain && in->count == 1 ? store_32 : plain ? store_vector_32 : store_any;
     if (in->count == 1) in->d = in->more[0];
     return true;

@@ -2,7 +2,7 @@
 #ifndef MEMORY_H
 #define MEMORY_H
 
-#include "../sim.h"
+#include "race.h"
 
 /* Generic addresses of shared and local memory lie beyond any address of this process. */
 #define SHARED_WINDOW (1ull << 48)
@@ -12,10 +12,10 @@
 /* Reads the address operand in->a + in->imm of every lane; lanes that are off get the first active lane's. */
 void memory_addresses(struct warp *w, const struct inst *in, u32 mask, u64 address[LANES]);
 
-/* Turns addresses in in->space into host addresses of `bytes` bytes each, aligned to `align`, or faults. `is_write` is for
- * the check and the message. */
+/* Turns addresses in in->space into host addresses of `bytes` bytes each, aligned to `align`, or faults. `how` is for the
+ * checks and the message; a store calls race_settle when it has written. */
 void memory_resolve(struct warp *w, const struct inst *in, u32 mask, u64 address[LANES], u32 bytes, u32 align,
-                    bool is_write);
+                    enum access how);
 
 /* One lane's generic address, likewise. */
 u8 *host_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address, u32 bytes, bool is_write);

@@ -25,16 +25,20 @@ void order_start_block(struct block *b)
 {
     struct block_order *o = b->order;
     u32 pieces = b->shared_bytes / 16 + 2;
-    if (!b->stamps && b->cluster->size == 1) return;
+    if (!b->shared_bytes && b->cluster->size == 1) return;
     if (!o) {
         if (!(o = b->order = calloc(1, sizeof *o))) abort();
         o->length = ACTORS * b->cluster->size;
-        o->clocks = malloc(CLOCKS * o->length * sizeof *o->clocks);
-        o->landing = malloc(pieces * sizeof *o->landing);
-        if (!o->clocks || !o->landing) abort();
+        o->clocks = calloc(CLOCKS * o->length, sizeof *o->clocks);
+        o->landing = b->stamps ? malloc(pieces * sizeof *o->landing) : NULL;
+        if (!o->clocks || (b->stamps && !o->landing)) abort();
     }
-    memset(o->clocks, 0, CLOCKS * o->length * sizeof *o->clocks);
-    memset(o->landing, 0, pieces * sizeof *o->landing);
+    for (u32 which = 0; which < CLOCK_BARRIER; which++)
+        if (which % MAX_WARPS < b->warp_count)
+            memset(order_clock(b, which), 0, o->length * sizeof *o->clocks);
+    u32 rest = o->mbarriers ? CLOCK_BARRIER : CLOCK_LEFT; /* what no mbarrier has touched is 0 */
+    memset(order_clock(b, rest), 0, (CLOCKS - rest) * o->length * sizeof *o->clocks);
+    if (o->landing) memset(o->landing, 0, pieces * sizeof *o->landing);
     for (u32 k = 0; k < ACTOR_MBARRIER; k++)
         if (o->read[k]) memset(o->read[k], 0, pieces * sizeof *o->read[k]);
     o->mbarriers = o->remote_count = 0;
@@ -73,14 +77,17 @@ static void join(u32 *to, const u32 *from, u32 length)
 static void release(struct warp *w, u32 *to, bool relaxed)
 {
     struct block *b = w->block;
-    if (!relaxed) now(w)[b->cluster_rank * ACTORS + w->id] = b->clock++;
+    if (!relaxed) {
+        now(w)[b->cluster_rank * ACTORS + w->id] = b->clock++;
+        w->time = b->clock;
+    }
     join(to, relaxed ? order_clock(b, CLOCK_FENCED + w->id) : now(w), b->order->length);
 }
 
 static void acquire(struct warp *w, const u32 *from, bool relaxed)
 {
     join(relaxed ? order_clock(w->block, CLOCK_SEEN + w->id) : now(w), from, w->block->order->length);
-    if (!relaxed) w->lanes_met = ++w->block->clock;
+    if (!relaxed) order_lanes_met(w);
 }
 
 void order_barrier_arrive(struct warp *w, u32 id)
@@ -90,7 +97,11 @@ void order_barrier_arrive(struct warp *w, u32 id)
 
 void order_barrier_leave(struct warp *w, u32 id)
 {
-    if (w->block->order) acquire(w, order_clock(w->block, CLOCK_BARRIER + id), false);
+    struct block *b = w->block;
+    if (!b->order) return;
+    if (!b->barriers[id].expected)
+        join(now(w), order_clock(b, CLOCK_LEFT), b->order->length); /* it waits for all */
+    acquire(w, order_clock(b, CLOCK_BARRIER + id), false);
 }
 
 void order_barrier_end(struct block *b, u32 id)
@@ -270,7 +281,7 @@ void order_leave(struct warp *w)
     struct block *b = w->block;
     if (!b->order) return;
     u32 *left = order_clock(b, CLOCK_LEFT);
-    join(left, now(w), b->order->length);
+    release(w, left, false);
     for (u32 i = 0; i < b->order->remote_count && !b->live_threads; i++) {
         const struct remote *r = &b->order->remotes[i];
         bool arrival = r->mbarrier != NO_MBARRIER;

@@ -13,6 +13,15 @@
  *                                                waits for `empty`                 7
  *                                                cp.async.bulk into the stage      7: right; with 6 a fault, whenever it ran
  *
+ * What is ordered by what, and where it is held:
+ *
+ *      ordinary accesses to shared memory      by all that passes such lists on; race.h. Lanes of one warp, which are not told
+ *                                              apart in the lists, by __syncwarp or a barrier (PTX: bar.warp.sync)
+ *      ordinary stores, then the async proxy   by fence.proxy.async and the same; proxy.h
+ *      bulk copies, products, remote arrivals  by the mbarrier they complete at, by wgmma.wait_group; below
+ *
+ * Shuffles, votes, ldmatrix, mma and that lanes run together order no memory: none of them synchronises in that model.
+ *
  * Three kinds of actors in each block, and what their time counts:
  *
  *      a warp              the block's clock, at its releases; what it did before is known with them
@@ -94,11 +103,27 @@ void order_fence(struct warp *w);
 void order_publish(struct warp *w);
 void order_observe(struct warp *w);
 
+/* The lanes of w have synchronised with each other. */
+static inline void order_lanes_met(struct warp *w)
+{
+    w->lanes_met = w->time = ++w->block->clock;
+}
+
 /* Product `number` of w's warpgroup is issued; it and those before have been waited for, by w. */
 void order_product(struct warp *w, const struct inst *in, u64 number);
 void order_products_done(struct warp *w, u64 number);
 
 /* ---- Checks -------------------------------------------------------------------------------------------------------------------- */
+
+/* What w knows, by actor: rank in the cluster x ACTORS + warp. */
+static inline const u32 *order_known(const struct warp *w)
+{
+    return order_clock(w->block, CLOCK_NOW + w->id);
+}
+static inline bool order_knows_actor(const struct warp *w, u32 actor, u32 when)
+{
+    return order_known(w)[actor] >= when;
+}
 
 /* Whether w knows that warp `writer` of block b is past `when`. */
 bool order_knows_warp(const struct warp *w, const struct block *b, u32 writer, u32 when);

@@ -65,7 +65,7 @@ static void row_addresses(struct warp *w, const struct inst *in, bool is_write, 
         if (address[i] - SHARED_WINDOW >= WINDOW_BYTES)
             fault(w, in, 1u << i & mask, ERR_INVALID_ADDRESS_SPACE,
                   "the generic address 0x%llx is not one of shared memory", (unsigned long long)address[i]);
-    memory_resolve(w, in, mask, address, 16, 16, is_write);
+    memory_resolve(w, in, mask, address, 16, 16, (is_write ? ACCESS_WRITE : ACCESS_READ) | ACCESS_TOGETHER);
 }
 
 /* more: a register for each of in->count matrices. flags: .trans. */
@@ -391,7 +391,7 @@ static void move_lines(struct warp *w, const struct inst *in, const struct wmma_
             address[i] = base[0] + at / run * stride + at % run;
         }
         memory_resolve(w, in, count == LANES ? ALL_LANES : (1u << count) - 1, address, piece, piece,
-                       is_write);
+                       (is_write ? ACCESS_WRITE : ACCESS_READ) | ACCESS_TOGETHER);
         for (u32 i = 0; i < count; i++) {
             u8 *mine = image + (first + i) * piece, *theirs = (u8 *)(uintptr_t)address[i];
             memcpy(is_write ? theirs : mine, is_write ? mine : theirs, piece);

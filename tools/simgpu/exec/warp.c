@@ -526,6 +526,7 @@ void warp_start(struct warp *w, struct block *b, u32 id)
     w->cluster_arrived = 0;
     w->cluster_released = 0;
     w->lanes_met = 0;
+    w->time = b->clock;
     w->registers = 0;
     if (!root) {
         root = w->root = calloc(1, sizeof *root);
@@ -559,6 +560,7 @@ void warp_free_frames(struct warp *w)
         free(w->root->args);
         free(w->root);
     }
+    free(w->suspects);
     async_free_warp(w);
     wgmma_free_warp(w);
     free(w->special);

@@ -378,6 +378,8 @@ void lower_function(struct parser *p, struct parsed_function *f)
         }
     }
     place[f->count + 1] = fn->code_count;
+    fn->first_site = fn->module->sites;
+    fn->module->sites += fn->code_count;
     if (f->async_reg_count) { /* what follows the last instruction touches nothing */
         fn->touched = keep(fn->code_count * sizeof *fn->touched);
         u32 n = touched_capacity < fn->code_count ? touched_capacity : fn->code_count;

@@ -85,14 +85,24 @@ static void print_thread(const struct warp *w, u32 lane)
             t / l->block[0] / l->block[1]);
 }
 
+/* "  against FILE:LINE: text" */
+static void print_other(const struct function *fn, const struct inst *in)
+{
+    if (!fn || !in || !fn->lines[in - fn->code].file) return;
+    fprintf(stderr, "  against:\n");
+    print_place(fn, in);
+}
+
 static _Noreturn void stop_worker(struct worker *worker)
 {
     longjmp(worker->on_fault, 1);
 }
 
-/* Message, place, callers and thread. `frame`: whose calls led there, or NULL. */
+/* Message, place, callers and thread. `frame`: whose calls led there, or NULL; `other`, `with`: the instruction that it
+ * collides with, or NULL. */
 static void print_message(struct warp *w, const struct function *fn, const struct inst *in,
-                          const struct frame *frame, u32 lanes, const char *format, va_list args)
+                          const struct frame *frame, const struct function *other, const struct inst *with,
+                          u32 lanes, const char *format, va_list args)
 {
     fflush(stdout);
     fprintf(stderr, "simgpu: ");
@@ -100,6 +110,7 @@ static void print_message(struct warp *w, const struct function *fn, const struc
     fprintf(stderr, "\n  in kernel %s\n", readable_name(w->block->launch->kernel->name));
     print_place(fn, in);
     if (frame) print_callers(frame);
+    if (with) print_other(other, with);
     print_thread(w, lanes ? first_lane(lanes) : 0);
     if (lanes & (lanes - 1))
         fprintf(stderr, ", and %d more lanes of its warp", __builtin_popcount(lanes) - 1);
@@ -107,13 +118,14 @@ static void print_message(struct warp *w, const struct function *fn, const struc
 }
 
 static void tell(struct warp *w, const struct function *fn, const struct inst *in, const struct frame *frame,
-                 u32 lanes, int error, const char *format, va_list args)
+                 const struct function *other, const struct inst *with, u32 lanes, int error,
+                 const char *format, va_list args)
 {
     struct launch *l = w->block->launch;
     pthread_mutex_lock(&telling);
     if (!l->error) {
         l->error = error;
-        print_message(w, fn, in, frame, lanes, format, args);
+        print_message(w, fn, in, frame, other, with, lanes, format, args);
     }
     pthread_mutex_unlock(&telling);
 }
@@ -122,7 +134,17 @@ void fault(struct warp *w, const struct inst *in, u32 lanes, int error, const ch
 {
     va_list args;
     va_start(args, format);
-    tell(w, w->frame->fn, in, w->frame, lanes, error, format, args);
+    tell(w, w->frame->fn, in, w->frame, NULL, NULL, lanes, error, format, args);
+    va_end(args);
+    stop_worker(w->block->worker);
+}
+
+void fault_against(struct warp *w, const struct inst *in, u32 lanes, int error, const struct function *other,
+                   const struct inst *with, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    tell(w, w->frame->fn, in, w->frame, other, with, lanes, error, format, args);
     va_end(args);
     stop_worker(w->block->worker);
 }
@@ -146,7 +168,7 @@ static void make_remark(struct warp *w, const struct inst *in, u32 lanes, const 
 {
     pthread_mutex_lock(&telling);
     if (!w->block->launch->error && is_news(in))
-        print_message(w, w->frame->fn, in, w->frame, lanes, format, args);
+        print_message(w, w->frame->fn, in, w->frame, NULL, NULL, lanes, format, args);
     pthread_mutex_unlock(&telling);
 }
 
@@ -165,7 +187,7 @@ void breach(struct warp *w, const struct inst *in, u32 lanes, int error, const c
     if (options.faults_report)
         make_remark(w, in, lanes, format, args);
     else
-        tell(w, w->frame->fn, in, w->frame, lanes, error, format, args);
+        tell(w, w->frame->fn, in, w->frame, NULL, NULL, lanes, error, format, args);
     va_end(args);
     if (!options.faults_report) stop_worker(w->block->worker);
 }
@@ -175,7 +197,7 @@ void fault_elsewhere(struct warp *w, const struct function *fn, const struct ins
 {
     va_list args;
     va_start(args, format);
-    tell(w, fn, in, NULL, lanes, error, format, args);
+    tell(w, fn, in, NULL, NULL, NULL, lanes, error, format, args);
     va_end(args);
     stop_worker(w->block->worker);
 }

@@ -11,6 +11,7 @@
 #include "../exec/async.h"
 #include "../exec/order.h"
 #include "../exec/proxy.h"
+#include "../exec/race.h"
 #include "../exec/warp.h"
 #include "../report/report.h"
 #include "heap.h"
@@ -52,7 +53,9 @@ static void block_start(struct block *b, struct worker *worker, struct cluster *
     u32 *stamps = b->stamps;
     struct block_order *order = b->order;
     struct block_async *async = b->async;
+    struct races *races = b->races;
     u32 threads = l->block[0] * l->block[1] * l->block[2];
+    race_end_block(b);
     *b = (struct block){.launch = l,
                         .worker = worker,
                         .threads = threads,
@@ -66,6 +69,7 @@ static void block_start(struct block *b, struct worker *worker, struct cluster *
                         .stamps = stamps,
                         .clock = 1,
                         .order = order,
+                        .races = races,
                         .async = async};
     b->live_warps = b->warp_count;
     for (u32 d = 0; d < 3; d++) { /* clusters tile the grid, x first; so do blocks their cluster */
@@ -84,6 +88,7 @@ static void block_start(struct block *b, struct worker *worker, struct cluster *
     async_start_block(b);
     proxy_start_block(b);
     order_start_block(b);
+    race_start_block(b);
     for (u32 k = 0; k < b->warp_count; k++) warp_start(&b->warps[k], b, k);
 }
 
@@ -107,6 +112,7 @@ static void cluster_free(struct cluster *c)
         async_free_block(b);
         proxy_free_block(b);
         order_free_block(b);
+        race_free_block(b);
         free(b->warps);
         free(b->shared);
         free(b);

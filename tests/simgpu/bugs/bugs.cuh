@@ -1,0 +1,85 @@
+// bugs.cuh: seeded bugs, each beside its right twin: a kernel template whose argument leaves out, or does too early, what the
+// twin does. `PROGRAM` lists them, `PROGRAM NAME` runs the broken one, `PROGRAM NAME right` its twin; the exit status is 1
+// when a launch failed. bugs.bats runs all of them: it expects the words of the comment `// bug NAME: WORDS` and the lines
+// that are marked with `// NAME` to be named by the report, and nothing at all from the twin.
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cuda_runtime.h>
+
+typedef uint8_t u8;
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef uint64_t u64;
+
+typedef void (*kernel)(u32 *);
+struct bug {
+    const char *name;
+    kernel broken, right;
+    int blocks, threads;
+    u32 dynamic_bytes;
+};
+#define BUG(NAME, BLOCKS, THREADS)                             \
+    {                                                          \
+#NAME, NAME < true>, NAME < false>, BLOCKS, THREADS, 0 \
+    }
+#define BUG_DYNAMIC(NAME, BLOCKS, THREADS)                         \
+    {                                                              \
+#NAME, NAME < true>, NAME < false>, BLOCKS, THREADS, 16384 \
+    }
+
+// Each kernel gets this many words of zeros.
+enum { WORDS = 1 << 16 };
+
+template <int COUNT>
+static int bugs_main(const bug (&bugs)[COUNT], int argc, char **argv)
+{
+    if (argc < 2)
+        for (const bug &b : bugs) printf("%s\n", b.name);
+    for (const bug &b : bugs) {
+        if (argc < 2 || strcmp(b.name, argv[1]) != 0) continue;
+        u32 *memory;
+        if (cudaMalloc(&memory, WORDS * sizeof *memory) || cudaMemset(memory, 0, WORDS * sizeof *memory))
+            return 2;
+        (argc > 2 ? b.right : b.broken)<<<b.blocks, b.threads, b.dynamic_bytes>>>(memory);
+        cudaError_t error = cudaDeviceSynchronize();
+        if (error) printf("%s\n", cudaGetErrorName(error));
+        return error != cudaSuccess;
+    }
+    return argc < 2 ? 0 : 2;
+}
+
+// ---- PTX that the kernels share --------------------------------------------------------------------------------------
+
+__device__ static inline u32 smem_addr(const void *p)
+{
+    return (u32)__cvta_generic_to_shared(p);
+}
+__device__ static inline void cp_async_16(void *to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem_addr(to)), "l"(from) : "memory");
+}
+__device__ static inline void cp_async_4(void *to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(smem_addr(to)), "l"(from) : "memory");
+}
+__device__ static inline void cp_async_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int PENDING>
+__device__ static inline void cp_async_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+template <int ID, int THREADS>
+__device__ static inline void bar_sync()
+{
+    asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
+}
+template <int ID, int THREADS>
+__device__ static inline void bar_arrive()
+{
+    asm volatile("bar.arrive %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
+}

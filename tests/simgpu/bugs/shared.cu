@@ -1,0 +1,438 @@
+// Ordinary accesses to shared memory that nothing orders. `BROKEN ?` is what is left out or done too early.
+#include "bugs.cuh"
+
+#define T threadIdx.x
+
+// ---- A block's barrier -----------------------------------------------------------------------------------------------
+
+// bug tile_not_complete: such as __syncthreads()
+template <bool BROKEN>
+__global__ void tile_not_complete(u32 *out)
+{
+    __shared__ u32 tile[256];
+    tile[T] = out[T] + T; // tile_not_complete
+    if (!BROKEN) __syncthreads();
+    out[T] = tile[255 - T]; // tile_not_complete
+}
+
+// bug tile_overwritten: such as __syncthreads()
+template <bool BROKEN>
+__global__ void tile_overwritten(u32 *out)
+{
+    __shared__ u32 tile[256];
+    u32 sum = 0;
+    for (u32 k = 0; k < 4; k++) {
+        tile[T] = out[256 * k + T] + T; // tile_overwritten
+        __syncthreads();
+        sum += tile[255 - T]; // tile_overwritten
+        if (!BROKEN) __syncthreads();
+    }
+    out[2048 + T] = sum;
+}
+
+// Two stages, but the barrier of the other one is left out: the warp that is ahead by two steps writes what is read.
+// bug two_stages_too_soon: such as __syncthreads()
+template <bool BROKEN>
+__global__ void two_stages_too_soon(u32 *out)
+{
+    __shared__ u32 tile[2][256];
+    u32 sum = 0;
+    tile[0][T] = T;
+    __syncthreads();
+    for (u32 k = 0; k < 6; k++) {
+        if (!BROKEN || k % 2 == 1) __syncthreads();
+        tile[(k + 1) % 2][T] = k * T; // two_stages_too_soon
+        __syncthreads();
+        sum += tile[k % 2][(T + 37) % 256] + tile[(k + 1) % 2][(T + 37) % 256]; // two_stages_too_soon
+    }
+    out[T] = sum;
+}
+
+// The sum of a block, where thread 0 reads what the warps left.
+// bug sums_of_warps: such as __syncthreads()
+template <bool BROKEN>
+__global__ void sums_of_warps(u32 *out)
+{
+    __shared__ u32 sum[8];
+    u32 x = out[T] + T;
+    for (u32 d = 16; d; d /= 2) x += __shfl_down_sync(~0u, x, d);
+    if (T % 32 == 0) sum[T / 32] = x; // sums_of_warps
+    if (!BROKEN) __syncthreads();
+    if (T == 0)
+        for (u32 k = 0; k < 8; k++) out[k] = sum[k]; // sums_of_warps
+}
+
+// A second sum in the same memory, while the first may still be read.
+// bug broadcast_reused: such as __syncthreads()
+template <bool BROKEN>
+__global__ void broadcast_reused(u32 *out)
+{
+    __shared__ u32 total;
+    for (u32 k = 0; k < 3; k++) {
+        if (T == 0) total = out[k]; // broadcast_reused
+        __syncthreads();
+        out[64 + 256 * k + T] = total; // broadcast_reused
+        if (!BROKEN) __syncthreads();
+    }
+}
+
+// A reduction by halves whose last steps, of one warp, go without a barrier, and without __syncwarp.
+// bug last_warp_unrolled: __syncwarp() between them is missing
+template <bool BROKEN>
+__global__ void last_warp_unrolled(u32 *out)
+{
+    __shared__ u32 sum[256];
+    sum[T] = T;
+    __syncthreads();
+    for (u32 d = 128; d >= 32; d /= 2) {
+        if (T < d) sum[T] += sum[T + d];
+        __syncthreads();
+    }
+    if (T < 32)
+        for (u32 d = 16; d; d /= 2) {
+            u32 other = T < d ? sum[T + d] : 0; // last_warp_unrolled
+            if (!BROKEN) __syncwarp();
+            sum[T] += other; // last_warp_unrolled
+            if (!BROKEN) __syncwarp();
+        }
+    if (T == 0) out[0] = sum[0];
+}
+
+// A histogram that is printed before all have counted.
+// bug histogram_read_early: this read is not ordered after the write
+template <bool BROKEN>
+__global__ void histogram_read_early(u32 *out)
+{
+    __shared__ u32 bins[64];
+    if (T < 64) bins[T] = 0;
+    __syncthreads();
+    atomicAdd(&bins[(T * 7) % 64], 1u); // histogram_read_early
+    if (!BROKEN) __syncthreads();
+    if (T < 64) out[T] = bins[T]; // histogram_read_early
+}
+
+// bug histogram_cleared_late: is not ordered after the write
+template <bool BROKEN>
+__global__ void histogram_cleared_late(u32 *out)
+{
+    __shared__ u32 bins[64];
+    if (T < 64) bins[T] = 0; // histogram_cleared_late
+    if (!BROKEN) __syncthreads();
+    atomicAdd(&bins[(T * 7) % 64], 1u); // histogram_cleared_late
+    __syncthreads();
+    if (T < 64) out[T] = bins[T];
+}
+
+// Bytes: four warps share each word.
+// bug flags_in_bytes: such as __syncthreads()
+template <bool BROKEN>
+__global__ void flags_in_bytes(u32 *out)
+{
+    __shared__ u8 done[256];
+    done[(T % 8) * 32 + T / 8] = (u8)T; // flags_in_bytes
+    if (!BROKEN) __syncthreads();
+    out[T] = done[255 - T]; // flags_in_bytes
+}
+
+// 16-bit elements transposed through shared memory.
+// bug transposed_halves: such as __syncthreads()
+template <bool BROKEN>
+__global__ void transposed_halves(u32 *out)
+{
+    __shared__ u16 tile[32][34];
+    for (u32 k = T / 32; k < 32; k += 8) tile[k][T % 32] = (u16)(k * 32 + T % 32); // transposed_halves
+    if (!BROKEN) __syncthreads();
+    for (u32 k = T / 32; k < 32; k += 8) out[k * 32 + T % 32] = tile[T % 32][k]; // transposed_halves
+}
+
+// 16-byte accesses: the neighbour's row.
+// bug vectors: such as __syncthreads()
+template <bool BROKEN>
+__global__ void vectors(u32 *out)
+{
+    __shared__ uint4 tile[256];
+    tile[T] = ((uint4 *)out)[T]; // vectors
+    if (!BROKEN) __syncthreads();
+    ((uint4 *)out)[T] = tile[T ^ 32]; // vectors
+}
+
+// Two threads write different values to one place, in warps that nothing orders.
+// bug written_twice: such as __syncthreads()
+template <bool BROKEN>
+__global__ void written_twice(u32 *out)
+{
+    __shared__ u32 last;
+    if (T % 32 == 0 && (BROKEN || T == 64)) last = T; // written_twice
+    __syncthreads();
+    if (T == 0) out[0] = last;
+}
+
+// bug written_twice_by_a_warp: lanes of the warp write different values
+template <bool BROKEN>
+__global__ void written_twice_by_a_warp(u32 *out)
+{
+    __shared__ u32 half[32];
+    half[BROKEN ? T / 2 : T] = T; // written_twice_by_a_warp
+    __syncthreads();
+    out[T] = half[T / 2];
+}
+
+// Dynamic shared memory, carved wrongly: the second array begins inside the first one.
+// bug arrays_overlap: such as __syncthreads()
+template <bool BROKEN>
+__global__ void arrays_overlap(u32 *out)
+{
+    extern __shared__ u32 memory[];
+    u32 *a = memory, *b = memory + (BROKEN ? 128 : 256);
+    a[T] = T;              // arrays_overlap
+    b[255 - T] = 1000 + T; // arrays_overlap
+    __syncthreads();
+    out[T] = a[T] + b[T];
+}
+
+// ---- Named barriers ----------------------------------------------------------------------------------------------------
+
+// bug arrives_before_it_writes: such as __syncthreads()
+template <bool BROKEN>
+__global__ void arrives_before_it_writes(u32 *out)
+{
+    __shared__ u32 box[32];
+    if (T < 32) {
+        if (BROKEN) bar_arrive<1, 64>();
+        box[T] = T; // arrives_before_it_writes
+        if (!BROKEN) bar_arrive<1, 64>();
+    } else {
+        bar_sync<1, 64>();
+        out[T] = box[63 - T]; // arrives_before_it_writes
+    }
+}
+
+// The consumer says that the buffer is free before it has read it.
+// bug freed_before_it_reads: such as __syncthreads()
+template <bool BROKEN>
+__global__ void freed_before_it_reads(u32 *out)
+{
+    __shared__ u32 box[32];
+    for (u32 k = 0; k < 3; k++) {
+        if (T < 32) {
+            if (k) bar_sync<2, 64>();
+            box[T] = k; // freed_before_it_reads
+            bar_arrive<1, 64>();
+        } else {
+            bar_sync<1, 64>();
+            if (BROKEN && k < 2) bar_arrive<2, 64>();
+            out[k * 32 + T] = box[63 - T]; // freed_before_it_reads
+            if (!BROKEN && k < 2) bar_arrive<2, 64>();
+        }
+    }
+}
+
+// The barrier of the other pair of warps.
+// bug wrong_barrier: such as __syncthreads()
+template <bool BROKEN>
+__global__ void wrong_barrier(u32 *out)
+{
+    __shared__ u32 box[128];
+    const u32 warp = T / 32;
+    box[T] = T; // wrong_barrier
+    if (BROKEN ? warp / 2 == 0 : warp % 2 == 0)
+        bar_sync<1, 64>();
+    else
+        bar_sync<2, 64>();
+    out[T] = box[T ^ 64]; // wrong_barrier
+}
+
+// ---- Lanes of a warp -----------------------------------------------------------------------------------------------------
+
+// bug lanes_exchange: __syncwarp() between them is missing
+template <bool BROKEN>
+__global__ void lanes_exchange(u32 *out)
+{
+    __shared__ u32 box[256];
+    box[T] = out[T]; // lanes_exchange
+    if (!BROKEN) __syncwarp();
+    out[T] = box[T ^ 1]; // lanes_exchange
+}
+
+// A shuffle does not order memory.
+// bug shuffle_is_no_barrier: or shuffle, orders no memory
+template <bool BROKEN>
+__global__ void shuffle_is_no_barrier(u32 *out)
+{
+    __shared__ u32 box[32];
+    box[T] = out[T]; // shuffle_is_no_barrier
+    const u32 other = __shfl_xor_sync(~0u, T, 1);
+    if (!BROKEN) __syncwarp();
+    out[T] = box[other]; // shuffle_is_no_barrier
+}
+
+// The leader publishes for its warp.
+// bug leader_publishes: __syncwarp() between them is missing
+template <bool BROKEN>
+__global__ void leader_publishes(u32 *out)
+{
+    __shared__ u32 next[8];
+    if (T % 32 == 0) next[T / 32] = out[T]; // leader_publishes
+    if (!BROKEN) __syncwarp();
+    out[256 + T] = next[T / 32]; // leader_publishes
+}
+
+// ... and again, while the lanes may still read the last one.
+// bug leader_publishes_again: __syncwarp() between them is missing
+template <bool BROKEN>
+__global__ void leader_publishes_again(u32 *out)
+{
+    __shared__ u32 next[8];
+    for (u32 k = 0; k < 3; k++) {
+        if (T % 32 == 0) next[T / 32] = out[T] + k; // leader_publishes_again
+        __syncwarp();
+        out[256 + T] += next[T / 32]; // leader_publishes_again
+        if (!BROKEN) __syncwarp();
+    }
+}
+
+// bug shifted_in_place: __syncwarp() between them is missing
+template <bool BROKEN>
+__global__ void shifted_in_place(u32 *out)
+{
+    __shared__ u32 row[33];
+    row[T] = T;
+    __syncwarp();
+    const u32 next = row[T + 1 < 32 ? T + 1 : 0]; // shifted_in_place
+    if (!BROKEN) __syncwarp();
+    row[T] = next; // shifted_in_place
+    __syncwarp();
+    out[T] = row[31 - T];
+}
+
+// Each half of the warp meets, but not the halves each other.
+// bug halves_meet: such as __syncthreads()
+template <bool BROKEN>
+__global__ void halves_meet(u32 *out)
+{
+    __shared__ u32 box[64];
+    box[T] = T; // halves_meet
+    if (BROKEN)
+        __syncwarp();
+    else
+        __syncthreads();
+    out[T] = box[T ^ 32]; // halves_meet
+}
+
+// ---- cp.async --------------------------------------------------------------------------------------------------------------
+
+// bug copy_read_unwaited: before the cp.async at line
+template <bool BROKEN>
+__global__ void copy_read_unwaited(u32 *out)
+{
+    __shared__ __align__(16) u32 tile[256];
+    cp_async_4(&tile[T], out + T);
+    cp_async_commit();
+    if (!BROKEN) cp_async_wait<0>();
+    __syncthreads();
+    out[256 + T] = tile[255 - T]; // copy_read_unwaited
+}
+
+// bug copy_of_others: and then a barrier for the others
+template <bool BROKEN>
+__global__ void copy_of_others(u32 *out)
+{
+    __shared__ __align__(16) u32 tile[256];
+    cp_async_4(&tile[T], out + T);
+    cp_async_commit();
+    if (BROKEN) __syncthreads(); // too early
+    cp_async_wait<0>();
+    if (!BROKEN) __syncthreads();
+    out[256 + T] = tile[255 - T]; // copy_of_others
+}
+
+// bug copy_of_other_lanes: __syncwarp() between them is missing
+template <bool BROKEN>
+__global__ void copy_of_other_lanes(u32 *out)
+{
+    __shared__ __align__(16) u32 tile[128];
+    if (T < 8) cp_async_16(&tile[4 * T], out + 4 * T);
+    cp_async_commit();
+    cp_async_wait<0>();
+    if (!BROKEN) __syncwarp();
+    out[256 + T] = tile[T]; // copy_of_other_lanes
+}
+
+// bug wait_one_short: before the cp.async at line
+template <bool BROKEN>
+__global__ void wait_one_short(u32 *out)
+{
+    __shared__ __align__(16) u32 tile[2][256];
+    for (u32 k = 0; k < 2; k++) {
+        cp_async_4(&tile[k][T], out + 256 * k + T);
+        cp_async_commit();
+    }
+    u32 sum = 0;
+    for (u32 k = 0; k < 4; k++) {
+        cp_async_wait<BROKEN ? 2 : 1>();
+        __syncthreads();
+        sum += tile[k % 2][255 - T]; // wait_one_short
+        __syncthreads();
+        cp_async_4(&tile[k % 2][T], out + 256 * k + T);
+        cp_async_commit();
+    }
+    cp_async_wait<0>();
+    out[8192 + T] = sum;
+}
+
+// The copy for the stage that other warps still read.
+// bug copy_too_soon: such as __syncthreads()
+template <bool BROKEN>
+__global__ void copy_too_soon(u32 *out)
+{
+    __shared__ __align__(16) u32 tile[2][256];
+    u32 sum = 0;
+    cp_async_4(&tile[0][T], out + T);
+    cp_async_commit();
+    for (u32 k = 0; k < 4; k++) {
+        cp_async_wait<0>();
+        __syncthreads();
+        if (!BROKEN) cp_async_4(&tile[(k + 1) % 2][T], out + 256 * k + T);
+        sum += tile[k % 2][255 - T];                                // copy_too_soon
+        if (BROKEN) cp_async_4(&tile[k % 2][T], out + 256 * k + T); // copy_too_soon
+        cp_async_commit();
+    }
+    cp_async_wait<0>();
+    out[8192 + T] = sum;
+}
+
+static const bug bugs[] = {
+    BUG(tile_not_complete, 2, 256),
+    BUG(tile_overwritten, 2, 256),
+    BUG(two_stages_too_soon, 1, 256),
+    BUG(sums_of_warps, 1, 256),
+    BUG(broadcast_reused, 1, 256),
+    BUG(last_warp_unrolled, 1, 256),
+    BUG(histogram_read_early, 1, 256),
+    BUG(histogram_cleared_late, 1, 256),
+    BUG(flags_in_bytes, 1, 256),
+    BUG(transposed_halves, 1, 256),
+    BUG(vectors, 1, 256),
+    BUG(written_twice, 1, 256),
+    BUG(written_twice_by_a_warp, 1, 32),
+    BUG_DYNAMIC(arrays_overlap, 1, 256),
+    BUG(arrives_before_it_writes, 1, 64),
+    BUG(freed_before_it_reads, 1, 64),
+    BUG(wrong_barrier, 1, 128),
+    BUG(lanes_exchange, 1, 256),
+    BUG(shuffle_is_no_barrier, 1, 32),
+    BUG(leader_publishes, 1, 256),
+    BUG(leader_publishes_again, 1, 256),
+    BUG(shifted_in_place, 1, 32),
+    BUG(halves_meet, 1, 64),
+    BUG(copy_read_unwaited, 1, 256),
+    BUG(copy_of_others, 1, 256),
+    BUG(copy_of_other_lanes, 1, 32),
+    BUG(wait_one_short, 1, 256),
+    BUG(copy_too_soon, 1, 256),
+};
+
+int main(int argc, char **argv)
+{
+    return bugs_main(bugs, argc, argv);
+}

@@ -1,0 +1,62 @@
+/* race.h: ordinary accesses to shared memory that nothing orders (exec/race.c).
+ *
+ * Two accesses to a byte, one of them a write, must be ordered by what the program does (order.h), or both be strong: atomic,
+ * volatile, relaxed or stronger. Else it is chance which comes first, whatever came first here:
+ *
+ *      by different warps      the later one's warp must know of the earlier one: through a barrier, an mbarrier, ...
+ *      by lanes of one warp    they must have met since: at __syncwarp or a barrier. That they execute together, shuffles, votes,
+ *                              ldmatrix and mma order nothing (PTX ISA, "Memory Consistency Model": these synchronise no memory)
+ *
+ * Lanes that write the same byte with one instruction, or warps that do so unordered, are let pass with a remark when they
+ * write the same value. What cp.async brings counts as written when it has been waited for; until then nobody may touch it.
+ *
+ * What is remembered, in times of order.h's clocks (a word is 4 bytes, a piece 16):
+ *
+ *      a word's cell           its last write: when, who, where in the program, which of its bytes
+ *      a piece's readers       for each warp, its reads of the piece: when, where, which bytes, by which lanes
+ *      a piece's `wrote`       when anybody did last. Not after the last barrier of the whole block: nothing to look at, which
+ *                              makes most accesses quick
+ *
+ * A write that follows an unordered one is told as that race, and then it is forgotten; two halves of a word that different
+ * warps write leave the later one. So not each race is told, but what is told is one. */
+#ifndef RACE_H
+#define RACE_H
+
+#include "../sim.h"
+
+/* How an instruction accesses memory. */
+enum access {
+    ACCESS_READ = 0,
+    ACCESS_WRITE = 1,
+    ACCESS_STRONG = 2,   /* atomic, volatile, relaxed, acquire or release */
+    ACCESS_TOGETHER = 4, /* by the warp as one, as ldmatrix does: no lane has bytes of its own */
+    ACCESS_COPY = 8      /* cp.async: written only when it has been waited for */
+};
+
+void race_start_block(struct block *b);
+void race_end_block(struct block *b);
+void race_free_block(struct block *b);
+
+/* A barrier of all of the block's threads, each of which waited, is complete. */
+void race_all_met(struct block *b);
+
+/* These lanes access `bytes` bytes of b's shared memory each, from offsets `at`; called before a store writes. Faults when that
+ * is a race; a write of what may be the same value is decided by race_settle, to be called when it has been written. */
+void race_access(struct warp *w, const struct inst *in, u32 mask, struct block *b, const u32 at[LANES],
+                 u32 bytes, enum access how);
+
+/* The same for 32 lanes and 4 bytes each: words at offsets 4 * word[i]. */
+void race_access_words(struct warp *w, const struct inst *in, const u32 word[LANES], enum access how);
+
+/* A store of w has been executed, for these lanes, to these host addresses. */
+void race_settle_now(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES]);
+static inline void race_settle(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES])
+{
+    if (w->suspects) race_settle_now(w, in, mask, at);
+}
+
+/* A cp.async that `in` of fn issued for `lane` of `owner` has been waited for: written at `time` of that warp. */
+void race_landed(struct warp *owner, const struct function *fn, const struct inst *in, u32 lane, u32 at,
+                 u32 bytes, u32 time);
+
+#endif
