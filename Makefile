@@ -97,6 +97,8 @@ bench: need-gpu
 
 ## simgpu         build the simulated GPU
 
+## simgpu-sanitize  its tests with gcc's sanitizers: SAN=address,undefined or SAN=thread
+
 ## fuzz           look for input that breaks a reader: FUZZ=ptx|fatbin|npy MINUTES=10 (needs clang)
 
 ## bench-sim      how many warp instructions a second the simulated GPU executes on one thread

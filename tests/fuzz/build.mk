@@ -3,8 +3,7 @@
 FUZZ    ?= ptx
 MINUTES ?= 10
 
-FUZZ_SIMULATOR := $(patsubst $(SIMGPU_DIR)/%.c,%.o,$(foreach folder,front exec report runtime,\
-    $(filter-out %/cublas.c %/driver.c,$(wildcard $(SIMGPU_DIR)/$(folder)/*.c))))
+FUZZ_SIMULATOR := $(SIMGPU_CUDART_OBJECTS:$(SIMGPU_OUT)/obj/%=%)
 FUZZ_CFLAGS    := -std=gnu11 -g -march=native -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all \
                   -fno-sanitize=float-divide-by-zero,float-cast-overflow -isystem $(or $(CUDA_INCLUDE),/usr/local/cuda/include)
 fuzz_search     = clang $(FUZZ_CFLAGS) -O1

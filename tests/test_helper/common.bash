@@ -5,7 +5,7 @@ bats_load_library bats-assert
 
 ROOT=$(cd "$BATS_TEST_DIRNAME" && while [[ ! -e Makefile ]]; do cd ..; done && pwd)
 PYTHON=$ROOT/.venv/bin/python3
-export SIMGPU=$ROOT/build/simgpu/simgpu
+export SIMGPU=${SIMGPU_UNDER_TEST:-$ROOT/build/simgpu/simgpu}
 export PYTHONPYCACHEPREFIX=$ROOT/build/pycache
 # Programs that nvcc linked know nothing of a toolkit that the loader does not look in, such as the wheels'.
 LD_LIBRARY_PATH=$(sed -n 's/^CUDA_LIB *:= *//p' "$ROOT/build/config.mk")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}

@@ -1,7 +1,7 @@
 # The simulated GPU: build/simgpu/simgpu and the libraries that it puts in front of NVIDIA's. Included by the Makefile, which
 # says where the toolkit's headers are (CUDA_INCLUDE); nothing of the toolkit is linked.
 
-# SAN=address,undefined (or thread): built with gcc's sanitizers, in a folder of its own.
+# SAN=address,undefined or SAN=thread: built with gcc's sanitizers, in a folder of its own.
 SIMGPU_DIR := tools/simgpu
 SIMGPU_OUT := build/simgpu$(if $(SAN),-$(subst $(comma),-,$(SAN)))
 SIMGPU     := $(SIMGPU_OUT)/simgpu
@@ -12,6 +12,7 @@ SIMGPU_CFLAGS := -std=gnu11 -O3 -g -march=native -ffp-contract=off -fno-math-err
 SIMGPU_LDFLAGS := -pthread
 ifdef SAN
 SIMGPU_CFLAGS  := $(filter-out -O3,$(SIMGPU_CFLAGS)) -O1 -fno-omit-frame-pointer -fsanitize=$(SAN) -fno-sanitize-recover=all
+SIMGPU_CFLAGS  += -DSANITIZER='"$(shell $(CC) -print-file-name=lib$(if $(findstring thread,$(SAN)),t,a)san.so)"'
 SIMGPU_LDFLAGS += -fsanitize=$(SAN)
 endif
 
@@ -23,8 +24,12 @@ SIMGPU_DRIVER_OBJECTS := $(call simgpu_objects,$(SIMGPU_DIR)/runtime/driver.c)
 SIMGPU_CUDART_OBJECTS := $(filter-out $(SIMGPU_BLAS_OBJECTS) $(SIMGPU_DRIVER_OBJECTS), \
     $(call simgpu_objects,$(foreach folder,front exec runtime report,$(wildcard $(SIMGPU_DIR)/$(folder)/*.c))))
 
-.PHONY: simgpu
+.PHONY: simgpu simgpu-sanitize
 simgpu: $(SIMGPU) $(SIMGPU_LIBS)
+
+simgpu-sanitize: simgpu simgpu-tests
+	@$(if $(SAN),,echo "make simgpu-sanitize: SAN=address,undefined or SAN=thread" >&2; exit 2)
+	@SIMGPU_UNDER_TEST=$(CURDIR)/$(SIMGPU) tests/run.sh $(wildcard tests/simgpu/*.bats)
 
 $(SIMGPU_OUT)/obj/%.o: $(SIMGPU_DIR)/%.c $(SIMGPU_DIR)/build.mk build/config.mk
 	@mkdir -p $(@D)

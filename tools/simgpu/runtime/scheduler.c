@@ -335,7 +335,7 @@ static void place_shared_of(const struct launch *l, struct function *fn)
         u8 **consts = &fn->rank_consts[rank];
         if (!*consts) {
             if (!(*consts = aligned_alloc(64, (fn->consts_bytes + 64) / 64 * 64))) abort();
-            memcpy(*consts, fn->consts, fn->consts_bytes);
+            if (fn->consts_bytes) memcpy(*consts, fn->consts, fn->consts_bytes);
         }
         for (u32 i = 0; i < fn->shared_ref_count; i++)
             for (u32 lane = 0; lane < LANES; lane++) {
