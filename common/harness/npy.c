@@ -234,7 +234,7 @@ static bool find_dtype(const char *path, const char *descr, unsigned accepted, e
 {
     char expected[64] = "";
     for (int i = 0; i < DTYPES; i++) {
-        if (!(accepted & 1u << i)) continue;
+        if (!(accepted & 1u << i) || !TYPES[i].descr) continue; // or no file holds it
         if (strcmp(descr, TYPES[i].descr) == 0) {
             *dtype = (enum dtype)i;
             return true;
