@@ -173,3 +173,13 @@ block 1 thread 16
 block 1 thread 24
 right"
 }
+
+@test "simgpu: a grid barrier made by hand takes seconds at most: who polls leaves its turn to others" {
+    local threads seed
+    for threads in 1 2; do
+        for seed in 0 1 2; do
+            run -0 timeout 60 "$SIMGPU" --threads $threads --seed $seed "$ROOT/build/tests/simgpu/programs/grid_barrier"
+            assert_output right
+        done
+    done
+}

@@ -257,6 +257,8 @@ struct warp {
     u64 executed;              /* warp instructions so far */
     s32 unused_budget;         /* what was left of the budget when the warp stopped early */
     bool polled;               /* it has looked at memory that others change, since its turn began */
+    const struct inst *poll;   /* the last such look, and what it saw: the same again costs more of its turn */
+    u64 poll_saw;
     u64 gathered;              /* splits that the last warp_gather moved on together with the current one */
     struct async_state *async; /* cp.async groups and the like: exec/async.c */
     struct wgmma_state *wgmma; /* exec/wgmma.c */

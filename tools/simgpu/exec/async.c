@@ -658,6 +658,7 @@ static void exec_arrive(struct warp *w, const struct inst *in, u32 mask)
         arrive(w, in, i, m, count);
         settle_if_awaited(w, in, m);
     }
+    warp_published(w);
     if (in->d == NO_OPERAND) return;
     u64 *d = lanes_of(w, in->d);
     for (u32 i = 0; i < LANES; i++)

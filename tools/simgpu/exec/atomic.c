@@ -7,6 +7,7 @@
 #include "atomic.h"
 #include "memory.h"
 #include "order.h"
+#include "warp.h"
 #include "numeric.h"
 
 static const char *const op_names[] = {"add", "min", "max", "inc", "dec", "and", "or", "xor", "exch", "cas"};
@@ -171,6 +172,7 @@ static void exec_atomic(struct warp *w, const struct inst *in, u32 mask)
         }
     }
     race_settle(w, in, mask, at);
+    warp_published(w);
 }
 
 static bool op_allowed(enum atomic_op op, enum type t)

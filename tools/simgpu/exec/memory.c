@@ -472,6 +472,20 @@ static void read_element(const struct inst *in, const void *from, u64 v[2])
     if (in->aux == 2) v[0] &= 0xffff;
 }
 
+/* A look at memory that others change, as the first lane's at `at`. A warp that sees there what it saw the last time is taken
+ * for one that waits. */
+static void poll(struct warp *w, const struct inst *in, u64 at)
+{
+    enum { POLL_COST = 256 };
+    u64 saw = 0;
+    memcpy(&saw, (const void *)(uintptr_t)at, in->bytes < 8 ? in->bytes : 8);
+    if (w->poll == in && w->poll_saw == saw && w->budget > 0)
+        warp_give(w, w->budget < POLL_COST ? w->budget : POLL_COST);
+    w->poll = in;
+    w->poll_saw = saw;
+    w->polled = true;
+}
+
 /* Any element size, any count, any register width. */
 static void load_any(struct warp *w, const struct inst *in, u32 mask)
 {
@@ -490,7 +504,7 @@ static void load_any(struct warp *w, const struct inst *in, u32 mask)
             memcpy((u8 *)lanes_of(w, in->more[k]) + i * (in->flags >> 8), v, in->flags >> 8);
         }
     }
-    if (in->flags & POLLS) w->polled = true;
+    if (in->flags & POLLS) poll(w, in, at[first_lane(mask)]);
     if (in->flags & ACQUIRE) {
         order_observe(w);
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
@@ -587,6 +601,7 @@ static void store_any(struct warp *w, const struct inst *in, u32 mask)
         copy_whole((void *)(uintptr_t)at[i], vector, whole);
     }
     race_settle(w, in, mask, at);
+    if (in->flags & (POLLS | RELEASE)) warp_published(w);
 }
 
 /* ld.param in a kernel with a constant address: the same bytes for all lanes. */

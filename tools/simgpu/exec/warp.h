@@ -51,6 +51,20 @@ void cluster_check(struct cluster *c);
 /* These lanes exit: those that have arrived at barrier.cluster count no more. */
 void cluster_leave(struct warp *w, u32 lanes);
 
+/* Takes `instructions` of its turn from the warp, that it does not execute: others come sooner. */
+static inline void warp_give(struct warp *w, s32 instructions)
+{
+    w->budget -= instructions;
+    w->executed -= (u64)(s64)instructions;
+}
+
+/* After what other warps may wait for, an atomic, a strong store or an arrival, a seed has the warp lose its turn every other
+ * time: so what must not come in between does. */
+static inline void warp_published(struct warp *w)
+{
+    if (options.seed && w->budget > 0 && ((u32)w->budget * 2654435761u) >> 31) warp_give(w, w->budget);
+}
+
 static inline u32 warp_index_of(const struct warp *w, const struct inst *in)
 {
     return (u32)(in - w->frame->fn->code);
