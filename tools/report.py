@@ -140,8 +140,8 @@ def simulator_table():
     """Markdown: what `make bench-sim` measured."""
     with open(os.path.join(ROOT, "results", "simulator.json"), encoding="utf-8") as file:
         records = json.load(file)
-    lines = [f"On {records[0]['processor']}, commit {records[0]['commit']}:\n", "| kernel | million warp instructions a second |",
-             "| --- | ---: |", *(f"| {r['kernel']} | {r['value']:.1f} |" for r in records)]
+    lines = [f"On {records[0]['processor']}, commit {records[0]['commit']}:\n", "| kernel | rate | |",
+             "| --- | ---: | --- |", *(f"| {r['kernel']} | {r['value']} | {r['metric']} |" for r in records)]
     return "\n".join(lines) + "\n"
 
 

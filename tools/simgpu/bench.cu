@@ -1,8 +1,11 @@
-// bench.cu: how fast is the simulated GPU? Three kernels of ordinary code, run by `make bench-sim` on one host thread with
-// --verbose, which makes the simulator say how many warp instructions it executed a second. Each checks its result.
+// bench.cu: how fast is the simulated GPU? Three kernels of ordinary code and one of wgmma, run by `make bench-sim` on one host
+// thread with --verbose, which makes the simulator say how many warp instructions it executed a second. Each checks its
+// result.
 #include <cstdio>
 #include <cstdlib>
 #include <cuda_runtime.h>
+
+#include "../../common/device/wgmma.cuh"
 
 #define CHECK(call)                                                                                   \
     do {                                                                                              \
@@ -56,6 +59,38 @@ __global__ void block_sums(float *out, const float *in, int rounds)
     if (threadIdx.x == 0) out[blockIdx.x] = total;
 }
 
+// wgmma m64n256k16 on tiles that stay in shared memory: four a round, as many as 64 elements of K need.
+__host__ __device__ inline float element(int row, int k)
+{
+    return (float)((row * 7 + k * 13) % 31 - 15) / 8;
+}
+
+__global__ void wgmma_tiles(float *C, int rounds)
+{
+    __shared__ alignas(1024) __nv_bfloat16 A_smem[64 * 64], B_smem[256 * 64];
+    for (int i = threadIdx.x; i < (64 + 256) * 64; i += blockDim.x) {
+        int row = i / 64 % 256, k = i % 64; // B's rows, then A's
+        __nv_bfloat16 *tile = i < 256 * 64 ? B_smem : A_smem;
+        tile[row * 64 + (k ^ row % 8 * 8)] = element(row, k); // swizzled by 128 bytes
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncthreads();
+    uint64_t A_desc = wgmma_descriptor(A_smem), B_desc = wgmma_descriptor(B_smem);
+    float acc[128] = {};
+    for (int r = 0; r < rounds; r++) {
+        wgmma_touch(acc);
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < 4; k++) wgmma<256, __nv_bfloat16>(acc, A_desc + 2 * k, B_desc + 2 * k, true);
+        wgmma_commit_group();
+        wgmma_wait_group<0>();
+        wgmma_touch(acc);
+    }
+    int row = 16 * (threadIdx.x / 32) + threadIdx.x % 32 / 4;
+    for (int r = 0; r < 128; r++)
+        C[(row + 8 * (r / 2 % 2)) * 256 + 8 * (r / 4) + 2 * (threadIdx.x % 4) + r % 2] = acc[r];
+}
+
 int main()
 {
     const int n = 256;
@@ -86,5 +121,16 @@ int main()
     float sum = 0;
     for (int i = 0; i < 256; i++) sum += host[i];
     if (result[0] != 1000 * sum) return printf("block_sums is wrong: %f, not %f\n", result[0], 1000 * sum), 1;
+
+    const int rounds = 500;
+    wgmma_tiles<<<1, 128>>>(C, rounds);
+    CHECK(cudaMemcpy(result, C, 64 * 256 * 4, cudaMemcpyDeviceToHost));
+    for (int i = 0; i < 64 * 256; i++) {
+        float dot = 0;
+        for (int k = 0; k < 64; k++) dot += element(i / 256, k) * element(i % 256, k);
+        if (result[i] != rounds * dot)
+            return printf("wgmma_tiles is wrong at %d: %f, not %f\n", i, result[i], rounds * dot), 1;
+    }
+    printf("wgmma_tiles: %d products\n", 4 * rounds);
     return 0;
 }

@@ -64,7 +64,7 @@ $(SIMGPU_OUT)/lib/libcuda.so.1: $(SIMGPU_DRIVER_OBJECTS) $(SIMGPU_DIR)/runtime/l
 build/simgpu/bench: $(SIMGPU_DIR)/bench.cu build/config.mk
 	@mkdir -p $(@D)
 	@echo "nvcc $<"
-	$Q$(NVCC) -O3 -lineinfo -cudart shared -gencode arch=compute_90a,code=compute_90a -o $@ $<
+	$Q$(NVCC) -std=c++17 -O3 -lineinfo -cudart shared -gencode arch=compute_90a,code=compute_90a -MMD -MP -MF $@.d -o $@ $<
 
 .PHONY: bench-sim
 bench-sim: simgpu build/simgpu/bench

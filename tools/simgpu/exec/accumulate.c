@@ -21,6 +21,9 @@
 #include "accumulate.h"
 
 #include <string.h>
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
 
 #include "numeric.h"
 
@@ -62,7 +65,7 @@ static inline __attribute__((always_inline)) s32 exponent_of(float x, s32 smalle
 static inline __attribute__((always_inline)) void decode(struct operand_tile *t, enum type element, u32 width,
                                                          s32 smallest, const u32 (*words)[TILE], u32 depth)
 {
-    u32 each = 32 / width, special = 0, large = 0;
+    u32 each = 32 / width, special = 0;
     for (u32 k = 0; k < depth; k += 2) {
         const u32 *low = words[k / each], *high = words[(k + 1) / each];
         for (u32 i = 0; i < TILE; i++) {
@@ -76,13 +79,8 @@ static inline __attribute__((always_inline)) void decode(struct operand_tile *t,
         }
     }
     const float *all = (const float *)t->value;
-    for (u32 i = 0; i < depth * TILE; i++) {
-        u32 bits = bits_of_f32(all[i]) & 0x7fffffff;
-        special |= bits >= 0x7f800000;
-        large |= bits >= (127 + 61) << 23;
-    }
+    for (u32 i = 0; i < depth * TILE; i++) special |= (bits_of_f32(all[i]) & 0x7fffffff) >= 0x7f800000;
     t->special = special;
-    t->large = large;
 }
 
 void tile_decode(struct operand_tile *t, enum type element, bool as_f16, const u32 (*words)[TILE], u32 depth)
@@ -101,109 +99,164 @@ void tile_decode(struct operand_tile *t, enum type element, bool as_f16, const u
 /* ---- Adding up ------------------------------------------------------------------------------------------------- */
 
 /* What one of this computer's vector instructions takes; a column of TILE rows is PARTS of these. */
-#if defined __AVX512F__
+#if defined __AVX512BW__
 enum { VECTOR_BYTES = 64 };
+typedef __m512i host_vector;
+#define HOST(operation) _mm512_##operation
 #elif defined __AVX2__
 enum { VECTOR_BYTES = 32 };
+typedef __m256i host_vector;
+#define HOST(operation) _mm256_##operation
 #else
 enum { VECTOR_BYTES = 16 };
 #endif
 typedef float floats __attribute__((vector_size(VECTOR_BYTES), may_alias));
 typedef s32 ints __attribute__((vector_size(VECTOR_BYTES), may_alias));
+typedef u32 words __attribute__((vector_size(VECTOR_BYTES), may_alias));
 typedef s16 shorts __attribute__((vector_size(VECTOR_BYTES), may_alias));
 enum { PARTS = TILE * sizeof(float) / VECTOR_BYTES };
 
-/* The sums of up to 16 columns in flight. */
-struct sums {
-    _Alignas(64) float addend[TILE][TILE];
-    s32 top[TILE][TILE], pair[TILE][TILE];
-    float scale[TILE][TILE];
-    s32 even[TILE][TILE],
-        odd[TILE][TILE]; /* |addend| < 2^27: for all of them in one sum s32 would be too small */
-    u32 special;
-};
+#define INLINE static inline __attribute__((always_inline))
 
-static inline __attribute__((always_inline)) void read_addends(struct sums *t, bool f16, u32 count,
-                                                               const u32 *c)
+/* `a` where the mask is on, `b` where it is off. */
+INLINE ints either(ints mask, ints a, ints b)
 {
-    float *addend = (float *)t->addend;
-    s32 *top = (s32 *)t->top;
-    u32 special = 0;
-    for (u32 i = 0; i < count; i++) {
-        float x = f16 ? f32_of_f16(c[i]) : f32_of_bits(c[i]);
-        addend[i] = x;
-        top[i] = larger(exponent_of(x, f16 ? -14 : -126), LEAST_TOP);
-        special |= (bits_of_f32(x) & 0x7f800000) == 0x7f800000;
-    }
-    t->special = special;
+    return (a & mask) | (b & ~mask);
+}
+INLINE bool any_negative(ints a)
+{
+    s32 all = 0;
+    for (u32 i = 0; i < VECTOR_BYTES / sizeof all; i++) all |= a[i];
+    return all < 0;
+}
+/* The larger of each two; without the sign, which only -2^31 keeps. The host has instructions for these that gcc 12 does not
+ * find for vectors in C. */
+INLINE ints larger_ints(ints a, ints b)
+{
+#ifdef HOST
+    return (ints)HOST(max_epi32)((host_vector)a, (host_vector)b);
+#else
+    return either(a > b, a, b);
+#endif
+}
+INLINE shorts larger_shorts(shorts a, shorts b)
+{
+#ifdef HOST
+    return (shorts)HOST(max_epi16)((host_vector)a, (host_vector)b);
+#else
+    shorts mask = a > b;
+    return (a & mask) | (b & ~mask);
+#endif
+}
+INLINE ints magnitude_of(ints a)
+{
+#ifdef HOST
+    return (ints)HOST(abs_epi32)((host_vector)a);
+#else
+    return (a ^ a >> 31) - (a >> 31);
+#endif
 }
 
-/* The largest exponent of each row's products in this column: of the even and of the odd k's, as a pair. */
-static void find_top(u32 depth, const struct operand_tile *a, const struct operand_tile *b, u32 column,
-                     s32 pair[TILE])
+/* The largest exponent of each row's products in this column. */
+INLINE void find_top(u32 depth, const struct operand_tile *a, const struct operand_tile *b, u32 column,
+                     ints top[PARTS])
 {
     shorts most[PARTS];
     for (u32 i = 0; i < PARTS; i++) most[i] = (shorts)(ints){0} + ZERO_EXPONENT;
     for (u32 k = 0; k < depth / 2; k++) {
         const shorts *row = (const shorts *)a->exponents[k];
         shorts e = (shorts)((ints){0} + (s32)b->exponents[k][column]);
-        for (u32 i = 0; i < PARTS; i++) {
-            shorts both = row[i] + e, raises = both > most[i];
-            most[i] = (both & raises) | (most[i] & ~raises);
-        }
+        for (u32 i = 0; i < PARTS; i++) most[i] = larger_shorts(most[i], row[i] + e);
     }
-    memcpy(pair, most, sizeof most);
+    for (u32 i = 0; i < PARTS; i++) /* of the even and of the odd k's */
+        top[i] = larger_ints((ints)most[i] >> 16, (ints)((words)most[i] << 16) >> 16);
 }
 
-/* Raises `top`, which has C's exponents, to that of the largest addend. True when all products that count fit in f32. */
-static bool find_scales(struct sums *t, s32 fraction, u32 count)
+/* Raises `top` to the exponent of C where that is larger. Negative in `unfit`: a number that counts may not be a normal one of
+ * f32. */
+INLINE void raise_top(ints top[PARTS], const float c[TILE], s32 smallest, ints *unfit)
 {
-    const s32 *pair = (const s32 *)t->pair;
-    s32 *top = (s32 *)t->top, least = 0;
-    float *scale = (float *)t->scale;
-    for (u32 i = 0; i < count; i++) {
-        s32 e = larger(pair[i] >> 16, (s16)pair[i]), up;
-        top[i] = larger(top[i], e);
-        e = e > ZERO_EXPONENT / 2 ? e : 0; /* every product is zero */
-        least = least < e ? least : e;
-        up = fraction - top[i];
-        scale[i] = f32_of_bits((u32)(127 + (up < 127 ? up : 127)) << 23);
+    enum { LEAST = -95, MOST = 120 }; /* addends count from 2^(top - 25) on; their sum is below 2^(top + 6) */
+    for (u32 i = 0; i < PARTS; i++) {
+        ints bits = ((const ints *)c)[i] & INT32_MAX,
+             e = larger_ints((bits >> 23) - 127, (ints){0} + smallest);
+        e = larger_ints(top[i], either(bits == 0, (ints){0} + ZERO_EXPONENT, e));
+        top[i] = e & (e > ZERO_EXPONENT / 2); /* all addends are zero: any `top` will do */
+        *unfit |= (top[i] - LEAST) | (MOST - top[i]);
     }
-    return least > -95; /* f32's exponents end at -126, and what is less than 2^(top - 27) does not count */
 }
 
-/* Adds up the products of a column in units of 2^(top - F). They are exact, and the conversion to an integer cuts them. */
-static void sum_products(u32 depth, struct sums *t, const struct operand_tile *a,
-                         const struct operand_tile *b, u32 column)
+/* Adds up C and the products of a column in units of 2^(top - F). They are exact in f32, and the conversion to an integer
+ * cuts them. Negative in `unfit`: 32 bits do not hold the sum. */
+INLINE void sum_column(const struct dot_rule rule, const struct operand_tile *a, const struct operand_tile *b,
+                       u32 column, const float c[TILE], const ints top[PARTS], ints sum[PARTS], ints *unfit)
 {
-    const floats *scale = (const floats *)t->scale[column];
-    ints even[PARTS] = {{0}}, odd[PARTS] = {{0}};
-    for (u32 k = 0; k < depth; k += 2) {
+    floats scale[PARTS];
+    words even[PARTS], odd[PARTS]; /* as if signed; numbers that do not fit may wrap around */
+    for (u32 i = 0; i < PARTS; i++) {
+        scale[i] = (floats)((127 + (s32)rule.fraction - top[i]) << 23);
+        even[i] = (words) __builtin_convertvector(((const floats *)c)[i] * scale[i], ints);
+        odd[i] = (words){0};
+    }
+#pragma GCC unroll 4
+    for (u32 k = 0; k < rule.depth; k += 2) {
         const floats *p = (const floats *)a->value[k], *q = (const floats *)a->value[k + 1];
         float x = b->value[k][column], y = b->value[k + 1][column];
         for (u32 i = 0; i < PARTS; i++) {
-            even[i] += __builtin_convertvector(p[i] * x * scale[i], ints);
-            odd[i] += __builtin_convertvector(q[i] * y * scale[i], ints);
+            even[i] += (words) __builtin_convertvector(p[i] * x * scale[i], ints);
+            odd[i] += (words) __builtin_convertvector(q[i] * y * scale[i], ints);
         }
     }
-    memcpy(t->even[column], even, sizeof even);
-    memcpy(t->odd[column], odd, sizeof odd);
+    for (u32 i = 0; i < PARTS; i++) { /* each half fits: at most 9 addends of less than 2^27 */
+        words both = even[i] + odd[i];
+        sum[i] = (ints)both;
+        *unfit |= (ints)((even[i] ^ both) & (odd[i] ^ both)) | magnitude_of(sum[i]);
+    }
 }
 
-/* The same where a product or the scale may be too large or too small for f32. */
-static void sum_wide_products(const struct dot_rule *rule, struct sums *t, const struct operand_tile *a,
-                              const struct operand_tile *b, u32 column)
+/* Sums as f32, cut to `precision` fraction bits. With `odd`, the last bit is set where that cut a one off: rounding once more,
+ * to a shorter format, then gives what rounding the sum itself would. */
+INLINE ints cut_sum(const struct dot_rule rule, ints sum, ints top, bool odd)
 {
-    for (u32 i = 0; i < TILE; i++) {
-        s32 even = 0, odd = 0;
-        double scale = f64_of_bits((u64)(1023 + (s32)rule->fraction - t->top[column][i]) << 52);
-        for (u32 k = 0; k < rule->depth; k += 2) {
-            even += (s32)((double)a->value[k][i] * b->value[k][column] * scale);
-            odd += (s32)((double)a->value[k + 1][i] * b->value[k + 1][column] * scale);
-        }
-        t->even[column][i] = even;
-        t->odd[column][i] = odd;
-    }
+    ints magnitude = magnitude_of(sum);
+    floats nearest = __builtin_convertvector(magnitude, floats),
+           unit = (floats)((127 - (s32)rule.fraction + top) << 23);
+    ints beyond = (ints)((words) __builtin_convertvector(nearest, ints) - (words)magnitude);
+    ints cut = (ints)nearest + (beyond > 0); /* a true comparison is -1 */
+    if (odd) cut |= (ints)(beyond != 0) & 1;
+    if (rule.precision < 23 && !odd) cut &= (s32)(~0u << (23 - rule.precision));
+    return (ints)((floats)cut * unit) | (sum & INT32_MIN);
+}
+
+/* Nearest even; zero is +0. */
+static inline u32 rounded_f16(float x)
+{
+    u32 f16 = f16_of_f32(x);
+    return f16 & 0x7fff ? f16 : 0;
+}
+
+/* A column in 32-bit arithmetic. False, with nothing done, where that does not do. */
+INLINE bool add_column(const struct dot_rule rule, const struct operand_tile *a, const struct operand_tile *b,
+                       u32 column, const float c[TILE], u32 d[TILE])
+{
+    ints top[PARTS], sum[PARTS], unfit = {0};
+    find_top(rule.depth, a, b, column, top);
+    raise_top(top, c, rule.f16 ? -14 : -126, &unfit);
+    sum_column(rule, a, b, column, c, top, sum, &unfit);
+    if (any_negative(unfit)) return false;
+    for (u32 i = 0; i < PARTS; i++) ((ints *)d)[i] = cut_sum(rule, sum[i], top[i], rule.f16);
+    for (u32 i = 0; i < TILE && rule.f16; i++) d[i] = rounded_f16(f32_of_bits(d[i]));
+    return true;
+}
+
+/* The rule that is used most is a constant, so that find_top's loop is unrolled. */
+INLINE bool add_known_column(const struct dot_rule *rule, const struct operand_tile *a,
+                             const struct operand_tile *b, u32 column, const float c[TILE], u32 d[TILE])
+{
+    const struct dot_rule often = {.depth = 16, .fraction = 25, .precision = 23};
+    if (rule->depth == often.depth && rule->fraction == often.fraction && !rule->f16)
+        return add_column(often, a, b, column, c, d);
+    return add_column(*rule, a, b, column, c, d);
 }
 
 /* x cut toward zero to `precision` fraction bits. f32 has 29 fewer than f64; a subnormal is a multiple of 2^-149. */
@@ -219,30 +272,37 @@ static inline u32 cut_to_f32(double x, u32 precision)
 /* x rounded to nearest by way of f32: cut, with the last bit set if that lost anything, so that rounding again is safe. */
 static inline u32 round_to_f16(double x)
 {
-    u32 bits = cut_to_f32(x, 23), lost = (double)f32_of_bits(bits) != x,
-        f16 = f16_of_f32(f32_of_bits(bits | lost));
-    return f16 & 0x7fff ? f16 : 0;
+    u32 bits = cut_to_f32(x, 23), lost = (double)f32_of_bits(bits) != x;
+    return rounded_f16(f32_of_bits(bits | lost));
 }
 
-static inline __attribute__((always_inline)) void
-write_sums(const struct dot_rule *rule, const struct sums *t, bool f16, u32 count, u32 *restrict d)
+/* The same for whatever numbers. */
+static void sum_wide_column(const struct dot_rule *rule, const struct operand_tile *a,
+                            const struct operand_tile *b, u32 column, const float c[TILE], u32 d[TILE])
 {
-    const float *addend = (const float *)t->addend;
-    const s32 *top = (const s32 *)t->top, *even = (const s32 *)t->even, *odd = (const s32 *)t->odd;
-    for (u32 i = 0; i < count; i++) {
-        s32 up = (s32)rule->fraction - top[i];
-        s32 c = (s32)(addend[i] * f64_of_bits((u64)(1023 + up) << 52));
-        double sum = ((double)even[i] + (double)odd[i] + (double)c) * f64_of_bits((u64)(1023 - up) << 52);
-        d[i] = f16 ? round_to_f16(sum) : cut_to_f32(sum, rule->precision);
+    for (u32 i = 0; i < TILE; i++) {
+        s32 top = larger(exponent_of(c[i], rule->f16 ? -14 : -126), LEAST_TOP);
+        for (u32 k = 0; k < rule->depth; k++) {
+            u32 shift = k % 2 * 16;
+            top = larger(top, (s16)(a->exponents[k / 2][i] >> shift) +
+                                  (s16)(b->exponents[k / 2][column] >> shift));
+        }
+        s32 up = (s32)rule->fraction - top;
+        double scale = f64_of_bits((u64)(1023 + up) << 52);
+        s64 sum = (s64)(c[i] * scale);
+        for (u32 k = 0; k < rule->depth; k++)
+            sum += (s64)((double)a->value[k][i] * b->value[k][column] * scale);
+        double result = (double)sum * f64_of_bits((u64)(1023 - up) << 52);
+        d[i] = rule->f16 ? round_to_f16(result) : cut_to_f32(result, rule->precision);
     }
 }
 
 /* An infinity or a NaN among the addends decides as IEEE 754 would. */
 static void add_specials(const struct dot_rule *rule, const struct operand_tile *a,
-                         const struct operand_tile *b, u32 column, const float addend[TILE], u32 d[TILE])
+                         const struct operand_tile *b, u32 column, const float c[TILE], u32 d[TILE])
 {
     for (u32 i = 0; i < TILE; i++) {
-        double sum = addend[i];
+        double sum = c[i];
         for (u32 k = 0; k < rule->depth; k++) sum += (double)a->value[k][i] * b->value[k][column];
         if (sum - sum == 0) continue; /* finite */
         d[i] = rule->f16 ? f16_of_f32((float)sum) : sum != sum ? NAN_F32 : bits_of_f32((float)sum);
@@ -252,25 +312,13 @@ static void add_specials(const struct dot_rule *rule, const struct operand_tile 
 void dot_fused(const struct dot_rule *rule, const struct operand_tile *a, const struct operand_tile *b,
                u32 columns, const u32 (*c)[TILE], u32 (*d)[TILE])
 {
-    struct sums t;
-    u32 count = columns * TILE;
-    if (rule->f16)
-        read_addends(&t, true, count, (const u32 *)c);
-    else
-        read_addends(&t, false, count, (const u32 *)c);
-    for (u32 n = 0; n < columns; n++) find_top(rule->depth, a, b, n, t.pair[n]);
-    bool fits = find_scales(&t, (s32)rule->fraction, count) && !a->large && !b->large;
-    for (u32 n = 0; n < columns; n++)
-        if (fits)
-            sum_products(rule->depth, &t, a, b, n);
-        else
-            sum_wide_products(rule, &t, a, b, n);
-    if (rule->f16)
-        write_sums(rule, &t, true, count, (u32 *)d);
-    else
-        write_sums(rule, &t, false, count, (u32 *)d);
-    if (a->special || b->special || t.special)
-        for (u32 n = 0; n < columns; n++) add_specials(rule, a, b, n, t.addend[n], d[n]);
+    for (u32 n = 0; n < columns; n++) {
+        float addend[TILE];
+        for (u32 i = 0; i < TILE; i++) addend[i] = rule->f16 ? f32_of_f16(c[n][i]) : f32_of_bits(c[n][i]);
+        bool fits = add_known_column(rule, a, b, n, addend, d[n]);
+        if (!fits) sum_wide_column(rule, a, b, n, addend, d[n]);
+        if (!fits || a->special || b->special) add_specials(rule, a, b, n, addend, d[n]);
+    }
 }
 
 void dot_exact(const struct dot_rule *rule, const struct operand_tile *a, const struct operand_tile *b,

@@ -11,7 +11,6 @@ enum { TILE = 16, MAX_K = 32 };
 struct operand_tile {
     _Alignas(64) float value[MAX_K][TILE];
     u32 exponents[MAX_K / 2][TILE]; /* s16, that of the even k in the lower half */
-    bool large;                     /* one of 2^61 or more is among them */
     bool special;                   /* an infinity or NaN is among them */
 };
 
@@ -44,30 +43,34 @@ void dot_integers(u32 depth, bool saturate, const struct operand_tile *a, const 
 #if defined __GNUC__ && \
     (__GNUC__ >= 12 || defined __clang__) /* in vector instructions, which the loops do not become */
 typedef u32 words8 __attribute__((vector_size(32), aligned(4), may_alias));
-#define LANES_2X2(a, b, i, j) __builtin_shufflevector(a, b, i, i + 4, i + 8, i + 12, j, j + 4, j + 8, j + 12)
+typedef u64 pairs4 __attribute__((vector_size(32), aligned(4), may_alias)); /* of the words of two rows */
+#define EVEN(a, b)  __builtin_shufflevector(a, b, 0, 4, 2, 6)
+#define ODD(a, b)   __builtin_shufflevector(a, b, 1, 5, 3, 7)
+#define LOWER(a, b) __builtin_shufflevector(a, b, 0, 1, 4, 5)
+#define UPPER(a, b) __builtin_shufflevector(a, b, 2, 3, 6, 7)
 static inline void spread(const u32 *lane, u32 *rows, u32 pitch)
 {
     const words8 *from = (const words8 *)lane;
-    words8 low01 = LANES_2X2(from[0], from[1], 0, 1), low23 = LANES_2X2(from[0], from[1], 2, 3),
-           high01 = LANES_2X2(from[2], from[3], 0, 1), high23 = LANES_2X2(from[2], from[3], 2, 3);
-    *(words8 *)rows = __builtin_shufflevector(low01, high01, 0, 1, 2, 3, 8, 9, 10, 11);
-    *(words8 *)(rows + pitch) = __builtin_shufflevector(low01, high01, 4, 5, 6, 7, 12, 13, 14, 15);
-    *(words8 *)(rows + 2 * pitch) = __builtin_shufflevector(low23, high23, 0, 1, 2, 3, 8, 9, 10, 11);
-    *(words8 *)(rows + 3 * pitch) = __builtin_shufflevector(low23, high23, 4, 5, 6, 7, 12, 13, 14, 15);
+    pairs4 pair[4];
+    for (u32 i = 0; i < 4; i++)
+        pair[i] = (pairs4)__builtin_shufflevector(from[i], from[i], 0, 4, 1, 5, 2, 6, 3, 7);
+    pairs4 even01 = EVEN(pair[0], pair[1]), even23 = EVEN(pair[2], pair[3]), odd01 = ODD(pair[0], pair[1]),
+           odd23 = ODD(pair[2], pair[3]);
+    *(pairs4 *)rows = LOWER(even01, even23);
+    *(pairs4 *)(rows + pitch) = LOWER(odd01, odd23);
+    *(pairs4 *)(rows + 2 * pitch) = UPPER(even01, even23);
+    *(pairs4 *)(rows + 3 * pitch) = UPPER(odd01, odd23);
 }
 static inline void collect(u32 *lane, const u32 *rows, u32 pitch)
 {
-    words8 row0 = *(const words8 *)rows, row1 = *(const words8 *)(rows + pitch),
-           row2 = *(const words8 *)(rows + 2 * pitch), row3 = *(const words8 *)(rows + 3 * pitch);
-    words8 low01 = __builtin_shufflevector(row0, row1, 0, 8, 1, 9, 2, 10, 3, 11),
-           high01 = __builtin_shufflevector(row0, row1, 4, 12, 5, 13, 6, 14, 7, 15),
-           low23 = __builtin_shufflevector(row2, row3, 0, 8, 1, 9, 2, 10, 3, 11),
-           high23 = __builtin_shufflevector(row2, row3, 4, 12, 5, 13, 6, 14, 7, 15);
-    words8 *to = (words8 *)lane;
-    to[0] = __builtin_shufflevector(low01, low23, 0, 1, 8, 9, 2, 3, 10, 11);
-    to[1] = __builtin_shufflevector(low01, low23, 4, 5, 12, 13, 6, 7, 14, 15);
-    to[2] = __builtin_shufflevector(high01, high23, 0, 1, 8, 9, 2, 3, 10, 11);
-    to[3] = __builtin_shufflevector(high01, high23, 4, 5, 12, 13, 6, 7, 14, 15);
+    pairs4 row[4];
+    for (u32 t = 0; t < 4; t++) row[t] = *(const pairs4 *)(rows + t * pitch);
+    pairs4 even01 = LOWER(row[0], row[2]), even23 = UPPER(row[0], row[2]), odd01 = LOWER(row[1], row[3]),
+           odd23 = UPPER(row[1], row[3]);
+    const pairs4 pair[4] = {EVEN(even01, odd01), ODD(even01, odd01), EVEN(even23, odd23), ODD(even23, odd23)};
+    for (u32 i = 0; i < 4; i++)
+        ((words8 *)lane)[i] =
+            __builtin_shufflevector((words8)pair[i], (words8)pair[i], 0, 2, 4, 6, 1, 3, 5, 7);
 }
 #else
 static inline void spread(const u32 *lane, u32 *rows, u32 pitch)

@@ -64,18 +64,22 @@ struct wgmma_state {
 
 struct matrix {
     u32 start, lbo, sbo, base, mask, width;
+    u32 row, next;   /* K-major: how far apart rows are, and the two pieces of one */
     bool transposed; /* MN-major */
 };
 
 static struct matrix matrix_of(u64 descriptor, bool transposed)
 {
     u32 mode = (u32)(descriptor >> 62), bits = mode ? 4 - mode : 0;
+    u32 lbo = (u32)(descriptor >> 16 & 0x3fff) << 4, width = 16u << bits;
     return (struct matrix){.start = (u32)(descriptor & 0x3fff) << 4,
-                           .lbo = (u32)(descriptor >> 16 & 0x3fff) << 4,
+                           .lbo = lbo,
                            .sbo = (u32)(descriptor >> 32 & 0x3fff) << 4,
                            .base = (u32)(descriptor >> 49) & 7,
                            .mask = (1u << bits) - 1,
-                           .width = 16u << bits,
+                           .width = width,
+                           .row = width, /* 16 without a swizzle */
+                           .next = mode ? 16 : lbo,
                            .transposed = transposed};
 }
 
@@ -87,12 +91,18 @@ static inline u32 piece(const struct matrix *m, u32 i, u32 k)
         at = m->mask ? i * 16 / m->width * m->lbo + i * 16 % m->width + k % 8 * m->width + k / 8 * m->sbo
                      : i * m->sbo + k % 8 * 16 + k / 8 * m->lbo;
     else
-        at = m->mask ? i / 8 * m->sbo + i % 8 * m->width + k * 16 : i / 8 * m->sbo + i % 8 * 16 + k * m->lbo;
+        at = i / 8 * m->sbo + i % 8 * m->row + k * m->next;
     at += m->start;
     return ((at ^ (((at >> 7) - m->base) & m->mask) << 4) & 0x3ffff) - SHARED_BASE;
 }
 
-static u8 *checked(struct warp *w, const struct inst *in, u32 at, const char *name, u32 *read)
+/* The 16 bytes at an offset, which the warp may read. What was written together with the piece seen before needs no second
+ * look. */
+struct seen {
+    u32 stamp, landing;
+};
+static inline u8 *checked(struct warp *w, const struct inst *in, u32 at, const char *name, u32 *read,
+                          struct seen *seen)
 {
     struct block *b = w->block;
     if (at > b->shared_bytes || at + 16 > b->shared_bytes)
@@ -100,7 +110,10 @@ static u8 *checked(struct warp *w, const struct inst *in, u32 at, const char *na
             w, in, ALL_LANES, ERR_ILLEGAL_ADDRESS,
             "out of bounds: the descriptor of %s reaches shared offset %d; the block has %u bytes of shared memory",
             name, (s32)at, b->shared_bytes);
-    proxy_reads(w, in, ALL_LANES, b, at, 16);
+    const struct seen piece = {b->stamps[at / 16], b->order->landing[at / 16]};
+    if (piece.stamp != seen->stamp || piece.landing != seen->landing)
+        proxy_reads(w, in, ALL_LANES, b, at, 16);
+    *seen = piece;
     read[at / 16] = (u32)w->wgmma->count;
     return b->shared + at;
 }
@@ -110,11 +123,12 @@ static void gather(struct warp *w, const struct inst *in, const struct matrix *m
                    u32 count, u32 sign, u32 words[WORDS][TILE])
 {
     u32 *read = order_reader(w->block, ACTOR_WARPGROUP + w->id / 4);
+    struct seen seen = {0, 0}; /* never written */
     if (!m->transposed) {
         for (u32 i = 0; i < count; i++)
             for (u32 k = 0; k < 2; k++) {
                 u32 four[4];
-                memcpy(four, checked(w, in, piece(m, first + i, k), name, read), 16);
+                memcpy(four, checked(w, in, piece(m, first + i, k), name, read, &seen), 16);
                 for (u32 q = 0; q < 4; q++) words[4 * k + q][i] = four[q] ^ sign;
             }
         return;
@@ -122,8 +136,8 @@ static void gather(struct warp *w, const struct inst *in, const struct matrix *m
     for (u32 i = 0; i < count; i += 8)
         for (u32 k = 0; k < 16; k += 2) {
             u16 even[8], odd[8];
-            memcpy(even, checked(w, in, piece(m, (first + i) / 8, k), name, read), 16);
-            memcpy(odd, checked(w, in, piece(m, (first + i) / 8, k + 1), name, read), 16);
+            memcpy(even, checked(w, in, piece(m, (first + i) / 8, k), name, read, &seen), 16);
+            memcpy(odd, checked(w, in, piece(m, (first + i) / 8, k + 1), name, read, &seen), 16);
             for (u32 q = 0; q < 8; q++) words[k / 2][i + q] = (even[q] | (u32)odd[q] << 16) ^ sign;
         }
 }
@@ -131,11 +145,13 @@ static void gather(struct warp *w, const struct inst *in, const struct matrix *m
 /* Whether these rows were written since. */
 static bool changed(const struct block *b, const struct matrix *m, u32 first, u32 count, u32 since)
 {
-    u32 step = m->transposed ? 8 : 1, pieces = m->transposed ? 16 : 2;
+    u32 step = m->transposed ? 8 : 1, pieces = m->transposed ? 16 : 2, latest = 0;
     for (u32 i = first; i < first + count; i += step)
-        for (u32 k = 0; k < pieces; k++)
-            if (proxy_changed(b, piece(m, i / step, k), 16, since)) return true;
-    return false;
+        for (u32 k = 0; k < pieces; k++) {
+            u32 stamp = b->stamps[piece(m, i / step, k) / 16];
+            latest = stamp > latest ? stamp : latest;
+        }
+    return latest >> WRITER_BITS >= since;
 }
 
 /* ---- The product ---------------------------------------------------------------------------------------------------- */
