@@ -40,37 +40,60 @@ static u32 group_of(struct warp *w, operand member_mask, u32 mask, u32 i)
 
 enum { SHFL_UP, SHFL_DOWN, SHFL_BFLY, SHFL_IDX };
 
-/* more: predicate destination, clamp and segment mask, member mask. flags: mode. */
-static void exec_shfl(struct warp *w, const struct inst *in, u32 mask)
+/* The lane that each one reads, itself where that would lie outside of its segment; and which of them lie inside. */
+struct sources {
+    s32 lane[LANES];
+    u32 inside;
+};
+
+/* `bval`, `max_lane` and `min_lane` as PTX ISA, "shfl.sync", names them; c is the clamp and the segment mask. */
+static void find_sources(u32 mode, const u32 *b, const u32 *c, struct sources *s)
 {
-    mask = members(w, in, mask, in->more[2]);
-    if (!mask) return;
-    const u32 *a = lanes_of(w, in->a), *b = lanes_of(w, in->b), *c = lanes_of(w, in->more[1]);
-    s32 from[LANES];
-    u32 got[LANES], inside[LANES];
-    /* `max_lane` and `min_lane` as PTX ISA, "shfl.sync", names them. */
+    u32 inside[LANES];
 #define SOURCES(source, condition)                                              \
     for (s32 i = 0; i < LANES; i++) {                                           \
         s32 bval = b[i] & 31, segment = c[i] >> 8 & 31, min_lane = i & segment; \
         s32 max_lane = min_lane | (c[i] & 31 & ~segment), j = (source);         \
         (void)min_lane;                                                         \
         inside[i] = (condition);                                                \
-        from[i] = inside[i] ? j & 31 : i;                                       \
+        s->lane[i] = inside[i] ? j & 31 : i;                                    \
     }
-    switch (in->flags) {
+    switch (mode) {
     case SHFL_UP: SOURCES(i - bval, j >= max_lane) break;
     case SHFL_DOWN: SOURCES(i + bval, j <= max_lane) break;
     case SHFL_BFLY: SOURCES(i ^ bval, j <= max_lane) break;
     default: SOURCES(min_lane | (bval & ~segment), j <= max_lane) break;
     }
 #undef SOURCES
-    for (int i = 0; i < LANES; i++) got[i] = a[from[i]];
-    u32 valid = mask_of_lanes(inside);
+    s->inside = mask_of_lanes(inside);
+}
+
+static void shuffle(struct warp *w, const struct inst *in, u32 mask, const struct sources *s)
+{
+    const u32 *a = lanes_of(w, in->a);
+    u32 got[LANES], *d = lanes_of(w, in->d);
+    for (int i = 0; i < LANES; i++) got[i] = a[s->lane[i]];
     if (mask != ALL_LANES) /* from a lane that takes no part: undefined; here 0 */
-        for (int i = 0; i < LANES; i++) got[i] = mask >> from[i] & 1 ? got[i] : 0;
-    u32 *d = lanes_of(w, in->d);
+        for (int i = 0; i < LANES; i++) got[i] = mask >> s->lane[i] & 1 ? got[i] : 0;
     FOR_LANES(mask, { d[i] = got[i]; });
-    if (in->more[0] != NO_OPERAND) set_predicate(w, in->more[0], mask, valid);
+    if (in->more[0] != NO_OPERAND) set_predicate(w, in->more[0], mask, s->inside);
+}
+
+/* more: predicate destination, clamp and segment mask, member mask. flags: mode. */
+static void exec_shfl(struct warp *w, const struct inst *in, u32 mask)
+{
+    struct sources s;
+    mask = members(w, in, mask, in->more[2]);
+    if (!mask) return;
+    find_sources(in->flags, lanes_of(w, in->b), lanes_of(w, in->more[1]), &s);
+    shuffle(w, in, mask, &s);
+}
+
+/* The same with b and c written in the program; data: the sources. */
+static void exec_shfl_known(struct warp *w, const struct inst *in, u32 mask)
+{
+    mask = members(w, in, mask, in->more[2]);
+    if (mask) shuffle(w, in, mask, in->data);
 }
 
 static bool lower_shfl(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
@@ -97,6 +120,14 @@ static bool lower_shfl(struct lowering *lo, const struct ptx_inst *p, struct ins
     in->more = more;
     in->flags = (u16)mode;
     in->exec = exec_shfl;
+    if (p->op[2].kind == OPERAND_IMM && p->op[3].kind == OPERAND_IMM) {
+        u32 b[LANES], c[LANES];
+        struct sources *s = keep(sizeof *s);
+        for (u32 i = 0; i < LANES; i++) b[i] = (u32)p->op[2].imm, c[i] = (u32)p->op[3].imm;
+        find_sources((u32)mode, b, c, s);
+        in->exec = exec_shfl_known;
+        in->data = s;
+    }
     return true;
 }
 
