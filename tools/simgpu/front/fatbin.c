@@ -164,8 +164,9 @@ char *fatbin_ptx(const void *fatbin, size_t *length, const char **why)
         } wrapper;
         memcpy(&wrapper, fatbin, sizeof wrapper);
         if (wrapper.version != 1) {
-            *why = "it was linked from relocatable device code (-rdc=true or -dc), which leaves machine code "
-                   "only; compile each program from one .cu file, or include the others, without -rdc";
+            *why =
+                "it was linked from relocatable device code (-rdc=true or -dc), a piece of PTX a file, and the "
+                "simulated GPU links none; compile each program from one .cu file, or include the others, without -rdc";
             return NULL;
         }
         fatbin = wrapper.fatbin;
