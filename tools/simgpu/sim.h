@@ -241,23 +241,23 @@ struct warp {
     struct block *block;
     struct bounds {
         u64 lo, hi;
-    } heap[HEAP_BOUNDS];       /* of global allocations touched lately, by the instruction that did */
-    u64 heap_frees;            /* how many allocations had been freed when the first of them was looked up */
-    u32 id;                    /* warp index in the block */
-    u32 live;                  /* lanes that have not exited */
-    u32 cluster_arrived;       /* lanes that have arrived at barrier.cluster and not waited yet */
-    u64 cluster_phase[LANES];  /* the phase they arrived in */
-    u32 lanes_met;             /* when its lanes last synchronised, by the block's clock */
-    u32 time;                  /* of what it does now: later than its last release, by the block's clock */
-    struct suspect *suspects;  /* a write that may be a race: exec/race.c */
-    u32 cluster_released;      /* when it last arrived with .release, by the block's clock */
-    s32 current;               /* index of the running split */
-    u8 *local;                 /* local memory: 32 x block->launch->local_bytes, lane after lane */
-    u8 *special;               /* BANK_SPECIAL storage */
-    u64 executed;              /* warp instructions so far */
-    s32 unused_budget;         /* what was left of the budget when the warp stopped early */
-    bool polled;               /* it has looked at memory that others change, since its turn began */
-    const struct inst *poll;   /* the last such look, and what it saw: the same again costs more of its turn */
+    } heap[HEAP_BOUNDS];      /* of global allocations touched lately, by the instruction that did */
+    u64 heap_frees;           /* how many allocations had been freed when the first of them was looked up */
+    u32 id;                   /* warp index in the block */
+    u32 live;                 /* lanes that have not exited */
+    u32 cluster_arrived;      /* lanes that have arrived at barrier.cluster and not waited yet */
+    u64 cluster_phase[LANES]; /* the phase they arrived in */
+    u32 lanes_met;            /* when its lanes last synchronised, by the block's clock */
+    u32 time;                 /* of what it does now: later than its last release, by the block's clock */
+    struct suspect *suspects; /* a write that may be a race: exec/race.c */
+    u32 cluster_released;     /* when it last arrived with .release, by the block's clock */
+    s32 current;              /* index of the running split */
+    u8 *local;                /* local memory: 32 x block->launch->local_bytes, lane after lane */
+    u8 *special;              /* BANK_SPECIAL storage */
+    u64 executed;             /* warp instructions so far */
+    s32 unused_budget;        /* what was left of the budget when the warp stopped early */
+    bool polled;              /* it has looked at memory that others change, since its turn began */
+    const struct inst *poll;  /* the last such look, and what it saw: the same again costs more of its turn */
     u64 poll_saw;
     u64 gathered;              /* splits that the last warp_gather moved on together with the current one */
     struct async_state *async; /* cp.async groups and the like: exec/async.c */
@@ -317,7 +317,7 @@ enum special {
 /* ---- Blocks and launches ------------------------------------------------------------------------------------------ */
 
 struct barrier {
-    u32 expected; /* threads, fixed by the first to arrive; 0: idle */
+    u32 expected;           /* threads, fixed by the first to arrive; 0: idle */
     u32 arrived, waiting;   /* threads, and those of them that wait */
     u32 popc, all, any;     /* bar.red */
     const char *first_text; /* the instruction that opened this phase, for messages */
@@ -445,8 +445,9 @@ _Noreturn void fault(struct warp *w, const struct inst *in, u32 lanes, int error
     __attribute__((format(printf, 5, 6)));
 
 /* As fault(), and names the instruction of `other` that it collides with, when that is known. */
-_Noreturn void fault_against(struct warp *w, const struct inst *in, u32 lanes, int error, const struct function *other,
-                             const struct inst *with, const char *format, ...) __attribute__((format(printf, 7, 8)));
+_Noreturn void fault_against(struct warp *w, const struct inst *in, u32 lanes, int error,
+                             const struct function *other, const struct inst *with, const char *format, ...)
+    __attribute__((format(printf, 7, 8)));
 
 /* Says as much, but once for an instruction, and goes on: what is worth to know and stops nothing. */
 void remark(struct warp *w, const struct inst *in, u32 lanes, const char *format, ...)
