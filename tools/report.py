@@ -109,30 +109,39 @@ def cell(record):
     return f"{record['value']:.1f}" + (f" ({', '.join(shares)})" if shares else "")
 
 
+def operation_rows(records):
+    """Markdown: a line for each shape and type, a column for each step of one operation."""
+    steps, dtypes = (list(dict.fromkeys(r[key] for r in records)) for key in ("step", "dtype"))
+    baseline = next((r["baseline"] for r in records if r["baseline"]), None)
+    rows = [["shape"] + ["type"] * (len(dtypes) > 1) + [baseline] * bool(baseline) + steps]
+    rows.append(["---"] * (1 + (len(dtypes) > 1)) + ["---:"] * (len(steps) + bool(baseline)))
+    for case, dtype in dict.fromkeys((r["case"], r["dtype"]) for r in records):
+        row = {r["step"]: r for r in records if (r["case"], r["dtype"]) == (case, dtype)}
+        values = sorted({f"{r['baseline_value']:.1f}" for r in row.values() if r["baseline"]}, key=float)
+        cells = [case] + [dtype] * (len(dtypes) > 1)
+        cells += ["–".join(dict.fromkeys((values[0], values[-1]))) if values else ""] if baseline else []
+        rows.append(cells + [cell(row[s]) if s in row else "" for s in steps])
+    return ["|" + "|".join(f" {c} " if c else "" for c in cells) + "|" for cells in rows] + [""]
+
+
 def chapter_table(results, chapter):
-    """Markdown: one chapter on every GPU, for its note: a line for each shape, a column for each step."""
+    """Markdown: one chapter on every GPU, for its note: a table for each of its operations."""
     lines = []
     for gpu, records in results.items():
-        own = [r for r in records if r["chapter"] == chapter]
-        if not own:
+        mine = [r for r in records if r["chapter"] == chapter]
+        if not mine:
             continue
-        steps = list(dict.fromkeys(r["step"] for r in own))
-        baseline = next((r["baseline"] for r in own if r["baseline"]), None)
-        limit = own[0]["limit"]
+        baseline = next((r["baseline"] for r in mine if r["baseline"]), None)
+        limit = mine[0]["limit"]
         shares = ([f"of {baseline}"] if baseline else []) + ([f"of {limit['value']:g} ({limit['name']})"] if limit else [])
-        commits = ", ".join(dict.fromkeys(r["commit"] for r in own))
-        dtypes = list(dict.fromkeys(r["dtype"] for r in own))
-        lines += [f"{gpu}, commit {commits}, `make bench-{int(chapter[:2])}`: {own[0]['metric']}{', ' + dtypes[0] if len(dtypes) == 1 else ''}" +
+        commits = ", ".join(dict.fromkeys(r["commit"] for r in mine))
+        dtypes = list(dict.fromkeys(r["dtype"] for r in mine))
+        lines += [f"{gpu}, commit {commits}, `make bench-{int(chapter[:2])}`: {mine[0]['metric']}{', ' + dtypes[0] if len(dtypes) == 1 else ''}" +
                   (f"; in brackets the share {' and '.join(shares)}" if shares else "") + ".\n"]
-        rows = [["shape"] + ["type"] * (len(dtypes) > 1) + [baseline] * bool(baseline) + steps]
-        rows.append(["---"] * (1 + (len(dtypes) > 1)) + ["---:"] * (len(steps) + bool(baseline)))
-        for case, dtype in dict.fromkeys((r["case"], r["dtype"]) for r in own):
-            row = {r["step"]: r for r in own if (r["case"], r["dtype"]) == (case, dtype)}
-            values = sorted({f"{r['baseline_value']:.1f}" for r in row.values() if r["baseline"]}, key=float)
-            cells = [case] + [dtype] * (len(dtypes) > 1)
-            cells += ["–".join(dict.fromkeys((values[0], values[-1]))) if values else ""] if baseline else []
-            rows.append(cells + [cell(row[s]) if s in row else "" for s in steps])
-        lines += ["|" + "|".join(f" {c} " if c else "" for c in cells) + "|" for cells in rows] + [""]
+        operations = list(dict.fromkeys(r.get("operation") for r in mine))
+        for operation in operations:
+            lines += [f"{operation}:\n"] if len(operations) > 1 else []
+            lines += operation_rows([r for r in mine if r.get("operation") == operation])
     return "\n".join(lines) + "\n" if lines else "Not measured yet.\n"
 
 
