@@ -88,59 +88,63 @@ static const struct step classifier_steps[] = {
     {0},
 };
 
+// What all operations have alike.
+#define SOFTMAX .types = {F32, BF16}, .baseline = DEVICE_COPY, .limit = LIMIT_MEMORY
+#define ROW_SHAPES                                                                                       \
+    {                                                                                                    \
+        "rows=131072,cols=1024", "rows=32768,cols=4096", "rows=8192,cols=16384", "rows=4096,cols=32768", \
+            "rows=2048,cols=65536", "rows=1024,cols=131072"                                              \
+    }
+#define SQUARE_SHAPES                       \
+    {                                       \
+        "batch=96,t=1024", "batch=8,t=4096" \
+    }
+
 static const struct operation operations[] = {
     {
         .name = "forward",
         .title = "softmax of rows: y = exp(x - max) / sum, zeros for a row of nothing but -infinity",
-        .types = {F32, BF16},
+        SOFTMAX,
         .dims = {"rows", "cols"},
         .tensors = {[X] = {"x", RUN_TYPE, IN, "rows,cols"}, [Y] = {"y", RUN_TYPE, OUT, "rows,cols"}},
         .steps = forward_steps,
         .launch = launch_forward,
-        .baseline = DEVICE_COPY,
         .check_shape = check_cols,
         .bytes = "2*size*rows*cols",
-        .limit = LIMIT_MEMORY,
-        .bench = {"rows=131072,cols=1024", "rows=32768,cols=4096", "rows=8192,cols=16384",
-                  "rows=4096,cols=32768", "rows=2048,cols=65536", "rows=1024,cols=131072"},
+        .bench = ROW_SHAPES,
     },
     {
         .name = "causal",
         .title = "softmax of scale * x over the columns 0 to i of row i, zeros after them",
-        .types = {F32, BF16},
+        SOFTMAX,
         .dims = {"batch", "t"},
         .tensors = {[X] = {"x", RUN_TYPE, IN, "batch,t,t"},
                     [Y] = {"y", RUN_TYPE, OUT, "batch,t,t"},
                     [SCALE] = {"scale", F32, PARAM, ""}},
         .steps = causal_steps,
         .launch = launch_causal,
-        .baseline = DEVICE_COPY,
         .check_shape = check_square,
         .bytes = "size*batch*(t*(t+1)/2+t*t)",
-        .limit = LIMIT_MEMORY,
-        .bench = {"batch=96,t=1024", "batch=8,t=4096"},
+        .bench = SQUARE_SHAPES,
     },
     {
         .name = "backward",
         .title = "dx = y (dy - sum of y dy)",
-        .types = {F32, BF16},
+        SOFTMAX,
         .dims = {"rows", "cols"},
         .tensors = {[PROBABILITIES] = {"y", RUN_TYPE, IN, "rows,cols"},
                     [DY] = {"dy", RUN_TYPE, IN, "rows,cols"},
                     [DX] = {"dx", RUN_TYPE, OUT, "rows,cols"}},
         .steps = backward_steps,
         .launch = launch_backward,
-        .baseline = DEVICE_COPY,
         .check_shape = check_cols,
         .bytes = "3*size*rows*cols",
-        .limit = LIMIT_MEMORY,
-        .bench = {"rows=131072,cols=1024", "rows=32768,cols=4096", "rows=8192,cols=16384",
-                  "rows=4096,cols=32768", "rows=2048,cols=65536", "rows=1024,cols=131072"},
+        .bench = ROW_SHAPES,
     },
     {
         .name = "causal_backward",
         .title = "dx = scale * y (dy - sum of y dy) over the columns 0 to i of row i, zeros after them",
-        .types = {F32, BF16},
+        SOFTMAX,
         .dims = {"batch", "t"},
         .tensors = {[PROBABILITIES] = {"y", RUN_TYPE, IN, "batch,t,t"},
                     [DY] = {"dy", RUN_TYPE, IN, "batch,t,t"},
@@ -148,16 +152,14 @@ static const struct operation operations[] = {
                     [BACKWARD_SCALE] = {"scale", F32, PARAM, ""}},
         .steps = causal_backward_steps,
         .launch = launch_causal_backward,
-        .baseline = DEVICE_COPY,
         .check_shape = check_square,
         .bytes = "size*batch*(t*(t+1)+t*t)",
-        .limit = LIMIT_MEMORY,
-        .bench = {"batch=96,t=1024", "batch=8,t=4096"},
+        .bench = SQUARE_SHAPES,
     },
     {
         .name = "classifier",
         .title = "cross entropy: loss, and in place of the logits their gradient; vp - v columns of padding",
-        .types = {F32, BF16},
+        SOFTMAX,
         .dims = {"rows", "v", "vp"},
         .tensors = {[LOGITS] = {"logits", RUN_TYPE, INOUT, "rows,vp"},
                     [TARGET] = {"target", I32, IN, "rows", .below = "v"},
@@ -166,10 +168,8 @@ static const struct operation operations[] = {
                     [LOSS] = {"loss", F32, OUT, "rows"}},
         .steps = classifier_steps,
         .launch = launch_classifier,
-        .baseline = DEVICE_COPY,
         .check_shape = check_vocabulary,
         .bytes = "size*rows*(v+vp)",
-        .limit = LIMIT_MEMORY,
         .bench = {"rows=8192,v=50257,vp=50304", "rows=8192,v=50304,vp=50304", "rows=8192,v=128256,vp=128256"},
     },
 };
