@@ -182,6 +182,7 @@ right"
             assert_output right
         done
     done
+}
 
 @test "simgpu: a kernel that several steps launch is counted for each step that says so" {
     local json=$BATS_TEST_TMPDIR/counters.json
