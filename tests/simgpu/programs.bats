@@ -183,3 +183,14 @@ right"
         done
     done
 }
+
+@test "simgpu: a kernel that several steps launch is counted for each step that says so" {
+    local json=$BATS_TEST_TMPDIR/counters.json
+    run -0 --separate-stderr "$SIMGPU" --json "$json" "$ROOT/build/tests/simgpu/programs/steps"
+    # shellcheck disable=SC2154 # Bats sets stderr
+    assert_regex "$stderr" "simgpu: second: kernel shared_by_steps\(int\*\): 2 launches"
+    run -0 python 'import json
+for k in json.load(open(sys.argv[1])):
+    print(k.get("step"), k["launches"], k["instructions"] == sum(l["warp_instructions"] for l in k["lines"]), k["instructions"] // 8)' "$json"
+    assert_output $'first 2 True 2\nsecond 2 True 6\nNone 1 True 2'
+}

@@ -338,7 +338,8 @@ int main(int argc, char **argv)
     preload(folder, "libcudart.so.13");
 #ifdef SANITIZER /* built with SAN=...: gcc's library for it must come first, since PROGRAM itself is not built so */
     put_in_front("LD_PRELOAD", SANITIZER);
-    setenv("ASAN_OPTIONS", "detect_leaks=0", 0); /* modules and what they are made of stay until the program ends */
+    setenv("ASAN_OPTIONS", "detect_leaks=0",
+           0); /* modules and what they are made of stay until the program ends */
 #endif
 
     execv(program, argv + program_index);

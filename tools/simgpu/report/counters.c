@@ -66,12 +66,18 @@ void count_global(struct warp *w, const struct inst *in, u32 mask, const u64 add
 
 /* ---- Collecting ------------------------------------------------------------------------------------------------------------ */
 
+/* What a kernel was launched for, by step: a chapter's step may launch another one's kernel. */
 struct launched {
     struct launched *next;
     const struct function *kernel;
+    const char *step; /* simgpu_step's, or NULL */
     u64 launches, instructions;
+    bool open; /* launched since the functions' counters were last collected */
+    struct line_total *lines;
+    u32 line_count;
 };
 static struct launched *all_kernels;
+static const char *step;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static void report(void);
 
@@ -96,9 +102,10 @@ void counters_launched(const struct launch *l, u64 instructions)
     if (!registered) atexit(report);
     registered = true;
     struct launched **at = &all_kernels;
-    while (*at && (*at)->kernel != l->kernel) at = &(*at)->next;
-    if (!*at && (*at = calloc(1, sizeof **at))) (*at)->kernel = l->kernel;
+    while (*at && ((*at)->kernel != l->kernel || (*at)->step != step)) at = &(*at)->next;
+    if (!*at && (*at = calloc(1, sizeof **at))) (*at)->kernel = l->kernel, (*at)->step = step;
     if (*at) {
+        (*at)->open = true;
         (*at)->launches++;
         (*at)->instructions += instructions;
     }
@@ -179,8 +186,9 @@ static void print_ratio(FILE *out, u64 actual, u64 ideal)
 
 static void print_kernel(const struct launched *k, struct line_total *lines, u32 n)
 {
-    fprintf(stderr, "\nsimgpu: kernel %s: %llu launch%s, %llu warp instructions\n",
-            readable_name(k->kernel->name), (unsigned long long)k->launches, k->launches == 1 ? "" : "es",
+    fprintf(stderr, "\nsimgpu: %s%skernel %s: %llu launch%s, %llu warp instructions\n",
+            k->step ? k->step : "", k->step ? ": " : "", readable_name(k->kernel->name),
+            (unsigned long long)k->launches, k->launches == 1 ? "" : "es",
             (unsigned long long)k->instructions);
     struct counter all = {0};
     for (u32 i = 0; i < n; i++) add(&all, &lines[i].sum);
@@ -226,6 +234,10 @@ static void json_kernel(FILE *f, const struct launched *k, struct line_total *li
 {
     fprintf(f, "%s\n  {\"kernel\": ", first ? "" : ",");
     json_text(f, readable_name(k->kernel->name));
+    if (k->step) {
+        fprintf(f, ", \"step\": ");
+        json_text(f, k->step);
+    }
     fprintf(f, ", \"launches\": %llu, \"instructions\": %llu, \"lines\": [", (unsigned long long)k->launches,
             (unsigned long long)k->instructions);
     qsort(lines, n, sizeof *lines, by_place);
@@ -249,18 +261,48 @@ static void json_kernel(FILE *f, const struct launched *k, struct line_total *li
 }
 
 /* A kernel's own lines, and those of the device functions of its module that it may have called. */
-static u32 collect(const struct launched *k, struct line_total **out)
+static void collect(struct launched *k)
 {
     const struct module *m = k->kernel->module;
-    u32 room = k->kernel->code_count, n;
+    u32 room = k->kernel->code_count, n = k->line_count;
     for (u32 i = 0; i < m->function_count; i++)
         room += m->functions[i]->is_kernel ? 0 : m->functions[i]->code_count;
-    *out = calloc(room + 1, sizeof **out);
-    if (!*out) abort();
-    n = collect_function(k->kernel, *out, 0);
+    if (!k->lines && !(k->lines = calloc(room + 1, sizeof *k->lines))) abort();
+    n = collect_function(k->kernel, k->lines, n);
     for (u32 i = 0; i < m->function_count && k->kernel->calls; i++)
-        if (!m->functions[i]->is_kernel) n = collect_function(m->functions[i], *out, n);
-    return n;
+        if (!m->functions[i]->is_kernel) n = collect_function(m->functions[i], k->lines, n);
+    k->line_count = n;
+}
+
+static void clear(const struct module *m)
+{
+    for (u32 i = 0; i < m->function_count; i++)
+        for (u32 w = 0; w < MAX_WORKERS && m->functions[i]->counters; w++)
+            if (m->functions[i]->counters[w])
+                memset(m->functions[i]->counters[w], 0,
+                       (m->functions[i]->code_count + 1) * sizeof **m->functions[i]->counters);
+}
+
+static void collect_all(void)
+{
+    for (struct launched *k = all_kernels; k; k = k->next)
+        if (k->open) collect(k);
+    for (struct launched *k = all_kernels; k; k = k->next) {
+        if (k->open) clear(k->kernel->module);
+        k->open = false;
+    }
+}
+
+/* The simulated GPU's own call, for a program to find with dlsym(RTLD_DEFAULT, "simgpu_step"): what is launched from now on
+ * is counted under this name, or under none (NULL). To be called when no kernel runs. */
+void simgpu_step(const char *name)
+{
+    pthread_mutex_lock(&lock);
+    collect_all();
+    const struct launched *k = all_kernels;
+    while (name && k && (!k->step || strcmp(k->step, name) != 0)) k = k->next;
+    step = !name ? NULL : k ? k->step : strdup(name);
+    pthread_mutex_unlock(&lock);
 }
 
 static void report(void)
@@ -276,12 +318,10 @@ static void report(void)
             fprintf(json, "[");
     }
     fflush(stdout);
+    collect_all();
     for (const struct launched *k = all_kernels; k; k = k->next) {
-        struct line_total *lines;
-        u32 n = collect(k, &lines);
-        if (json) json_kernel(json, k, lines, n, k == all_kernels);
-        if (options.profile) print_kernel(k, lines, n);
-        free(lines);
+        if (json) json_kernel(json, k, k->lines, k->line_count, k == all_kernels);
+        if (options.profile) print_kernel(k, k->lines, k->line_count);
     }
     if (json) {
         fprintf(json, "\n]\n");

@@ -9,6 +9,9 @@ void counters_prepare(const struct function *kernel, u32 workers);
 /* Notes that a launch of `kernel` is over; the table of all kernels is printed when the program ends. */
 void counters_launched(const struct launch *l, u64 instructions);
 
+/* Exported, for programs: report/counters.c. */
+__attribute__((visibility("default"))) void simgpu_step(const char *name);
+
 /* As fault(), for an instruction that w, a warp of the same cluster, executed some time ago. */
 _Noreturn void fault_elsewhere(struct warp *w, const struct function *fn, const struct inst *in, u32 lanes,
                                int error, const char *format, ...) __attribute__((format(printf, 6, 7)));
