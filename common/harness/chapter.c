@@ -1,5 +1,7 @@
+#define _GNU_SOURCE
 #include "chapter.h"
 
+#include <dlfcn.h>
 #include <limits.h>
 #include <math.h>
 #include <sys/stat.h>
@@ -312,6 +314,14 @@ static void add_check_record(const char *chapter, const struct operation *op, co
     results_add(results, key, value);
 }
 
+// Tells the simulated GPU, if that is what runs this, whose work follows: its profile is by step. NULL: nobody's.
+static void profile_step(const char *name)
+{
+    void (*mark)(const char *) = NULL;
+    *(void **)&mark = dlsym(RTLD_DEFAULT, "simgpu_step");
+    if (mark) mark(name);
+}
+
 // Runs one step on one case and prints its line. Returns 1 when it is wrong, else 0.
 static int check_step(const char *chapter, const struct operation *op, const struct device *device,
                       const struct options *options, int s, const struct golden *golden, cudaStream_t stream,
@@ -328,6 +338,7 @@ static int check_step(const char *chapter, const struct operation *op, const str
            shape_write(op->dims, golden->dim, shape, sizeof shape));
     fflush(stdout);
     case_upload(op, golden, guard, &run);
+    profile_step(step);
     cudaError_t error = operation_launch(op, s, &run, stream);
     if (error == cudaSuccess && s == 0 && op->baseline.fetch) error = op->baseline.fetch(&run, stream);
     if (s == 0 && error == cudaErrorNotSupported) {
@@ -339,6 +350,7 @@ static int check_step(const char *chapter, const struct operation *op, const str
     if (error != cudaSuccess) printf("failed\n");
     cuda_check(error, where, __FILE__, __LINE__);
     error = cudaStreamSynchronize(stream);
+    profile_step(NULL);
     if (error != cudaSuccess) printf("failed\n");
     snprintf(where, sizeof where, "step %d %s, case %s, kernel", s, step, golden->name);
     cuda_check(error, where, __FILE__, __LINE__);
