@@ -50,7 +50,8 @@ enum { BANK_REGS, BANK_CONSTS, BANK_SPECIAL, NUM_BANKS };
 
 /* ---- Instructions ---------------------------------------------------------------------------------------------- */
 
-/* Executes `in` for the lanes in `mask` (never 0, a subset of w->active). w->pc already points past `in`. */
+/* Executes `in` for the lanes in `mask` (never 0, a subset of w->active). w->pc already points past `in`; past the whole run
+ * of plain instructions when it is in one. */
 typedef void (*exec_fn)(struct warp *w, const struct inst *in, u32 mask);
 
 /* SPACE_SHARED is the block's own shared memory (.shared::cta), SPACE_CLUSTER that of all blocks of the cluster. */
@@ -74,6 +75,7 @@ struct inst {
     s32 target;          /* branch: index of the target instruction */
     s32 reconverge;      /* branch: index of the immediate post-dominator, where its lanes meet again */
     u16 flags, aux;      /* meaning belongs to the executor */
+    u32 plain; /* so many instructions from here on compute or access memory, for all lanes; 0: it may do else */
     u8 space, bytes, count,
         addr64;       /* memory: state space, bytes an element, elements, 64-bit address register */
     const void *data; /* call: the callee; others: what the executor's author likes */

@@ -750,6 +750,7 @@ static bool lower_ld(struct lowering *lo, const struct ptx_inst *p, struct inst 
     }
     if (!lower_address(lo, address, in)) return false;
     bool plain = in->flags >> 8 == in->bytes && !(in->flags & POLLS);
+    if (in->flags & (ACQUIRE | POLLS)) in->plain = 0; /* the warp may lose its turn */
     in->exec = load_any;
     if (plain && in->count == 1 && in->more[0] != NO_OPERAND) {
         in->d = in->more[0];
@@ -781,6 +782,7 @@ static bool lower_st(struct lowering *lo, const struct ptx_inst *p, struct inst 
     }
     if (!lower_address(lo, address, in)) return false;
     bool plain = in->flags >> 8 == in->bytes && in->bytes == 4 && !(in->flags & (POLLS | RELEASE));
+    if (in->flags & (POLLS | RELEASE)) in->plain = 0; /* the warp may lose its turn */
     in->exec = plain && in->count == 1 ? store_32 : plain ? store_vector_32 : store_any;
     if (in->count == 1) in->d = in->more[0];
     return true;

@@ -69,9 +69,17 @@ static s32 new_split(struct warp *w)
 static void run(struct warp *w)
 {
     while (w->budget > 0) {
-        w->budget--;
-        const struct inst *in = w->pc++;
+        const struct inst *in = w->pc;
         u32 mask = w->active;
+        if (in->plain) {
+            u32 count = in->plain < (u32)w->budget ? in->plain : (u32)w->budget;
+            const struct inst *end = w->pc = in + count;
+            w->budget -= (s32)count;
+            for (; in < end; in++) in->exec(w, in, mask);
+            continue;
+        }
+        w->budget--;
+        w->pc++;
         if (in->guard != NO_OPERAND) {
             mask &= *(u32 *)(w->bank[BANK_REGS] + (in->guard & BANK_OFFSET)) ^ in->guard_flip;
             if (!mask) continue;

@@ -7,6 +7,8 @@
 #include "flow.h"
 #include "lower.h"
 
+/* The first few only compute and access memory: which instruction is next does not depend on them. */
+enum { PLAIN_FAMILIES = 4 };
 static const struct opcode *const families[] = {
     integer_opcodes, float_opcodes,   convert_opcodes, memory_opcodes, atomic_opcodes, control_opcodes,
     warp_opcodes,    barrier_opcodes, tensor_opcodes,  async_opcodes,  wgmma_opcodes,  tensormap_opcodes};
@@ -281,22 +283,26 @@ bool lower_address(struct lowering *lo, const struct ptx_operand *o, struct inst
 
 /* ---- A function ---------------------------------------------------------------------------------------------------------- */
 
-static const struct opcode *find_opcode(const char *name)
+static const struct opcode *find_opcode(const char *name, bool *plain)
 {
     for (u32 k = 0; k < sizeof families / sizeof *families; k++)
-        for (const struct opcode *o = families[k]; o->name; o++)
+        for (const struct opcode *o = families[k]; o->name; o++) {
+            *plain = k < PLAIN_FAMILIES;
             if (streq(o->name, name)) return o;
+        }
     return NULL;
 }
 
 static void lower_instruction(struct lowering *lo, const struct ptx_inst *p)
 {
-    const struct opcode *o = find_opcode(p->opcode);
+    bool plain = false;
+    const struct opcode *o = find_opcode(p->opcode, &plain);
     struct inst in = {.d = NO_OPERAND,
                       .a = NO_OPERAND,
                       .b = NO_OPERAND,
                       .c = NO_OPERAND,
                       .guard = NO_OPERAND,
+                      .plain = plain && !p->guard,
                       .target = -1,
                       .reconverge = -1};
     if (p->guard) {
@@ -393,6 +399,8 @@ void lower_function(struct parser *p, struct parsed_function *f)
         if (in->exec == lower_branch_table)
             for (s64 t = 0; t < in->imm; t++) ((u32 *)in->data)[t] = place[((u32 *)in->data)[t]];
     }
+    for (u32 k = fn->code_count; k-- > 1;)
+        if (fn->code[k - 1].plain) fn->code[k - 1].plain += fn->code[k].plain;
     fn->reg_bytes = (lo.reg_bytes + 63) / 64 * 64;
     fn->regs_per_thread =
         live + 8 > 255 ? 255 : live + 8; /* an estimate: the hardware's registers are ptxas's choice */
