@@ -4,7 +4,7 @@
 #   tools/setup.sh run        what a chapter runs with: a C compiler, make, nvcc, Python with NumPy; writes build/config.mk
 #   tools/setup.sh test       what its tests run with besides: Bats, pinned Python packages in .venv, OpenBLAS
 #   tools/setup.sh lint       what lint runs with besides: clang-format, shellcheck, cppcheck
-#   tools/setup.sh --doctor   print what is there of each and what is missing; install nothing
+#   tools/setup.sh --doctor   print what is there of each and what is missing; install nothing; 1 if no chapter can run
 #
 # The Makefile runs it by itself. What is there is never installed again, so a machine without a network only has to have it.
 set -euo pipefail
@@ -244,6 +244,7 @@ doctor() {
             row driver "supports CUDA $GPU_DRIVER_CUDA, older than nvcc: PTX alone would be refused, SASS for sm_$GPU_ARCH runs"
         fi
     fi
+    local status=$failed
     echo "to test them:"
     things "${TEST[@]}"
     local name
@@ -256,7 +257,7 @@ doctor() {
     done <requirements.txt
     echo "to lint:"
     things "${LINT[@]}"
-    return "$failed"
+    return "$status"
 }
 
 # Whether version $1 is $2 or newer.
