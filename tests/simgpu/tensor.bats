@@ -124,5 +124,5 @@ print(flops['bf16_k16'], flops['tf32_k4'], flops['s8_m8'])" "$BATS_TEST_TMPDIR/c
 }
 
 @test "simgpu: a tensor instruction it does not have is refused by name" {
-    broken f64_refused "broken.cu:" "mma.sync.aligned.m8n8k4" "the shape .m8n8k4 is not supported"
+    broken volta_shape_refused "broken.cu:" "mma.sync.aligned.m8n8k4" "the shape .m8n8k4 is not supported"
 }

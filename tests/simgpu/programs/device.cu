@@ -42,7 +42,7 @@ int main()
     EXPECT(p.regsPerBlock == 65536 && p.regsPerMultiprocessor == 65536);
     EXPECT((int)p.sharedMemPerBlockOptin == attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
     EXPECT(p.l2CacheSize == attribute(cudaDevAttrL2CacheSize) && p.l2CacheSize > 0);
-    EXPECT(p.cooperativeLaunch == 1 && p.managedMemory == 0 && p.canMapHostMemory == 0);
+    EXPECT(p.cooperativeLaunch == 1 && p.managedMemory == 1 && p.canMapHostMemory == 1);
 
     cudaFuncAttributes f;
     CUDA(cudaFuncGetAttributes(&f, small));

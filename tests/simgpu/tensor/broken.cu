@@ -251,12 +251,14 @@ __global__ void row_in_global(u32 *out)
     out[threadIdx.x] = r;
 }
 
-__global__ void f64_refused(u32 *out)
+__global__ void volta_shape_refused(u32 *out)
 {
-    double d[2] = {};
-    asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-                 : "+d"(d[0]), "+d"(d[1])
-                 : "d"(d[0]), "d"(d[1])); // fault: f64_refused
+    float d[8] = {};
+    asm volatile(
+        "mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %8}, "
+        "{%8, %8}, {%0, %1, %2, %3, %4, %5, %6, %7};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+        : "r"(out[0])); // fault: volta_shape_refused
     out[threadIdx.x] = (u32)d[0];
 }
 
@@ -274,7 +276,7 @@ static const struct {
                KERNEL(initialised_twice),    KERNEL(too_many_bytes),        KERNEL(bad_parity),
                KERNEL(try_wait_forever),     KERNEL(test_wait_forever),     KERNEL(wrong_parity),
                KERNEL(half_a_warp),          KERNEL(predicated_off),        KERNEL(exited_lanes),
-               KERNEL(row_misaligned),       KERNEL(row_in_global),         KERNEL(f64_refused)};
+               KERNEL(row_misaligned),       KERNEL(row_in_global),         KERNEL(volta_shape_refused)};
 
 int main(int argc, char **argv)
 {
