@@ -54,13 +54,13 @@ conflicts() {
 
 # --- Broken kernels, each a step with one edit ----------------------------------------------------------------------
 
-@test "chapter 4: without a barrier, the answer is wrong" {
+@test "chapter 4: without a barrier, the race is named" {
     local file
     for file in step1_padded.cu step2_swizzled.cu; do
         broken $CHAPTER $file '/The tiles are complete before anyone reads them/d'
-        wrong $CHAPTER "${file:4:1}" deep
+        races $CHAPTER "${file:4:1}" deep
         broken $CHAPTER $file '/Everyone has read the tiles before anyone overwrites them/d'
-        wrong $CHAPTER "${file:4:1}" deep
+        races $CHAPTER "${file:4:1}" deep
     done
 }
 
