@@ -16,7 +16,7 @@ real_gpu() {
     sed 's/device\.simulated = .*/device.simulated = false;/' common/harness/chapter.c >"$dir/chapter.c"
     run ! cmp -s common/harness/chapter.c "$dir/chapter.c"
     gcc -std=gnu11 -O1 -Icommon/harness -isystem "$cuda_include" -c -o "$dir/chapter.o" "$dir/chapter.c"
-    mapfile -t objects < <(find build/obj/chapters/$chapter build/obj/common -name '*.o' ! -name chapter.o ! -name "${1%.cu}.o")
+    mapfile -t objects < <(objects $chapter "${1%.cu}" | grep -v /chapter.o)
     if [[ $# -gt 0 ]]; then
         sed -E "$2" "chapters/$chapter/$1" >"$dir/$1"
         run ! cmp -s "chapters/$chapter/$1" "$dir/$1"

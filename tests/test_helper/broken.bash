@@ -15,7 +15,7 @@ broken() {
     run ! cmp -s "chapters/$chapter/$file" "$dir/chapters/$chapter/$file"
     "$nvcc" -std=c++17 -O3 -lineinfo -gencode "arch=compute_$arch,code=compute_$arch" -c \
         -o "$BATS_TEST_TMPDIR/edited.o" "$dir/chapters/$chapter/$file"
-    mapfile -t objects < <(find "build/obj/chapters/$chapter" build/obj/common -name '*.o' ! -name "${file%.cu}.o")
+    mapfile -t objects < <(objects "$chapter" "${file%.cu}")
     BROKEN=$BATS_TEST_TMPDIR/broken
     g++ -o "$BROKEN" "$BATS_TEST_TMPDIR/edited.o" "${objects[@]}" -L"$cuda_lib" -l:libcudart.so.13 -ldl -lm
 }

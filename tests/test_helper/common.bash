@@ -15,6 +15,15 @@ unset MAKEFLAGS MAKELEVEL DEVICE OP TYPE STEP CASE SHAPE SEED PROFILE
 
 cd "$ROOT" || exit 1
 
+# objects CHAPTER [NAME]: the object files of a chapter's program, but for those called NAME.o. What an older tree left in build/
+# is none of them.
+objects() {
+    local source
+    for source in "chapters/$1/main.c" "chapters/$1"/step*.cu common/*/*.c common/*/*.cu; do
+        [[ "$(basename "${source%.*}")" == "${2:-}" ]] || echo "build/obj/${source%.*}.o"
+    done
+}
+
 # chapter NAME: the program of a chapter, by its folder.
 chapter() { echo "$ROOT/build/chapters/$1"; }
 
