@@ -203,6 +203,7 @@ machine() {
     printf '#!/bin/sh\nexit 1\n' >"$bin/sudo"
     chmod +x "$bin/sudo"
     # As a user without sudo.
+    # shellcheck disable=SC2016 # the $EUID is the script's
     sed 's/\$EUID -ne 0/1 -ne 0/' tools/setup.sh >"$BATS_TEST_TMPDIR/setup.sh"
     mkdir "$BATS_TEST_TMPDIR/tools"
     mv "$BATS_TEST_TMPDIR/setup.sh" "$BATS_TEST_TMPDIR/tools"
