@@ -52,7 +52,8 @@ def gain(records, record, step):
     """How many times as fast a step is as the one it grows from, both as a share of the same baseline; "" if not measured alike."""
     before = step.grows_from()
     for r in mine(records, before, record["dtype"]) if before else []:
-        if (r["case"], r["baseline"]) == (record["case"], record["baseline"]) and record["ratio"] is not None:
+        alike = all(r.get(key) == record.get(key) for key in ("operation", "case", "baseline"))
+        if alike and record["ratio"] is not None:
             return f"{record['ratio'] / r['ratio']:.2f}"
     return ""
 
