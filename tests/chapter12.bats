@@ -20,19 +20,11 @@ golden_groups() {
 }
 
 @test "chapter 12: every step is right on every case" {
-    local cases
-    cases=$(find "$GOLDEN" -mindepth 1 -maxdepth 1 -type d | wc -l)
-    run -0 "$SIMGPU" "$(chapter $CHAPTER)" --golden "$GOLDEN"
-    assert_line "$CHAPTER: all $((cases * 12)) runs right"
+    all_right 12
 }
 
 @test "chapter 12: the warps' order does not matter" {
-    local seed name
-    for seed in 1 2 3; do
-        for name in few_queries_causal shared_heads; do
-            run -0 "$SIMGPU" --seed $seed "$(chapter $CHAPTER)" --golden "$GOLDEN/$name"
-        done
-    done
+    any_order few_queries_causal shared_heads
 }
 
 @test "chapter 12: a shape of the user's own, causal and not" {
@@ -196,13 +188,6 @@ for name in "len1000", "len1000_causal", "shared_heads":
 }
 
 # --- Counters -------------------------------------------------------------------------------------------------------
-
-# count STEP CASE FIELD [PATTERN]: a counter of a step on a case, summed over the lines that match.
-count() {
-    local json=$BATS_FILE_TMPDIR/$1.$2.json
-    [[ -e "$json" ]] || counters "$json" $CHAPTER "$1" "$2"
-    total "$json" "$3" "${4:-}"
-}
 
 @test "chapter 12: step 1 multiplies without tensor cores, without bank conflicts, and masks a whole causal square" {
     assert_equal "$(count tile_by_tile len64_causal tensor_flops)" 0

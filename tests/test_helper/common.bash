@@ -1,4 +1,5 @@
-# What every Bats file of the cookbook loads.
+# What every Bats file of the cookbook loads. A chapter's file sets CHAPTER, its folder.
+# shellcheck disable=SC2154 # CHAPTER
 bats_require_minimum_version 1.5.0
 bats_load_library bats-support
 bats_load_library bats-assert
@@ -26,6 +27,25 @@ objects() {
 
 # chapter NAME: the program of a chapter, by its folder.
 chapter() { echo "$ROOT/build/chapters/$1"; }
+
+# all_right STEPS [OPERATION]: that many steps of $CHAPTER are right, each on every case (of one operation of several).
+all_right() {
+    local cases
+    cases=$(find "build/golden/$CHAPTER/${2:-}" -name '*.npy' -printf '%h\n' | sort -u | wc -l)
+    run -0 "$SIMGPU" "$(chapter "$CHAPTER")" --golden "build/golden/$CHAPTER" ${2:+--op "$2"}
+    assert_line "$CHAPTER: all $((cases * $1)) runs right"
+    refute_output --partial WRONG
+}
+
+# any_order CASE...: every step of $CHAPTER is right on these cases, whatever the order of the warps.
+any_order() {
+    local seed name
+    for name in "$@"; do
+        for seed in 1 2 3; do
+            run -0 "$SIMGPU" --seed $seed "$(chapter "$CHAPTER")" --golden "build/golden/$CHAPTER" --case "$name"
+        done
+    done
+}
 
 # python CODE [ARGS]: runs NumPy code with np imported; sys.argv[1:] are the arguments.
 python() { "$PYTHON" -c "import sys, numpy as np; $1" "${@:2}"; }
