@@ -76,29 +76,38 @@ def write_case(operation, dtype, folder, case, seed):
     os.rename(partial, folder)
 
 
-def read_inputs(operation, types, folder):
-    """The user's own inputs and their type, which is that of the files; the chapter's program checks their shapes."""
-    arrays, found = {}, None
+def load(path):
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: {error}") from error
+
+
+def find_type(operation, types, folder):
+    """The type that the user's own inputs are of: that of the first file that is not of a type of its own."""
+    name = next(name for name in operation.INPUTS if name not in operation.OWN_TYPE + operation.OPTIONAL)
+    for dtype in types:
+        stored, suffix, *_ = dtypes.TYPES[dtype]
+        path = os.path.join(folder, name + suffix)
+        if os.path.exists(path) and load(path).dtype == stored:
+            return dtype
+    return types[0]
+
+
+def read_inputs(operation, dtype, folder):
+    """The user's own inputs, of this type; the chapter's program checks their shapes against each other."""
+    stored, suffix, *_ = dtypes.TYPES[dtype]
+    arrays = {}
     for name in operation.INPUTS:
         own_type = name in operation.OWN_TYPE
-        suffixes = dict.fromkeys([".npy"] if own_type else [dtypes.TYPES[dtype][1] for dtype in ([found] if found else types)])
-        paths = [os.path.join(folder, name + suffix) for suffix in suffixes]
-        path = next((path for path in paths if os.path.exists(path)), paths[0])
+        path = os.path.join(folder, name + (".npy" if own_type else suffix))
         if name in operation.OPTIONAL and not os.path.exists(path):
             continue
-        try:
-            array = np.load(path, allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise BadInput(f"{path}: {error}") from error
-        if not own_type:
-            fitting = [dtype for dtype in ([found] if found else types) if path.endswith(name + dtypes.TYPES[dtype][1])]
-            found = next((dtype for dtype in fitting if array.dtype == dtypes.TYPES[dtype][0]), None)
-            if not found:
-                expected = " or ".join(str(np.dtype(dtypes.TYPES[dtype][0])) for dtype in fitting)
-                raise BadInput(f"{path}: dtype {array.dtype}, expected {expected}")
-            array = dtypes.decode(array, found)
-        arrays[name] = array
-    return arrays, found
+        array = load(path)
+        if not own_type and array.dtype != stored:
+            raise BadInput(f"{path}: dtype {array.dtype}, expected {np.dtype(stored)}")
+        arrays[name] = array if own_type else dtypes.decode(array, dtype)
+    return arrays
 
 
 def write_cases(operation, types, folder, options):
@@ -142,7 +151,8 @@ def main():
     chosen = {options.op: operations[options.op]} if options.op else operations
     for name, operation in chosen.items():
         if options.inputs:
-            arrays, dtype = read_inputs(operation, types, options.inputs)
+            dtype = find_type(operation, types, options.inputs)
+            arrays = read_inputs(operation, dtype, options.inputs)
             try:
                 write_outputs(options.inputs, operation.outputs(arrays, dtype))
             except ValueError as error:

@@ -67,11 +67,13 @@ class Matmul:
         bias = arrays.get("bias", np.zeros(B.shape[0])).astype(np.float64)
         C = A @ B.T + bias
         absolute = np.abs(A) @ np.abs(B).T + np.abs(bias)
-        terms = A.shape[1] + 1  # the bias is one more addend
+        return {"C": (C, self.tolerance(C, absolute, A.shape[1], dtype))}
+
+    def tolerance(self, C, absolute, k, dtype):
+        """How far a correct kernel may be off C (m, n), whose addends' absolute values sum up to `absolute`."""
         if dtype == "f32":
-            return {"C": (C, bounds.fp32_sum_of_products(terms, absolute))}
-        error = bounds.tensor_core_sum_of_products(A.shape[1], absolute)
-        return {"C": (C, bounds.rounded_output(C, error, dtype))}
+            return bounds.fp32_sum_of_products(k + 1, absolute)  # the bias is one more addend
+        return bounds.rounded_output(C, bounds.tensor_core_sum_of_products(k, absolute), dtype)
 
 
 OPERATIONS = {"matmul": Matmul()}

@@ -35,27 +35,33 @@ present() {
 
 # install_need WHAT-FOR THING:PACKAGE...: installs what is missing from apt.
 install_need() {
-    local purpose=$1 entry missing=() sudo=()
+    local purpose=$1 entry missing=()
     shift
     for entry in "$@"; do present "${entry%%:*}" || missing+=("${entry#*:}"); done
-    [[ ${#missing[@]} -gt 0 ]] || return 0
-    command -v apt-get >/dev/null || die "to $purpose, install the counterparts of Debian's packages: ${missing[*]}"
+    [[ ${#missing[@]} -eq 0 ]] || install_packages "$purpose" "${missing[@]}"
+}
+
+# install_packages WHAT-FOR PACKAGE...: from apt.
+install_packages() {
+    local purpose=$1 sudo=()
+    shift
+    command -v apt-get >/dev/null || die "to $purpose, install the counterparts of Debian's packages: $*"
     if [[ $EUID -ne 0 ]]; then
         sudo -n true 2>/dev/null ||
-            die "to $purpose, packages are missing; install them with: sudo apt-get install -y --no-install-recommends ${missing[*]}"
+            die "to $purpose, packages are missing; install them with: sudo apt-get install -y --no-install-recommends $*"
         sudo=(sudo -n)
     fi
-    say "installing from apt: ${missing[*]}"
+    say "installing from apt: $*"
     "${sudo[@]}" apt-get update -qq || true # a package that is in the cache needs no index
     "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y --no-install-recommends -o Dpkg::Use-Pty=0 "${missing[@]}" | sed -un 's/^Setting up /setup:   /p' ||
-        die "to $purpose, apt-get could not install: ${missing[*]}"
+        apt-get install -y --no-install-recommends -o Dpkg::Use-Pty=0 "$@" | sed -un 's/^Setting up /setup:   /p' ||
+        die "to $purpose, apt-get could not install: $*"
 }
 
 # Makes .venv; a Debian Python without its venv module gets that from apt.
 make_venv() {
     [[ ! -x .venv/bin/python3 ]] || return 0
-    python3 -c 'import ensurepip, venv' 2>/dev/null || install_need "make .venv" /nonexistent:python3-venv /nonexistent:ca-certificates
+    python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages "make .venv" python3-venv ca-certificates
     say "making .venv with $(python3 --version)"
     python3 -m venv .venv
 }

@@ -514,6 +514,10 @@ int chapter_main(const char *file, const struct operation *operations, int count
     struct options options = read_options(chapter, operations, count, argc, argv);
     struct results results = {0};
     struct error error;
+    for (int o = 0; o < count; o++)
+        if (operation_steps(&operations[o]) > CHAPTER_MAX_STEPS)
+            die_input("%s: an operation has %d steps, expected at most %d", file,
+                      operation_steps(&operations[o]), CHAPTER_MAX_STEPS);
     struct part *parts = calloc((size_t)count, sizeof *parts);
     count = make_parts(chapter, operations, count, &options, parts);
     if (options.list) {

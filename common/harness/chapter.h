@@ -51,9 +51,9 @@ struct step {
 };
 
 // The step of a launcher, which must have the function type `type`: anything else does not compile.
-#define STEP(type, function)                                    \
-    {                                                           \
-#function, (any_launcher *)(1 ? (function) : (type *)0) \
+#define STEP(type, function)                                                         \
+    {                                                                                \
+        .name = #function, .launcher = (any_launcher *)(1 ? (function) : (type *)0), \
     }
 
 // What the steps are measured beside; step 0 on the command line. `launch` starts its work in `stream` and returns the

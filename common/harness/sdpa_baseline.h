@@ -7,8 +7,8 @@
 
 // The FLASH backend, FlashAttention-2. It allocates what it returns: O and LSE are not written but kept until the next
 // call. Returns cudaErrorNotSupported for a causal mask of unequal lengths (PyTorch aligns it elsewhere) and for fewer
-// key/value heads than query heads, cudaErrorSharedObjectInitFailed when PyTorch
-// is not here (and says so once, in one line), cudaErrorUnknown when it fails (it prints why).
+// key/value heads than query heads, cudaErrorSharedObjectInitFailed when PyTorch is not here (and says so once, in one
+// line), cudaErrorUnknown when it fails (it prints why).
 cudaError_t sdpa_flash(const struct attention *attention, cudaStream_t stream);
 
 // Copies what the last call returned to its O and LSE.
