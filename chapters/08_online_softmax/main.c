@@ -62,99 +62,75 @@ static const struct step forward_steps[] = {
     STEP(softmax_forward, three_pass),   STEP(softmax_forward, online),
     STEP(softmax_forward, vectorized),   STEP(softmax_forward, registers),
     STEP(softmax_forward, short_rows),   STEP(softmax_forward, split),
-    STEP(softmax_forward, split_shared), {0},
-};
-static const struct step causal_steps[] = {
-    STEP(softmax_causal, causal),
-    STEP(softmax_causal, causal_skip),
-    STEP(softmax_causal, causal_reverse),
-    {0},
-};
-static const struct step backward_steps[] = {
-    STEP(softmax_backward, backward),
-    STEP(softmax_backward, backward_registers),
-    STEP(softmax_backward, backward_split),
-    STEP(softmax_backward, backward_shared),
-    {0},
-};
-static const struct step causal_backward_steps[] = {
-    STEP(softmax_causal_backward, causal_backward),
-    {0},
-};
-static const struct step classifier_steps[] = {
-    STEP(softmax_classifier, classifier),
-    STEP(softmax_classifier, classifier_shared),
-    STEP(softmax_classifier, classifier_split),
-    {0},
-};
+    STEP(softmax_forward, split_shared), {0}};
+static const struct step causal_steps[] = {STEP(softmax_causal, causal),
+                                           STEP(softmax_causal, causal_skip),
+                                           STEP(softmax_causal, causal_reverse),
+                                           {0}};
+static const struct step backward_steps[] = {STEP(softmax_backward, backward),
+                                             STEP(softmax_backward, backward_registers),
+                                             STEP(softmax_backward, backward_split),
+                                             STEP(softmax_backward, backward_shared),
+                                             {0}};
+static const struct step causal_backward_steps[] = {STEP(softmax_causal_backward, causal_backward), {0}};
+static const struct step classifier_steps[] = {STEP(softmax_classifier, classifier),
+                                               STEP(softmax_classifier, classifier_shared),
+                                               STEP(softmax_classifier, classifier_split),
+                                               {0}};
 
-// What all operations have alike.
+// What all operations have alike, those on rows, and those on batches of squares.
 #define SOFTMAX .types = {F32, BF16}, .baseline = DEVICE_COPY, .limit = LIMIT_MEMORY
-#define ROW_SHAPES                                                                                       \
-    {                                                                                                    \
-        "rows=131072,cols=1024", "rows=32768,cols=4096", "rows=8192,cols=16384", "rows=4096,cols=32768", \
-            "rows=2048,cols=65536", "rows=1024,cols=131072"                                              \
-    }
-#define SQUARE_SHAPES                       \
-    {                                       \
-        "batch=96,t=1024", "batch=8,t=4096" \
-    }
+#define SOFTMAX_ROWS                                                                            \
+    SOFTMAX, .dims = {"rows", "cols"}, .check_shape = check_cols,                               \
+             .bench = {"rows=131072,cols=1024", "rows=32768,cols=4096", "rows=8192,cols=16384", \
+                       "rows=4096,cols=32768",  "rows=2048,cols=65536", "rows=1024,cols=131072"}
+#define SOFTMAX_SQUARES                                           \
+    SOFTMAX, .dims = {"batch", "t"}, .check_shape = check_square, \
+             .bench = {"batch=96,t=1024", "batch=8,t=4096"}
 
 static const struct operation operations[] = {
     {
         .name = "forward",
         .title = "softmax of rows: y = exp(x - max) / sum, zeros for a row of nothing but -infinity",
-        SOFTMAX,
-        .dims = {"rows", "cols"},
+        SOFTMAX_ROWS,
         .tensors = {[X] = {"x", RUN_TYPE, IN, "rows,cols"}, [Y] = {"y", RUN_TYPE, OUT, "rows,cols"}},
         .steps = forward_steps,
         .launch = launch_forward,
-        .check_shape = check_cols,
         .bytes = "2*size*rows*cols",
-        .bench = ROW_SHAPES,
     },
     {
         .name = "causal",
         .title = "softmax of scale * x over the columns 0 to i of row i, zeros after them",
-        SOFTMAX,
-        .dims = {"batch", "t"},
+        SOFTMAX_SQUARES,
         .tensors = {[X] = {"x", RUN_TYPE, IN, "batch,t,t"},
                     [Y] = {"y", RUN_TYPE, OUT, "batch,t,t"},
                     [SCALE] = {"scale", F32, PARAM, ""}},
         .steps = causal_steps,
         .launch = launch_causal,
-        .check_shape = check_square,
         .bytes = "size*batch*(t*(t+1)/2+t*t)",
-        .bench = SQUARE_SHAPES,
     },
     {
         .name = "backward",
         .title = "dx = y (dy - sum of y dy)",
-        SOFTMAX,
-        .dims = {"rows", "cols"},
+        SOFTMAX_ROWS,
         .tensors = {[PROBABILITIES] = {"y", RUN_TYPE, IN, "rows,cols"},
                     [DY] = {"dy", RUN_TYPE, IN, "rows,cols"},
                     [DX] = {"dx", RUN_TYPE, OUT, "rows,cols"}},
         .steps = backward_steps,
         .launch = launch_backward,
-        .check_shape = check_cols,
         .bytes = "3*size*rows*cols",
-        .bench = ROW_SHAPES,
     },
     {
         .name = "causal_backward",
         .title = "dx = scale * y (dy - sum of y dy) over the columns 0 to i of row i, zeros after them",
-        SOFTMAX,
-        .dims = {"batch", "t"},
+        SOFTMAX_SQUARES,
         .tensors = {[PROBABILITIES] = {"y", RUN_TYPE, IN, "batch,t,t"},
                     [DY] = {"dy", RUN_TYPE, IN, "batch,t,t"},
                     [DX] = {"dx", RUN_TYPE, OUT, "batch,t,t"},
                     [BACKWARD_SCALE] = {"scale", F32, PARAM, ""}},
         .steps = causal_backward_steps,
         .launch = launch_causal_backward,
-        .check_shape = check_square,
         .bytes = "size*batch*(t*(t+1)+t*t)",
-        .bench = SQUARE_SHAPES,
     },
     {
         .name = "classifier",
