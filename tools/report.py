@@ -4,6 +4,8 @@ first line of its kernel file.
 
     report.py           rewrite them
     report.py --check   exit 1 if a table is not what results/ and the headers say
+
+notes/results.md has every shape. A chapter's note has them too, or those that its marker names: <!-- results of SHAPE; SHAPE: written ... -->
 """
 
 import argparse
@@ -15,7 +17,7 @@ import sys
 
 from steps import ROOT, HeaderError, chapters, steps_of
 
-BEGIN, END = "<!-- results: written by make report -->\n", "<!-- end of results -->\n"
+BEGIN, END = re.compile("<!-- results(?: of (.+))?: written by make report -->\n"), "<!-- end of results -->\n"
 
 
 def load_results():
@@ -83,26 +85,6 @@ def ladder(results):
     return "\n".join(lines) + "\n"
 
 
-def results_table(results):
-    """Markdown: for each GPU one line for each step, on one shape; the notes have all."""
-    if not results:
-        return "No GPU has been measured yet: `make bench` on a machine with one, then `make report`.\n"
-    lines = []
-    for gpu, records in results.items():
-        driver, cuda, commit = (", ".join(sorted({r[key] for r in records})) for key in ("driver", "cuda", "commit"))
-        lines += [f"**{gpu}**, driver {driver}, CUDA {cuda}, commit {commit}:\n",
-                  "| chapter | step | type | shape | speed | baseline | × baseline | of the limit |",
-                  "| --- | --- | --- | --- | ---: | ---: | ---: | ---: |"]
-        for r in sorted(one_shape_a_step(records), key=lambda record: (record["chapter"], record["dtype"], record["case"])):
-            baseline = "" if r["baseline"] is None else f"{r['baseline']} {r['baseline_value']:.1f}"
-            ratio = "" if r["ratio"] is None else f"{r['ratio']:.3f}"
-            limit = "" if r["limit"] is None else f"{percent(r['fraction_of_limit'])} of {r['limit']['value']:g} ({r['limit']['name']})"
-            lines.append(f"| {r['chapter']} | {r['step']} | {r['dtype']} | {r['case'].replace(',', ', ')} | "
-                         f"{r['value']:.1f} {r['metric']} | {baseline} | {ratio} | {limit} |")
-        lines.append("")
-    return "\n".join(lines) + "\n"
-
-
 def cell(record):
     """A step's speed, and in brackets what it is of the baseline and of the limit, as far as there are any."""
     shares = [f"{record['ratio']:.3f}"] if record["ratio"] is not None else []
@@ -125,11 +107,15 @@ def operation_rows(records):
     return ["|" + "|".join(f" {c} " if c else "" for c in cells) + "|" for cells in rows] + [""]
 
 
-def chapter_table(results, chapter):
-    """Markdown: one chapter on every GPU, for its note: a table for each of its operations."""
+def chapter_table(results, chapter, shapes=None):
+    """Markdown: one chapter on every GPU, a table for each of its operations; of these shapes, or of all."""
     lines = []
+    measured = {r["case"] for records in results.values() for r in records if r["chapter"] == chapter}
+    for shape in shapes or []:
+        if shape not in measured:
+            sys.exit(f"notes/{chapter}.md: the marker of the results table names {shape}, which was not measured")
     for gpu, records in results.items():
-        mine = [r for r in records if r["chapter"] == chapter]
+        mine = [r for r in records if r["chapter"] == chapter and (not shapes or r["case"] in shapes)]
         if not mine:
             continue
         baseline = next((r["baseline"] for r in mine if r["baseline"]), None)
@@ -146,6 +132,15 @@ def chapter_table(results, chapter):
     return "\n".join(lines) + "\n" if lines else "Not measured yet.\n"
 
 
+def results_table(results):
+    """Markdown: what each GPU's results were measured with, and every chapter's tables of all shapes."""
+    lines = []
+    for gpu, records in results.items():
+        driver, cuda = (", ".join(sorted({r[key] for r in records})) for key in ("driver", "cuda"))
+        lines.append(f"{gpu}: driver {driver}, CUDA {cuda}.\n")
+    return "\n".join(lines) + "\n" + "".join(f"## {chapter}\n\n{chapter_table(results, chapter)}" for chapter in chapters())
+
+
 def simulator_table():
     """Markdown: what `make bench-sim` measured."""
     with open(os.path.join(ROOT, "results", "simulator.json"), encoding="utf-8") as file:
@@ -155,14 +150,15 @@ def simulator_table():
     return "\n".join(lines) + "\n"
 
 
-def rewritten(path, table):
-    """The file's text, and the same with the table between the markers."""
+def marked(path):
+    """A file's text before its table, marker included; the shapes that the marker names, None for all; the table; the text after it."""
     with open(os.path.join(ROOT, path), encoding="utf-8") as file:
         text = file.read()
-    if text.count(BEGIN) != 1 or text.count(END) != 1:
+    begins = list(BEGIN.finditer(text))
+    if len(begins) != 1 or text.count(END) != 1:
         sys.exit(f"{path}: the markers of the results table are missing")
-    before, rest = text.split(BEGIN)
-    return text, before + BEGIN + "\n" + table + END + rest.split(END)[1]
+    table, after = text[begins[0].end():].split(END)
+    return text[:begins[0].end()], begins[0][1] and begins[0][1].split("; "), table, END + after
 
 
 def draw(results):
@@ -214,14 +210,15 @@ def main():
     except HeaderError as error:
         sys.exit(f"report: {error}")
     for path in sorted(glob.glob(os.path.join(ROOT, "notes", "[0-9]*.md"))):
-        tables[os.path.relpath(path, ROOT)] = chapter_table(results, os.path.basename(path)[:-3])
+        path = os.path.relpath(path, ROOT)
+        tables[path] = chapter_table(results, os.path.basename(path)[:-3], marked(path)[1])
     for path, table in tables.items():
-        old, new = rewritten(path, table)
-        if check and old != new:
+        before, _, old, after = marked(path)
+        if check and old != "\n" + table:
             sys.exit(f"{path}: the table is not what results/ and the kernels' headers say; run make report")
         if not check:
             with open(os.path.join(ROOT, path), "w", encoding="utf-8") as file:
-                file.write(new)
+                file.write(f"{before}\n{table}{after}")
             print(path)
     if not check:
         draw(results)
