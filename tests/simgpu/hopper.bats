@@ -210,8 +210,12 @@ print(*[sum(l[field] for l in lines) for field in sys.argv[3:]])' "$@"
 }
 
 @test "simgpu: a missing wgmma.fence is named" {
-    broken broken_async no_fence "wgmma.fence is missing: a way leads here without any"
-    broken broken_async no_second_fence "was accessed since the last one"
+    broken broken_async no_fence "wgmma.fence is missing: this warp has executed none before its first wgmma"
+    broken broken_async no_second_fence "a register of the accumulator was accessed at line" "since the last one"
+    broken broken_async scaled_after_the_fence "a register of the accumulator was accessed at line" "since the last one"
+    broken broken_async fence_on_the_second "wgmma.fence is missing: this warp has executed none"
+    broken broken_async another_shape "has another shape (m64n8k16) and writes the same accumulator"
+    run -0 "$SIMGPU" "$PROGRAMS/broken_async" right_fence_first
 }
 
 @test "simgpu: a wgmma needs all four warps, with the same descriptors, and operands in shared memory" {

@@ -132,6 +132,7 @@ struct function {
     bool calls;        /* calls functions: needs stack */
     const struct touched *
         *touched;          /* registers of each instruction, when the function has wgmma: exec/wgmma.h */
+    bool watches_fences;   /* a wgmma.fence may be missing: what comes before a wgmma is noted when it runs */
     bool uses_async_proxy; /* has instructions that reach shared memory through it */
     bool unreadable;       /* its body is not PTX: that has been said */
     bool refused;          /* lowering met something unsupported; `why` says what and where */

@@ -246,6 +246,70 @@ __global__ void no_second_fence(u32 *out)
     out[threadIdx.x] = (u32)d[1];
 }
 
+// A fence behind a condition: on the first of several products of one shape it is enough, the others only follow it.
+__global__ void right_fence_first(u32 *out)
+{
+    float d[4] = {};
+    fill_tile();
+#pragma unroll 1
+    for (u32 k = 0; k < 3 + out[0]; k++) {
+        if (k == 0) WGMMA_FENCE;
+        WGMMA(d);
+        WGMMA_COMMIT;
+    }
+    WGMMA_WAIT;
+    out[threadIdx.x] = (u32)d[1];
+}
+
+// On the second it comes too late; and where the accumulators are scaled in between, each needs its own.
+__global__ void fence_on_the_second(u32 *out)
+{
+    float d[4] = {};
+    fill_tile();
+#pragma unroll 1
+    for (u32 k = 0; k < 3 + out[0]; k++) {
+        if (k == 1) WGMMA_FENCE;
+        WGMMA(d); // fault: fence_on_the_second
+        WGMMA_COMMIT;
+    }
+    WGMMA_WAIT;
+    out[threadIdx.x] = (u32)d[1];
+}
+__global__ void scaled_after_the_fence(u32 *out)
+{
+    float d[4] = {};
+    fill_tile();
+#pragma unroll 1
+    for (u32 k = 0; k < 3 + out[0]; k++) {
+        if (k == 0) WGMMA_FENCE;
+        WGMMA(d); // fault: scaled_after_the_fence
+        WGMMA_COMMIT;
+        WGMMA_WAIT;
+        for (int i = 0; i < 4; i++) d[i] *= (float)threadIdx.x;
+    }
+    out[threadIdx.x] = (u32)d[1];
+}
+
+// Products of one accumulator follow each other without a fence only when they have the same shape.
+#define WGMMA_TF32(D)                                                                                           \
+    asm volatile(                                                                                               \
+        "{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 {%0, %1, %2, " \
+        "%3}, %4, %5, p, 1, 1; }"                                                                               \
+        : "+f"(D[0]), "+f"(D[1]), "+f"(D[2]), "+f"(D[3])                                                        \
+        : "l"(tile_desc(tile)), "l"(tile_desc(tile + 4096))                                                     \
+        : "memory")
+__global__ void another_shape(u32 *out)
+{
+    float d[4] = {};
+    fill_tile();
+    WGMMA_FENCE;
+    WGMMA(d);
+    WGMMA_TF32(d); // fault: another_shape
+    WGMMA_COMMIT;
+    WGMMA_WAIT;
+    out[threadIdx.x] = (u32)d[1];
+}
+
 __global__ void operand_changes(u32 *out)
 {
     float d[4] = {};
@@ -364,7 +428,8 @@ static const struct {
     KERNEL(operand_not_fenced, 128), KERNEL(three_warps, 128),           KERNEL(bytes_missing, 128),
     KERNEL(over_arrival, 128),       KERNEL(parity_forgotten, 128),      KERNEL(parity_never_flips, 128),
     KERNEL(over_budget, 384),        KERNEL(operand_out_of_bounds, 128), KERNEL(descriptors_differ, 128),
-    KERNEL(too_few_registers, 384),  KERNEL(wrong_direction, 384)};
+    KERNEL(too_few_registers, 384),  KERNEL(wrong_direction, 384),       KERNEL(right_fence_first, 128),
+    KERNEL(another_shape, 128),      KERNEL(fence_on_the_second, 128),   KERNEL(scaled_after_the_fence, 128)};
 
 int main(int argc, char **argv)
 {

@@ -451,6 +451,7 @@ void warp_call(struct warp *w, const struct inst *in, const struct function *cal
     s->reconverge = -1;
     enter_frame(w, f);
     w->pc = callee->code;
+    if (callee->watches_fences != up->fn->watches_fences) stop(w); /* another loop runs it */
     /* A call costs the stack 16 bytes even when the callee has no .local variables, so that recursion ends. */
     f->local_base = top + 16;
 }
@@ -468,6 +469,7 @@ void warp_return(struct warp *w)
     s->reconverge = f->return_reconverge;
     up->refs++;
     w->pc = up->fn->code + f->return_pc;
+    if (up->fn->watches_fences != f->fn->watches_fences) stop(w); /* another loop runs it */
     leave_frame(f);
     enter_frame(w, up);
 }

@@ -36,7 +36,6 @@ struct form {
     bool saturate, a_in_registers, a_transposed, b_transposed;
     u32 a_sign, b_sign; /* bits to flip in each word: imm-scale */
     u32 d_count;        /* registers of D; in->more has them, then those of A */
-    const char *unfenced;
 };
 
 /* A product in flight. */
@@ -54,7 +53,12 @@ struct wgmma_state {
     const struct frame *frame;  /* whose registers these are */
     u32 slots, committed, done; /* groups closed, groups waited for */
     u32 *result, *input;        /* by slot: the last group that writes the register, that reads it as A */
-    u64 count, checked;         /* products so far; those whose operands one of the four warps has checked */
+    u32 fences;                 /* wgmma.fence so far */
+    struct touch {
+        u32 fences, at; /* how many there had been, plus 1; by which instruction */
+    } * accessed,
+        *multiplied; /* by slot: the last ordinary access, if the function is watched; the last wgmma into it */
+    u64 count, checked; /* products so far; those whose operands one of the four warps has checked */
     struct product *flight;
     u32 capacity;
     struct decoded *decoded; /* KEPT of them */
@@ -240,6 +244,7 @@ void wgmma_free_warp(struct warp *w)
     for (u32 i = 0; i < KEPT; i++) free(w->wgmma->decoded[i].tile);
     free(w->wgmma->decoded);
     free(w->wgmma->result);
+    free(w->wgmma->accessed);
     free(w->wgmma->flight);
     free(w->wgmma);
 }
@@ -247,14 +252,25 @@ void wgmma_free_warp(struct warp *w)
 static struct wgmma_state *state_of(struct warp *w)
 {
     struct wgmma_state *s = w->wgmma;
-    if (!s) {
-        if (!(s = w->wgmma = calloc(1, sizeof *s))) abort();
+    if (!s && (!(s = w->wgmma = calloc(1, sizeof *s)) || !(s->decoded = calloc(KEPT, sizeof *s->decoded))))
+        abort();
+    return s;
+}
+
+/* The same, with what is known of the registers of the function that runs. */
+static struct wgmma_state *registers_of(struct warp *w)
+{
+    struct wgmma_state *s = state_of(w);
+    if (s->frame != w->frame) {
+        free(s->result);
+        free(s->accessed);
         s->frame = w->frame;
         s->slots = w->frame->fn->reg_bytes / 64 + 1;
         s->result = calloc(2 * s->slots, sizeof *s->result);
-        s->decoded = calloc(KEPT, sizeof *s->decoded);
-        if (!s->result || !s->decoded) abort();
+        s->accessed = calloc(2 * s->slots, sizeof *s->accessed);
+        if (!s->result || !s->accessed) abort();
         s->input = s->result + s->slots;
+        s->multiplied = s->accessed + s->slots;
     }
     return s;
 }
@@ -351,12 +367,27 @@ static const struct product *product_of_group(const struct warp *w, u32 group)
     return NULL;
 }
 
+/* A mov is no access, as for front/warpgroup.c. */
+static void note_accesses(struct warp *w, const struct inst *in, const struct touched *t)
+{
+    struct wgmma_state *s = registers_of(w);
+    if (t->moves) {
+        struct touch none = {0}, from = t->count == 2 ? s->accessed[t->reg[0].slot] : none,
+                     *to = &s->accessed[t->reg[t->count - 1].slot];
+        if (in->guard == NO_OPERAND || from.fences > to->fences) *to = from;
+        return;
+    }
+    for (u32 i = 0; i < t->count; i++)
+        s->accessed[t->reg[i].slot] = (struct touch){s->fences + 1, warp_index_of(w, in)};
+}
+
 void wgmma_watch(struct warp *w, const struct inst *in)
 {
-    struct wgmma_state *s = w->wgmma;
     const struct function *fn = w->frame->fn;
     const struct touched *t = fn->touched ? fn->touched[in - fn->code] : NULL;
-    if (!t || w->frame != s->frame) return;
+    if (t && fn->watches_fences) note_accesses(w, in, t);
+    struct wgmma_state *s = w->wgmma;
+    if (!t || !s || w->frame != s->frame) return;
     for (u32 i = 0; i < t->count; i++) {
         const struct touched_register *r = &t->reg[i];
         if (s->result[r->slot] > s->done && !(t->copies && !r->written))
@@ -427,6 +458,32 @@ static bool warpgroup(struct warp *w, const struct inst *in, u32 mask)
     return warp_gather(w, in, mask, ALL_LANES, false) != 0;
 }
 
+/* No register of D or A has been accessed since the last wgmma.fence, but by products of the same shape into D. */
+static void check_fence(struct warp *w, const struct inst *in, const struct form *f)
+{
+    const struct wgmma_state *s = w->wgmma;
+    const struct function *fn = w->frame->fn;
+    if (!s->fences)
+        fault(w, in, w->active, ERR_LAUNCH_FAILURE,
+              "wgmma.fence is missing: this warp has executed none before its first wgmma");
+    for (u32 r = 0; r < f->d_count + (f->a_in_registers ? 4 : 0); r++) {
+        u32 slot = slot_of(in->more[r]);
+        struct touch ordinary = s->accessed[slot], product = s->multiplied[slot];
+        const struct form *other = fn->code[product.at].data;
+        if (ordinary.fences > s->fences)
+            fault_against(
+                w, in, w->active, ERR_LAUNCH_FAILURE, fn, &fn->code[ordinary.at],
+                "wgmma.fence is missing: a register of %s was accessed at line %u since the last one",
+                r < f->d_count ? "the accumulator" : "A", fn->lines[ordinary.at].line);
+        if (r < f->d_count && product.fences > s->fences && (other->n != f->n || other->k != f->k))
+            fault_against(
+                w, in, w->active, ERR_LAUNCH_FAILURE, fn, &fn->code[product.at],
+                "wgmma.fence is missing: the wgmma at line %u, since the last one, has another shape (m64n%uk%u) and "
+                "writes the same accumulator",
+                fn->lines[product.at].line, other->n, other->k);
+    }
+}
+
 /* ---- Instructions -------------------------------------------------------------------------------------------------------- */
 
 /* a, b: descriptors (a: NO_OPERAND when A is in registers); c: scale-d (aux: flip). */
@@ -434,8 +491,8 @@ static void exec_mma(struct warp *w, const struct inst *in, u32 mask)
 {
     const struct form *f = in->data;
     if (!warpgroup(w, in, mask)) return;
-    struct wgmma_state *s = state_of(w);
-    if (f->unfenced) fault(w, in, mask, ERR_LAUNCH_FAILURE, "wgmma.fence is missing: %s", f->unfenced);
+    struct wgmma_state *s = registers_of(w);
+    check_fence(w, in, f);
     s->count++;
     struct product p = {.form = f, .in = in, .number = s->count, .group = s->committed + 1};
     if (in->a != NO_OPERAND) p.a = *(u64 *)lanes_of(w, in->a);
@@ -451,7 +508,10 @@ static void exec_mma(struct warp *w, const struct inst *in, u32 mask)
     p.issued = ++w->block->clock;
     order_product(w, in, p.number);
     multiply(w, in, &p, adds);
-    for (u32 r = 0; r < f->d_count; r++) s->result[slot_of(in->more[r])] = p.group;
+    for (u32 r = 0; r < f->d_count; r++) {
+        s->result[slot_of(in->more[r])] = p.group;
+        s->multiplied[slot_of(in->more[r])] = (struct touch){s->fences + 1, warp_index_of(w, in)};
+    }
     if (w->counters) count_product(w, in, &p);
     if (!w->wgmma_in_flight) change_loop(w);
     if (w->wgmma_in_flight == s->capacity) {
@@ -468,7 +528,7 @@ static void exec_mma(struct warp *w, const struct inst *in, u32 mask)
 
 static void exec_fence(struct warp *w, const struct inst *in, u32 mask)
 {
-    warpgroup(w, in, mask);
+    if (warpgroup(w, in, mask)) state_of(w)->fences++;
 }
 
 static void exec_commit(struct warp *w, const struct inst *in, u32 mask)
@@ -594,7 +654,6 @@ static bool lower_product(struct lowering *lo, const struct ptx_inst *p, struct 
     if (!known_types(f)) return refuse(lo, p, "this shape with these element types");
     f->a_in_registers = p->op[1].kind == OPERAND_VECTOR;
     f->d_count = f->n / (f->d == T_F16 ? 4 : 2);
-    f->unfenced = p->unfenced;
     if (!read_scales(lo, p, f)) return false;
     if (p->op[0].kind != OPERAND_VECTOR || p->op[0].count != f->d_count ||
         (f->a_in_registers && p->op[1].count != 4))

@@ -35,7 +35,7 @@ void visit_operand(const struct ptx_operand *o, visit_fn *visit, void *context);
 void visit_uses(const struct ptx_inst *p, visit_fn *visit, void *context);
 void visit_definitions(const struct ptx_inst *p, visit_fn *visit, void *context);
 
-/* Notes the registers of wgmma instructions, and where a wgmma.fence is missing (front/warpgroup.c). */
+/* Notes the registers of wgmma instructions, and whether a wgmma.fence may be missing (front/warpgroup.c). */
 void warpgroup_prepare(struct parsed_function *f, const struct flow *g);
 /* What an instruction touches, once registers have places; NULL: nothing. */
 const struct touched *warpgroup_touched(const struct ptx_inst *p);

@@ -111,7 +111,6 @@ struct ptx_inst {
     bool guard_negated;
     const char *text; /* as written, on one line */
     struct source_line line;
-    const char *unfenced; /* wgmma: why a wgmma.fence is missing, or NULL */
 };
 
 static inline bool streq(const char *a, const char *b)

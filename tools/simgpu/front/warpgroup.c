@@ -1,10 +1,13 @@
-/* warpgroup.c: what only a look at the whole function tells about its wgmma instructions: where wgmma.fence is missing, and
- * which registers every instruction touches.
+/* warpgroup.c: what only a look at the whole function tells about its wgmma instructions: whether a wgmma.fence may be missing,
+ * and which registers every instruction touches.
  *
  * wgmma.fence must stand before the first wgmma, and between an access to a register and a wgmma that has it as accumulator
  * or as A (PTX ISA, "wgmma.fence"). ptxas mends what is missing where it can, and so hides it; here it is a forward data
  * flow, one bit for each register that was touched since the last fence on some way here, and one for "no fence yet".
- * A mov is no access: the compiler puts it where it likes, and its target takes over the source's bit. */
+ * A mov is no access: the compiler puts it where it likes, and its target takes over the source's bit.
+ *
+ * A way that the flow sees may be one that nobody goes, such as past a fence behind `if (k == 0)`. So where it finds a gap, the
+ * function is only marked, and its warps keep the same book while they run (exec/wgmma.c). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +27,7 @@ static bool is_copy(const struct ptx_inst *p)
 
 struct walk {
     u64 *dirty; /* by register; the last bit: no fence yet */
-    const char *found;
+    bool found;
 };
 
 static void put(u64 *set, u32 bit, bool on)
@@ -42,7 +45,7 @@ static void mark(struct reg *r, void *context)
 static void look(struct reg *r, void *context)
 {
     struct walk *walk = context;
-    if (!walk->found && get(walk->dirty, r->id)) walk->found = r->name;
+    walk->found |= get(walk->dirty, r->id);
 }
 
 static void step(const struct ptx_inst *p, struct walk *walk, u32 words)
@@ -60,7 +63,8 @@ static void step(const struct ptx_inst *p, struct walk *walk, u32 words)
     }
 }
 
-static void find_gaps(struct parsed_function *f, const struct flow *g)
+/* Whether some way leads to a wgmma that lacks a fence. */
+static bool has_gaps(struct parsed_function *f, const struct flow *g)
 {
     u32 no_fence = f->reg_count, words = no_fence / 64 + 1;
     u64 *in = calloc((size_t)g->count * words, sizeof *in), *now = calloc(words, sizeof *now);
@@ -69,7 +73,7 @@ static void find_gaps(struct parsed_function *f, const struct flow *g)
     put(in, no_fence, true);
     seen[0] = 1;
     struct walk walk = {.dirty = now};
-    for (bool changed = true; changed;) {
+    for (bool changed = true; changed && !walk.found;) {
         changed = false;
         for (u32 b = 0; b < g->count; b++) {
             if (!seen[b]) continue;
@@ -78,17 +82,9 @@ static void find_gaps(struct parsed_function *f, const struct flow *g)
             for (u32 i = g->leader[b]; i < end && i < f->count; i++) {
                 struct ptx_inst *p = &f->inst[i];
                 if (is_product(p)) {
-                    walk.found = NULL;
+                    walk.found |= get(now, no_fence);
                     visit_operand(&p->op[0], look, &walk);
                     if (p->op[1].kind == OPERAND_VECTOR) visit_operand(&p->op[1], look, &walk);
-                    char *why = keep(160);
-                    if (get(now, no_fence)) {
-                        snprintf(why, 160, "a way leads here without any");
-                        p->unfenced = why;
-                    } else if (walk.found) {
-                        snprintf(why, 160, "register %s was accessed since the last one", walk.found);
-                        p->unfenced = why;
-                    }
                 }
                 step(p, &walk, words);
             }
@@ -107,6 +103,7 @@ static void find_gaps(struct parsed_function *f, const struct flow *g)
     free(in);
     free(now);
     free(seen);
+    return walk.found;
 }
 
 /* ---- Registers ----------------------------------------------------------------------------------------------------------------- */
@@ -125,7 +122,7 @@ void warpgroup_prepare(struct parsed_function *f, const struct flow *g)
         visit_operand(&f->inst[i].op[0], add_register, f);
         if (f->inst[i].op[1].kind == OPERAND_VECTOR) visit_operand(&f->inst[i].op[1], add_register, f);
     }
-    if (f->async_reg_count) find_gaps(f, g);
+    if (f->async_reg_count) f->fn->watches_fences = has_gaps(f, g);
 }
 
 struct list {
@@ -156,6 +153,7 @@ const struct touched *warpgroup_touched(const struct ptx_inst *p)
     u32 used = l.t->count;
     l.writes = true;
     visit_definitions(p, list_register, &l);
-    l.t->copies = is_copy(p) && !p->guard && used == 1 && l.t->count == 2;
+    l.t->moves = is_copy(p) && l.t->count == used + 1 && (used == 0 || p->op[1].kind == OPERAND_REG);
+    l.t->copies = l.t->moves && !p->guard && used == 1;
     return l.t;
 }
