@@ -58,3 +58,12 @@ fails() {
         assert_output --regexp "$1: WRONG in 1 of 1 runs|at .*/chapters/$1/step$2_[a-z0-9_]+\.cu:[0-9]+"
     done
 }
+
+# noted TEXT: $CHAPTER's note quotes TEXT, and the last run printed it, … standing for what is left out.
+noted() {
+    run -0 python 'import re
+note, text, printed = sys.argv[1:]
+if text not in " ".join(open(note, encoding="utf-8").read().split()): sys.exit(f"{note} does not quote: {text}")
+if not re.search(".*".join(map(re.escape, text.split("…"))), printed): sys.exit(f"{note} quotes: {text}\nprinted: {printed}")' \
+        "notes/$CHAPTER.md" "$1" "$output"
+}
