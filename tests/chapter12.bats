@@ -284,7 +284,7 @@ assert says in " ".join(open(sys.argv[1], encoding="utf-8").read().split()), say
     fails $CHAPTER 1 few_queries_causal
     broken $CHAPTER step1_tile_by_tile.cu 's/O\[i\]\[j\] \*= rescale;/;/'
     wrong $CHAPTER 1 outliers
-    noted 'O[0][0][0][0]: got 3.84375, expected -0.99609375, tolerance 0.00956; 12576 of 12800 elements are wrong'
+    noted $CHAPTER 'O[0][0][0][0]: got 3.84375, expected -0.99609375, tolerance 0.00956; 12576 of 12800 elements are wrong'
     broken $CHAPTER step1_tile_by_tile.cu 's/row < rows_left \? //; s/row_stride \+ col\] : 0;/row_stride + col];/'
     fails $CHAPTER 1 one_key
 }
@@ -308,7 +308,7 @@ assert says in " ".join(open(sys.argv[1], encoding="utf-8").read().split()), say
     fails $CHAPTER 4 few_queries_causal
     broken $CHAPTER step4_two_stage.cu "/part of V has arrived; the/{n;s/wait_group<2>/wait_group<3>/}"
     fails $CHAPTER 4 few_queries_causal
-    noted 'shared offset … is read before the cp.async at line … that brings it has been waited for'
+    noted $CHAPTER 'shared offset … is read before the cp.async at line … that brings it has been waited for'
 }
 
 @test "chapter 12: step 4 without one of its barriers fails" {
@@ -355,7 +355,7 @@ assert says in " ".join(open(sys.argv[1], encoding="utf-8").read().split()), say
 @test "chapter 12: step 9 with an m that never follows, or without a rescale that is needed, fails" {
     broken $CHAPTER step9_lazy_rescale.cu 's/RESCALE_LOG2 = 8;/RESCALE_LOG2 = 1e30;/'
     wrong $CHAPTER 9 outliers
-    noted 'got nan, …; 448 of 12800 elements are wrong'
+    noted $CHAPTER 'got nan, …; 448 of 12800 elements are wrong'
     broken $CHAPTER step9_lazy_rescale.cu 's/^( *)O\[i\]\[j\]\[half \* 2\] \*= rescale;/\1;/'
     wrong $CHAPTER 9 outliers
 }
@@ -385,7 +385,7 @@ assert says in " ".join(open(sys.argv[1], encoding="utf-8").read().split()), say
 @test "chapter 12: the last step with a mask aligned at the top left, or a skipped rescale that is needed, fails" {
     broken $CHAPTER step12_one_barrier.cu 's/row \+ 1 \+ a\.k_len - a\.q_len/row + 1/'
     wrong $CHAPTER 12 few_queries_causal
-    noted '8498 of 8960 elements are wrong'
+    noted $CHAPTER '8498 of 8960 elements are wrong'
     broken $CHAPTER step12_one_barrier.cu 's/^( *)O\[i\]\[j\]\[half \* 2\] \*= rescale;/\1;/'
     wrong $CHAPTER 12 outliers
 }
