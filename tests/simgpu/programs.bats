@@ -128,6 +128,16 @@ blocks_in_order() {
     done
 }
 
+@test "simgpu: blocks that look back at those before them end soon, in whatever order they start" {
+    local threads seed
+    for threads in 1 2; do
+        for seed in 1 2 3; do
+            run -0 timeout 30 "$SIMGPU" --threads $threads --seed $seed "$ROOT/build/tests/simgpu/programs/cub"
+            assert_output right
+        done
+    done
+}
+
 @test "simgpu: several host threads use the device at once" { program threads; }
 
 @test "simgpu: programs with per-thread default streams run" {
@@ -180,6 +190,18 @@ right"
         for seed in 0 1 2; do
             run -0 timeout 60 "$SIMGPU" --threads $threads --seed $seed "$ROOT/build/tests/simgpu/programs/grid_barrier"
             assert_output right
+        done
+    done
+}
+
+@test "simgpu: blocks that wait for more of them than the device holds at once are told so" {
+    local threads seed
+    for threads in 1 2; do
+        for seed in 0 1; do
+            run -3 timeout 60 "$SIMGPU" --sms 1 --threads $threads --seed $seed --max-idle 64M \
+                "$ROOT/build/tests/simgpu/programs/grid_barrier"
+            assert_output --partial "livelock"
+            assert_output --regexp "3[12] blocks have not started: the device's 1 multiprocessors hold no more of them at once"
         done
     done
 }

@@ -32,7 +32,7 @@ int main()
 
 # fault WHAT ERROR MESSAGE: the program's kernel goes wrong; the program checks that CUDA's rules hold from then on.
 fault() {
-    run -0 --separate-stderr "$SIMGPU" --max-instructions 2000000 "$PROGRAMS/errors" "$1"
+    run -0 --separate-stderr "$SIMGPU" --max-instructions 2000000 --max-idle 0 "$PROGRAMS/errors" "$1"
     assert_equal "${lines[-1]}" right
     assert_output --partial "$2"
     # shellcheck disable=SC2154 # Bats sets stderr

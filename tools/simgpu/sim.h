@@ -260,8 +260,13 @@ struct warp {
     u64 executed;             /* warp instructions so far */
     s32 unused_budget;        /* what was left of the budget when the warp stopped early */
     bool polled;              /* it has looked at memory that others change, since its turn began */
-    const struct inst *poll;  /* the last such look, and what it saw: the same again costs more of its turn */
-    u64 poll_saw;
+    u32 lost_turns;           /* one after the other in which it has */
+    struct poll {
+        const struct inst *in; /* the last such look */
+        u32 lanes, bytes;
+        u64 at[LANES], saw;
+    } poll;
+    bool waits; /* the same look saw the same twice: until that has changed, others have its turns */
     u64 gathered;              /* splits that the last warp_gather moved on together with the current one */
     struct async_state *async; /* cp.async groups and the like: exec/async.c */
     struct wgmma_state *wgmma; /* exec/wgmma.c */
@@ -390,6 +395,7 @@ struct worker {
     u64 executed;
     bool changed;              /* in this round, one of its warps has changed memory */
     bool busy;                 /* ... has run on without a look at memory that others change */
+    bool quiet;                /* in the last round, none of both */
     u64 longest;               /* the most instructions that one of them has executed in this round */
     _Atomic u64 idle;          /* runtime/scheduler.c: check_idle */
     struct cluster **clusters; /* resident ones */

@@ -699,8 +699,7 @@ static void give_way(struct warp *w, const struct inst *in, u32 offset, u32 pari
         park(w, in, offset, parity, mixed);
         return;
     }
-    w->executed -= (u64)w->budget; /* what is left of the quantum counts as executed otherwise */
-    w->budget = 0;
+    warp_give_way(w);
 }
 
 /* d: predicate; b: state or parity. try_wait may block for a while; here it does until the phase is over. */

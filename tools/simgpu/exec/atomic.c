@@ -148,7 +148,8 @@ static void exec_atomic(struct warp *w, const struct inst *in, u32 mask)
                         ? ALL_LANES
                         : 0; /* its unit rounds and passes NaN otherwise */
     u32 n = in->count, bytes = in->bytes;
-    w->polled = true;
+    u64 saw = 0;
+    bool changed = false;
     order_publish(w); /* it may be .release or .acquire */
     order_observe(w);
     memory_addresses(w, in, mask, at);
@@ -165,14 +166,21 @@ static void exec_atomic(struct warp *w, const struct inst *in, u32 mask)
             memcpy(&old, p, bytes);
             do new = apply(op, t, in_shared >> i & 1, old, v, compare);
             while (!compare_exchange(p, bytes, &old, new));
-            if (new != old) note_change(w->block);
+            changed |= new != old;
+            saw = warp_saw(saw, (const u8 *)&old, bytes);
             if (in->more[k] != NO_OPERAND)
                 memcpy((u8 *)lanes_of(w, in->more[k]) + i * (bytes == 8 ? 8 : 4), &(u64){old},
                        bytes == 8 ? 8 : 4);
         }
     }
     race_settle(w, in, mask, at);
-    warp_published(w);
+    if (changed) {
+        w->polled = true;
+        note_change(w->block);
+        warp_published(w);
+    } else {
+        warp_poll(w, in, mask, at, bytes * n, saw);
+    }
 }
 
 static bool op_allowed(enum atomic_op op, enum type t)

@@ -531,9 +531,8 @@ static void exec_nothing(struct warp *w, const struct inst *in, u32 mask)
 static void exec_nanosleep(struct warp *w, const struct inst *in, u32 mask)
 {
     (void)in, (void)mask;
-    w->executed -= (u64)w->budget; /* what is left of the quantum counts as executed otherwise */
     w->polled = true;
-    w->budget = 0;
+    warp_give_way(w);
 }
 
 static bool lower_nanosleep(struct lowering *lo, const struct ptx_inst *p, struct inst *in)

@@ -378,22 +378,6 @@ static inline bool load_32_fast(struct warp *w, const struct inst *in, u32 *d)
     return false;
 }
 
-/* A lane's access of 8 or 16 bytes, aligned to its size, is done in one piece, as a GPU does it: programs pass a flag and its
- * data in one vector from block to block. (Vector registers of x86 with AVX and of Arm load and store 16 aligned bytes so.) */
-typedef u64 whole16 __attribute__((vector_size(16), may_alias));
-typedef u64 whole8 __attribute__((may_alias));
-static inline void copy_whole(void *to, const void *from, u32 bytes)
-{
-    if (bytes % 16 == 0)
-        for (u32 k = 0; k < bytes / 16; k++)
-            ((volatile whole16 *)to)[k] = ((const volatile whole16 *)from)[k];
-    else if (bytes == 8)
-        *(volatile whole8 *)to = *(const volatile whole8 *)from;
-    else
-        memcpy(to, from, bytes);
-}
-enum { MAX_ACCESS = 32 }; /* bytes of a lane */
-
 /* Four lanes' vectors of four words become four registers' words of these lanes, and back. */
 typedef u32 words4 __attribute__((vector_size(16)));
 static inline void transpose(words4 v[4])
@@ -434,7 +418,7 @@ static void load_vector_32(struct warp *w, const struct inst *in, u32 mask)
     if (is_common(in) && in->count == 4 && mask == ALL_LANES) {
         for (u32 i = 0; i < LANES; i += 4) {
             words4 v[4];
-            for (u32 k = 0; k < 4; k++) copy_whole(&v[k], (const void *)(uintptr_t)at[i + k], 16);
+            for (u32 k = 0; k < 4; k++) memory_copy(&v[k], (const void *)(uintptr_t)at[i + k], 16);
             transpose(v);
             for (u32 k = 0; k < 4; k++)
                 if (in->more[k] != NO_OPERAND) memcpy((u32 *)lanes_of(w, in->more[k]) + i, &v[k], 16);
@@ -443,7 +427,7 @@ static void load_vector_32(struct warp *w, const struct inst *in, u32 mask)
     }
     if (is_common(in))
         for (u32 i = 0; i < LANES; i++) {
-            copy_whole(vector[i], (const void *)(uintptr_t)at[i], 4u * in->count);
+            memory_copy(vector[i], (const void *)(uintptr_t)at[i], 4u * in->count);
             at[i] = (u64)(uintptr_t)vector[i];
         }
     for (u32 k = 0; k < in->count; k++) {
@@ -472,31 +456,19 @@ static void read_element(const struct inst *in, const void *from, u64 v[2])
     if (in->aux == 2) v[0] &= 0xffff;
 }
 
-/* A look at memory that others change, as the first lane's at `at`. A warp that sees there what it saw the last time is taken
- * for one that waits. */
-static void poll(struct warp *w, const struct inst *in, u64 at)
-{
-    enum { POLL_COST = 256 };
-    u64 saw = 0;
-    memcpy(&saw, (const void *)(uintptr_t)at, in->bytes < 8 ? in->bytes : 8);
-    if (w->poll == in && w->poll_saw == saw && w->budget > 0)
-        warp_give(w, w->budget < POLL_COST ? w->budget : POLL_COST);
-    w->poll = in;
-    w->poll_saw = saw;
-    w->polled = true;
-}
-
 /* Any element size, any count, any register width. */
 static void load_any(struct warp *w, const struct inst *in, u32 mask)
 {
     u64 at[LANES];
     u32 bytes = in->bytes, whole = bytes * in->count;
+    u64 saw = 0;
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, whole, whole, in->flags & POLLS ? ACCESS_STRONG : ACCESS_READ);
     for (u32 i = 0; i < LANES; i++) {
         if (!(mask >> i & 1)) continue;
         _Alignas(16) u8 vector[MAX_ACCESS];
-        copy_whole(vector, (const void *)(uintptr_t)at[i], whole);
+        memory_copy(vector, (const void *)(uintptr_t)at[i], whole);
+        if (in->flags & POLLS) saw = warp_saw(saw, vector, whole);
         for (u32 k = 0; k < in->count; k++) {
             if (in->more[k] == NO_OPERAND) continue;
             u64 v[2];
@@ -504,7 +476,7 @@ static void load_any(struct warp *w, const struct inst *in, u32 mask)
             memcpy((u8 *)lanes_of(w, in->more[k]) + i * (in->flags >> 8), v, in->flags >> 8);
         }
     }
-    if (in->flags & POLLS) poll(w, in, at[first_lane(mask)]);
+    if (in->flags & POLLS) warp_poll(w, in, mask, at, whole, saw);
     if (in->flags & ACQUIRE) {
         order_observe(w);
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
@@ -559,7 +531,7 @@ static void store_vector_32(struct warp *w, const struct inst *in, u32 mask)
             words4 v[4];
             for (u32 k = 0; k < 4; k++) memcpy(&v[k], (const u32 *)lanes_of(w, in->more[k]) + i, 16);
             transpose(v);
-            for (u32 k = 0; k < 4; k++) copy_whole((void *)(uintptr_t)at[i + k], &v[k], 16);
+            for (u32 k = 0; k < 4; k++) memory_copy((void *)(uintptr_t)at[i + k], &v[k], 16);
         }
         race_settle(w, in, mask, at);
         return;
@@ -575,7 +547,7 @@ static void store_vector_32(struct warp *w, const struct inst *in, u32 mask)
     }
     for (u32 left = common ? mask : 0; left; left &= left - 1) {
         u32 i = first_lane(left);
-        copy_whole((void *)(uintptr_t)at[i], vector[i], 4u * in->count);
+        memory_copy((void *)(uintptr_t)at[i], vector[i], 4u * in->count);
     }
     race_settle(w, in, mask, at);
 }
@@ -598,7 +570,7 @@ static void store_any(struct warp *w, const struct inst *in, u32 mask)
         for (u32 k = 0; k < in->count; k++)
             memcpy(vector + k * bytes, (const u8 *)lanes_of(w, in->more[k]) + i * (u32)(in->flags >> 8),
                    bytes);
-        copy_whole((void *)(uintptr_t)at[i], vector, whole);
+        memory_copy((void *)(uintptr_t)at[i], vector, whole);
     }
     race_settle(w, in, mask, at);
     if (in->flags & (POLLS | RELEASE)) warp_published(w);

@@ -2,6 +2,8 @@
 #ifndef MEMORY_H
 #define MEMORY_H
 
+#include <string.h>
+
 #include "race.h"
 
 /* Generic addresses of shared and local memory lie beyond any address of this process. */
@@ -22,6 +24,22 @@ u8 *host_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address, u
 
 /* One lane's address of global memory, likewise; any alignment. */
 u8 *global_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address, u32 bytes, bool is_write);
+
+/* A lane's access of 8 or 16 bytes, aligned to its size, is done in one piece, as a GPU does it: programs pass a flag and its
+ * data in one vector from block to block. (Vector registers of x86 with AVX and of Arm load and store 16 aligned bytes so.) */
+typedef u64 whole16 __attribute__((vector_size(16), may_alias));
+typedef u64 whole8 __attribute__((may_alias));
+static inline void memory_copy(void *to, const void *from, u32 bytes)
+{
+    if (bytes % 16 == 0)
+        for (u32 k = 0; k < bytes / 16; k++)
+            ((volatile whole16 *)to)[k] = ((const volatile whole16 *)from)[k];
+    else if (bytes == 8)
+        *(volatile whole8 *)to = *(const volatile whole8 *)from;
+    else
+        memcpy(to, from, bytes);
+}
+enum { MAX_ACCESS = 32 }; /* bytes of a lane */
 
 /* Allocations may have been freed since this warp last looked: forgets what it knows of them. */
 void memory_refresh(struct warp *w);

@@ -123,9 +123,41 @@ static void run_watching(struct warp *w)
     }
 }
 
-/* A leaf that used up its quantum and looked at memory that others change may be spinning on what a lane does that
- * already waits to meet it: a lock's holder, say. Lanes that wait are then let go on alone, so that every lane makes
- * progress. */
+/* ---- Waiting for memory ------------------------------------------------------------------------------------------------- */
+
+void warp_poll(struct warp *w, const struct inst *in, u32 lanes, const u64 at[LANES], u32 bytes, u64 saw)
+{
+    struct poll *p = &w->poll;
+    bool again = p->in == in && p->lanes == lanes && p->saw == saw;
+    for (u32 left = again ? lanes : 0; left; left &= left - 1)
+        again &= p->at[first_lane(left)] == at[first_lane(left)];
+    w->polled = true;
+    if (again) {
+        w->waits = true;
+        warp_give_way(w);
+        return;
+    }
+    *p = (struct poll){.in = in, .lanes = lanes, .bytes = bytes, .saw = saw};
+    for (u32 left = lanes; left; left &= left - 1) p->at[first_lane(left)] = at[first_lane(left)];
+}
+
+bool warp_waits(struct warp *w)
+{
+    const struct poll *p = &w->poll;
+    u64 saw = 0;
+    if (!w->waits) return false;
+    for (s32 i = 0; i < w->split_count; i++) /* or has others to run, or is waited for by its own lanes */
+        if (i != w->current && w->splits[i].state == SPLIT_READY) return false;
+    for (u32 left = p->lanes; left; left &= left - 1) {
+        _Alignas(16) u8 now[MAX_ACCESS];
+        memory_copy(now, (const void *)(uintptr_t)p->at[first_lane(left)], p->bytes);
+        saw = warp_saw(saw, now, p->bytes);
+    }
+    return saw == p->saw;
+}
+
+/* A leaf that has waited long for memory may be spinning on what a lane does that already waits to meet it: a lock's
+ * holder, say. Lanes that wait are then let go on alone, so that every lane makes progress. */
 static void release_waiting(struct warp *w)
 {
     for (s32 i = 0; i < w->split_count; i++) {
@@ -153,7 +185,9 @@ bool warp_release(struct warp *w)
 
 bool warp_run(struct warp *w, s32 quantum)
 {
+    enum { VERY_LONG = 64 };
     w->budget = quantum;
+    w->polled = w->waits = false;
     memory_refresh(w);
     for (;;) {
         s32 i = w->current >= 0 && w->splits[w->current].state == SPLIT_READY ? w->current : next_ready(w);
@@ -170,9 +204,9 @@ bool warp_run(struct warp *w, s32 quantum)
         if (w->unused_budget < 0) { /* the quantum is over: other splits and warps have their turn */
             w->executed += (u64)before;
             save(w);
-            if (w->polled) release_waiting(w);
+            w->lost_turns = w->polled ? w->lost_turns + 1 : 0;
+            if (w->lost_turns >= VERY_LONG) release_waiting(w);
             w->block->worker->busy |= !w->polled;
-            w->polled = false;
             w->current = next_ready(w);
             return true;
         }
@@ -538,6 +572,9 @@ void warp_start(struct warp *w, struct block *b, u32 id)
     w->lanes_met = 0;
     w->time = b->clock;
     w->registers = 0;
+    w->lost_turns = 0;
+    w->waits = false;
+    w->poll.in = NULL;
     if (!root) {
         root = w->root = calloc(1, sizeof *root);
         w->special = frame_memory(NUM_SPECIAL * 4 * LANES);

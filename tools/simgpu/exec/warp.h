@@ -51,18 +51,30 @@ void cluster_check(struct cluster *c);
 /* These lanes exit: those that have arrived at barrier.cluster count no more. */
 void cluster_leave(struct warp *w, u32 lanes);
 
-/* Takes `instructions` of its turn from the warp, that it does not execute: others come sooner. */
-static inline void warp_give(struct warp *w, s32 instructions)
+/* Ends the warp's turn: others come sooner. */
+static inline void warp_give_way(struct warp *w)
 {
-    w->budget -= instructions;
-    w->executed -= (u64)(s64)instructions;
+    w->executed -= (u64)(s64)w->budget; /* what is left of the turn counts as executed otherwise */
+    w->budget = 0;
 }
+
+/* `in` has looked, for these lanes, at memory that others change, `bytes` bytes at each address. One that sees there what it
+ * saw the last time waits for it to change, and gives up its turn. `saw`: the lanes' bytes through warp_saw, from 0. */
+void warp_poll(struct warp *w, const struct inst *in, u32 lanes, const u64 at[LANES], u32 bytes, u64 saw);
+static inline u64 warp_saw(u64 saw, const u8 *at, u32 bytes)
+{
+    for (u32 k = 0; k < bytes; k++) saw = (saw ^ at[k]) * 1099511628211u;
+    return saw;
+}
+
+/* Whether the warp does nothing but wait for memory that is still what it saw. */
+bool warp_waits(struct warp *w);
 
 /* After what other warps may wait for, an atomic, a strong store or an arrival, a seed has the warp lose its turn every other
  * time: so what must not come in between does. */
 static inline void warp_published(struct warp *w)
 {
-    if (options.seed && w->budget > 0 && ((u32)w->budget * 2654435761u) >> 31) warp_give(w, w->budget);
+    if (options.seed && w->budget > 0 && ((u32)w->budget * 2654435761u) >> 31) warp_give_way(w);
 }
 
 static inline u32 warp_index_of(const struct warp *w, const struct inst *in)

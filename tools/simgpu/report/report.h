@@ -18,8 +18,9 @@ _Noreturn void fault_elsewhere(struct warp *w, const struct function *fn, const 
 
 /* Ends the launch because no warp of the cluster can go on: says who waits for what. */
 _Noreturn void fault_deadlock(struct cluster *c);
-/* Ends the launch because it has executed options.max_instructions or, if `idle`, options.max_idle that change nothing. */
-_Noreturn void fault_too_long(struct cluster *c, bool idle);
+/* Ends the launch because it has executed options.max_instructions or, if `idle`, options.max_idle that change nothing, while
+ * so many blocks have not started. */
+_Noreturn void fault_too_long(struct cluster *c, bool idle, u64 not_started);
 
 /* "_Z4axpyifPfS_" -> "axpy(int, float, float*, float*)" when the program has a C++ library to ask, else as it is. */
 const char *readable_name(const char *symbol);

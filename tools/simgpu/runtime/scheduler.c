@@ -19,7 +19,8 @@
 enum {
     QUANTUM = 20000, /* instructions before the next warp has its turn, unless the warp waits earlier */
     COOPERATIVE_QUANTUM = 500, /* the same where blocks spin until all of the grid have come to a barrier */
-    PATIENCE = 64, /* turns after which a block that is not done shares its worker with a further block */
+    PATIENCE = 64,  /* turns after which a block that is not done shares its worker with a further block */
+    POLL_COST = 256 /* instructions that a turn lost by polling counts for, when it is asked whether anything gets on */
 };
 
 struct work;
@@ -127,10 +128,13 @@ static u64 executed_by(const struct block *b)
     return sum;
 }
 
-/* One turn for every warp. With a seed, in an order that changes every time. False when none could do anything. */
+/* One turn for every warp, but those that wait for memory which is as it was; these too after a round in which nothing
+ * happened, and now and then. With a seed, in an order that changes every time. False when none could do anything. */
 static bool block_turn(struct block *b, u64 *random)
 {
+    struct worker *worker = b->worker;
     u64 before = executed_by(b), after;
+    bool waits = false;
     u32 first = 0, step = 1, quantum = b->launch->cooperative ? COOPERATIVE_QUANTUM : QUANTUM;
     if (options.seed) {
         *random = *random * 6364136223846793005u + 1442695040888963407u;
@@ -139,13 +143,19 @@ static bool block_turn(struct block *b, u64 *random)
     }
     for (u32 n = 0; n < b->warp_count; n++) {
         struct warp *w = &b->warps[(first + n * step) % b->warp_count];
-        u64 start = w->executed;
-        if (w->live) warp_run(w, (s32)(options.seed ? 1 + (*random >> 40) % quantum : quantum));
-        if (w->executed - start > b->worker->longest) b->worker->longest = w->executed - start;
+        u64 start = w->executed, length;
+        if (!w->live) continue;
+        if (!worker->quiet && warp_waits(w) && ++w->lost_turns % PATIENCE) {
+            waits = true;
+            continue;
+        }
+        warp_run(w, (s32)(options.seed ? 1 + (*random >> 40) % quantum : quantum));
+        length = w->executed - start + (w->waits ? POLL_COST : 0);
+        if (length > worker->longest) worker->longest = length;
     }
     after = executed_by(b);
-    b->worker->executed += after - before;
-    return after != before;
+    worker->executed += after - before;
+    return waits || after != before;
 }
 
 /* One turn for every block. When all that is left waits, some lanes may still be let go alone; else it is a deadlock. */
@@ -167,6 +177,9 @@ struct work {
     struct cluster **spare; /* finished ones, kept for the next */
     u32 spare_count, spare_capacity;
     u64 random;
+    _Atomic u64 rounds; /* in which each of its warps has had its turn */
+    bool suspicious;    /* all workers have long been idle; and the rounds that each had done when that was first seen: */
+    u64 rounds_then[MAX_WORKERS];
 };
 
 /* Which cluster starts as number `n`: in order or, with a seed, in any order among as many as the device holds at once, then
@@ -213,7 +226,22 @@ static void check_length(struct work *work)
     if (!options.max_instructions) return;
     u64 total = atomic_fetch_add(&work->grid->executed, work->worker.executed) + work->worker.executed;
     work->worker.executed = 0;
-    if (total > options.max_instructions) fault_too_long(work->worker.clusters[0], false);
+    if (total > options.max_instructions) fault_too_long(work->worker.clusters[0], false, 0);
+}
+
+/* Whether nothing gets on any more. A worker's `idle` is of its last round; so each must do two more, and still be idle. */
+static bool all_idle(struct work *work)
+{
+    const struct grid *g = work->grid;
+    bool were = work->suspicious, now = true;
+    work->suspicious = true;
+    for (u32 k = 0; k < g->workers; k++) {
+        u64 idle = g->work[k].worker.idle;
+        work->suspicious &= idle > options.max_idle;
+        if (!were) work->rounds_then[k] = g->work[k].rounds;
+        now &= idle == UINT64_MAX || g->work[k].rounds >= work->rounds_then[k] + 2;
+    }
+    return were && now && work->suspicious;
 }
 
 /* A round in which every warp of the worker had its turn is over. A warp that spins on memory is no deadlock as long as others
@@ -227,14 +255,14 @@ static void check_idle(struct work *work, bool progress)
     struct worker *w = &work->worker;
     progress |= w->changed;
     w->idle = progress ? 0 : w->idle + w->longest * (w->busy ? 1 : ONLY_POLLED);
+    w->quiet = !progress && !w->busy;
     w->changed = w->busy = false;
     w->longest = 0;
-    if (!options.max_idle || w->idle <= options.max_idle || !w->cluster_count ||
-        (g->next < g->clusters && g->resident < g->resident_limit))
+    work->rounds++;
+    u64 started = g->next < g->clusters ? g->next : g->clusters;
+    if (!options.max_idle || !w->cluster_count || (started < g->clusters && g->resident < g->resident_limit))
         return;
-    for (u32 k = 0; k < g->workers; k++)
-        if (g->work[k].worker.idle <= options.max_idle) return;
-    fault_too_long(w->clusters[0], true);
+    if (all_idle(work)) fault_too_long(w->clusters[0], true, (g->clusters - started) * w->clusters[0]->size);
 }
 
 static void run_clusters(struct work *work)
@@ -257,9 +285,10 @@ static void run_clusters(struct work *work)
         }
         check_idle(work, done);
         turns = done ? 0 : turns + 1;
-        /* Blocks that are not done may be waiting for blocks that have not started. */
-        if (turns >= PATIENCE) {
-            w->changed |= take_cluster(work);
+        /* Blocks that are not done may be waiting for blocks that have not started; if they do nothing else, for many. */
+        if (w->quiet || turns >= PATIENCE) {
+            for (u32 more = w->quiet ? w->cluster_count : 1; more && take_cluster(work); more--)
+                w->changed = true;
             turns = 0;
         }
     }
