@@ -188,6 +188,7 @@ END
 @test "chapter 8: states that merge without rescaling are wrong" {
     broken $CHAPTER step2_online.cu 's/a\.sum \* exp_below\(a\.max, max\) \+ b\.sum \* exp_below\(b\.max, max\)/a.sum + b.sum/'
     wrong $CHAPTER online ragged --op forward
+    noted $CHAPTER 'y[row 0, col 0]: got 0.000168977276, expected 0.00280495249, tolerance 1.36e-07; 9189 of 9189 elements are wrong'
 }
 
 @test "chapter 8: a neighbour's element that counts as 0 instead of -infinity is wrong" {
@@ -241,6 +242,7 @@ END
         IFS=: read -r file op step case <<<"$file"
         broken $CHAPTER "$file" '/^    wait_part/d'
         races $CHAPTER "$step" "$case" --op "$op"
+        noted $CHAPTER 'shared offset … is read before the cp.async at line … that brings it has been waited for'
     done
 }
 
@@ -266,7 +268,7 @@ END
 @test "chapter 8: a classifier that reads the padding is wrong" {
     broken $CHAPTER step16_classifier.cu 's/first_cols\(out, v\)/first_cols(out, vp)/'
     wrong $CHAPTER classifier small --op classifier
-    assert_line --regexp 'got -?nan, expected '
+    noted $CHAPTER 'got nan, expected …; 120 of 120 elements are wrong'
 }
 
 @test "chapter 8: a classifier whose parts all take themselves for the row's first is wrong" {
