@@ -38,6 +38,19 @@ enum { BY_ONE, IN_ORDER, BY_MANY, UNKNOWN };
 
 enum { LIMIT = 1 << 23, LOOK_CLOSER = 0xffffffff };
 
+/* What a warp has read lately. That goes into its entries only when somebody is to write near by, before a barrier of the
+ * whole block has made all of it past: that happens seldom, so most reads cost no more than being written down here. */
+enum { LOGGED = 128 };
+struct read_log {
+    u32 count;
+    struct read {
+        u64 entry;     /* without lanes, and without bytes where they are words */
+        u32 mask;      /* lanes; 0: all 32, each a word */
+        u16 low, high; /* pieces; low > high: it is in the entries */
+        u16 at[LANES]; /* words, or pieces */
+    } reads[LOGGED];
+};
+
 struct races {
     u64 *cells;                            /* by word */
     u32 *wrote;                            /* by piece */
@@ -45,6 +58,10 @@ struct races {
     u32 latest[MAX_CLUSTER * MAX_WARPS];   /* by actor, when it has read anything */
     u16 active[MAX_CLUSTER * MAX_WARPS];   /* the actors that have */
     u32 active_count;
+    struct read_log *logs[MAX_WARPS]; /* of the block's own warps */
+    u64 written, read,
+        closer; /* regions, a 64th each, where somebody has since all met; where LOOK_CLOSER may be */
+    u32 region_shift;
     u32 pieces;
     u32 base; /* times are the warps' clocks plus this, so that an earlier block's are the smaller ones */
     u32 met;  /* all know of what was not after this */
@@ -81,9 +98,21 @@ static struct races *new_races(u32 pieces)
     if (!(r = calloc(1, sizeof *r)) || !(r->cells = calloc(pieces, 4 * sizeof *r->cells + sizeof *r->wrote)))
         abort();
     r->pieces = pieces;
+    while (pieces >> r->region_shift > 64) r->region_shift++;
     r->wrote = (u32 *)(r->cells + 4 * pieces);
     r->base = 1;
     return r;
+}
+
+/* All know of what was until `met`. */
+static void all_past(const struct block *b, u32 met)
+{
+    struct races *r = b->races;
+    r->met = met;
+    r->written = r->closer;
+    r->read = 0;
+    for (u32 k = 0; k < b->warp_count; k++)
+        if (r->logs[k]) r->logs[k]->count = 0;
 }
 
 void race_start_block(struct block *b)
@@ -94,7 +123,8 @@ void race_start_block(struct block *b)
     if (b->cluster->size > 1 || r->base > LIMIT / 2)
         clear(r); /* the blocks of a cluster have clocks of their own */
     memset(r->latest, 0, sizeof r->latest);
-    r->met = r->base;
+    r->closer = 0;
+    all_past(b, r->base);
 }
 
 void race_end_block(struct block *b)
@@ -110,13 +140,14 @@ void race_free_block(struct block *b)
     spare = b->races;
     if (!r) return;
     for (u32 k = 0; k < r->active_count; k++) free(r->readers[r->active[k]]);
+    for (u32 k = 0; k < MAX_WARPS; k++) free(r->logs[k]);
     free(r->cells);
     free(r);
 }
 
 void race_all_met(struct block *b)
 {
-    if (b->races && b->cluster->size == 1) b->races->met = b->races->base + b->clock;
+    if (b->races && b->cluster->size == 1) all_past(b, b->races->base + b->clock);
 }
 
 static u64 *new_reader(struct races *r, u32 actor)
@@ -240,6 +271,8 @@ static void check_readers(struct warp *w, const struct inst *in, u32 lane, struc
                           u32 bytes, enum access how)
 {
     const struct races *r = b->races;
+    u64 by_lane = 0; /* told if there is none by another warp: the barrier that is missing then serves both */
+    u32 by_lane_at = UINT32_MAX;
     for (u32 k = 0; k < r->active_count; k++) {
         u32 actor = r->active[k], rank = actor / MAX_WARPS, warp = actor % MAX_WARPS;
         u64 e = r->readers[actor][piece];
@@ -255,9 +288,11 @@ static void check_readers(struct warp *w, const struct inst *in, u32 lane, struc
         } else if (when >= w->lanes_met && read_by_others(e, x, lane, how)) {
             if (order == BY_MANY) who |= TOGETHER_FLAG;
             if (order == IN_ORDER) who = (who & ~LANE_MASK) | ((who + ((u64)x << LANE_AT)) & LANE_MASK);
-            race_fault(w, in, lane, b, at, BY_LANES, who, false, how);
+            by_lane = who;
+            by_lane_at = at;
         }
     }
+    if (by_lane_at != UINT32_MAX) race_fault(w, in, lane, b, by_lane_at, BY_LANES, by_lane, false, how);
 }
 
 /* A write that races with another one, or lanes that write the same bytes (`cell` 0). */
@@ -311,19 +346,21 @@ static inline void note_read(u64 *entries, u32 piece, u64 entry)
 {
     const u64 lanes = ORDER_MASK | LANE_MASK;
     u64 before = entries[piece];
+    if (before >> TIME_AT > entry >> TIME_AT) return; /* `entry` had been written down only */
     if (before >> TIME_AT == entry >> TIME_AT) {
         u64 order = (before ^ entry) & lanes ? merged_order(before, entry) : before & lanes;
+        u64 earlier = (order ^ before) & ORDER_MASK && order >> ORDER_AT == BY_MANY ? SITE_MASK : 0;
         entry = (entry & ~lanes & (before | ~STRONG_FLAG)) | (before & READ_MASK) | order;
+        entry ^= (entry ^ before) &
+                 earlier; /* of who reads twice and writes then, the first read is another lane's */
     }
     entries[piece] = entry;
 }
 
-static inline u64 *start_reading(const struct warp *w, struct races *r)
+/* The regions of the pieces from `first` to `last`. */
+static inline u64 regions_of(const struct races *r, u32 first, u32 last)
 {
-    u32 actor = w->block->cluster_rank * MAX_WARPS + w->id;
-    u64 *mine = reader(r, actor);
-    r->latest[actor] = r->base + w->time;
-    return mine;
+    return (2ull << (last >> r->region_shift)) - (1ull << (first >> r->region_shift));
 }
 
 /* A read of no bytes by no lane. */
@@ -337,13 +374,97 @@ static void read_piece(struct warp *w, const struct inst *in, u32 lane, struct b
                        enum access how)
 {
     struct races *r = b->races;
+    u32 actor = w->block->cluster_rank * MAX_WARPS + w->id;
     bool words = !((bytes ^ bytes >> 1) & 0x5555 || (bytes ^ bytes >> 2) & 0x3333);
     u64 order = !words                  ? UNKNOWN
                 : how & ACCESS_TOGETHER ? BY_MANY
                                         : BY_ONE; /* of parts of words: not told apart */
     if (r->wrote[piece] > r->met) check_writes(w, in, lane, b, piece, bytes, how);
-    note_read(start_reading(w, r), piece,
+    r->latest[actor] = r->base + w->time;
+    r->read |= regions_of(r, piece, piece);
+    note_read(reader(r, actor), piece,
               entry_of(w, r, in, how) | (u64)bytes << READ_AT | order << ORDER_AT | (u64)lane << LANE_AT);
+}
+
+/* 32 consecutive words from the start of a piece. */
+static bool dense(const u32 word[LANES])
+{
+    u32 apart = word[0] & 3;
+    for (u32 i = 0; i < LANES; i++) apart |= word[i] ^ (word[0] + i);
+    return !apart;
+}
+
+/* A word for each lane: into the entries of their pieces. */
+static void note_words(u64 *mine, u64 entry, const u32 word[LANES])
+{
+    if (dense(word)) {
+        entry |= READ_MASK | (u64)IN_ORDER << ORDER_AT;
+        for (u64 k = 0; k < LANES / 4; k++) note_read(mine, word[0] / 4 + (u32)k, entry | 4 * k << LANE_AT);
+        return;
+    }
+    u32 differ = 0;
+    for (u32 i = 0; i < LANES / 2; i++) differ |= word[i] ^ word[i + LANES / 2];
+    for (u32 i = 0, end, lanes = differ ? LANES : LANES / 2; i < lanes;
+         i = end) { /* as many at once as are alike */
+        u32 step = i + 1 < lanes ? word[i + 1] - word[i] : 2, first = word[i] % 4, bytes = 15u << 4 * first;
+        for (end = i + 1; step == 0 && end < lanes && word[end] == word[i];) end++;
+        for (; step == 1 && end < lanes && first + end - i < 4 && word[end] == word[i] + end - i; end++)
+            bytes |= bytes << 4;
+        u64 order = !differ || step == 0 ? BY_MANY : step == 1 ? IN_ORDER : BY_ONE;
+        u64 lane = order == IN_ORDER ? (i + LANES - first) % LANES : i;
+        note_read(mine, word[i] / 4,
+                  entry | (u64)(bytes & 0xffff) << READ_AT | order << ORDER_AT | lane << LANE_AT);
+    }
+}
+
+/* What warp k of b has written down of these pieces goes into its entries. */
+static void flush_reads(const struct block *b, u32 k, u32 low, u32 high)
+{
+    struct races *r = b->races;
+    struct read_log *log = r->logs[k];
+    u64 *entries = reader(r, b->cluster_rank * MAX_WARPS + k);
+    for (u32 n = 0; n < log->count; n++) {
+        struct read *read = &log->reads[n];
+        u32 word[LANES];
+        if (read->low > high || read->high < low || read->low > read->high) continue;
+        read->low = UINT16_MAX;
+        read->high = 0;
+        for (u32 i = 0; i < LANES; i++) word[i] = read->at[i];
+        if (!read->mask) note_words(entries, read->entry, word);
+        for (u32 left = read->mask; left; left &= left - 1)
+            note_read(entries, word[first_lane(left)], read->entry | (u64)first_lane(left) << LANE_AT);
+    }
+}
+
+/* Writes down a read of all lanes of w, or those in `mask`. */
+static inline void log_read(const struct warp *w, struct races *r, u64 entry, u32 mask, const u32 at[LANES],
+                            u32 low, u32 high)
+{
+    struct read_log *log = r->logs[w->id];
+    r->latest[w->block->cluster_rank * MAX_WARPS + w->id] = r->base + w->time;
+    r->read |= regions_of(r, low, high);
+    if (!log && !(log = r->logs[w->id] = calloc(1, sizeof *log))) abort();
+    if (log->count == LOGGED) {
+        flush_reads(w->block, w->id, 0, r->pieces);
+        log->count = 0;
+    }
+    struct read *read = &log->reads[log->count++];
+    *read = (struct read){.entry = entry, .mask = mask, .low = (u16)low, .high = (u16)high};
+    for (u32 i = 0; i < LANES; i++) read->at[i] = (u16)at[i];
+}
+
+/* w is about to write in these pieces of b. False when nobody has read near by since all met. */
+static inline bool start_writing(const struct warp *w, const struct block *b, u32 low, u32 high,
+                                 enum access how)
+{
+    struct races *r = b->races;
+    u64 regions = regions_of(r, low, high);
+    r->written |= regions;
+    if (how & ACCESS_COPY || b != w->block) r->closer |= regions;
+    if (!(r->read & regions)) return false;
+    for (u32 k = 0; k < b->warp_count; k++)
+        if (r->logs[k]) flush_reads(b, k, low, high);
+    return true;
 }
 
 static void write_piece(struct warp *w, const struct inst *in, u32 lane, struct block *b, u32 piece,
@@ -351,7 +472,7 @@ static void write_piece(struct warp *w, const struct inst *in, u32 lane, struct 
 {
     struct races *r = b->races;
     u64 mine = me(w, r, in, lane, how);
-    check_readers(w, in, lane, b, piece, bytes, how);
+    if (start_writing(w, b, piece, piece, how)) check_readers(w, in, lane, b, piece, bytes, how);
     if (r->wrote[piece] > r->met) check_writes(w, in, lane, b, piece, bytes, how);
     for (u32 x = 0; x < 4; x++) {
         u32 of = bytes >> 4 * x & 15;
@@ -381,37 +502,29 @@ static void access_lane(struct warp *w, const struct inst *in, u32 lane, struct 
     }
 }
 
-/* Whether anything has been read since all met. */
-static bool any_readers(const struct races *r)
+/* The pieces at these offsets, lanes that are off having that of one which is on; the first and the last. */
+static inline void pieces_of(u32 mask, const u32 at[LANES], u32 piece[LANES], u32 *low, u32 *high)
 {
-    u32 latest = 0;
-    for (u32 k = 0; k < r->active_count; k++)
-        latest = r->latest[r->active[k]] > latest ? r->latest[r->active[k]] : latest;
-    return latest > r->met;
+    u32 lo = at[first_lane(mask)] / 16, hi = lo;
+    for (u32 i = 0; i < LANES; i++) piece[i] = mask >> i & 1 ? at[i] / 16 : at[first_lane(mask)] / 16;
+    for (u32 i = 0; i < LANES; i++) lo = piece[i] < lo ? piece[i] : lo;
+    for (u32 i = 0; i < LANES; i++) hi = piece[i] > hi ? piece[i] : hi;
+    *low = lo;
+    *high = hi;
 }
 
 /* Whole pieces of the own block, one a lane: what most vector accesses and ldmatrix are. */
 static void read_pieces(struct warp *w, const struct inst *in, u32 mask, const u32 at[LANES], enum access how)
 {
     struct races *r = w->block->races;
-    u64 *mine = start_reading(w, r), order = how & ACCESS_TOGETHER ? BY_MANY : BY_ONE;
-    u64 entry = entry_of(w, r, in, how) | order << ORDER_AT | READ_MASK;
-    u32 latest = 0;
-    for (u32 left = mask; left; left &= left - 1) {
-        u32 piece = at[first_lane(left)] / 16;
-        latest = r->wrote[piece] > latest ? r->wrote[piece] : latest;
-    }
-    for (u32 left = latest > r->met ? mask : 0; left; left &= left - 1) {
-        u32 lane = first_lane(left), piece = at[lane] / 16;
-        if (r->wrote[piece] > r->met) check_writes(w, in, lane, w->block, piece, 0xffff, how);
-    }
-    for (u32 left = mask; left; left &= left - 1) {
+    u64 order = how & ACCESS_TOGETHER ? BY_MANY : BY_ONE;
+    u32 piece[LANES], low, high;
+    pieces_of(mask, at, piece, &low, &high);
+    for (u32 left = regions_of(r, low, high) & r->written ? mask : 0; left; left &= left - 1) {
         u32 lane = first_lane(left);
-        if (how & ACCESS_TOGETHER)
-            mine[at[lane] / 16] = entry;
-        else
-            note_read(mine, at[lane] / 16, entry | (u64)lane << LANE_AT);
+        if (r->wrote[piece[lane]] > r->met) check_writes(w, in, lane, w->block, piece[lane], 0xffff, how);
     }
+    log_read(w, r, entry_of(w, r, in, how) | order << ORDER_AT | READ_MASK, mask, piece, low, high);
 }
 
 static void write_pieces(struct warp *w, const struct inst *in, u32 mask, const u32 at[LANES],
@@ -420,13 +533,15 @@ static void write_pieces(struct warp *w, const struct inst *in, u32 mask, const 
     struct races *r = w->block->races;
     u64 mine = me(w, r, in, 0, how) | 15ull << BYTES_AT;
     u32 wrote = how & ACCESS_COPY ? LOOK_CLOSER : r->base + w->time;
-    bool readers = any_readers(r);
+    u32 piece[LANES], low, high;
+    pieces_of(mask, at, piece, &low, &high);
+    bool readers = start_writing(w, w->block, low, high, how);
     for (u32 left = mask; left; left &= left - 1) {
-        u32 lane = first_lane(left), piece = at[lane] / 16;
-        if (readers) check_readers(w, in, lane, w->block, piece, 0xffff, how);
-        if (r->wrote[piece] > r->met) check_writes(w, in, lane, w->block, piece, 0xffff, how);
-        for (u32 x = 0; x < 4; x++) r->cells[4 * piece + x] = mine | (u64)lane << LANE_AT;
-        r->wrote[piece] = wrote;
+        u32 lane = first_lane(left), k = piece[lane];
+        if (readers) check_readers(w, in, lane, w->block, k, 0xffff, how);
+        if (r->wrote[k] > r->met) check_writes(w, in, lane, w->block, k, 0xffff, how);
+        for (u32 x = 0; x < 4; x++) r->cells[4 * k + x] = mine | (u64)lane << LANE_AT;
+        r->wrote[k] = wrote;
     }
 }
 
@@ -434,8 +549,8 @@ void race_access(struct warp *w, const struct inst *in, u32 mask, struct block *
                  u32 bytes, enum access how)
 {
     struct races *r = b->races;
-    bool whole = bytes == 16 && b == w->block;
     if (!usable(w, r)) return;
+    bool whole = bytes == 16 && b == w->block;
     for (u32 left = whole ? mask : 0; left; left &= left - 1) whole &= at[first_lane(left)] % 16 == 0;
     if (whole && how & ACCESS_WRITE)
         write_pieces(w, in, mask, at, how);
@@ -469,37 +584,6 @@ static bool words_ordered(const struct warp *w, const struct races *r, const u32
     return !bad;
 }
 
-/* 32 consecutive words from the start of a piece. */
-static bool dense(const u32 word[LANES])
-{
-    u32 apart = word[0] & 3;
-    for (u32 i = 0; i < LANES; i++) apart |= word[i] ^ (word[0] + i);
-    return !apart;
-}
-
-static void read_words(struct warp *w, const struct inst *in, struct races *r, const u32 word[LANES])
-{
-    u64 *mine = start_reading(w, r), entry = entry_of(w, r, in, ACCESS_READ);
-    if (dense(word)) {
-        entry |= READ_MASK | (u64)IN_ORDER << ORDER_AT;
-        for (u64 k = 0; k < LANES / 4; k++) mine[word[0] / 4 + k] = entry | 4 * k << LANE_AT;
-        return;
-    }
-    u32 differ = 0;
-    for (u32 i = 0; i < LANES / 2; i++) differ |= word[i] ^ word[i + LANES / 2];
-    for (u32 i = 0, end, lanes = differ ? LANES : LANES / 2; i < lanes;
-         i = end) { /* as many at once as are alike */
-        u32 step = i + 1 < lanes ? word[i + 1] - word[i] : 2, first = word[i] % 4, bytes = 15u << 4 * first;
-        for (end = i + 1; step == 0 && end < lanes && word[end] == word[i];) end++;
-        for (; step == 1 && end < lanes && first + end - i < 4 && word[end] == word[i] + end - i; end++)
-            bytes |= bytes << 4;
-        u64 order = !differ || step == 0 ? BY_MANY : step == 1 ? IN_ORDER : BY_ONE;
-        u64 lane = order == IN_ORDER ? (i + LANES - first) % LANES : i;
-        note_read(mine, word[i] / 4,
-                  entry | (u64)(bytes & 0xffff) << READ_AT | order << ORDER_AT | lane << LANE_AT);
-    }
-}
-
 static void write_words(struct warp *w, const struct inst *in, struct races *r, const u32 word[LANES])
 {
     u64 mine = me(w, r, in, 0, ACCESS_WRITE) | 15ull << BYTES_AT, twice = 0;
@@ -518,18 +602,23 @@ void race_access_words(struct warp *w, const struct inst *in, const u32 word[LAN
 {
     struct block *b = w->block;
     struct races *r = b->races;
-    u32 wrote = 0;
+    u32 low = word[0], high = word[0], wrote = 0;
     if (!usable(w, r)) return;
-    for (u32 i = 0; i < LANES; i++) wrote = r->wrote[word[i] / 4] > wrote ? r->wrote[word[i] / 4] : wrote;
-    bool look = wrote > r->met && !words_ordered(w, r, word), readers = how & ACCESS_WRITE && any_readers(r);
+    for (u32 i = 0; i < LANES; i++) low = word[i] < low ? word[i] : low;
+    for (u32 i = 0; i < LANES; i++) high = word[i] > high ? word[i] : high;
+    if (regions_of(r, low / 4, high / 4) & r->written)
+        for (u32 i = 0; i < LANES; i++) wrote = r->wrote[word[i] / 4] > wrote ? r->wrote[word[i] / 4] : wrote;
+    bool look = wrote > r->met && !words_ordered(w, r, word),
+         readers = how & ACCESS_WRITE && start_writing(w, b, low / 4, high / 4, how);
     for (u32 i = 0; i < LANES && (look || readers); i++) {
         if (look) check_writes(w, in, i, b, word[i] / 4, 15u << 4 * (word[i] % 4), how);
         if (readers) check_readers(w, in, i, b, word[i] / 4, 15u << 4 * (word[i] % 4), how);
     }
-    if (how & ACCESS_WRITE)
+    if (how & ACCESS_WRITE) {
         write_words(w, in, r, word);
-    else
-        read_words(w, in, r, word);
+    } else {
+        log_read(w, r, entry_of(w, r, in, how), 0, word, low / 4, high / 4);
+    }
 }
 
 void race_landed(struct warp *owner, const struct function *fn, const struct inst *in, u32 lane, u32 at,

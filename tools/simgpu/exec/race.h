@@ -16,6 +16,7 @@
  *      a piece's readers       for each warp, its reads of the piece: when, where, which bytes, by which lanes
  *      a piece's `wrote`       when anybody did last. Not after the last barrier of the whole block: nothing to look at, which
  *                              makes most accesses quick
+ *      a warp's log of reads   of all lanes, until somebody writes near by: seldom before the next barrier of the whole block
  *
  * A write that follows an unordered one is told as that race, and then it is forgotten; two halves of a word that different
  * warps write leave the later one. So not each race is told, but what is told is one. */
