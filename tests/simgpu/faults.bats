@@ -10,7 +10,7 @@ FAULTS=$BATS_TEST_DIRNAME/faults/faults.cu
 
 # broken NAME ERROR: the kernel is stopped on its marked line, and the calls that follow return the error.
 broken() {
-    run -1 --separate-stderr "$SIMGPU" --max-instructions 300000 "$ROOT/build/tests/simgpu/faults/faults" "$1"
+    run -1 --separate-stderr "$SIMGPU" --max-instructions 300000 --max-idle 0 "$ROOT/build/tests/simgpu/faults/faults" "$1"
     assert_line --index 0 "$2"
     assert_line --index 1 "then $2"
     assert_regex "$stderr" "kernel $1"

@@ -287,10 +287,11 @@ void fault_too_long(struct cluster *c, bool idle, u64 not_started)
                     "simgpu: stopped after %llu warp instructions (--max-instructions)\n  in kernel %s\n",
                     (unsigned long long)options.max_instructions, readable_name(l->kernel->name));
         if (not_started)
-            fprintf(stderr,
-                    "  %llu blocks have not started: the device's %u multiprocessors hold no more of them at once, and those "
-                    "they hold do not leave\n",
-                    (unsigned long long)not_started, options.sms);
+            fprintf(
+                stderr,
+                "  %llu blocks have not started: the device's %u multiprocessors hold no more of them at once, and those "
+                "they hold do not leave\n",
+                (unsigned long long)not_started, options.sms);
         for (u32 k = 0; k < b->warp_count; k++)
             for (s32 i = 0; i < MAX_SPLITS; i++)
                 if (b->warps[k].splits[i].state == SPLIT_READY) {

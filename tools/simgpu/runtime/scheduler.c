@@ -19,8 +19,9 @@
 enum {
     QUANTUM = 20000, /* instructions before the next warp has its turn, unless the warp waits earlier */
     COOPERATIVE_QUANTUM = 500, /* the same where blocks spin until all of the grid have come to a barrier */
-    PATIENCE = 64,  /* turns after which a block that is not done shares its worker with a further block */
-    POLL_COST = 256 /* instructions that a turn lost by polling counts for, when it is asked whether anything gets on */
+    PATIENCE = 64, /* turns after which a block that is not done shares its worker with a further block */
+    POLL_COST =
+        256 /* instructions that a turn lost by polling counts for, when it is asked whether anything gets on */
 };
 
 struct work;
@@ -178,7 +179,8 @@ struct work {
     u32 spare_count, spare_capacity;
     u64 random;
     _Atomic u64 rounds; /* in which each of its warps has had its turn */
-    bool suspicious;    /* all workers have long been idle; and the rounds that each had done when that was first seen: */
+    bool
+        suspicious; /* all workers have long been idle; and the rounds that each had done when that was first seen: */
     u64 rounds_then[MAX_WORKERS];
 };
 
