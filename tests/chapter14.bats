@@ -170,6 +170,7 @@ shapes() {
     assert_line --regexp "at .*/$source:$producer .*mbarrier\.try_wait\.parity"
     assert_line --regexp "^  warp 11, lanes 0xffffffff: waits for the phase of parity 0 of the mbarrier at shared offset [0-9]+, which is in phase 0: 1 of 1 arrivals missing"
     assert_line --regexp "at .*/$source:$consumer .*mbarrier\.try_wait\.parity"
+    noted $CHAPTER 'warp 0, lanes 0x00000001: waits for the phase of parity 0 of the mbarrier at shared offset …, which is in phase 0: 2 of 2 arrivals missing'
 }
 
 @test "chapter 14: a consumer that waits for the wrong parity, or not at all, is stopped" {
@@ -241,13 +242,13 @@ shapes() {
     # The relaxed barrier alone does not say that the last arrivals have come; on an H200 they nearly always have.
     broken $CHAPTER step2_cluster_multicast.cu '/Every stage is empty again/,/^    \}/d'
     faults $CHAPTER 2 several_tiles_bias --op matmul
-    assert_output --partial "may still be in flight when that block leaves"
+    noted $CHAPTER 'this arrival at block … may still be in flight when that block leaves'
 }
 
 @test "chapter 14: a TMA store of what it may not see, or of what is overwritten or gone, is a fault" {
     broken $CHAPTER step4_tma_store.cu '/^        fence_proxy_async/d'
     faults $CHAPTER 4 tile --op matmul
-    assert_output --partial "fence.proxy.async"
+    noted $CHAPTER 'fence.proxy.async is missing: …'
     broken $CHAPTER step4_tma_store.cu '/__syncwarp.*and what the others wrote/d'
     faults $CHAPTER 4 tile --op matmul
     assert_output --partial "__syncwarp() is missing"
@@ -261,6 +262,7 @@ shapes() {
     several_rounds
     broken $CHAPTER step5_ping_pong.cu '/mbarrier_wait\(&smem\.turn/d'
     faults $CHAPTER 5 plain --op matmul --golden "$GOLDEN"
+    noted $CHAPTER 'this copy writes shared offset … where the wgmma at line … may still read'
     broken $CHAPTER step5_ping_pong.cu 's/^    if \(tid == 0\) mbarrier_arrive\(next_turn\);//; s/^    int last_stage = 0;/&\n    if (tid == 0) mbarrier_arrive(next_turn);/'
     faults $CHAPTER 5 plain --op matmul --golden "$GOLDEN"
 }
