@@ -122,6 +122,7 @@ compiles() {
     races $CHAPTER 1 deep
     broken $CHAPTER step2_multi_stage.cu 's/cp_async_wait_group<NUM_STAGES - 2>/cp_async_wait_group<NUM_STAGES - 1>/'
     races $CHAPTER 2 deep
+    noted $CHAPTER 'shared offset … is read before the cp.async at line … that brings it has been waited for'
 }
 
 @test "chapter 5: without a __syncthreads the race is named" {
@@ -129,6 +130,7 @@ compiles() {
     races $CHAPTER 1 deep
     broken $CHAPTER step1_two_stage.cu '/Everyone has read this stage before anyone starts to overwrite it/d'
     races $CHAPTER 1 deep
+    noted $CHAPTER 'race on shared offset …: this write is not ordered after the read …'
     broken $CHAPTER step2_multi_stage.cu '/so has every other thread.s part of it/d'
     races $CHAPTER 2 deep
 }
@@ -146,6 +148,7 @@ compiles() {
 @test "chapter 5: step 4 whose upper lanes name the rows of the lower ones gives a wrong answer" {
     broken $CHAPTER step4_wide_loads.cu 's/warp_col \+ lane \/ 16 \* 8 \+ lane % 8/warp_col + lane % 8/'
     wrong $CHAPTER 4 one_tile
+    noted $CHAPTER 'C[row 0, col 8]: got -6.03125, expected 6.59825289, tolerance 0.0157; 8186 of 16384 elements are wrong'
 }
 
 @test "chapter 5: step 5 whose copies see the end of K too late fails" {
@@ -166,6 +169,7 @@ compiles() {
 @test "chapter 5: step 8 that copies B's rows in their own order gives a wrong answer" {
     broken $CHAPTER step8_wide_stores.cu 's/return n % 8 \/ 2 \* 8 .*;/return n;/'
     wrong $CHAPTER 8 one_tile
+    noted $CHAPTER '12280 of 16384 elements are wrong'
 }
 
 @test "chapter 5: step 9 whose copies stay with the first tile of C gives a wrong answer" {
