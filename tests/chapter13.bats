@@ -58,6 +58,9 @@ CHAPTER=13_tma_wgmma_matmul
     broken $CHAPTER step1_tma_wgmma.cu '/mbarrier_wait\(&smem\.full/d'
     faults $CHAPTER 1 several_tiles_bias --op matmul
     assert_output --partial "before the copy that brings it has been waited for"
+    broken $CHAPTER step1_tma_wgmma.cu 's/(expect_tx\(&smem\.full, sizeof smem\.A_smem) \+ sizeof smem\.B_smem/\1/'
+    faults $CHAPTER 1 tile --op matmul
+    noted $CHAPTER 'shared offset 16384 is read before the copy that brings it has been waited for'
     broken $CHAPTER step1_tma_wgmma.cu '/^        parity \^= 1;/d'
     faults $CHAPTER 1 several_tiles_bias --op matmul
     # The read is found where it comes after the copy, or the copy where it comes after the read.
@@ -74,12 +77,13 @@ CHAPTER=13_tma_wgmma_matmul
 @test "chapter 13: without wgmma.fence step 3 is stopped" {
     broken $CHAPTER step3_large_tile.cu '/ wgmma_fence\(\);/d'
     faults $CHAPTER 3 several_tiles_bias --op matmul
-    assert_output --partial "wgmma.fence"
+    noted $CHAPTER 'wgmma.fence is missing: this warp has executed none before its first wgmma'
 }
 
 @test "chapter 13: a stage that is overwritten while wgmma reads it is a fault" {
     broken $CHAPTER step2_multi_stage.cu 's/wgmma_wait_group<1>/wgmma_wait_group<2>/'
     faults $CHAPTER 2 deep --op matmul
+    noted $CHAPTER 'this copy writes shared offset 0 of block (0,0,0) where the wgmma at line … (warps 0 to 3) may still read'
     broken $CHAPTER step3_large_tile.cu '/in every warp: its stage may be overwritten/d'
     fails $CHAPTER 3 deep --op matmul
 }

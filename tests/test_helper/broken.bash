@@ -61,7 +61,7 @@ fails() {
 
 # noted CHAPTER TEXT: the chapter's note quotes TEXT, and the last run printed it, … standing for what is left out.
 noted() {
-    run -0 python 'import re
+    python 'import re
 note, text, printed = sys.argv[1:]
 if text not in " ".join(open(note, encoding="utf-8").read().split()): sys.exit(f"{note} does not quote: {text}")
 if not re.search(".*".join(map(re.escape, text.split("…"))), printed): sys.exit(f"{note} quotes: {text}\nprinted: {printed}")' \
