@@ -35,7 +35,7 @@ broken() {
 @test "simgpu: tensor cores add up as the plain model does, bit for bit, whatever the numbers" {
     local seed
     for seed in 1 2 3; do
-        run -0 "$ROOT/build/tests/simgpu/model/accumulate" 300 "$seed"
+        run -0 "$ROOT/build/tests/simgpu/model/accumulate" 600 "$seed"
         assert_output "accumulate: 1228800 products, 0 wrong"
     done
 }

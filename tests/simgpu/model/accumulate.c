@@ -149,32 +149,39 @@ static u64 done, wrong;
 
 static void try_tile(enum type a, enum type b, u32 width, const struct dot_rule *rule)
 {
-    u32 a_words[8][TILE] = {0}, b_words[8][TILE] = {0}, as[TILE][MAX_K], bs[TILE][MAX_K], c[TILE][TILE],
-        d[TILE][TILE];
+    enum { ROWS = 2 * TILE };
+    u32 a_words[2][8][TILE] = {0}, b_words[8][TILE] = {0}, as[ROWS][MAX_K], bs[TILE][MAX_K], c[4][LANES],
+        d[4][LANES];
+    u32 *const sums[4] = {d[0], d[1], d[2], d[3]};
     u32 style = (u32)(random_u64() % (2 * STYLES)),
         other = random_u64() % 2 ? style : (u32)(random_u64() % STYLES);
-    for (u32 i = 0; i < TILE; i++)
+    for (u32 i = 0; i < ROWS; i++)
         for (u32 k = 0; k < rule->depth; k++) {
             as[i][k] = draw(a, style < STYLES ? style : (u32)random_u64() % 6);
+            a_words[i / TILE][k * width / 32][i % TILE] |= as[i][k] << k * width % 32;
+        }
+    for (u32 i = 0; i < TILE; i++)
+        for (u32 k = 0; k < rule->depth; k++) {
             bs[i][k] = draw(b, other < STYLES ? other : (u32)random_u64() % 6);
-            a_words[k * width / 32][i] |= as[i][k] << k * width % 32;
             b_words[k * width / 32][i] |= bs[i][k] << k * width % 32;
         }
-    for (u32 n = 0; n < TILE; n++)
-        for (u32 i = 0; i < TILE; i++)
-            c[n][i] = d[n][i] =
+    for (u32 q = 0; q < 4; q++)
+        for (u32 l = 0; l < LANES; l++)
+            c[q][l] = d[q][l] =
                 random_u64() % 4 ? draw(rule->f16 ? T_F16 : T_F32, (u32)(random_u64() % STYLES)) : 0;
-    struct operand_tile rows, columns;
-    tile_decode(&rows, a, false, a_words, rule->depth);
-    tile_decode(&columns, b, false, b_words, rule->depth);
-    dot_fused(rule, &rows, &columns, TILE, d, d);
-    for (u32 n = 0; n < TILE; n++)
-        for (u32 i = 0; i < TILE; i++) {
-            u32 want = model(rule, a, b, as[i], bs[n], c[n][i]);
+    struct row_tile rows;
+    struct column_tile columns;
+    for (u32 half = 0; half < 2; half++) decode_rows(&rows, half, a, false, a_words[half], rule->depth);
+    decode_columns(&columns, b, false, b_words, rule->depth);
+    dot_fused(rule, &rows, &columns, (const u32 *const *)sums, sums);
+    for (u32 q = 0; q < 4; q++)
+        for (u32 l = 0; l < LANES; l++) {
+            u32 row = TILE * (q / 2) + l / 4, column = 2 * (l % 4) + q % 2;
+            u32 want = model(rule, a, b, as[row], bs[column], c[q][l]);
             done++;
-            if (want == d[n][i] || wrong++ > 5) continue;
-            printf("types %d and %d, K = %u, c = 0x%x: got 0x%x, expected 0x%x\n", a, b, rule->depth, c[n][i],
-                   d[n][i], want);
+            if (want == d[q][l] || wrong++ > 5) continue;
+            printf("types %d and %d, K = %u, c = 0x%x: got 0x%x, expected 0x%x\n", a, b, rule->depth, c[q][l],
+                   d[q][l], want);
         }
 }
 

@@ -143,8 +143,6 @@ static bool lower_movmatrix(struct lowering *lo, const struct ptx_inst *p, struc
 
 /* ---- One product ---------------------------------------------------------------------------------------------------- */
 
-enum { MAX_WORDS = 8 }; /* 32-bit words of a row of A: 8 tf32, 16 f16 or 32 fp8 elements */
-
 struct product {
     u32 m, n, k;
     enum type a, b, d; /* elements of A and of B; C and D: T_F32, T_F16, T_S32 */
@@ -157,6 +155,19 @@ static u32 words_of(const struct product *p)
     return p->k * type_bytes(p->a) / 4;
 }
 
+/* A product's operands and sums: A as two times 8 rows, B as 8 columns, in words along k; C, then D, as fragments. */
+struct operands {
+    u32 a[2][MAX_WORDS][TILE], b[MAX_WORDS][TILE];
+    u32 d[4][LANES]; /* [2 half + parity] (exec/accumulate.h) */
+};
+
+static void decode_operands(const struct product *p, const struct operands *o, bool as_f16, u32 depth,
+                            struct row_tile *rows, struct column_tile *columns)
+{
+    for (u32 half = 0; half < 2; half++) decode_rows(rows, half, p->a, as_f16, o->a[half], depth);
+    decode_columns(columns, p->b, as_f16, o->b, depth);
+}
+
 /* Half h of each word: fp8 elements k with k/2 odd (h = 1) or even, packed again. */
 static void halves(const u32 (*words)[TILE], u32 count, u32 h, u32 (*out)[TILE])
 {
@@ -167,44 +178,43 @@ static void halves(const u32 (*words)[TILE], u32 count, u32 h, u32 (*out)[TILE])
 
 /* Hopper's mma.sync has no fp8: ptxas widens the elements to f16, multiplies twice, first the lower halves of all
  * registers, then the upper ones on top, and adds C to that in an ordinary addition. */
-static void multiply_fp8(const struct product *p, const u32 (*a)[TILE], const u32 (*b)[TILE], u32 columns,
-                         u32 (*d)[TILE])
+static void multiply_fp8(const struct product *p, struct operands *o)
 {
     struct dot_rule rule = {.depth = p->k / 2, .fraction = 25, .precision = 23, .f16 = p->d == T_F16};
-    u32 sum[TILE][TILE] = {0};
+    struct operands part = {.d = {{0}}};
+    u32 *const sum[4] = {part.d[0], part.d[1], part.d[2], part.d[3]};
     for (u32 h = 0; h < 2; h++) {
-        struct operand_tile rows, cols;
-        u32 half[MAX_WORDS][TILE];
-        halves(a, words_of(p), h, half);
-        tile_decode(&rows, p->a, true, half, rule.depth);
-        halves(b, words_of(p), h, half);
-        tile_decode(&cols, p->b, true, half, rule.depth);
-        dot_fused(&rule, &rows, &cols, columns, sum, sum);
+        struct row_tile rows;
+        struct column_tile columns;
+        for (u32 half = 0; half < 2; half++) halves(o->a[half], words_of(p), h, part.a[half]);
+        halves(o->b, words_of(p), h, part.b);
+        decode_operands(p, &part, true, rule.depth, &rows, &columns);
+        dot_fused(&rule, &rows, &columns, (const u32 *const *)sum, sum);
     }
-    for (u32 n = 0; n < columns; n++)
-        for (u32 i = 0; i < TILE; i++) {
-            float x = rule.f16 ? f32_of_f16(sum[n][i]) + f32_of_f16(d[n][i])
-                               : f32_of_bits(sum[n][i]) + f32_of_bits(d[n][i]);
-            d[n][i] = rule.f16 ? f16_of_f32(x) : x != x ? NAN_F32 : bits_of_f32(x);
+    for (u32 q = 0; q < 4; q++)
+        for (u32 l = 0; l < LANES; l++) {
+            float x = rule.f16 ? f32_of_f16(sum[q][l]) + f32_of_f16(o->d[q][l])
+                               : f32_of_bits(sum[q][l]) + f32_of_bits(o->d[q][l]);
+            o->d[q][l] = rule.f16 ? f16_of_f32(x) : x != x ? NAN_F32 : bits_of_f32(x);
         }
 }
 
-/* d += a b for 16 rows and up to 16 columns; a and b as [word of k][row or column], d as [column][row]. */
-static void multiply(const struct product *p, const u32 (*a)[TILE], const u32 (*b)[TILE], u32 columns,
-                     u32 (*d)[TILE])
+/* d += a b */
+static void multiply(const struct product *p, struct operands *o)
 {
-    struct operand_tile rows, cols;
+    struct row_tile rows;
+    struct column_tile columns;
+    u32 *const d[4] = {o->d[0], o->d[1], o->d[2], o->d[3]};
     if (type_bytes(p->a) == 1 && p->d != T_S32 && !options.exact_mma) {
-        multiply_fp8(p, a, b, columns, d);
+        multiply_fp8(p, o);
         return;
     }
     struct dot_rule rule = {.depth = p->k, .fraction = 25, .precision = 23, .f16 = p->d == T_F16};
-    tile_decode(&rows, p->a, false, a, p->k);
-    tile_decode(&cols, p->b, false, b, p->k);
+    decode_operands(p, o, false, p->k, &rows, &columns);
     if (p->d == T_S32)
-        dot_integers(p->k, p->saturate, &rows, &cols, columns, d, d);
+        dot_integers(p->k, p->saturate, &rows, &columns, (const u32 *const *)d, d);
     else
-        (options.exact_mma ? dot_exact : dot_fused)(&rule, &rows, &cols, columns, d, d);
+        (options.exact_mma ? dot_exact : dot_fused)(&rule, &rows, &columns, (const u32 *const *)d, d);
 }
 
 static void count_flops(struct warp *w, const struct inst *in, const struct product *p)
@@ -223,48 +233,40 @@ static void count_flops(struct warp *w, const struct inst *in, const struct prod
  * A register of A holds word t of the four. k8 of f16 and bf16, k4 of tf32 and k16 of bytes have four words only: regs 0
  * and 1 of A, reg 0 of B. f16 C and D hold both columns in one register: reg 0 is row g, reg 1 row g+8. m8n8k16 has the
  * upper half only. */
-static void read_fragments(struct warp *w, const struct inst *in, const struct product *p,
-                           u32 a[MAX_WORDS][TILE], u32 b[MAX_WORDS][TILE], u32 d[TILE][TILE])
+static void read_fragments(struct warp *w, const struct inst *in, const struct product *p, struct operands *o)
 {
     const operand *A = in->more + p->registers[0], *B = A + p->registers[1], *C = B + p->registers[2];
-    for (u32 r = 0; r < p->registers[1]; r++) spread(lanes_of(w, A[r]), &a[4 * (r / 2)][8 * (r % 2)], TILE);
-    for (u32 r = 0; r < p->registers[2]; r++) spread(lanes_of(w, B[r]), b[4 * r], TILE);
+    for (u32 r = 0; r < p->registers[1]; r++) spread(lanes_of(w, A[r]), &o->a[r % 2][4 * (r / 2)]);
+    for (u32 r = 0; r < p->registers[2]; r++) spread(lanes_of(w, B[r]), &o->b[4 * r]);
     for (u32 r = 0; r < p->registers[3]; r++) {
         const u32 *lane = lanes_of(w, C[r]);
-        if (p->d == T_F16) {
-            u32 low[LANES], high[LANES];
-            for (u32 l = 0; l < LANES; l++) low[l] = lane[l] & 0xffff, high[l] = lane[l] >> 16;
-            spread(low, &d[0][8 * r], 2 * TILE);
-            spread(high, &d[1][8 * r], 2 * TILE);
-        } else {
-            spread(lane, &d[r % 2][8 * (r / 2)], 2 * TILE);
-        }
+        if (p->d == T_F16)
+            unpack_f16(lane, o->d[2 * r], o->d[2 * r + 1]);
+        else
+            memcpy(o->d[r], lane, sizeof o->d[r]);
     }
 }
 
-static void write_fragment(struct warp *w, const struct inst *in, const struct product *p, u32 d[TILE][TILE])
+static void write_fragment(struct warp *w, const struct inst *in, const struct product *p,
+                           const struct operands *o)
 {
     for (u32 r = 0; r < p->registers[0]; r++) {
         u32 *lane = lanes_of(w, in->more[r]);
-        if (p->d == T_F16) {
-            u32 low[LANES], high[LANES];
-            collect(low, &d[0][8 * r], 2 * TILE);
-            collect(high, &d[1][8 * r], 2 * TILE);
-            for (u32 l = 0; l < LANES; l++) lane[l] = low[l] | high[l] << 16;
-        } else {
-            collect(lane, &d[r % 2][8 * (r / 2)], 2 * TILE);
-        }
+        if (p->d == T_F16)
+            pack_f16(o->d[2 * r], o->d[2 * r + 1], lane);
+        else
+            memcpy(lane, o->d[r], sizeof o->d[r]);
     }
 }
 
 static void exec_mma(struct warp *w, const struct inst *in, u32 mask)
 {
     const struct product *p = in->data;
-    u32 a[MAX_WORDS][TILE] = {0}, b[MAX_WORDS][TILE] = {0}, d[TILE][TILE] = {0};
+    struct operands o = {.d = {{0}}};
     if (!tensor_whole_warp(w, in, mask)) return;
-    read_fragments(w, in, p, a, b, d);
-    multiply(p, a, b, 8, d);
-    write_fragment(w, in, p, d);
+    read_fragments(w, in, p, &o);
+    multiply(p, &o);
+    write_fragment(w, in, p, &o);
     count_flops(w, in, p);
 }
 
@@ -447,42 +449,51 @@ static void exec_wmma_store(struct warp *w, const struct inst *in, u32 mask)
     move_lines(w, in, m, image, true);
 }
 
+/* 16 rows (or the 8 that there are) and 8 columns of D, in steps along k. */
+static void multiply_part(const struct product *p, const struct product *step, u32 row, u32 column,
+                          const u32 *a, const u32 *b, u32 *c)
+{
+    u32 depth = words_of(p), step_depth = words_of(step);
+    struct operands o = {.d = {{0}}};
+    for (u32 q = 0; q < 4; q++)
+        for (u32 l = 0; l < LANES; l++) {
+            u32 at = (column + 2 * (l % 4) + q % 2) * p->m + row + TILE * (q / 2) + l / 4;
+            if (q / 2 * TILE < p->m) o.d[q][l] = p->d == T_F16 ? ((const u16 *)c)[at] : c[at];
+        }
+    for (u32 first = 0; first < depth; first += step_depth) {
+        for (u32 k = 0; k < step_depth; k++)
+            for (u32 i = 0; i < TILE; i++) {
+                for (u32 half = 0; half * TILE < p->m && half < 2; half++)
+                    o.a[half][k][i] = a[(row + TILE * half + i) * depth + first + k];
+                o.b[k][i] = b[(column + i) * depth + first + k];
+            }
+        multiply(step, &o);
+    }
+    for (u32 q = 0; q < 4; q++)
+        for (u32 l = 0; l < LANES; l++) {
+            u32 at = (column + 2 * (l % 4) + q % 2) * p->m + row + TILE * (q / 2) + l / 4;
+            if (q / 2 * TILE >= p->m) continue;
+            if (p->d == T_F16)
+                ((u16 *)c)[at] = (u16)o.d[q][l];
+            else
+                c[at] = o.d[q][l];
+        }
+}
+
 static void exec_wmma_mma(struct warp *w, const struct inst *in, u32 mask)
 {
     const struct product *p = in->data;
     const operand *A = in->more + p->registers[0], *B = A + p->registers[1], *C = B + p->registers[2];
-    u32 a_words[MAX_MATRIX_BYTES / 4], b_words[MAX_MATRIX_BYTES / 4], c_words[MAX_MATRIX_BYTES / 4],
-        depth = words_of(p);
+    u32 a_words[MAX_MATRIX_BYTES / 4], b_words[MAX_MATRIX_BYTES / 4], c_words[MAX_MATRIX_BYTES / 4];
     struct product step = *p;
     if (p->a == T_TF32) step.k = 4; /* ptxas makes m16n8k4 of it, two in a row */
     if (!tensor_whole_warp(w, in, mask)) return;
     gather_words(w, A, p->registers[1], a_words);
     gather_words(w, B, p->registers[2], b_words);
     gather_words(w, C, p->registers[3], c_words);
-    for (u32 row = 0; row < p->m; row += TILE)
-        for (u32 column = 0; column < p->n; column += TILE) {
-            u32 rows = p->m - row < TILE ? p->m - row : TILE,
-                columns = p->n - column < TILE ? p->n - column : TILE;
-            u32 a[MAX_WORDS][TILE] = {0}, b[MAX_WORDS][TILE] = {0}, d[TILE][TILE] = {0};
-            for (u32 k = 0; k < depth; k++) {
-                for (u32 i = 0; i < rows; i++) a[k][i] = a_words[(row + i) * depth + k];
-                for (u32 i = 0; i < columns; i++) b[k][i] = b_words[(column + i) * depth + k];
-            }
-            for (u32 n = 0; n < columns; n++)
-                for (u32 i = 0; i < rows; i++) {
-                    u32 at = (column + n) * p->m + row + i;
-                    d[n][i] = p->d == T_F16 ? ((u16 *)c_words)[at] : c_words[at];
-                }
-            for (u32 k = 0; k < depth; k += words_of(&step)) multiply(&step, a + k, b + k, columns, d);
-            for (u32 n = 0; n < columns; n++)
-                for (u32 i = 0; i < rows; i++) {
-                    u32 at = (column + n) * p->m + row + i;
-                    if (p->d == T_F16)
-                        ((u16 *)c_words)[at] = (u16)d[n][i];
-                    else
-                        c_words[at] = d[n][i];
-                }
-        }
+    for (u32 row = 0; row < p->m; row += 2 * TILE)
+        for (u32 column = 0; column < p->n; column += TILE)
+            multiply_part(p, &step, row, column, a_words, b_words, c_words);
     for (u32 r = 0; r < p->registers[0]; r++) {
         u32 *lane = lanes_of(w, in->more[r]);
         for (u32 l = 0; l < LANES; l++) lane[l] = c_words[l * p->registers[0] + r];

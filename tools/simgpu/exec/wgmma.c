@@ -67,131 +67,99 @@ struct wgmma_state {
 /* ---- Operands in shared memory -------------------------------------------------------------------------------------- */
 
 struct matrix {
-    u32 start, lbo, sbo, base, mask, width;
-    u32 row, next;   /* K-major: how far apart rows are, and the two pieces of one */
-    bool transposed; /* MN-major */
+    u32 start, base, mask;
+    u32 tile, inside, width; /* as many tiles as fill `width` bytes are `inside` apart, such groups `tile` */
+    u32 row, next;           /* how far apart a tile's eight rows (or k's) are, and its two halves */
 };
+
+/* An operand is read in tiles of 8 rows (or columns): 16 pieces of 16 bytes, K-major two of each row, MN-major one of each k. */
+enum { PIECES = 16 };
 
 static struct matrix matrix_of(u64 descriptor, bool transposed)
 {
-    u32 mode = (u32)(descriptor >> 62), bits = mode ? 4 - mode : 0;
-    u32 lbo = (u32)(descriptor >> 16 & 0x3fff) << 4, width = 16u << bits;
+    u32 mode = (u32)(descriptor >> 62), bits = mode ? 4 - mode : 0, width = 16u << bits;
+    u32 lbo = (u32)(descriptor >> 16 & 0x3fff) << 4, sbo = (u32)(descriptor >> 32 & 0x3fff) << 4;
+    bool wide = transposed && mode;
     return (struct matrix){.start = (u32)(descriptor & 0x3fff) << 4,
-                           .lbo = lbo,
-                           .sbo = (u32)(descriptor >> 32 & 0x3fff) << 4,
                            .base = (u32)(descriptor >> 49) & 7,
                            .mask = (1u << bits) - 1,
-                           .width = width,
+                           .tile = wide ? lbo : sbo,
+                           .inside = wide ? 16 : 0,
+                           .width = wide ? width : 16,
                            .row = width, /* 16 without a swizzle */
-                           .next = mode ? 16 : lbo,
-                           .transposed = transposed};
+                           .next = wide                  ? sbo
+                                   : transposed || !mode ? lbo
+                                                         : 16};
 }
 
-/* The offset in shared memory of 16 bytes: K-major piece k (0 or 1) of row i, MN-major elements 8 i and up at k. */
-static inline u32 piece(const struct matrix *m, u32 i, u32 k)
+/* The offsets in shared memory of a tile's pieces: K-major the first of each row, then the second; MN-major in the order of k. */
+static inline void find_pieces(const struct matrix *m, u32 tile, u32 at[PIECES])
 {
-    u32 at;
-    if (m->transposed)
-        at = m->mask ? i * 16 / m->width * m->lbo + i * 16 % m->width + k % 8 * m->width + k / 8 * m->sbo
-                     : i * m->sbo + k % 8 * 16 + k / 8 * m->lbo;
-    else
-        at = i / 8 * m->sbo + i % 8 * m->row + k * m->next;
-    at += m->start;
-    return ((at ^ (((at >> 7) - m->base) & m->mask) << 4) & 0x3ffff) - SHARED_BASE;
+    struct matrix x = *m;
+    u32 origin = x.start + tile * 16 / x.width * x.tile + tile * x.inside % x.width;
+    for (u32 i = 0; i < PIECES; i++) {
+        u32 linear = origin + i % 8 * x.row + i / 8 * x.next;
+        at[i] = ((linear ^ (((linear >> 7) - x.base) & x.mask) << 4) & 0x3ffff) - SHARED_BASE;
+    }
 }
 
-/* The 16 bytes at an offset, which the warp may read. What was written together with the piece seen before needs no second
- * look. */
+/* Copies pieces, which the warp may read. What was written together with the piece seen before needs no second look. */
 struct seen {
     u32 stamp, landing;
 };
-static inline u8 *checked(struct warp *w, const struct inst *in, u32 at, const char *name, u32 *read,
-                          struct seen *seen)
+static void read_pieces(struct warp *w, const struct inst *in, const u32 at[PIECES], const char *name,
+                        struct seen *seen, u32 four[PIECES][4])
 {
-    struct block *b = w->block;
-    if (at > b->shared_bytes || at + 16 > b->shared_bytes)
-        fault(
-            w, in, ALL_LANES, ERR_ILLEGAL_ADDRESS,
-            "out of bounds: the descriptor of %s reaches shared offset %d; the block has %u bytes of shared memory",
-            name, (s32)at, b->shared_bytes);
-    const struct seen piece = {b->stamps[at / 16], b->order->landing[at / 16]};
-    if (piece.stamp != seen->stamp || piece.landing != seen->landing)
-        proxy_reads(w, in, ALL_LANES, b, at, 16);
-    *seen = piece;
-    read[at / 16] = (u32)w->wgmma->count;
-    return b->shared + at;
-}
-
-/* Rows (of A) or columns (of B) `first` to `first` + count - 1, in 32-bit words along k. */
-static void gather(struct warp *w, const struct inst *in, const struct matrix *m, const char *name, u32 first,
-                   u32 count, u32 sign, u32 words[WORDS][TILE])
-{
-    u32 *read = order_reader(w->block, ACTOR_WARPGROUP + w->id / 4);
-    struct seen seen = {0, 0}; /* never written */
-    if (!m->transposed) {
-        for (u32 i = 0; i < count; i++)
-            for (u32 k = 0; k < 2; k++) {
-                u32 four[4];
-                memcpy(four, checked(w, in, piece(m, first + i, k), name, read, &seen), 16);
-                for (u32 q = 0; q < 4; q++) words[4 * k + q][i] = four[q] ^ sign;
-            }
-        return;
+    const struct block *b = w->block;
+    const u32 *stamps = b->stamps, *landing = b->order->landing, bytes = b->shared_bytes;
+    u32 *read = order_reader(w->block, ACTOR_WARPGROUP + w->id / 4), number = (u32)w->wgmma->count;
+    struct seen last = *seen;
+    for (u32 i = 0; i < PIECES; i++) {
+        u32 piece = at[i] / 16;
+        if (at[i] > bytes || at[i] + 16 > bytes)
+            fault(
+                w, in, ALL_LANES, ERR_ILLEGAL_ADDRESS,
+                "out of bounds: the descriptor of %s reaches shared offset %d; the block has %u bytes of shared memory",
+                name, (s32)at[i], bytes);
+        if (stamps[piece] != last.stamp || landing[piece] != last.landing)
+            proxy_reads(w, in, ALL_LANES, b, at[i], 16);
+        last = (struct seen){stamps[piece], landing[piece]};
+        read[piece] = number;
+        memcpy(four[i], b->shared + at[i], 16);
     }
-    for (u32 i = 0; i < count; i += 8)
-        for (u32 k = 0; k < 16; k += 2) {
-            u16 even[8], odd[8];
-            memcpy(even, checked(w, in, piece(m, (first + i) / 8, k), name, read, &seen), 16);
-            memcpy(odd, checked(w, in, piece(m, (first + i) / 8, k + 1), name, read, &seen), 16);
-            for (u32 q = 0; q < 8; q++) words[k / 2][i + q] = (even[q] | (u32)odd[q] << 16) ^ sign;
-        }
+    *seen = last;
 }
 
-/* Whether these rows were written since. */
-static bool changed(const struct block *b, const struct matrix *m, u32 first, u32 count, u32 since)
+/* Eight rows (of A) or columns (of B), in 32-bit words along k. */
+static void gather(struct warp *w, const struct inst *in, const struct matrix *m, bool transposed,
+                   const char *name, u32 tile, u32 sign, struct seen *seen, u32 words[WORDS][TILE])
 {
-    u32 step = m->transposed ? 8 : 1, pieces = m->transposed ? 16 : 2, latest = 0;
-    for (u32 i = first; i < first + count; i += step)
-        for (u32 k = 0; k < pieces; k++) {
-            u32 stamp = b->stamps[piece(m, i / step, k) / 16];
+    u32 at[PIECES], four[PIECES][4];
+    find_pieces(m, tile, at);
+    read_pieces(w, in, at, name, seen, four);
+    for (u32 i = 0; i < PIECES && sign; i++)
+        for (u32 q = 0; q < 4; q++) four[i][q] ^= sign;
+    for (u32 half = 0; half < 2 && !transposed; half++) spread(four[8 * half], &words[4 * half]);
+    for (u32 k = 0; k < PIECES && transposed; k += 2) {
+        u16 even[8], odd[8];
+        memcpy(even, four[k], 16);
+        memcpy(odd, four[k + 1], 16);
+        for (u32 i = 0; i < 8; i++) words[k / 2][i] = even[i] | (u32)odd[i] << 16;
+    }
+}
+
+/* Whether these tiles were written since. */
+static bool changed(const struct block *b, const struct matrix *m, u32 tiles, u32 since)
+{
+    u32 at[PIECES], latest = 0;
+    for (u32 tile = 0; tile < tiles; tile++) {
+        find_pieces(m, tile, at);
+        for (u32 i = 0; i < PIECES; i++) {
+            u32 stamp = b->stamps[at[i] / 16];
             latest = stamp > latest ? stamp : latest;
         }
+    }
     return latest >> WRITER_BITS >= since;
-}
-
-/* ---- The product ---------------------------------------------------------------------------------------------------- */
-
-/* D's 8 columns from `column` on, as [column][row]. */
-static void read_columns(struct warp *w, const struct inst *in, const struct form *f, u32 column,
-                         u32 (*d)[TILE])
-{
-    for (u32 half = 0; half < 2; half++) {
-        if (f->d == T_F16) {
-            const u32 *lane = lanes_of(w, in->more[column / 4 + half]);
-            u32 low[LANES], high[LANES];
-            for (u32 l = 0; l < LANES; l++) low[l] = lane[l] & 0xffff, high[l] = lane[l] >> 16;
-            spread(low, &d[0][8 * half], 2 * TILE);
-            spread(high, &d[1][8 * half], 2 * TILE);
-        } else {
-            spread(lanes_of(w, in->more[column / 2 + 2 * half]), &d[0][8 * half], 2 * TILE);
-            spread(lanes_of(w, in->more[column / 2 + 2 * half + 1]), &d[1][8 * half], 2 * TILE);
-        }
-    }
-}
-
-static void write_columns(struct warp *w, const struct inst *in, const struct form *f, u32 column,
-                          const u32 (*d)[TILE])
-{
-    for (u32 half = 0; half < 2; half++) {
-        if (f->d == T_F16) {
-            u32 *lane = lanes_of(w, in->more[column / 4 + half]), low[LANES], high[LANES];
-            collect(low, &d[0][8 * half], 2 * TILE);
-            collect(high, &d[1][8 * half], 2 * TILE);
-            for (u32 l = 0; l < LANES; l++) lane[l] = low[l] | high[l] << 16;
-        } else {
-            collect(lanes_of(w, in->more[column / 2 + 2 * half]), &d[0][8 * half], 2 * TILE);
-            collect(lanes_of(w, in->more[column / 2 + 2 * half + 1]), &d[1][8 * half], 2 * TILE);
-        }
-    }
 }
 
 /* B, decoded once for the four warps, by the first that comes: it must stay as it is until the product is complete. */
@@ -199,23 +167,24 @@ struct decoded {
     const struct form *form;
     u64 number, descriptor; /* of the product, and of B */
     u32 capacity;
-    struct operand_tile *tile; /* 16 columns each */
+    struct column_tile *tile;
 };
 
 /* ---- Counting ------------------------------------------------------------------------------------------------------- */
 
 /* An operand is read as its core matrices lie, 8 rows (or 8 k's) of 16 bytes: 128 bytes, one pass, unless rows meet in a bank. */
-static void count_matrix(struct counter *c, const struct matrix *m, u32 first, u32 count)
+static void count_matrix(struct counter *c, const struct matrix *m, u32 first, u32 tiles)
 {
-    u32 ideal;
-    for (u32 i = first; i < first + count; i += 8)
-        for (u32 k = 0; k < 2; k++) {
+    u32 at[PIECES], ideal;
+    for (u32 tile = first; tile < first + tiles; tile++) {
+        find_pieces(m, tile, at);
+        for (u32 half = 0; half < 2; half++) {
             u64 address[LANES] = {0};
-            for (u32 row = 0; row < 8; row++)
-                address[row] = m->transposed ? piece(m, i / 8, 8 * k + row) : piece(m, i + row, k);
+            for (u32 row = 0; row < 8; row++) address[row] = at[8 * half + row];
             c->shared_wavefronts += shared_passes(0xff, address, 16, &ideal);
             c->shared_ideal += ideal;
         }
+    }
 }
 
 /* Each warp counts its rows of A, and the first of the four counts B, which the tensor cores share. */
@@ -225,8 +194,8 @@ static void count_product(struct warp *w, const struct inst *in, const struct pr
     struct counter *c = &w->counters[warp_index_of(w, in)];
     struct matrix A = matrix_of(p->a, f->a_transposed), B = matrix_of(p->b, f->b_transposed);
     c->flops += 2ull * 16 * f->n * f->k;
-    if (!f->a_in_registers) count_matrix(c, &A, 16 * (w->id % 4), 16);
-    if (w->id % 4 == 0) count_matrix(c, &B, 0, f->n);
+    if (!f->a_in_registers) count_matrix(c, &A, 2 * (w->id % 4), 2);
+    if (w->id % 4 == 0) count_matrix(c, &B, 0, f->n / TILE);
 }
 
 /* ---- What is in flight ------------------------------------------------------------------------------------------------- */
@@ -277,7 +246,7 @@ static struct wgmma_state *registers_of(struct warp *w)
 
 /* ---- The product ---------------------------------------------------------------------------------------------------- */
 
-static const struct operand_tile *decoded_b(struct warp *w, const struct inst *in, const struct product *p)
+static const struct column_tile *decoded_b(struct warp *w, const struct inst *in, const struct product *p)
 {
     const struct form *f = p->form;
     for (u32 k = w->id & ~3u; k <= (w->id | 3); k++) {
@@ -287,15 +256,16 @@ static const struct operand_tile *decoded_b(struct warp *w, const struct inst *i
     }
     struct decoded *d = &w->wgmma->decoded[p->number % KEPT];
     struct matrix B = matrix_of(p->b, f->b_transposed);
-    u32 words[WORDS][TILE] = {0}, tiles = (f->n + TILE - 1) / TILE;
-    if (tiles > d->capacity) {
+    struct seen seen = {0, 0}; /* never written */
+    u32 words[WORDS][TILE];
+    if (f->n / TILE > d->capacity) {
         free(d->tile);
-        d->capacity = tiles;
-        if (!(d->tile = aligned_alloc(64, tiles * sizeof *d->tile))) abort();
+        d->capacity = f->n / TILE;
+        if (!(d->tile = aligned_alloc(64, d->capacity * sizeof *d->tile))) abort();
     }
-    for (u32 column = 0; column < f->n; column += TILE) {
-        gather(w, in, &B, "B", column, f->n - column < TILE ? f->n - column : TILE, f->b_sign, words);
-        tile_decode(&d->tile[column / TILE], f->b, false, words, f->k);
+    for (u32 tile = 0; tile < f->n / TILE; tile++) {
+        gather(w, in, &B, f->b_transposed, "B", tile, f->b_sign, &seen, words);
+        decode_columns(&d->tile[tile], f->b, false, words, f->k);
     }
     d->form = f;
     d->number = p->number;
@@ -303,43 +273,52 @@ static const struct operand_tile *decoded_b(struct warp *w, const struct inst *i
     return d->tile;
 }
 
-static void decode_a(struct warp *w, const struct inst *in, const struct product *p,
-                     struct operand_tile *rows)
+static void decode_a(struct warp *w, const struct inst *in, const struct product *p, struct row_tile *rows)
 {
     const struct form *f = p->form;
     struct matrix A = matrix_of(p->a, f->a_transposed);
+    struct seen seen = {0, 0};
     u32 words[WORDS][TILE];
-    if (f->a_in_registers)
-        for (u32 r = 0; r < 4; r++) {
+    for (u32 half = 0; half < 2; half++) {
+        for (u32 r = half; r < 4 && f->a_in_registers; r += 2) {
             u32 lane[LANES];
             memcpy(lane, lanes_of(w, in->more[f->d_count + r]), sizeof lane);
             for (u32 l = 0; l < LANES; l++) lane[l] ^= f->a_sign;
-            spread(lane, &words[4 * (r / 2)][8 * (r % 2)], TILE);
+            spread(lane, &words[4 * (r / 2)]);
         }
-    else
-        gather(w, in, &A, "A", 16 * (w->id % 4), 16, f->a_sign, words);
-    tile_decode(rows, f->a, false, words, f->k);
+        if (!f->a_in_registers)
+            gather(w, in, &A, f->a_transposed, "A", 2 * (w->id % 4) + half, f->a_sign, &seen, words);
+        decode_rows(rows, half, f->a, false, words, f->k);
+    }
 }
 
+/* D's registers of 8 columns: one for each half and parity, but f16 has both parities in one. */
 static void multiply(struct warp *w, const struct inst *in, const struct product *p, bool adds)
 {
+    static const u32 zeros[LANES];
+    u32 halves[4][LANES] = {{0}};
     const struct form *f = p->form;
     bool fp8 = f->a == T_E4M3 || f->a == T_E5M2;
     struct dot_rule rule = {
         .depth = f->k, .fraction = fp8 ? 13 : 25, .precision = fp8 ? 13 : 23, .f16 = f->d == T_F16};
-    u32 d[TILE][TILE];
-    struct operand_tile rows;
+    struct row_tile rows;
     decode_a(w, in, p, &rows);
-    const struct operand_tile *columns = decoded_b(w, in, p);
-    for (u32 column = 0; column < f->n; column += TILE, columns++) {
-        u32 count = f->n - column < TILE ? f->n - column : TILE;
-        if (!adds) memset(d, 0, sizeof d);
-        for (u32 c = 0; c < count && adds; c += 8) read_columns(w, in, f, column + c, d + c);
+    const struct column_tile *columns = decoded_b(w, in, p);
+    for (u32 tile = 0; tile < f->n / TILE; tile++, columns++) {
+        const u32 *c[4];
+        u32 *d[4];
+        for (u32 q = 0; q < 4; q++) {
+            d[q] = rule.f16 ? halves[q] : lanes_of(w, in->more[4 * tile + q]);
+            c[q] = adds ? d[q] : zeros;
+        }
+        for (u32 half = 0; half < 2 && rule.f16; half++)
+            unpack_f16(lanes_of(w, in->more[2 * tile + half]), halves[2 * half], halves[2 * half + 1]);
         if (f->d == T_S32)
-            dot_integers(f->k, f->saturate, &rows, columns, count, d, d);
+            dot_integers(f->k, f->saturate, &rows, columns, c, d);
         else
-            (options.exact_mma ? dot_exact : dot_fused)(&rule, &rows, columns, count, d, d);
-        for (u32 c = 0; c < count; c += 8) write_columns(w, in, f, column + c, d + c);
+            (options.exact_mma ? dot_exact : dot_fused)(&rule, &rows, columns, c, d);
+        for (u32 half = 0; half < 2 && rule.f16; half++)
+            pack_f16(halves[2 * half], halves[2 * half + 1], lanes_of(w, in->more[2 * tile + half]));
     }
 }
 
@@ -549,8 +528,8 @@ static void check_operands(struct warp *w, const struct inst *in, const struct p
         }
         peer->wgmma->checked = p->number;
     }
-    bool a = !p->form->a_in_registers && changed(w->block, &A, 0, 64, since);
-    if (a || changed(w->block, &B, 0, p->form->n, since))
+    bool a = !p->form->a_in_registers && changed(w->block, &A, 64 / TILE, since);
+    if (a || changed(w->block, &B, p->form->n / TILE, since))
         fault(
             w, in, w->active, ERR_LAUNCH_FAILURE,
             "shared memory of operand %s was written before the wgmma at line %u that reads it was waited for",
