@@ -48,6 +48,7 @@ include tests/fuzz/build.mk
 include chapters/build.mk
 
 export PYTHONPYCACHEPREFIX := build/pycache
+unexport PYTHONDONTWRITEBYTECODE
 export DEVICE OP TYPE STEP CASE SHAPE SEED PROFILE PYTHON GPU_NAME GPU_ARCH GPU_DRIVER_CUDA
 
 -include $(shell find build/obj -name '*.d' 2>/dev/null)

@@ -1,23 +1,35 @@
 # A chapter's own step with one edit, made when the test runs so that it cannot drift. Load after common.
 # shellcheck disable=SC2154 # common sets ROOT and SIMGPU
 
-# broken CHAPTER FILE.cu SED...: builds the chapter's program with one step edited; sets BROKEN.
-broken() {
+# edited CHAPTER FILE.cu SED...: builds the chapter's program with one step edited; sets BROKEN.
+edited() {
     local chapter=$1 file=$2 dir=$BATS_TEST_TMPDIR/tree arch nvcc cuda_lib objects
     shift 2
     arch=$(sed -n 's/^ARCH *:= *//p' "chapters/$chapter/chapter.mk")
     nvcc=$(sed -n 's/^NVCC *:= *//p' build/config.mk)
     cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
-    mkdir -p "$dir/chapters/$chapter"
-    ln -sfn "$ROOT/common" "$dir/common"
+    mkdir -p "$dir/chapters/$chapter" "$dir/common/device"
+    ln -sfn "$ROOT/common/harness" "$dir/common/harness"
+    ln -sf -t "$dir/common/device" "$ROOT"/common/device/*
     find "$ROOT/chapters/$chapter" \( -name '*.h' -o -name '*.cuh' \) -exec ln -sf -t "$dir/chapters/$chapter" {} +
     sed -E "$@" "chapters/$chapter/$file" >"$dir/chapters/$chapter/$file"
     run ! cmp -s "chapters/$chapter/$file" "$dir/chapters/$chapter/$file"
+    # In place, after the edit was found to be one.
+    [[ ! ${ONE_TYPE:-} ]] || sed -E -i "$ONE_TYPE" "$dir/chapters/$chapter/$file" "$dir/common/device/matmul_types.cuh"
     "$nvcc" -std=c++17 -O3 -lineinfo -gencode "arch=compute_$arch,code=compute_$arch" -c \
         -o "$BATS_TEST_TMPDIR/edited.o" "$dir/chapters/$chapter/$file"
     mapfile -t objects < <(objects "$chapter" "${file%.cu}")
     BROKEN=$BATS_TEST_TMPDIR/broken
     g++ -o "$BROKEN" "$BATS_TEST_TMPDIR/edited.o" "${objects[@]}" -L"$cuda_lib" -l:libcudart.so.13 -ldl -lm
+}
+
+# broken CHAPTER FILE.cu SED...: the same, with kernels for one type only, which are compiled in half to a quarter of the time:
+# fp32 where the chapter has it, else bf16. The launcher refuses the others, with cudaErrorNotSupported.
+broken() {
+    local ONE_TYPE='s/dtype == BF16 \? launch<__nv_bfloat16>\([^)]*\)/dtype == BF16 ? cudaErrorNotSupported/
+        s/dtype == F16 \? launch<__half, [0-9]+>\([^)]*\)/dtype == F16 ? cudaErrorNotSupported/
+        s/launch\((__half|__nv_bfloat16)\(\), float\(\)\)|launch\(__half\(\), __half\(\)\)/cudaErrorNotSupported/g'
+    edited "$@"
 }
 
 # wrong CHAPTER STEP CASE [FLAG...]: the step gives a wrong answer, whatever the order of the warps.

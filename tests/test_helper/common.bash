@@ -8,6 +8,7 @@ ROOT=$(cd "$BATS_TEST_DIRNAME" && while [[ ! -e Makefile ]]; do cd ..; done && p
 PYTHON=$ROOT/.venv/bin/python3
 export SIMGPU=${SIMGPU_UNDER_TEST:-$ROOT/build/simgpu/simgpu}
 export PYTHONPYCACHEPREFIX=$ROOT/build/pycache
+unset PYTHONDONTWRITEBYTECODE # Without a cache, NumPy takes three times as long to load.
 # Programs that nvcc linked know nothing of a toolkit that the loader does not look in, such as the wheels'.
 LD_LIBRARY_PATH=$(sed -n 's/^CUDA_LIB *:= *//p' "$ROOT/build/config.mk")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
@@ -46,6 +47,9 @@ any_order() {
         done
     done
 }
+
+# plain_python CODE [ARGS]: runs code that needs no more than Python has, at a tenth of the time.
+plain_python() { "$PYTHON" -S -E -c "$@"; }
 
 # python CODE [ARGS]: runs NumPy code with np imported; sys.argv[1:] are the arguments.
 python() { "$PYTHON" -c "import sys, numpy as np; $1" "${@:2}"; }

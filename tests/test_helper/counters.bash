@@ -6,7 +6,7 @@ counters() { run -0 "$SIMGPU" --json "$1" "$(chapter "$2")" --golden "build/gold
 
 # total FILE FIELD [PATTERN]: the sum of a counter over the source lines whose text matches.
 total() {
-    python 'import json, re
+    plain_python 'import json, re, sys
 f, field, pattern = sys.argv[1:]
 print(sum(line[field] for k in json.load(open(f)) for line in k["lines"] if re.search(pattern, line["text"])))' "$1" "$2" "${3:-}"
 }
@@ -20,7 +20,7 @@ count() {
 
 # tabled NOTE FILE: the rows of the table of steps in section 6 of a note are the totals in FILE, which simgpu --json wrote.
 tabled() {
-    python 'import json, re
+    plain_python 'import json, re, sys
 note, path = sys.argv[1:]
 kernels, text = json.load(open(path)), open(note, encoding="utf-8").read()
 rows = re.findall(r"^\| \d+ (\w+) \| (.*) \|$", text[text.index("## 6"):text.index("<!-- results")], re.M)
