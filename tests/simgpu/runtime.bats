@@ -172,10 +172,10 @@ cudaSuccess, cudaSuccess"
     # thousands of lines that repeat, and constants that do not
     source=$("$PYTHON" -c '
 print("#include <cstdio>\n__global__ void f(unsigned *x) {")
-for i in range(3000): print(f"    x[{i}] = x[{i}] * {i * 2654435761 % 4294967291}u + {i};")
+for i in range(1000): print(f"    x[{i}] = x[{i}] * {i * 2654435761 % 4294967291}u + {i};")
 print("""}
 int main() {
-    unsigned *x, h[3000], sum = 0;
+    unsigned *x, h[1000], sum = 0;
     cudaMalloc(&x, sizeof h);
     cudaMemset(x, 1, sizeof h);
     f<<<1, 1>>>(x);

@@ -7,11 +7,12 @@ SIMGPU_OUT := build/simgpu$(if $(SAN),-$(subst $(comma),-,$(SAN)))
 SIMGPU     := $(SIMGPU_OUT)/simgpu
 SIMGPU_LIBS := $(addprefix $(SIMGPU_OUT)/lib/,libcudart.so.13 libcublas.so.13 libcublasLt.so.13 libcuda.so.1)
 
-SIMGPU_CFLAGS := -std=gnu11 -O3 -g -march=native -ffp-contract=off -fno-math-errno -fno-trapping-math -fPIC -pthread \
+SIMGPU_OPTIMISE ?= $(if $(SAN),-O1,-O3)
+SIMGPU_CFLAGS := -std=gnu11 $(SIMGPU_OPTIMISE) -g -march=native -ffp-contract=off -fno-math-errno -fno-trapping-math -fPIC -pthread \
                  -fvisibility=hidden -Wall -Wextra -Werror $(if $(filter x86_64,$(shell uname -m)),-mprefer-vector-width=512)
 SIMGPU_LDFLAGS := -pthread
 ifdef SAN
-SIMGPU_CFLAGS  := $(filter-out -O3,$(SIMGPU_CFLAGS)) -O1 -fno-omit-frame-pointer -fsanitize=$(SAN) -fno-sanitize-recover=all
+SIMGPU_CFLAGS  += -fno-omit-frame-pointer -fsanitize=$(SAN) -fno-sanitize-recover=all
 SIMGPU_CFLAGS  += -DSANITIZER='"$(shell $(CC) -print-file-name=lib$(if $(findstring thread,$(SAN)),t,a)san.so)"'
 SIMGPU_LDFLAGS += -fsanitize=$(SAN)
 endif
