@@ -39,3 +39,5 @@ family() {
 }
 
 @test "bugs: shared memory: barriers left out, too early, or of others; lanes; copies not waited for" { family shared; }
+
+@test "bugs: global memory: flags, fences and scopes between blocks; clusters; launches that begin early" { family global; }

@@ -253,6 +253,8 @@ struct warp {
     u32 lanes_met;            /* when its lanes last synchronised, by the block's clock */
     u32 time;                 /* of what it does now: later than its last release, by the block's clock */
     struct suspect *suspects; /* a write that may be a race: exec/race.c */
+    bool suspects_global;     /* the same in global memory */
+    struct warp_view *view;   /* what it knows of other blocks, and its records: exec/global.c */
     u32 cluster_released;     /* when it last arrived with .release, by the block's clock */
     s32 current;              /* index of the running split */
     u8 *local;                /* local memory: 32 x block->launch->local_bytes, lane after lane */
@@ -266,8 +268,8 @@ struct warp {
         u32 lanes, bytes;
         u64 at[LANES], saw;
     } poll;
-    bool waits; /* the same look saw the same twice: until that has changed, others have its turns */
-    u64 gathered;              /* splits that the last warp_gather moved on together with the current one */
+    bool waits;   /* the same look saw the same twice: until that has changed, others have its turns */
+    u64 gathered; /* splits that the last warp_gather moved on together with the current one */
     struct async_state *async; /* cp.async groups and the like: exec/async.c */
     struct wgmma_state *wgmma; /* exec/wgmma.c */
     u32 registers;             /* a thread, once setmaxnreg has asked; 0: as launched */
@@ -369,6 +371,8 @@ struct cluster {
     u32 live_threads;                 /* of all its blocks */
     u32 arrived;                      /* threads at barrier.cluster in this phase */
     u64 phase;                        /* completed phases */
+    u32 number;                       /* in the grid */
+    struct cluster_view *view;        /* what its warps know of other clusters: exec/global.c */
 };
 
 struct launch {
@@ -380,6 +384,7 @@ struct launch {
     u8 *params;      /* the kernel's parameter buffer */
     u64 grid_id;
     bool cooperative;
+    bool dependent;      /* may have started before the launch before it has ended */
     bool clustered;      /* launched with a cluster size, be it 1 */
     u64 map_releases;    /* fence.proxy.tensormap::generic.release so far */
     u64 workspace;       /* cooperative launches: 8 bytes of zeros in global memory, else 0 */
@@ -466,6 +471,8 @@ void remark(struct warp *w, const struct inst *in, u32 lanes, const char *format
  * as hardware would. */
 void breach(struct warp *w, const struct inst *in, u32 lanes, int error, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
+void breach_against(struct warp *w, const struct inst *in, u32 lanes, int error, const struct function *other,
+                    const struct inst *with, const char *format, ...) __attribute__((format(printf, 7, 8)));
 
 /* ---- Operand access for executors --------------------------------------------------------------------------------- */
 

@@ -19,18 +19,38 @@ struct bug {
     kernel broken, right;
     int blocks, threads;
     u32 dynamic_bytes;
+    kernel before; // with it, a launch that the kernel need not wait for to begin; or NULL
 };
-#define BUG(NAME, BLOCKS, THREADS)                             \
-    {                                                          \
-#NAME, NAME < true>, NAME < false>, BLOCKS, THREADS, 0 \
+#define BUG(NAME, BLOCKS, THREADS)                                   \
+    {                                                                \
+#NAME, NAME < true>, NAME < false>, BLOCKS, THREADS, 0, NULL \
     }
-#define BUG_DYNAMIC(NAME, BLOCKS, THREADS)                         \
-    {                                                              \
-#NAME, NAME < true>, NAME < false>, BLOCKS, THREADS, 16384 \
+#define BUG_DYNAMIC(NAME, BLOCKS, THREADS)                               \
+    {                                                                    \
+#NAME, NAME < true>, NAME < false>, BLOCKS, THREADS, 16384, NULL \
+    }
+#define BUG_AFTER(BEFORE, NAME, BLOCKS, THREADS)                       \
+    {                                                                  \
+#NAME, NAME < true>, NAME < false>, BLOCKS, THREADS, 0, BEFORE \
     }
 
 // Each kernel gets this many words of zeros.
 enum { WORDS = 1 << 16 };
+
+static void launch(const bug &b, kernel k, u32 *memory)
+{
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t how = {};
+    how.gridDim = b.blocks;
+    how.blockDim = b.threads;
+    how.dynamicSmemBytes = b.dynamic_bytes;
+    how.attrs = &early;
+    how.numAttrs = b.before != NULL;
+    if (b.before) b.before<<<b.blocks, b.threads>>>(memory);
+    cudaLaunchKernelEx(&how, k, memory);
+}
 
 template <int COUNT>
 static int bugs_main(const bug (&bugs)[COUNT], int argc, char **argv)
@@ -42,7 +62,7 @@ static int bugs_main(const bug (&bugs)[COUNT], int argc, char **argv)
         u32 *memory;
         if (cudaMalloc(&memory, WORDS * sizeof *memory) || cudaMemset(memory, 0, WORDS * sizeof *memory))
             return 2;
-        (argc > 2 ? b.right : b.broken)<<<b.blocks, b.threads, b.dynamic_bytes>>>(memory);
+        launch(b, argc > 2 ? b.right : b.broken, memory);
         cudaError_t error = cudaDeviceSynchronize();
         if (error) printf("%s\n", cudaGetErrorName(error));
         return error != cudaSuccess;
@@ -67,6 +87,17 @@ __device__ static inline void cp_async_4(void *to, const void *from)
 __device__ static inline void cp_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
+}
+__device__ static inline void cluster_sync()
+{
+    asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
+}
+// The same variable of another block of the cluster.
+__device__ static inline u32 *peer(u32 *p, u32 rank)
+{
+    u64 there;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(p), "r"(rank));
+    return (u32 *)there;
 }
 template <int PENDING>
 __device__ static inline void cp_async_wait()

@@ -402,8 +402,8 @@ __global__ void copy_too_soon(u32 *out)
 }
 
 static const bug bugs[] = {
-    BUG(tile_not_complete, 2, 256),
-    BUG(tile_overwritten, 2, 256),
+    BUG(tile_not_complete, 1, 256),
+    BUG(tile_overwritten, 1, 256),
     BUG(two_stages_too_soon, 1, 256),
     BUG(sums_of_warps, 1, 256),
     BUG(broadcast_reused, 1, 256),

@@ -17,7 +17,7 @@ __device__ int variable[4];
 __global__ void read_beyond(int *x)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    x[0] += x[i]; // fault: read_beyond
+    if (x[i] > 7) x[i] = 0; // fault: read_beyond
 }
 __global__ void write_beyond(int *x)
 {

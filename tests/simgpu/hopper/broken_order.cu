@@ -109,7 +109,7 @@ __global__ void __cluster_dims__(2, 1, 1) multicast_over_loads(u32 *out)
     init_pipeline(1);
     for (int k = 0; k < STEPS && threadIdx.x < 32; k++) {
         bar_wait(smem_addr(&full[k % STAGES]), k / STAGES & 1);
-        out[512 + threadIdx.x] += ((volatile u32 *)tile[k % STAGES])[threadIdx.x];
+        out[512 + 32 * blockIdx.x + threadIdx.x] += ((volatile u32 *)tile[k % STAGES])[threadIdx.x];
         __syncwarp();
         if (threadIdx.x == 0) bar_arrive(smem_addr(&empty[k % STAGES]));
     }

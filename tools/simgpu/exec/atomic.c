@@ -5,6 +5,7 @@
 
 #include "../front/lower.h"
 #include "atomic.h"
+#include "global.h"
 #include "memory.h"
 #include "order.h"
 #include "warp.h"
@@ -138,24 +139,26 @@ static u64 read_lane(struct warp *w, operand o, u32 lane, u32 bytes)
 }
 
 /* in->more: count destinations (NO_OPERAND each for red), count values, then a compare value for cas. aux: enum type;
- * flags: operation. */
+ * flags: operation, and << 8 enum order. */
 static void exec_atomic(struct warp *w, const struct inst *in, u32 mask)
 {
     u64 at[LANES];
     enum type t = (enum type)in->aux;
-    enum atomic_op op = in->flags;
+    enum atomic_op op = in->flags & 255;
     u32 in_shared = in->space == SPACE_SHARED || in->space == SPACE_CLUSTER
                         ? ALL_LANES
                         : 0; /* its unit rounds and passes NaN otherwise */
     u32 n = in->count, bytes = in->bytes;
     u64 saw = 0;
     bool changed = false;
-    order_publish(w); /* it may be .release or .acquire */
-    order_observe(w);
+    u32 order = in->flags >> 8;
+    if (order & ORDER_RELEASE) order_publish(w);
     memory_addresses(w, in, mask, at);
     for (u32 i = 0; i < LANES && in->space == SPACE_GENERIC; i++)
         in_shared |= (u32)(at[i] - SHARED_WINDOW < WINDOW_BYTES) << i;
-    memory_resolve(w, in, mask, at, bytes * n, bytes * n, ACCESS_WRITE | ACCESS_STRONG);
+    memory_resolve(w, in, mask, at, bytes * n, bytes * n,
+                   ACCESS_WRITE | ACCESS_STRONG | (order & ORDER_CTA ? ACCESS_CTA : 0));
+    global_publish(w, mask, at, order);
     for (u32 i = 0; i < LANES; i++) {
         if (!(mask >> i & 1)) continue;
         for (u32 k = 0; k < n; k++) {
@@ -174,6 +177,8 @@ static void exec_atomic(struct warp *w, const struct inst *in, u32 mask)
         }
     }
     race_settle(w, in, mask, at);
+    if (order & ORDER_ACQUIRE) order_observe(w);
+    global_observe(w, mask, at, order);
     if (changed) {
         w->polled = true;
         note_change(w->block);
@@ -209,6 +214,7 @@ static bool lower_atomic(struct lowering *lo, const struct ptx_inst *p, struct i
                                         "cta",     "cluster", "gpu",     "sys",     "noftz"};
     bool is_atom = streq(p->opcode, "atom");
     s32 op = -1;
+    u32 order = 0;
     enum type t = T_NONE;
     in->space = SPACE_GENERIC;
     in->count = 1;
@@ -216,6 +222,9 @@ static bool lower_atomic(struct lowering *lo, const struct ptx_inst *p, struct i
         const char *m = p->mod[k];
         bool known = false;
         for (u32 q = 0; q < sizeof quiet / sizeof *quiet; q++) known |= streq(quiet[q], m);
+        if (streq(m, "acquire") || streq(m, "acq_rel")) order |= ORDER_ACQUIRE;
+        if (streq(m, "release") || streq(m, "acq_rel")) order |= ORDER_RELEASE;
+        if (streq(m, "cta")) order |= ORDER_CTA;
         if (atomic_op_named(m) >= 0) op = atomic_op_named(m), known = true;
         if (type_named(m) != T_NONE)
             t = type_named(m), known = true;
@@ -242,7 +251,7 @@ static bool lower_atomic(struct lowering *lo, const struct ptx_inst *p, struct i
         return refuse(lo, p, "vectors of %u registers", n);
     in->bytes = (u8)type_bytes(t);
     in->aux = (u16)t;
-    in->flags = (u16)op;
+    in->flags = (u16)((u32)op | order << 8);
     operand *more = lower_more(lo, 2 * n + 1);
     for (u32 k = 0; k < n; k++) {
         more[k] = !is_atom ? NO_OPERAND : lower_dest(lo, n > 1 ? &p->op[0].element[k] : &p->op[0], t);

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "bulk.h"
+#include "global.h"
 #include "order.h"
 #include "proxy.h"
 #include "race.h"
@@ -37,7 +38,10 @@ void barrier_check(struct block *b, u32 id)
 {
     struct barrier *bar = &b->barriers[id];
     if (!bar->arrived || !complete(b, bar)) return;
-    if (bar->waiting == b->threads) race_all_met(b);
+    if (bar->waiting == b->threads) {
+        race_all_met(b);
+        if (b->cluster->size == 1) global_all_met(b->cluster);
+    }
     for (u32 k = 0; k < b->warp_count; k++) {
         struct warp *w = &b->warps[k];
         u64 released = 0;
@@ -131,6 +135,7 @@ void cluster_check(struct cluster *c)
     c->arrived = 0;
     c->phase++;
     order_cluster_complete(c);
+    global_all_met(c);
     for (u32 r = 0; r < c->size; r++) {
         struct block *b = c->block[r];
         b->visitors = 0;
@@ -262,8 +267,9 @@ static bool lower_bar(struct lowering *lo, const struct ptx_inst *p, struct inst
 /* Every access is visible to all threads as soon as it executes, but other host threads need the fence. */
 static void exec_fence(struct warp *w, const struct inst *in, u32 mask)
 {
-    (void)in, (void)mask;
+    (void)mask;
     order_fence(w);
+    global_fence(w, in->flags);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
@@ -313,6 +319,7 @@ static bool lower_fence(struct lowering *lo, const struct ptx_inst *p, struct in
         bool ok = false;
         for (u32 q = 0; q < sizeof known / sizeof *known; q++) ok |= streq(known[q], p->mod[k]);
         if (!ok) return refuse(lo, p, "the modifier .%s is not supported", p->mod[k]);
+        if (streq(p->mod[k], "cta")) in->flags |= ORDER_CTA;
     }
     in->exec = exec_fence;
     return true;

@@ -6,6 +6,7 @@
 
 #include "../front/flow.h"
 #include "../front/lower.h"
+#include "global.h"
 #include "../report/report.h"
 #include "../runtime/heap.h"
 #include "../runtime/runtime.h"
@@ -542,6 +543,20 @@ static bool lower_nanosleep(struct lowering *lo, const struct ptx_inst *p, struc
     return true;
 }
 
+/* griddepcontrol.wait: the launches before are over, and what they wrote is there. launch_dependents changes nothing here. */
+static void exec_wait_for_launch(struct warp *w, const struct inst *in, u32 mask)
+{
+    (void)in, (void)mask;
+    if (w->block->launch->dependent) global_wait_for_launch(w);
+}
+
+static bool lower_griddepcontrol(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    (void)lo;
+    in->exec = has_mod(p, "wait") ? exec_wait_for_launch : exec_nothing;
+    return true;
+}
+
 static bool lower_nothing(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     (void)lo, (void)p;
@@ -610,7 +625,7 @@ const struct opcode control_opcodes[] = {
     {"exit", lower_exit_instruction},
     {"trap", lower_trap},
     {"nanosleep", lower_nanosleep},
-    {"griddepcontrol", lower_nothing},
+    {"griddepcontrol", lower_griddepcontrol},
     {"setmaxnreg", lower_setmaxnreg},
     {"brkpt", lower_nothing},
     {"pmevent", lower_nothing},

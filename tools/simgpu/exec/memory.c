@@ -6,6 +6,7 @@
 #include "../front/lower.h"
 #include "../runtime/heap.h"
 #include "bulk.h"
+#include "global.h"
 #include "proxy.h"
 #include "warp.h"
 
@@ -104,6 +105,15 @@ static inline bool in_bounds(struct warp *w, const struct inst *in, u64 a, u64 b
     return a >= b->lo && a <= b->hi && bytes <= b->hi - a;
 }
 
+/* These lanes' accesses are in the allocation that the instruction touched last, or in none that is ever written. */
+static inline void race_global(struct warp *w, const struct inst *in, u32 mask, const u64 address[LANES],
+                               u32 bytes, enum access how)
+{
+    const struct bounds *b = bounds_of(w, in);
+    if (in_bounds(w, in, address[first_lane(mask)], bytes))
+        global_access(w, in, mask, address, bytes, how, b->lo, b->hi);
+}
+
 void memory_refresh(struct warp *w)
 {
     u64 frees = heap_frees();
@@ -112,15 +122,19 @@ void memory_refresh(struct warp *w)
 }
 
 static void check_global(struct warp *w, const struct inst *in, u32 mask, const u64 address[LANES], u32 bytes,
-                         u32 align, bool is_write)
+                         u32 align, enum access how)
 {
+    bool is_write = how & ACCESS_WRITE;
     const struct bounds known = *bounds_of(w, in);
     u64 size = known.hi - known.lo, span = size >= bytes ? size - bytes : 0, bad = size < bytes;
     for (int i = 0; i < LANES; i++) bad |= (u64)(address[i] - known.lo > span) | (address[i] & (align - 1));
-    if (!bad) return;
-    for (u32 i = 0; i < LANES; i++)
-        if (mask >> i & 1 && (address[i] & (align - 1) || !in_bounds(w, in, address[i], bytes)))
+    for (u32 i = 0; i < LANES && bad; i++) {
+        if (!(mask >> i & 1)) continue;
+        if (address[i] & (align - 1) || !in_bounds(w, in, address[i], bytes))
             check_global_lane(w, in, i, address[i], bytes, align, is_write);
+        race_global(w, in, 1u << i, address, bytes, how);
+    }
+    if (!bad) race_global(w, in, mask, address, bytes, how);
 }
 
 struct block *shared_owner(struct warp *w, const struct inst *in, enum space space, u32 lane, u64 a)
@@ -221,6 +235,9 @@ static u64 resolve_generic_lane(struct warp *w, const struct inst *in, u32 lane,
     if (a - LOCAL_WINDOW < WINDOW_BYTES)
         return check_local_lane(w, in, lane, a - LOCAL_WINDOW, bytes, align, is_write);
     check_global_lane(w, in, lane, a, bytes, align, is_write);
+    u64 address[LANES];
+    address[lane] = a;
+    race_global(w, in, 1u << lane, address, bytes, how);
     return a;
 }
 
@@ -266,7 +283,6 @@ void memory_resolve(struct warp *w, const struct inst *in, u32 mask, u64 address
                     enum access how)
 {
     enum space space = in->space;
-    bool is_write = how & ACCESS_WRITE;
     if (space == SPACE_GENERIC) { /* most often all lanes are in one space */
         u64 window = address[first_lane(mask)] & ~(WINDOW_BYTES - 1), same = 1, global = 1;
         for (int i = 0; i < LANES; i++) {
@@ -289,13 +305,14 @@ void memory_resolve(struct warp *w, const struct inst *in, u32 mask, u64 address
     case SPACE_CLUSTER: resolve_shared(w, in, mask, address, bytes, align, how); break;
     case SPACE_LOCAL:
         for (u32 i = 0; i < LANES; i++)
-            if (mask >> i & 1) address[i] = check_local_lane(w, in, i, address[i], bytes, align, is_write);
+            if (mask >> i & 1)
+                address[i] = check_local_lane(w, in, i, address[i], bytes, align, how & ACCESS_WRITE);
         break;
     case SPACE_PARAM: /* reached through a register: an address of the parameter buffer */
     case SPACE_CONST:
     case SPACE_GLOBAL:
     case SPACE_GENERIC:
-        check_global(w, in, mask, address, bytes, align, is_write);
+        check_global(w, in, mask, address, bytes, align, how);
         if (w->counters && space == SPACE_GLOBAL) count_global(w, in, mask, address, bytes);
         break;
     }
@@ -308,8 +325,15 @@ void memory_resolve(struct warp *w, const struct inst *in, u32 mask, u64 address
 /* ---- Loads and stores -------------------------------------------------------------------------------------------------- */
 
 /* in->bytes an element, in->count elements; destinations or sources in in->more. aux: sign-extend to this many bytes (0:
- * zero-extend). flags: ACQUIRE, RELEASE, POLLS (others may change what it reads), and << 8 a lane's bytes in the registers. */
-enum { ACQUIRE = 1, RELEASE = 2, POLLS = 4 };
+ * zero-extend). flags: enum order, POLLS (a strong access: others may change what it reads, or read what it writes), CONSTANT
+ * (.nc), and << 8 a lane's bytes in the registers. */
+enum { POLLS = 8, CONSTANT = 16, ORDERS = ORDER_ACQUIRE | ORDER_RELEASE | ORDER_CTA };
+static inline enum access access_of(const struct inst *in)
+{
+    u32 how = in->flags & POLLS ? ACCESS_STRONG : 0;
+    return how | (how && in->flags & ORDER_CTA ? ACCESS_CTA : 0) |
+           (in->flags & CONSTANT ? ACCESS_CONSTANT : 0);
+}
 
 /* Whether the lanes' addresses are `step` bytes apart: 0 when all want the same element, the element's size when the access
  * is coalesced. */
@@ -341,6 +365,13 @@ static inline bool shared_words(struct warp *w, const struct inst *in, u32 word[
     return !bad;
 }
 
+/* Whether the launch writes to the allocation that this instruction touched last: then its reads are looked at. */
+static inline bool is_written(struct warp *w, const struct inst *in)
+{
+    const struct bounds *b = bounds_of(w, in);
+    return b->lo < global_written.high && b->hi > global_written.low;
+}
+
 /* Most accesses: 4 bytes, all lanes on, nothing to count; global memory coalesced or all lanes at one address, or shared
  * memory. False: not one of these. */
 static inline bool load_32_fast(struct warp *w, const struct inst *in, u32 *d)
@@ -367,10 +398,12 @@ static inline bool load_32_fast(struct warp *w, const struct inst *in, u32 *d)
     u64 step = a[1] - a[0];
     if (first & 3) return false;
     if (step == 4 && in_bounds(w, in, first, 4 * LANES) && apart(a, 4)) {
+        if (is_written(w, in)) return false;
         memcpy(d, (const void *)(uintptr_t)first, 4 * LANES);
         return true;
     }
     if (step == 0 && in_bounds(w, in, first, 4) && apart(a, 0)) {
+        if (is_written(w, in)) return false;
         u32 v = *(const u32 *)(uintptr_t)first;
         for (int i = 0; i < LANES; i++) d[i] = v;
         return true;
@@ -393,6 +426,13 @@ static inline void transpose(words4 v[4])
 #undef HIGH
 }
 
+/* A store has been executed, for these lanes, to these addresses: what may have been a race is decided. */
+static inline void settle(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES])
+{
+    race_settle(w, in, mask, at);
+    global_settle(w, in);
+}
+
 /* Whether other host threads may see the memory that `in` accesses. */
 static inline bool is_common(const struct inst *in)
 {
@@ -405,7 +445,7 @@ static void load_32(struct warp *w, const struct inst *in, u32 mask)
     if (mask == ALL_LANES && !w->counters && load_32_fast(w, in, d)) return;
     u64 at[LANES];
     memory_addresses(w, in, mask, at);
-    memory_resolve(w, in, mask, at, 4, 4, ACCESS_READ);
+    memory_resolve(w, in, mask, at, 4, 4, access_of(in));
     FOR_LANES(mask, { d[i] = *(const u32 *)(uintptr_t)at[i]; });
 }
 
@@ -413,7 +453,7 @@ static void load_vector_32(struct warp *w, const struct inst *in, u32 mask)
 {
     u64 at[LANES];
     memory_addresses(w, in, mask, at);
-    memory_resolve(w, in, mask, at, 4u * in->count, 4u * in->count, ACCESS_READ);
+    memory_resolve(w, in, mask, at, 4u * in->count, 4u * in->count, access_of(in));
     _Alignas(16) u32 vector[LANES][MAX_ACCESS / 4];
     if (is_common(in) && in->count == 4 && mask == ALL_LANES) {
         for (u32 i = 0; i < LANES; i += 4) {
@@ -441,7 +481,7 @@ static void load_64(struct warp *w, const struct inst *in, u32 mask)
 {
     u64 at[LANES];
     memory_addresses(w, in, mask, at);
-    memory_resolve(w, in, mask, at, 8, 8, ACCESS_READ);
+    memory_resolve(w, in, mask, at, 8, 8, access_of(in));
     u64 *d = lanes_of(w, in->d);
     FOR_LANES(mask, { d[i] = *(const u64 *)(uintptr_t)at[i]; });
 }
@@ -463,7 +503,7 @@ static void load_any(struct warp *w, const struct inst *in, u32 mask)
     u32 bytes = in->bytes, whole = bytes * in->count;
     u64 saw = 0;
     memory_addresses(w, in, mask, at);
-    memory_resolve(w, in, mask, at, whole, whole, in->flags & POLLS ? ACCESS_STRONG : ACCESS_READ);
+    memory_resolve(w, in, mask, at, whole, whole, access_of(in));
     for (u32 i = 0; i < LANES; i++) {
         if (!(mask >> i & 1)) continue;
         _Alignas(16) u8 vector[MAX_ACCESS];
@@ -476,10 +516,13 @@ static void load_any(struct warp *w, const struct inst *in, u32 mask)
             memcpy((u8 *)lanes_of(w, in->more[k]) + i * (in->flags >> 8), v, in->flags >> 8);
         }
     }
-    if (in->flags & POLLS) warp_poll(w, in, mask, at, whole, saw);
-    if (in->flags & ACQUIRE) {
+    if (in->flags & ORDER_ACQUIRE) {
         order_observe(w);
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    }
+    if (in->flags & POLLS) {
+        global_observe(w, mask, at, in->flags & ORDERS);
+        warp_poll(w, in, mask, at, whole, saw);
     }
 }
 
@@ -504,7 +547,10 @@ static inline bool store_32_fast(struct warp *w, const struct inst *in, const u3
     const u64 *a = lanes_of(w, in->a);
     u64 first = a[0] + (u64)in->imm;
     if (first & 3 || !in_bounds(w, in, first, 4 * LANES) || !apart(a, 4)) return false;
+    const struct bounds *b = bounds_of(w, in);
+    global_write_line(w, in, first, 4 * LANES, b->lo, b->hi);
     memcpy((void *)(uintptr_t)first, v, 4 * LANES);
+    global_settle(w, in);
     return true;
 }
 
@@ -517,7 +563,7 @@ static void store_32(struct warp *w, const struct inst *in, u32 mask)
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, 4, 4, ACCESS_WRITE);
     FOR_LANES(mask, { *(u32 *)(uintptr_t)at[i] = v[i]; });
-    race_settle(w, in, mask, at);
+    settle(w, in, mask, at);
 }
 
 static void store_vector_32(struct warp *w, const struct inst *in, u32 mask)
@@ -533,7 +579,7 @@ static void store_vector_32(struct warp *w, const struct inst *in, u32 mask)
             transpose(v);
             for (u32 k = 0; k < 4; k++) memory_copy((void *)(uintptr_t)at[i + k], &v[k], 16);
         }
-        race_settle(w, in, mask, at);
+        settle(w, in, mask, at);
         return;
     }
     _Alignas(16) u32 vector[LANES][MAX_ACCESS / 4];
@@ -549,7 +595,7 @@ static void store_vector_32(struct warp *w, const struct inst *in, u32 mask)
         u32 i = first_lane(left);
         memory_copy((void *)(uintptr_t)at[i], vector[i], 4u * in->count);
     }
-    race_settle(w, in, mask, at);
+    settle(w, in, mask, at);
 }
 
 static void store_any(struct warp *w, const struct inst *in, u32 mask)
@@ -557,13 +603,13 @@ static void store_any(struct warp *w, const struct inst *in, u32 mask)
     u64 at[LANES];
     u32 bytes = in->bytes, whole = bytes * in->count;
     note_change(w->block);
-    if (in->flags & RELEASE) {
+    if (in->flags & ORDER_RELEASE) {
         order_publish(w);
         __atomic_thread_fence(__ATOMIC_RELEASE);
     }
     memory_addresses(w, in, mask, at);
-    memory_resolve(w, in, mask, at, whole, whole,
-                   in->flags & (POLLS | RELEASE) ? ACCESS_WRITE | ACCESS_STRONG : ACCESS_WRITE);
+    memory_resolve(w, in, mask, at, whole, whole, ACCESS_WRITE | access_of(in));
+    if (in->flags & POLLS) global_publish(w, mask, at, in->flags & ORDERS);
     for (u32 left = mask; left; left &= left - 1) {
         u32 i = first_lane(left);
         _Alignas(16) u8 vector[MAX_ACCESS];
@@ -572,8 +618,8 @@ static void store_any(struct warp *w, const struct inst *in, u32 mask)
                    bytes);
         memory_copy((void *)(uintptr_t)at[i], vector, whole);
     }
-    race_settle(w, in, mask, at);
-    if (in->flags & (POLLS | RELEASE)) warp_published(w);
+    settle(w, in, mask, at);
+    if (in->flags & POLLS) warp_published(w);
 }
 
 /* ld.param in a kernel with a constant address: the same bytes for all lanes. */
@@ -621,8 +667,8 @@ enum space shared_space(const char *m)
 /* Modifiers that say how the hardware should cache or order the access; each access here is already visible to all. */
 static bool is_hint(const char *m)
 {
-    static const char *const hints[] = {"ca",   "cg",  "cs",      "lu",  "cv",  "wb",      "wt", "nc",
-                                        "weak", "cta", "cluster", "gpu", "sys", "unified", "uni"};
+    static const char *const hints[] = {"ca",   "cg",      "cs",  "lu",  "cv",      "wb", "wt",
+                                        "weak", "cluster", "gpu", "sys", "unified", "uni"};
     for (u32 k = 0; k < sizeof hints / sizeof *hints; k++)
         if (streq(hints[k], m)) return true;
     return strncmp(m, "L1::", 4) == 0 || strncmp(m, "L2::", 4) == 0;
@@ -656,9 +702,13 @@ static bool read_modifiers(struct lowering *lo, const struct ptx_inst *p, struct
         else if (streq(m, "v8"))
             in->count = 8;
         else if (streq(m, "acquire"))
-            in->flags |= ACQUIRE | POLLS;
+            in->flags |= ORDER_ACQUIRE | POLLS;
         else if (streq(m, "release"))
-            in->flags |= RELEASE;
+            in->flags |= ORDER_RELEASE | POLLS;
+        else if (streq(m, "cta"))
+            in->flags |= ORDER_CTA;
+        else if (streq(m, "nc"))
+            in->flags |= CONSTANT;
         else if (streq(m, "volatile") || streq(m, "relaxed") || streq(m, "mmio"))
             in->flags |= POLLS;
         else if (!is_hint(m))
@@ -722,7 +772,7 @@ static bool lower_ld(struct lowering *lo, const struct ptx_inst *p, struct inst 
     }
     if (!lower_address(lo, address, in)) return false;
     bool plain = in->flags >> 8 == in->bytes && !(in->flags & POLLS);
-    if (in->flags & (ACQUIRE | POLLS)) in->plain = 0; /* the warp may lose its turn */
+    if (in->flags & POLLS) in->plain = 0; /* the warp may lose its turn */
     in->exec = load_any;
     if (plain && in->count == 1 && in->more[0] != NO_OPERAND) {
         in->d = in->more[0];
@@ -753,8 +803,8 @@ static bool lower_st(struct lowering *lo, const struct ptx_inst *p, struct inst 
         return true;
     }
     if (!lower_address(lo, address, in)) return false;
-    bool plain = in->flags >> 8 == in->bytes && in->bytes == 4 && !(in->flags & (POLLS | RELEASE));
-    if (in->flags & (POLLS | RELEASE)) in->plain = 0; /* the warp may lose its turn */
+    bool plain = in->flags >> 8 == in->bytes && in->bytes == 4 && !(in->flags & POLLS);
+    if (in->flags & POLLS) in->plain = 0; /* the warp may lose its turn */
     in->exec = plain && in->count == 1 ? store_32 : plain ? store_vector_32 : store_any;
     if (in->count == 1) in->d = in->more[0];
     return true;

@@ -25,7 +25,6 @@ void order_start_block(struct block *b)
 {
     struct block_order *o = b->order;
     u32 pieces = b->shared_bytes / 16 + 2;
-    if (!b->shared_bytes && b->cluster->size == 1) return;
     if (!o) {
         if (!(o = b->order = calloc(1, sizeof *o))) abort();
         o->length = ACTORS * b->cluster->size;

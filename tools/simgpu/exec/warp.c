@@ -7,6 +7,7 @@
 #include "../report/report.h"
 #include "async.h"
 #include "bulk.h"
+#include "global.h"
 #include "memory.h"
 #include "order.h"
 #include "wgmma.h"
@@ -595,6 +596,7 @@ void warp_start(struct warp *w, struct block *b, u32 id)
     w->current = 0;
     async_start_warp(w);
     wgmma_start_warp(w);
+    global_start_warp(w);
     set_special_registers(w);
 }
 
@@ -608,6 +610,7 @@ void warp_free_frames(struct warp *w)
         free(w->root);
     }
     free(w->suspects);
+    global_free_warp(w);
     async_free_warp(w);
     wgmma_free_warp(w);
     free(w->special);

@@ -164,11 +164,12 @@ static bool is_news(const struct inst *in)
     return true;
 }
 
-static void make_remark(struct warp *w, const struct inst *in, u32 lanes, const char *format, va_list args)
+static void make_remark(struct warp *w, const struct inst *in, const struct function *other,
+                        const struct inst *with, u32 lanes, const char *format, va_list args)
 {
     pthread_mutex_lock(&telling);
     if (!w->block->launch->error && is_news(in))
-        print_message(w, w->frame->fn, in, w->frame, NULL, NULL, lanes, format, args);
+        print_message(w, w->frame->fn, in, w->frame, other, with, lanes, format, args);
     pthread_mutex_unlock(&telling);
 }
 
@@ -176,18 +177,35 @@ void remark(struct warp *w, const struct inst *in, u32 lanes, const char *format
 {
     va_list args;
     va_start(args, format);
-    make_remark(w, in, lanes, format, args);
+    make_remark(w, in, NULL, NULL, lanes, format, args);
     va_end(args);
+}
+
+static void make_breach(struct warp *w, const struct inst *in, u32 lanes, int error,
+                        const struct function *other, const struct inst *with, const char *format,
+                        va_list args)
+{
+    if (options.faults_report)
+        make_remark(w, in, other, with, lanes, format, args);
+    else
+        tell(w, w->frame->fn, in, w->frame, other, with, lanes, error, format, args);
 }
 
 void breach(struct warp *w, const struct inst *in, u32 lanes, int error, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    if (options.faults_report)
-        make_remark(w, in, lanes, format, args);
-    else
-        tell(w, w->frame->fn, in, w->frame, NULL, NULL, lanes, error, format, args);
+    make_breach(w, in, lanes, error, NULL, NULL, format, args);
+    va_end(args);
+    if (!options.faults_report) stop_worker(w->block->worker);
+}
+
+void breach_against(struct warp *w, const struct inst *in, u32 lanes, int error, const struct function *other,
+                    const struct inst *with, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    make_breach(w, in, lanes, error, other, with, format, args);
     va_end(args);
     if (!options.faults_report) stop_worker(w->block->worker);
 }

@@ -327,6 +327,13 @@ bool heap_nearest(u64 address, struct allocation *found)
     return true;
 }
 
+void heap_range(u64 *start, u64 *bytes)
+{
+    pthread_once(&once, reserve);
+    *start = base;
+    *bytes = limit - base;
+}
+
 bool heap_is_device(u64 address)
 {
     return address >= base && address < limit;

@@ -41,6 +41,8 @@ u64 heap_frees(void);
 bool heap_find(u64 address, struct allocation *found);
 /* The allocation nearest to `address`, freed ones included, for fault messages; false when there never was one. */
 bool heap_nearest(u64 address, struct allocation *found);
+/* Where the device's reserved range is. */
+void heap_range(u64 *start, u64 *bytes);
 /* True when `address` lies in the device's reserved range at all. */
 bool heap_is_device(u64 address);
 /* True when the program's own memory is mapped there, for fault messages. */

@@ -165,7 +165,8 @@ struct launch_task {
 
 static void run_launch(struct task *task)
 {
-    static _Atomic u64 grids;
+    static _Atomic u64 grids, last_launch; /* and the task that it was */
+    static _Atomic(cudaStream_t) last_stream;
     const struct launch_task *t = (struct launch_task *)task;
     const struct configuration *c = &t->configuration;
     const struct function *f = t->kernel->function;
@@ -182,7 +183,10 @@ static void run_launch(struct task *task)
         .params = t->params,
         .grid_id = atomic_fetch_add(&grids, 1) + 1,
         .cooperative = c->cooperative,
+        .dependent = c->dependent && last_launch + 1 == tasks_run() && last_stream == c->stream,
     };
+    last_launch = tasks_run();
+    last_stream = c->stream;
     int error = launch_run(&l);
     if (error) device_fault((cudaError_t)error);
 }
@@ -331,12 +335,14 @@ static cudaError_t read_configuration(const char *caller, const cudaLaunchConfig
                 return fail(cudaErrorInvalidValue, "%s: a cluster of (%u, %u, %u) blocks", caller,
                             c->cluster.x, c->cluster.y, c->cluster.z);
             break;
+        case cudaLaunchAttributeProgrammaticStreamSerialization:
+            c->dependent = a->val.programmaticStreamSerializationAllowed != 0;
+            break;
         /* Hints, and orders that work done at once keeps anyway. */
         case cudaLaunchAttributeIgnore:
         case cudaLaunchAttributeAccessPolicyWindow:
         case cudaLaunchAttributeSynchronizationPolicy:
         case cudaLaunchAttributeClusterSchedulingPolicyPreference:
-        case cudaLaunchAttributeProgrammaticStreamSerialization:
         case cudaLaunchAttributePriority:
         case cudaLaunchAttributeMemSyncDomainMap:
         case cudaLaunchAttributeMemSyncDomain:

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "../exec/async.h"
+#include "../exec/global.h"
 #include "../exec/order.h"
 #include "../exec/proxy.h"
 #include "../exec/race.h"
@@ -99,6 +100,8 @@ static void cluster_start(struct cluster *c, struct worker *worker, u64 index)
     c->size = cluster_size(worker->launch);
     c->live_threads = c->arrived = 0;
     c->phase = 0;
+    c->number = (u32)index;
+    global_start_cluster(c);
     for (u32 r = 0; r < c->size; r++) {
         if (!c->block[r] && !(c->block[r] = calloc(1, sizeof **c->block))) abort();
         block_start(c->block[r], worker, c, index, r);
@@ -119,6 +122,7 @@ static void cluster_free(struct cluster *c)
         free(b->shared);
         free(b);
     }
+    global_free_cluster(c);
     free(c);
 }
 
@@ -426,7 +430,9 @@ int launch_run(struct launch *l)
                                 .random = options.seed + k};
     grid.work = work;
     grid.workers = (u32)count;
+    global_start_launch(l);
     share(work, (u32)count);
+    global_end_launch();
     u64 executed = grid.executed;
     for (u32 k = 0; k < count; k++) executed += work[k].worker.executed;
     if (options.profile || options.json) counters_launched(l, executed);

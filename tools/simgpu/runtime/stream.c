@@ -117,9 +117,17 @@ void task_drop(struct task *task)
     free(task);
 }
 
+static _Atomic u64 tasks;
+
 void task_run(struct task *task)
 {
+    tasks++;
     if (!device_dead() || task->type == cudaGraphNodeTypeHost) task->run(task);
+}
+
+u64 tasks_run(void)
+{
+    return tasks;
 }
 
 /* ---- Queues ------------------------------------------------------------------------------------------------------- */

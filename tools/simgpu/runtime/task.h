@@ -27,6 +27,8 @@ struct task *task_keep(struct task *task);
 void task_drop(struct task *task);
 /* Does it, unless the device has faulted. */
 void task_run(struct task *task);
+/* How many have been run. */
+u64 tasks_run(void);
 
 /* ---- When (stream.c) ---------------------------------------------------------------------------------------------- */
 
@@ -46,6 +48,7 @@ struct configuration {
     cudaStream_t stream;
     dim3 cluster; /* all 0: as the kernel says */
     bool cooperative;
+    bool dependent; /* may start before the launch before it in its stream has ended */
 };
 
 /* Each returns NULL with *error recorded when what is asked for is wrong. */

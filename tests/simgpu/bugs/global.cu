@@ -1,0 +1,482 @@
+// Global memory between the blocks of a launch, orders and scopes, distributed shared memory, and launches that may begin early.
+// `BROKEN ?` is what is left out or done too early. Each kernel gets zeros; `box` is data, `flag` what is polled.
+#include "bugs.cuh"
+
+#define T threadIdx.x
+#define B blockIdx.x
+
+enum { FLAGS = 1 << 12, OTHERS = 1 << 13 };
+
+#define LOAD(ORDER, X, P)  asm volatile("ld." ORDER ".global.u32 %0, [%1];" : "=r"(X) : "l"(P) : "memory")
+#define LOAD_NC(X, P)      asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(X) : "l"(P) : "memory")
+#define STORE(ORDER, P, X) asm volatile("st." ORDER ".global.u32 [%0], %1;" ::"l"(P), "r"(X) : "memory")
+#define ADD(ORDER, P, X)   asm volatile("red." ORDER ".global.add.u32 [%0], %1;" ::"l"(P), "r"(X) : "memory")
+
+__device__ static inline void set(u32 *flag, u32 value)
+{
+    *(volatile u32 *)flag = value;
+}
+__device__ static inline void await(u32 *flag, u32 value)
+{
+    while (*(volatile u32 *)flag != value) {
+    }
+}
+
+// ---- A flag and its data ---------------------------------------------------------------------------------------------
+
+// bug released_by_nothing: must pass __threadfence() and then set the flag
+template <bool BROKEN>
+__global__ void released_by_nothing(u32 *box)
+{
+    if (B == 0) {
+        box[0] = 7; // released_by_nothing
+        if (!BROKEN) __threadfence();
+        set(box + FLAGS, 1);
+    } else {
+        await(box + FLAGS, 1);
+        __threadfence();
+        box[OTHERS] = box[0]; // released_by_nothing
+    }
+}
+
+// bug flag_before_data: race on global memory
+template <bool BROKEN>
+__global__ void flag_before_data(u32 *box)
+{
+    if (B == 0) {
+        if (BROKEN) __threadfence();
+        if (BROKEN) set(box + FLAGS, 1);
+        box[0] = 7; // flag_before_data
+        if (!BROKEN) __threadfence();
+        if (!BROKEN) set(box + FLAGS, 1);
+    } else {
+        await(box + FLAGS, 1);
+        __threadfence();
+        box[OTHERS] = box[0]; // flag_before_data
+    }
+}
+
+// bug acquired_by_nothing: this thread has not acquired it
+template <bool BROKEN>
+__global__ void acquired_by_nothing(u32 *box)
+{
+    if (B == 0) {
+        box[0] = 7; // acquired_by_nothing
+        __threadfence();
+        set(box + FLAGS, 1);
+    } else {
+        await(box + FLAGS, 1);
+        if (!BROKEN) __threadfence();
+        box[OTHERS] = box[0]; // acquired_by_nothing
+    }
+}
+
+// bug fence_of_the_block: both of .gpu scope
+template <bool BROKEN>
+__global__ void fence_of_the_block(u32 *box)
+{
+    if (B == 0) {
+        box[0] = 7; // fence_of_the_block
+        if (BROKEN)
+            __threadfence_block();
+        else
+            __threadfence();
+        atomicExch(box + FLAGS, 1);
+    } else {
+        while (atomicAdd(box + FLAGS, 0) != 1) {
+        }
+        __threadfence();
+        box[OTHERS] = box[0]; // fence_of_the_block
+    }
+}
+
+// bug release_of_the_block: the scope of one is .cta, its own block
+template <bool BROKEN>
+__global__ void release_of_the_block(u32 *box)
+{
+    if (B == 0) {
+        box[0] = 7;
+        if (BROKEN)
+            STORE("release.cta", box + FLAGS, 1); // release_of_the_block
+        else
+            STORE("release.gpu", box + FLAGS, 1);
+    } else {
+        u32 seen;
+        do LOAD("acquire.gpu", seen, box + FLAGS); // release_of_the_block
+        while (!seen);
+        box[OTHERS] = box[0];
+    }
+}
+
+// bug relaxed_for_release: must pass __threadfence() and then set the flag
+template <bool BROKEN>
+__global__ void relaxed_for_release(u32 *box)
+{
+    u32 seen;
+    if (B == 0) {
+        box[0] = 7; // relaxed_for_release
+        if (BROKEN)
+            ADD("relaxed.gpu", box + FLAGS, 1);
+        else
+            ADD("release.gpu", box + FLAGS, 1);
+    } else {
+        do LOAD("acquire.gpu", seen, box + FLAGS);
+        while (!seen);
+        box[OTHERS] = box[0]; // relaxed_for_release
+    }
+}
+
+// bug relaxed_for_acquire: this thread has not acquired it
+template <bool BROKEN>
+__global__ void relaxed_for_acquire(u32 *box)
+{
+    u32 seen;
+    if (B == 0) {
+        box[0] = 7; // relaxed_for_acquire
+        STORE("release.gpu", box + FLAGS, 1);
+    } else {
+        do
+            if (BROKEN)
+                LOAD("relaxed.gpu", seen, box + FLAGS);
+            else
+                LOAD("acquire.gpu", seen, box + FLAGS);
+        while (!seen);
+        box[OTHERS] = box[0]; // relaxed_for_acquire
+    }
+}
+
+// bug plain_poll: both must be atomic or volatile
+template <bool BROKEN>
+__global__ void plain_poll(u32 *box)
+{
+    if (B == 0) {
+        atomicExch(box + FLAGS, 1); // plain_poll
+    } else {
+        u32 seen;
+        do
+            if (BROKEN)
+                LOAD("weak", seen, box + FLAGS); // plain_poll
+            else
+                seen = atomicAdd(box + FLAGS, 0);
+        while (!seen);
+    }
+}
+
+// bug plain_flag: both must be atomic or volatile
+template <bool BROKEN>
+__global__ void plain_flag(u32 *box)
+{
+    if (B == 0) {
+        if (BROKEN)
+            box[FLAGS] = 1; // plain_flag
+        else
+            set(box + FLAGS, 1);
+    } else {
+        while (*(volatile u32 *)(box + FLAGS) != 1) { // plain_flag
+        }
+    }
+}
+
+// Two blocks exchange their boxes: all threads write, one sets the flag.
+// bug writers_not_met: race on global memory
+template <bool BROKEN>
+__global__ void writers_not_met(u32 *box)
+{
+    box[128 * B + T] = T; // writers_not_met
+    if (!BROKEN) __syncthreads();
+    if (T == 0) {
+        __threadfence();
+        set(box + FLAGS + B, 1);
+        await(box + FLAGS + 1 - B, 1);
+        __threadfence();
+    }
+    __syncthreads();
+    box[OTHERS + 128 * B + T] = box[128 * (1 - B) + 127 - T]; // writers_not_met
+}
+
+// bug readers_not_met: race on global memory
+template <bool BROKEN>
+__global__ void readers_not_met(u32 *box)
+{
+    box[128 * B + T] = T; // readers_not_met
+    __syncthreads();
+    if (T == 0) {
+        __threadfence();
+        set(box + FLAGS + B, 1);
+        await(box + FLAGS + 1 - B, 1);
+        __threadfence();
+    }
+    if (!BROKEN) __syncthreads();
+    box[OTHERS + 128 * B + T] = box[128 * (1 - B) + 127 - T]; // readers_not_met
+}
+
+// What block 1 has acquired from block 0, it passes on to block 2.
+// bug passed_on_unacquired: race on global memory
+template <bool BROKEN>
+__global__ void passed_on_unacquired(u32 *box)
+{
+    if (B == 0) {
+        box[0] = 7; // passed_on_unacquired
+        __threadfence();
+        set(box + FLAGS, 1);
+    } else if (B == 1) {
+        await(box + FLAGS, 1);
+        if (!BROKEN) __threadfence();
+        STORE("relaxed.gpu", box + FLAGS + 1, 1);
+    } else {
+        await(box + FLAGS + 1, 1);
+        __threadfence();
+        box[OTHERS] = box[0]; // passed_on_unacquired
+    }
+}
+
+// The reader says that the slot is free before it has read it.
+// bug slot_freed_early: race on global memory
+template <bool BROKEN>
+__global__ void slot_freed_early(u32 *box)
+{
+    for (u32 k = 1; k < 4; k++) {
+        if (B == 0) {
+            await(box + FLAGS + 1, k - 1);
+            __threadfence();
+            box[0] = k; // slot_freed_early
+            __threadfence();
+            set(box + FLAGS, k);
+        } else {
+            while (*(volatile u32 *)(box + FLAGS) < k) {
+            }
+            __threadfence();
+            if (BROKEN) set(box + FLAGS + 1, k);
+            box[OTHERS + k] = box[0]; // slot_freed_early
+            __threadfence();
+            if (!BROKEN) set(box + FLAGS + 1, k);
+        }
+    }
+}
+
+// ---- Many blocks ---------------------------------------------------------------------------------------------------------
+
+// The last block to come adds up what the others left.
+// bug last_block_sums: must pass __threadfence() and then set the flag
+template <bool BROKEN>
+__global__ void last_block_sums(u32 *box)
+{
+    __shared__ u32 ticket;
+    if (T == 0) {
+        box[B] = B; // last_block_sums
+        if (!BROKEN) __threadfence();
+        ticket = atomicAdd(box + FLAGS, 1);
+        __threadfence();
+    }
+    __syncthreads();
+    if (ticket == gridDim.x - 1 && T < gridDim.x) box[OTHERS + T] = box[T]; // last_block_sums
+}
+
+// bug grid_barrier_unfenced: race on global memory
+template <bool BROKEN>
+__global__ void grid_barrier_unfenced(u32 *box)
+{
+    box[64 * B + T] = B; // grid_barrier_unfenced
+    __syncthreads();
+    if (T == 0) {
+        if (!BROKEN) __threadfence();
+        atomicAdd(box + FLAGS, 1);
+        await(box + FLAGS, gridDim.x);
+        __threadfence();
+    }
+    __syncthreads();
+    box[OTHERS + 64 * B + T] = box[64 * (gridDim.x - 1 - B) + T]; // grid_barrier_unfenced
+}
+
+// bug counted_without_atomics: race on global memory
+template <bool BROKEN>
+__global__ void counted_without_atomics(u32 *box)
+{
+    if (BROKEN)
+        box[T] += B; // counted_without_atomics
+    else
+        atomicAdd(box + T, B);
+}
+
+// bug counted_for_the_block: the scope of one is .cta, its own block
+template <bool BROKEN>
+__global__ void counted_for_the_block(u32 *box)
+{
+    if (BROKEN)
+        ADD("relaxed.cta", box + T, 1); // counted_for_the_block
+    else
+        ADD("relaxed.gpu", box + T, 1);
+}
+
+// A block reads the row of the next one, which that writes.
+// bug neighbours_in_place: race on global memory
+template <bool BROKEN>
+__global__ void neighbours_in_place(u32 *box)
+{
+    u32 *to = BROKEN ? box : box + OTHERS;
+    for (u32 k = 0; k < 2; k++)
+        to[64 * B + T] = box[64 * ((B + 1) % gridDim.x) + T] + k; // neighbours_in_place
+}
+
+// Blocks of 65 elements, 64 apart.
+// bug elements_of_two: this write is not ordered after the write
+template <bool BROKEN>
+__global__ void elements_of_two(u32 *box)
+{
+    for (u32 k = T; k < (BROKEN ? 65 : 64); k += 32) box[64 * B + k] = B + 1; // elements_of_two
+}
+
+// bug bytes_of_two: this write is not ordered after the write
+template <bool BROKEN>
+__global__ void bytes_of_two(u32 *box)
+{
+    for (u32 k = T; k < (BROKEN ? 8 : 7); k += 32) ((u8 *)box)[7 * B + k] = (u8)(B + 1); // bytes_of_two
+}
+
+// bug lock_unfenced: race on global memory
+template <bool BROKEN>
+__global__ void lock_unfenced(u32 *box)
+{
+    while (atomicCAS(box + FLAGS, 0, 1)) {
+    }
+    if (!BROKEN) __threadfence();
+    box[0] += B; // lock_unfenced
+    if (!BROKEN) __threadfence();
+    atomicExch(box + FLAGS, 0);
+}
+
+// bug constant_that_changes: ld.global.nc reads what this launch has written
+template <bool BROKEN>
+__global__ void constant_that_changes(u32 *box)
+{
+    if (B == 0) {
+        box[0] = 7; // constant_that_changes
+        __threadfence();
+        set(box + FLAGS, 1);
+    } else {
+        await(box + FLAGS, 1);
+        __threadfence();
+        u32 x;
+        if (BROKEN)
+            LOAD_NC(x, box); // constant_that_changes
+        else
+            x = box[0];
+        box[OTHERS] = x;
+    }
+}
+
+// ---- One block, one cluster ------------------------------------------------------------------------------------------------
+
+// bug warps_exchange: such as __syncthreads()
+template <bool BROKEN>
+__global__ void warps_exchange(u32 *box)
+{
+    box[T] = T; // warps_exchange
+    if (!BROKEN) __syncthreads();
+    box[OTHERS + T] = box[T ^ 32]; // warps_exchange
+}
+
+// bug blocks_of_a_cluster: such as barrier.cluster
+template <bool BROKEN>
+__global__ void __cluster_dims__(2, 1, 1) blocks_of_a_cluster(u32 *box)
+{
+    box[32 * B + T] = T; // blocks_of_a_cluster
+    if (!BROKEN) cluster_sync();
+    box[OTHERS + 32 * B + T] = box[32 * (B ^ 1) + T]; // blocks_of_a_cluster
+}
+
+// bug peer_read_early: such as barrier.cluster
+template <bool BROKEN>
+__global__ void __cluster_dims__(2, 1, 1) peer_read_early(u32 *out)
+{
+    __shared__ u32 box[32];
+    cluster_sync();
+    box[T] = B; // peer_read_early
+    if (!BROKEN) cluster_sync();
+    out[32 * B + T] = *peer(&box[T], B ^ 1); // peer_read_early
+    cluster_sync();
+}
+
+// bug peer_written_early: such as barrier.cluster
+template <bool BROKEN>
+__global__ void __cluster_dims__(2, 1, 1) peer_written_early(u32 *out)
+{
+    __shared__ u32 box[32];
+    box[T] = B;
+    cluster_sync();
+    out[32 * B + T] = box[T]; // peer_written_early
+    if (!BROKEN) cluster_sync();
+    *peer(&box[T], B ^ 1) = T; // peer_written_early
+    cluster_sync();
+}
+
+// ---- A launch that may begin before the one before it has ended -----------------------------------------------------------------
+
+__global__ void fill(u32 *box)
+{
+    box[64 * B + T] = B + T;
+}
+
+// bug reads_ahead: is read before griddepcontrol.wait
+template <bool BROKEN>
+__global__ void reads_ahead(u32 *box)
+{
+    if (!BROKEN) asm volatile("griddepcontrol.wait;" ::: "memory");
+    const u32 x = box[64 * B + T]; // reads_ahead
+    if (BROKEN) asm volatile("griddepcontrol.wait;" ::: "memory");
+    box[OTHERS + 64 * B + T] = x;
+}
+
+// bug writes_ahead: is written before griddepcontrol.wait
+template <bool BROKEN>
+__global__ void writes_ahead(u32 *box)
+{
+    if (!BROKEN) asm volatile("griddepcontrol.wait;" ::: "memory");
+    box[64 * B + T] = T; // writes_ahead
+}
+
+// bug waits_in_one_warp: is read before griddepcontrol.wait
+template <bool BROKEN>
+__global__ void waits_in_one_warp(u32 *box)
+{
+    if (T < 32) asm volatile("griddepcontrol.wait;" ::: "memory");
+    if (!BROKEN) __syncthreads();
+    box[OTHERS + 64 * B + T] = box[64 * B + T]; // waits_in_one_warp
+}
+
+static const bug bugs[] = {
+    BUG(released_by_nothing, 2, 1),
+    BUG(flag_before_data, 2, 1),
+    BUG(acquired_by_nothing, 2, 1),
+    BUG(fence_of_the_block, 2, 1),
+    BUG(release_of_the_block, 2, 1),
+    BUG(relaxed_for_release, 2, 1),
+    BUG(relaxed_for_acquire, 2, 1),
+    BUG(plain_poll, 2, 1),
+    BUG(plain_flag, 2, 1),
+    BUG(writers_not_met, 2, 128),
+    BUG(readers_not_met, 2, 128),
+    BUG(passed_on_unacquired, 3, 1),
+    BUG(slot_freed_early, 2, 1),
+    BUG(last_block_sums, 8, 64),
+    BUG(grid_barrier_unfenced, 8, 64),
+    BUG(counted_without_atomics, 4, 64),
+    BUG(counted_for_the_block, 4, 64),
+    BUG(neighbours_in_place, 4, 64),
+    BUG(elements_of_two, 4, 32),
+    BUG(bytes_of_two, 4, 32),
+    BUG(lock_unfenced, 4, 1),
+    BUG(constant_that_changes, 2, 1),
+    BUG(warps_exchange, 1, 64),
+    BUG(blocks_of_a_cluster, 2, 32),
+    BUG(peer_read_early, 2, 32),
+    BUG(peer_written_early, 2, 32),
+    BUG_AFTER(fill, reads_ahead, 2, 64),
+    BUG_AFTER(fill, writes_ahead, 2, 64),
+    BUG_AFTER(fill, waits_in_one_warp, 2, 64),
+};
+
+int main(int argc, char **argv)
+{
+    return bugs_main(bugs, argc, argv);
+}

@@ -1,0 +1,81 @@
+/* global.h: accesses to global memory that nothing orders (exec/global.c).
+ *
+ * The rule is race.h's: two accesses to a byte, one of them a write, must be ordered by what the program does, or both be strong
+ * with a scope that includes the other. Within a cluster, order.h's clocks say what is ordered. Between clusters only global
+ * memory can order, by PTX's patterns:
+ *
+ *      writer                                          reader
+ *      data = ...        (any thread of the block)     look at the flag: volatile, relaxed, an atomic
+ *      __syncthreads()   if that was not this one      fence.acq_rel.gpu, as __threadfence()
+ *      fence.acq_rel.gpu, as __threadfence()           __syncthreads()   for the other threads
+ *      flag = ...: volatile, relaxed, an atomic        ... = data
+ *
+ * .release on the flag does for the writer's fence, .acquire for the reader's. A scope of .cta does for nothing here. What a
+ * writer has acquired itself it passes on with what it wrote.
+ *
+ *      a view          how far each warp of other clusters has come, as far as somebody knows: times of their blocks' clocks
+ *      a flag's view   what has been released there; an atomic leaves it, a store adds to it as well: nothing is ever forgotten, so
+ *                      that what is told is a race
+ *      a word's cells  its last write and a read since, in this launch: numbers of records, which say who, when and where
+ *
+ * Only allocations that the launch has written to have cells; reads of others cost nothing. Reads from before the first write
+ * are not known, and of several readers only one: so not each race is told. Bulk copies and the async proxy are not seen. */
+#ifndef GLOBAL_H
+#define GLOBAL_H
+
+#include "race.h"
+
+/* The scope and order of an atomic, a fence or a strong access. */
+enum order {
+    ORDER_ACQUIRE = 1,
+    ORDER_RELEASE = 2,
+    ORDER_CTA = 4 /* its scope is the block's */
+};
+
+void global_start_launch(struct launch *l);
+void global_end_launch(void);
+void global_start_cluster(struct cluster *c);
+void global_start_warp(struct warp *w);
+void global_free_cluster(struct cluster *c);
+void global_free_warp(struct warp *w);
+
+/* All of the cluster's threads know what its warps have acquired until now. */
+void global_all_met(struct cluster *c);
+
+/* The part of global memory that this launch has written to lies between these addresses. */
+extern struct written {
+    _Atomic u64 low, high;
+} global_written;
+
+/* These lanes access `bytes` bytes each of global memory in [low, high), which is an allocation; before a store writes. */
+void global_access_now(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES], u32 bytes,
+                       enum access how, u64 low, u64 high);
+static inline void global_access(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES],
+                                 u32 bytes, enum access how, u64 low, u64 high)
+{
+    if (how & ACCESS_CTA) how &= ~(u32)ACCESS_STRONG;
+    if (how & ACCESS_WRITE || (low < global_written.high && high > global_written.low))
+        global_access_now(w, in, mask, at, bytes, how, low, high);
+}
+
+/* The same for a store of all lanes, one after the other from `at` on. */
+void global_write_line(struct warp *w, const struct inst *in, u64 at, u32 bytes, u64 low, u64 high);
+
+/* A store of w has been executed: a write that races, but of the value that is there, is only remarked on. */
+void global_settle_now(struct warp *w, const struct inst *in);
+static inline void global_settle(struct warp *w, const struct inst *in)
+{
+    if (!w->suspects_global) return;
+    w->suspects_global = false;
+    global_settle_now(w, in);
+}
+
+/* Before a strong write or an atomic of these lanes, and after a strong read or an atomic. */
+void global_publish(struct warp *w, u32 mask, const u64 at[LANES], enum order order);
+void global_observe(struct warp *w, u32 mask, const u64 at[LANES], enum order order);
+void global_fence(struct warp *w, enum order order);
+
+/* griddepcontrol.wait */
+void global_wait_for_launch(struct warp *w);
+
+#endif
