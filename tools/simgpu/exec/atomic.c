@@ -152,12 +152,12 @@ static void exec_atomic(struct warp *w, const struct inst *in, u32 mask)
     u64 saw = 0;
     bool changed = false;
     u32 order = in->flags >> 8;
-    if (order & ORDER_RELEASE) order_publish(w);
     memory_addresses(w, in, mask, at);
     for (u32 i = 0; i < LANES && in->space == SPACE_GENERIC; i++)
         in_shared |= (u32)(at[i] - SHARED_WINDOW < WINDOW_BYTES) << i;
     memory_resolve(w, in, mask, at, bytes * n, bytes * n,
                    ACCESS_WRITE | ACCESS_STRONG | (order & ORDER_CTA ? ACCESS_CTA : 0));
+    if (order & ORDER_RELEASE) order_publish(w); /* itself included */
     global_publish(w, mask, at, order);
     for (u32 i = 0; i < LANES; i++) {
         if (!(mask >> i & 1)) continue;

@@ -579,23 +579,26 @@ static void access_word(struct warp *w, const struct inst *in, u32 lane, u64 at,
                         enum access how, u32 floor, bool has_reads)
 {
     u64 k = (at - grid.base) / 4;
-    u32 wrote = grid.writes[k];
-    if (wrote >= floor && wrote != mine) check(w, in, lane, at, bytes, wrote, how, true);
+    u32 wrote = grid.writes[k], read = has_reads ? grid.reads[k] : 0;
+    const struct record *r = read >= grid.first ? record_of(read) : NULL;
+    bool known = r && knows(w, r->unit, r->actor, r->time);
+    /* A strong write that a strong read has seen is before what follows that read. */
+    bool observed =
+        known && r->how & ACCESS_STRONG && wrote >= grid.first && record_of(wrote)->how & ACCESS_STRONG;
+    if (wrote >= floor && wrote != mine && !observed) check(w, in, lane, at, bytes, wrote, how, true);
     if (how & ACCESS_WRITE) {
-        u32 read = has_reads ? grid.reads[k] : 0;
-        if (read >= grid.first) check(w, in, lane, at, bytes, read, how, false);
+        if (r) check(w, in, lane, at, bytes, read, how, false);
+        if (r) grid.reads[k] = 0;
         if (bytes != 15 &&
             wrote >= grid.first) { /* a part of the word, and that of the same threads' before */
-            const struct record *r = record_of(wrote);
-            if (r->unit == w->block->cluster->number && r->actor == actor_of(w) && r->time == w->time)
-                mine = record(w, in, how, bytes | r->bytes);
+            const struct record *o = record_of(wrote);
+            if (o->unit == w->block->cluster->number && o->actor == actor_of(w) && o->time == w->time)
+                mine = record(w, in, how, bytes | o->bytes);
         }
         grid.writes[k] = mine;
-        return;
+    } else if ((!r || known) && !(observed && !(how & ACCESS_STRONG))) {
+        grid.reads[k] = mine; /* one of others stays: what their own threads do later, is in order */
     }
-    u32 read = grid.reads[k]; /* one of others stays: what their own threads do later, is in order */
-    const struct record *r = read >= grid.first ? record_of(read) : NULL;
-    if (!r || knows(w, r->unit, r->actor, r->time)) grid.reads[k] = mine;
 }
 
 static void widen(_Atomic u64 *low, _Atomic u64 *high, u64 from, u64 to)

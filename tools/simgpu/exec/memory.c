@@ -603,12 +603,12 @@ static void store_any(struct warp *w, const struct inst *in, u32 mask)
     u64 at[LANES];
     u32 bytes = in->bytes, whole = bytes * in->count;
     note_change(w->block);
-    if (in->flags & ORDER_RELEASE) {
+    memory_addresses(w, in, mask, at);
+    memory_resolve(w, in, mask, at, whole, whole, ACCESS_WRITE | access_of(in));
+    if (in->flags & ORDER_RELEASE) { /* itself included */
         order_publish(w);
         __atomic_thread_fence(__ATOMIC_RELEASE);
     }
-    memory_addresses(w, in, mask, at);
-    memory_resolve(w, in, mask, at, whole, whole, ACCESS_WRITE | access_of(in));
     if (in->flags & POLLS) global_publish(w, mask, at, in->flags & ORDERS);
     for (u32 left = mask; left; left &= left - 1) {
         u32 i = first_lane(left);

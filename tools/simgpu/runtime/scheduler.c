@@ -182,10 +182,10 @@ struct work {
     struct cluster **spare; /* finished ones, kept for the next */
     u32 spare_count, spare_capacity;
     u64 random;
-    _Atomic u64 rounds; /* in which each of its warps has had its turn */
-    bool
-        suspicious; /* all workers have long been idle; and the rounds that each had done when that was first seen: */
-    u64 rounds_then[MAX_WORKERS];
+    _Atomic u64 rounds,
+        moves;       /* in which each of its warps has had its turn; and those in which something happened */
+    bool suspicious; /* all workers have long been idle; and how far each was when that was first seen: */
+    u64 rounds_then[MAX_WORKERS], moves_then[MAX_WORKERS];
 };
 
 /* Which cluster starts as number `n`: in order or, with a seed, in any order among as many as the device holds at once, then
@@ -235,17 +235,21 @@ static void check_length(struct work *work)
     if (total > options.max_instructions) fault_too_long(work->worker.clusters[0], false, 0);
 }
 
-/* Whether nothing gets on any more. A worker's `idle` is of its last round; so each must do two more, and still be idle. */
+/* Whether nothing gets on any more. A worker's `idle` is of its last round; so each must do two more in which nothing happens,
+ * if it has not ended by then. */
 static bool all_idle(struct work *work)
 {
-    const struct grid *g = work->grid;
+    struct grid *g = work->grid;
     bool were = work->suspicious, now = true;
     work->suspicious = true;
     for (u32 k = 0; k < g->workers; k++) {
-        u64 idle = g->work[k].worker.idle;
-        work->suspicious &= idle > options.max_idle;
-        if (!were) work->rounds_then[k] = g->work[k].rounds;
-        now &= idle == UINT64_MAX || g->work[k].rounds >= work->rounds_then[k] + 2;
+        struct work *other = &g->work[k];
+        u64 rounds = other->rounds, moves = other->moves, idle = other->worker.idle;
+        work->suspicious &= idle > options.max_idle && (!were || moves == work->moves_then[k]);
+        now &= idle == UINT64_MAX || rounds >= work->rounds_then[k] + 2;
+        if (were) continue;
+        work->rounds_then[k] = rounds;
+        work->moves_then[k] = moves;
     }
     return were && now && work->suspicious;
 }
@@ -264,6 +268,7 @@ static void check_idle(struct work *work, bool progress)
     w->quiet = !progress && !w->busy;
     w->changed = w->busy = false;
     w->longest = 0;
+    work->moves += progress;
     work->rounds++;
     u64 started = g->next < g->clusters ? g->next : g->clusters;
     if (!options.max_idle || !w->cluster_count || (started < g->clusters && g->resident < g->resident_limit))
@@ -304,6 +309,7 @@ static void do_work(struct work *work)
 {
     work->worker.idle = 0;
     if (!setjmp(work->worker.on_fault)) run_clusters(work);
+    work->moves++;
     work->worker.idle = UINT64_MAX;
     for (u32 k = 0; k < work->worker.cluster_count; k++) cluster_free(work->worker.clusters[k]);
     for (u32 k = 0; k < work->spare_count; k++) cluster_free(work->spare[k]);
