@@ -275,6 +275,22 @@ int main() { which<<<1, 1>>>(); return cudaDeviceSynchronize(); }'
     cannot_run "--json: cannot write /no/such/folder/file" --json /no/such/folder/file "$PROGRAMS/device"
 }
 
+@test "simgpu: --races runs a program under many seeds until one finds a fault" {
+    local bugs=$ROOT/build/tests/simgpu/bugs/global
+    run -1 --separate-stderr "$SIMGPU" --races 4 "$bugs" lock_unfenced
+    assert_output cudaErrorLaunchFailure
+    # shellcheck disable=SC2154 # Bats sets stderr
+    assert_regex "$stderr" "race on global memory.*--races: that was seed 1, run 1 of 4"
+    run -0 --separate-stderr "$SIMGPU" --races=4 --seed 7 "$bugs" lock_unfenced right
+    assert_equal "$stderr" "simgpu: --races: no fault in 4 runs, seeds 7 to 10"
+    run -1 --separate-stderr "$SIMGPU" --races 2 "$PROGRAMS/errors" trapped # which expects it, and exits with 0
+    assert_regex "$output" right
+    assert_regex "$stderr" "that was seed 1, run 1 of 2"
+    run -2 "$SIMGPU" --races 3 "$PROGRAMS/errors" # a failure without a fault
+    assert_output --partial "that was seed 1, run 1 of 3"
+    cannot_run "--races: '0', expected a whole number" --races 0 "$PROGRAMS/device"
+}
+
 @test "simgpu: --help and --version" {
     run -0 "$SIMGPU" --help
     assert_line --partial "usage: simgpu [options] PROGRAM"

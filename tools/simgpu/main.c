@@ -27,22 +27,26 @@ static const char USAGE[] =
     "  --threads N           host threads that run blocks (default: one for each core)\n"
     "  --seed S              start blocks, run warps and graphs in an order drawn from S, and do what streams are asked\n"
     "                        for as late as CUDA allows (default 0: in order, at once)\n"
+    "  --races N             run PROGRAM N times, with seeds from 1 on (from S on with --seed S), until a run meets\n"
+    "                        a fault or fails, and say which seed that was; --threads 1 makes a seed repeat exactly\n"
     "  --sms N               multiprocessors of the device (default 132)\n"
     "  --memory SIZE         device memory, such as 512M or 24G (default 16G)\n"
     "  --max-instructions N  stop a launch that executes more warp instructions\n"
     "  --max-idle N          stop a launch whose warps run on for N instructions each while no memory changes;\n"
     "                        where all of them only poll, they count 256-fold, and a look that sees what it saw\n"
     "                        before for 256 of them (default 1G; 0: never)\n"
-    "  --faults=stop|report  what hardware most often lets pass (a missing proxy fence, an mbarrier.init that is not\n"
-    "                        fenced or comes twice, a thread that leaves with an open bulk store) stops the launch,\n"
-    "                        as every fault does (default), or is reported once a line and the launch goes on\n"
+    "  --faults=stop|report  what hardware most often lets pass (a race in global memory, a missing proxy fence,\n"
+    "                        an mbarrier.init that is not fenced or comes twice, a thread that leaves with an open\n"
+    "                        bulk store) stops the launch, as every fault does (default), or is reported once a\n"
+    "                        line and the launch goes on\n"
     "  --exact-mma           tensor cores add in exact f32, instead of as an H200 does\n"
     "  --profile[=LINES]     count per source line, print the LINES that cost most (default 20)\n"
     "  --json FILE           write the counts to FILE as JSON (implies --profile)\n"
     "  --verbose             say which kernels are launched and how\n"
     "  --version, --help\n"
     "\n"
-    "Exit status: PROGRAM's; 2 for bad usage or a PROGRAM that cannot be run.\n";
+    "Exit status: PROGRAM's, with --races that of the last run, or 1 when it met a fault and took no notice;\n"
+    "2 for bad usage or a PROGRAM that cannot be run.\n";
 
 __attribute__((noreturn, format(printf, 1, 2))) static void die(const char *format, ...)
 {
@@ -101,6 +105,7 @@ enum {
     VERSION,
     THREADS,
     SEED,
+    RACES,
     SMS,
     PROFILE,
     JSON,
@@ -116,6 +121,7 @@ static const struct option OPTIONS[] = {
     {"version", no_argument, NULL, VERSION},
     {"threads", required_argument, NULL, THREADS},
     {"seed", required_argument, NULL, SEED},
+    {"races", required_argument, NULL, RACES},
     {"sms", required_argument, NULL, SMS},
     {"profile", optional_argument, NULL, PROFILE},
     {"json", required_argument, NULL, JSON},
@@ -127,6 +133,8 @@ static const struct option OPTIONS[] = {
     {"verbose", no_argument, NULL, VERBOSE},
     {NULL, 0, NULL, 0},
 };
+
+static uint64_t races; /* --races, 0: not asked for */
 
 /* Returns the index of PROGRAM. */
 static int parse_options(int argc, char **argv)
@@ -140,6 +148,7 @@ static int parse_options(int argc, char **argv)
         case VERSION: puts("simgpu: the Kernel Cookbook's simulated GPU, sm_90a, CUDA 13"); exit(0);
         case THREADS: set_number("SIMGPU_THREADS", parse("--threads", optarg, 1, 1024, false)); break;
         case SEED: set_number("SIMGPU_SEED", parse("--seed", optarg, 0, UINT64_MAX, false)); break;
+        case RACES: races = parse("--races", optarg, 1, 1000000, false); break;
         case SMS: set_number("SIMGPU_SMS", parse("--sms", optarg, 1, 1024, false)); break;
         case PROFILE:
             setenv("SIMGPU_PROFILE", "1", 1);
@@ -317,6 +326,50 @@ static void preload(const char *folder, const char *library)
     put_in_front("LD_PRELOAD", path); /* so that it wins even over a path inside the program (RPATH) */
 }
 
+/* ---- --races --------------------------------------------------------------------------------------------------------- */
+
+/* Runs the program once. Through the pipe that SIMGPU_FAULTS names, the library says when there was a fault. */
+static int run_once(const char *program, char **argv)
+{
+    int ends[2], status;
+    char byte;
+    if (pipe(ends) != 0) die("%s", strerror(errno));
+    pid_t child = fork();
+    if (child < 0) die("%s", strerror(errno));
+    if (child == 0) {
+        close(ends[0]);
+        set_number("SIMGPU_FAULTS", (uint64_t)ends[1]);
+        execv(program, argv);
+        die("%s: %s", program, strerror(errno));
+    }
+    close(ends[1]);
+    while (waitpid(child, &status, 0) < 0)
+        if (errno != EINTR) die("%s", strerror(errno));
+    fcntl(ends[0], F_SETFL,
+          O_NONBLOCK); /* what the program has started may live on, and hold the other end */
+    bool fault = read(ends[0], &byte, 1) == 1;
+    close(ends[0]);
+    int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    return code ? code : fault;
+}
+
+static int run_races(const char *program, char **argv)
+{
+    const char *text = getenv("SIMGPU_SEED");
+    uint64_t first = text && strtoull(text, NULL, 10) ? strtoull(text, NULL, 10) : 1;
+    for (uint64_t k = 0; k < races; k++) {
+        set_number("SIMGPU_SEED", first + k);
+        int code = run_once(program, argv);
+        if (!code) continue;
+        fprintf(stderr, "simgpu: --races: that was seed %llu, run %llu of %llu\n",
+                (unsigned long long)(first + k), (unsigned long long)k + 1, (unsigned long long)races);
+        return code;
+    }
+    fprintf(stderr, "simgpu: --races: no fault in %llu runs, seeds %llu to %llu\n", (unsigned long long)races,
+            (unsigned long long)first, (unsigned long long)(first + races - 1));
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     int program_index = parse_options(argc, argv);
@@ -343,6 +396,7 @@ int main(int argc, char **argv)
            0); /* modules and what they are made of stay until the program ends */
 #endif
 
+    if (races) return run_races(program, argv + program_index);
     execv(program, argv + program_index);
     die("%s: %s", program, strerror(errno));
 }

@@ -426,6 +426,7 @@ struct options {
     bool profile;
     u32 profile_lines;  /* source lines a kernel in the table */
     const char *json;   /* --json FILE */
+    int faults;         /* a pipe that is to hear of a fault, or -1 */
     bool faults_report; /* what hardware most often lets pass is only reported */
     bool exact_mma;     /* tensor cores accumulate in exact f32 instead of as an H200 does */
     bool verbose;

@@ -464,7 +464,7 @@ static void describe(const struct warp *w, const struct record *r, char *text, s
     const struct launch *l = w->block->launch;
     u32 unit = r->unit, rank = r->actor / MAX_WARPS, at[3];
     if (r->unit == w->block->cluster->number && rank == w->block->cluster_rank) {
-        snprintf(text, size, "warp %u", r->actor % MAX_WARPS);
+        snprintf(text, size, "warp %u", (u32)(r->actor % MAX_WARPS));
         return;
     }
     for (u32 d = 0; d < 3; d++) {
@@ -473,7 +473,7 @@ static void describe(const struct warp *w, const struct record *r, char *text, s
         unit /= clusters;
         rank /= l->cluster[d];
     }
-    snprintf(text, size, "warp %u of block (%u,%u,%u)", r->actor % MAX_WARPS, at[0], at[1], at[2]);
+    snprintf(text, size, "warp %u of block (%u,%u,%u)", (u32)(r->actor % MAX_WARPS), at[0], at[1], at[2]);
 }
 
 static const char *what_is_missing(const struct warp *w, const struct record *r, enum access how)

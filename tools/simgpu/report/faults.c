@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../exec/async.h"
 #include "report.h"
@@ -93,6 +94,13 @@ static void print_other(const struct function *fn, const struct inst *in)
     print_place(fn, in);
 }
 
+/* The launch ends with this error; who runs the program under several seeds is told. */
+static void set_error(struct launch *l, int error)
+{
+    l->error = error;
+    if (options.faults >= 0 && write(options.faults, "!", 1) < 0) options.faults = -1;
+}
+
 static _Noreturn void stop_worker(struct worker *worker)
 {
     longjmp(worker->on_fault, 1);
@@ -124,7 +132,7 @@ static void tell(struct warp *w, const struct function *fn, const struct inst *i
     struct launch *l = w->block->launch;
     pthread_mutex_lock(&telling);
     if (!l->error) {
-        l->error = error;
+        set_error(l, error);
         print_message(w, fn, in, frame, other, with, lanes, format, args);
     }
     pthread_mutex_unlock(&telling);
@@ -270,7 +278,7 @@ void fault_deadlock(struct cluster *c)
     struct launch *l = b->launch;
     pthread_mutex_lock(&telling);
     if (!l->error) {
-        l->error = ERR_LAUNCH_TIMEOUT;
+        set_error(l, ERR_LAUNCH_TIMEOUT);
         fflush(stdout);
         fprintf(stderr, "simgpu: deadlock: no warp of %sblock (%u,%u,%u) can go on\n  in kernel %s\n",
                 c->size > 1 ? "the cluster that begins with " : "", b->ctaid[0], b->ctaid[1], b->ctaid[2],
@@ -293,7 +301,7 @@ void fault_too_long(struct cluster *c, bool idle, u64 not_started)
     struct launch *l = b->launch;
     pthread_mutex_lock(&telling);
     if (!l->error) {
-        l->error = ERR_LAUNCH_TIMEOUT;
+        set_error(l, ERR_LAUNCH_TIMEOUT);
         fflush(stdout);
         if (idle)
             fprintf(

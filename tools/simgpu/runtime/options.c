@@ -31,6 +31,7 @@ __attribute__((constructor(101))) static void read_environment(void)
     options.sms = (u32)number("SIMGPU_SMS", options.sms);
     options.profile_lines = (u32)number("SIMGPU_PROFILE_LINES", options.profile_lines);
     options.profile = number("SIMGPU_PROFILE", 0) != 0;
+    options.faults = getenv("SIMGPU_FAULTS") ? (int)number("SIMGPU_FAULTS", 0) : -1;
     options.faults_report = number("SIMGPU_FAULTS_REPORT", 0) != 0;
     options.exact_mma = number("SIMGPU_EXACT_MMA", 0) != 0;
     options.verbose = number("SIMGPU_VERBOSE", 0) != 0;
