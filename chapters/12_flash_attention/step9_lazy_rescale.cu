@@ -177,7 +177,8 @@ static __device__ void multiply_PV(float (&O)[WARP_Q / MMA_M][D / MMA_N][4],
         for (int i = 0; i < WARP_Q / MMA_M; i++)
 #pragma unroll
             for (int r = 0; r < 4; r++) // rows 0-7 and 8-15 of the left piece, then of the right one
-                P_frag[i][r] = pack<T>(P[i][k * 2 + r / 2][r % 2 * 2], P[i][k * 2 + r / 2][r % 2 * 2 + 1]);
+                P_frag[i][r] =
+                    pack_pair<T>(P[i][k * 2 + r / 2][r % 2 * 2], P[i][k * 2 + r / 2][r % 2 * 2 + 1]);
 #pragma unroll
         for (int j = 0; j < D / MMA_N; j += 2) {
             uint32_t V_frag[4]; // columns j * 8 .. j * 8 + 15
@@ -212,7 +213,7 @@ static __device__ void store_rows(T *O_gmem, float *LSE, const float (&O)[WARP_Q
 #pragma unroll
             for (int j = 0; j < D / MMA_N; j++)
                 *reinterpret_cast<uint32_t *>(dst + j * MMA_N) =
-                    pack<T>(O[i][j][half * 2] * inverse, O[i][j][half * 2 + 1] * inverse);
+                    pack_pair<T>(O[i][j][half * 2] * inverse, O[i][j][half * 2 + 1] * inverse);
         }
 }
 

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "dtype.h"
 
@@ -16,9 +17,18 @@ struct attention {
     void *O;          // (batch, q_len, heads, head_dim); 0 in rows that see no key
     float *LSE;       // (batch, heads, q_len), natural log of the sum of exp; -inf in rows that see no key
     int batch, q_len, k_len, heads, kv_heads;
-    int head_dim; // 64 or 128
+    int head_dim; // each chapter says which it takes
     bool causal;
 };
+
+// Whether the sizes are what every launcher takes, and the rows begin at multiples of 16 bytes.
+static inline bool attention_sizes_valid(const struct attention *a)
+{
+    const uintptr_t bits = (uintptr_t)a->Q | (uintptr_t)a->K | (uintptr_t)a->V | (uintptr_t)a->O;
+    return a->Q && a->K && a->V && a->O && a->LSE && bits % 16 == 0 && a->q_len > 0 && a->k_len > 0 &&
+           a->q_len <= 1 << 30 && a->k_len <= 1 << 30 && a->batch > 0 && a->heads > 0 && a->kv_heads > 0 &&
+           a->heads % a->kv_heads == 0 && a->batch <= 65535 && a->heads <= 65535;
+}
 
 // A launcher: starts it in `stream` and returns the launch's error, cudaErrorInvalidValue for sizes that it refuses.
 typedef cudaError_t attention_launcher(const struct attention *attention, cudaStream_t stream);

@@ -1,46 +1,9 @@
 // The types of the Hopper matmul chapters: A, B and bias are bf16 or f16 (T), C is of the same type or fp32 (TC).
 #pragma once
-#include <cuda.h>
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include <type_traits>
-
 #include "dtype.h"
-
-// Two neighbours of C, rounded to its type; dst is a multiple of their size.
-__device__ inline void store_pair(float *dst, float x, float y)
-{
-    *reinterpret_cast<float2 *>(dst) = make_float2(x, y);
-}
-__device__ inline void store_pair(__nv_bfloat16 *dst, float x, float y)
-{
-    *reinterpret_cast<__nv_bfloat162 *>(dst) = __floats2bfloat162_rn(x, y);
-}
-__device__ inline void store_pair(__half *dst, float x, float y)
-{
-    *reinterpret_cast<__half2 *>(dst) = __floats2half2_rn(x, y);
-}
-
-// The same two in one register, for stmatrix.
-template <typename TC>
-__device__ inline uint32_t pack_pair(float x, float y)
-{
-    static_assert(sizeof(TC) == 2, "two in 32 bits");
-    uint32_t pair;
-    store_pair(reinterpret_cast<TC *>(&pair), x, y);
-    return pair;
-}
-
-// What a tensor map calls the type.
-template <typename T>
-constexpr CUtensorMapDataType tensor_map_type()
-{
-    if (std::is_same<T, float>::value) return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
-    return std::is_same<T, __half>::value ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                          : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-}
+#include "types.cuh"
 
 // Calls launch(T(), TC()) for the types of this run.
 template <typename LAUNCH>

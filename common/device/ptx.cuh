@@ -168,6 +168,12 @@ __device__ inline void named_barrier_sync(int id, int count)
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory");
 }
 
+// Parallel synchronization, bar.arrive: counts at barrier `id` as the threads above do, and does not wait.
+__device__ inline void named_barrier_arrive(int id, int count)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(count) : "memory");
+}
+
 // Parallel synchronization, barrier.cluster: every thread of the cluster arrives, then waits for all the others. Relaxed: it
 // makes no thread's writes visible to another; fence_mbarrier_init does that for new barriers.
 __device__ inline void cluster_sync_relaxed()

@@ -15,8 +15,9 @@ static size_t type_bytes(CUtensorMapDataType type)
     }
 }
 
-cudaError_t tensor_map_matrix(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows,
-                              int cols, int box_rows, int box_cols)
+// Swizzled by 128 bytes, zeros outside.
+static cudaError_t tensor_map(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rank,
+                              const cuuint64_t *dims, const cuuint64_t *stride_bytes, const cuuint32_t *box)
 {
     // libcuda is not linked: a machine without a driver still loads the program. The runtime knows the function.
     static encode_tiled *encode;
@@ -29,11 +30,29 @@ cudaError_t tensor_map_matrix(CUtensorMap *map, CUtensorMapDataType type, const 
         if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
         encode = (encode_tiled *)function;
     }
-    const cuuint64_t dims[] = {(cuuint64_t)cols, (cuuint64_t)rows};
-    const cuuint64_t stride_bytes[] = {(cuuint64_t)cols * type_bytes(type)};
-    const cuuint32_t box[] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows}, every[] = {1, 1};
-    CUresult result = encode(map, type, 2, (void *)base, dims, stride_bytes, box, every,
+    const cuuint32_t every[] = {1, 1, 1, 1, 1};
+    CUresult result = encode(map, type, (cuuint32_t)rank, (void *)base, dims, stride_bytes, box, every,
                              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                              CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t tensor_map_matrix(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows,
+                              int cols, int box_rows, int box_cols)
+{
+    const cuuint64_t dims[] = {(cuuint64_t)cols, (cuuint64_t)rows};
+    const cuuint64_t stride_bytes[] = {(cuuint64_t)cols * type_bytes(type)};
+    const cuuint32_t box[] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows};
+    return tensor_map(map, type, base, 2, dims, stride_bytes, box);
+}
+
+cudaError_t tensor_map_heads(CUtensorMap *map, CUtensorMapDataType type, const void *base, int batch, int len,
+                             int heads, int head_dim, int box_rows, int box_cols)
+{
+    const cuuint64_t head_bytes = (cuuint64_t)head_dim * type_bytes(type), row_bytes = heads * head_bytes;
+    const cuuint64_t dims[] = {64, (cuuint64_t)heads, (cuuint64_t)len, (cuuint64_t)head_dim / 64,
+                               (cuuint64_t)batch};
+    const cuuint64_t stride_bytes[] = {head_bytes, row_bytes, 64 * type_bytes(type), len * row_bytes};
+    const cuuint32_t box[] = {64, 1, (cuuint32_t)box_rows, (cuuint32_t)box_cols / 64, 1};
+    return tensor_map(map, type, base, 5, dims, stride_bytes, box);
 }

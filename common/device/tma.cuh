@@ -24,6 +24,17 @@ __device__ inline void cp_async_bulk_tensor_2d(void *dst_smem, const CUtensorMap
         : "memory");
 }
 
+// The same of a tensor of five dimensions: the box at {c0, ..., c4}.
+__device__ inline void cp_async_bulk_tensor_5d(void *dst_smem, const CUtensorMap &map, uint64_t *bar, int c0,
+                                               int c1, int c2, int c3, int c4)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
+        "{%2, %3, %4, %5, %6}], [%7];" ::"r"(smem_addr(dst_smem)),
+        "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "r"(smem_addr(bar))
+        : "memory");
+}
+
 // cp.async.bulk.tensor with .multicast::cluster: the box lands in every block of the cluster whose bit is set in `mask`,
 // at the same place of its shared memory, and is counted at its barrier of the same place as `bar`.
 __device__ inline void cp_async_bulk_tensor_2d_multicast(void *dst_smem, const CUtensorMap &map,
@@ -44,6 +55,16 @@ __device__ inline void cp_async_bulk_tensor_2d_store(const CUtensorMap &map, con
         "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map),
         "r"(col), "r"(row), "r"(smem_addr(src_smem))
         : "memory");
+}
+
+// The same to a tensor of five dimensions.
+__device__ inline void cp_async_bulk_tensor_5d_store(const CUtensorMap &map, const void *src_smem, int c0,
+                                                     int c1, int c2, int c3, int c4)
+{
+    asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4, %5}], "
+                 "[%6];" ::"l"(&map),
+                 "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "r"(smem_addr(src_smem))
+                 : "memory");
 }
 
 // cp.async.bulk.commit_group: this thread's stores since the last commit become one group.

@@ -18,6 +18,12 @@ __device__ inline uint64_t wgmma_descriptor(const void *tile_smem)
     return wgmma_descriptor_bits(smem_addr(tile_smem));
 }
 
+// The same of a tile whose rows run along m or n: boxes of 64 of them, box_bytes apart.
+__device__ inline uint64_t wgmma_descriptor_mn(const void *tile_smem, uint32_t box_bytes)
+{
+    return wgmma_descriptor_bits_mn(smem_addr(tile_smem), box_bytes);
+}
+
 // wgmma.fence: the accumulators' values, written by ordinary instructions until now, are there for wgmma.
 __device__ inline void wgmma_fence()
 {
@@ -47,64 +53,91 @@ __device__ inline void wgmma_touch(float (&acc)[COUNT])
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(acc[i])::"memory");
 }
 
-// Accumulators 10 t to 10 t + 9 (or to + n - 1) as the instruction's text and as its operands.
-#define WGMMA_TEXT_2(t) "%" #t "0, %" #t "1"
-#define WGMMA_TEXT_4(t) WGMMA_TEXT_2(t) ", %" #t "2, %" #t "3"
-#define WGMMA_TEXT_6(t) WGMMA_TEXT_4(t) ", %" #t "4, %" #t "5"
-#define WGMMA_TEXT_8(t) WGMMA_TEXT_6(t) ", %" #t "6, %" #t "7"
-#define WGMMA_TEXT(t)   WGMMA_TEXT_8(t) ", %" #t "8, %" #t "9, "
-#define WGMMA_REGS_2(t) "+f"(acc[t##0]), "+f"(acc[t##1])
-#define WGMMA_REGS_4(t) WGMMA_REGS_2(t), "+f"(acc[t##2]), "+f"(acc[t##3])
-#define WGMMA_REGS_6(t) WGMMA_REGS_4(t), "+f"(acc[t##4]), "+f"(acc[t##5])
-#define WGMMA_REGS_8(t) WGMMA_REGS_6(t), "+f"(acc[t##6]), "+f"(acc[t##7])
-#define WGMMA_REGS(t)   WGMMA_REGS_8(t), "+f"(acc[t##8]), "+f"(acc[t##9])
+// The same of A's registers, which nobody may write while wgmma reads them.
+template <int COUNT>
+__device__ inline void wgmma_touch(const uint32_t (&A_frag)[COUNT][4])
+{
+#pragma unroll
+    for (int i = 0; i < COUNT * 4; i++) asm volatile("" ::"r"(A_frag[i / 4][i % 4]) : "memory");
+}
 
-// The instruction for n columns: `text` names its accumulators, a, b and s are the numbers of the operands behind them.
-#define WGMMA(n, type, text, a, b, s, ...)                                                           \
-    asm volatile("{\n"                                                                               \
-                 ".reg .pred p;\n"                                                                   \
-                 "setp.ne.b32 p, %" #s ", 0;\n"                                                      \
-                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" text "}, %" #a \
-                 ", %" #b ", p, 1, 1, 0, 0;\n"                                                       \
-                 "}"                                                                                 \
-                 : __VA_ARGS__                                                                       \
-                 : "l"(A_desc), "l"(B_desc), "r"((int)accumulate)                                    \
+// Accumulators 10 t to 10 t + 9 (or to + n - 1) as the instruction's text and as its operands.
+#define WGMMA_TEXT_2(t)  "%" #t "0, %" #t "1"
+#define WGMMA_TEXT_4(t)  WGMMA_TEXT_2(t) ", %" #t "2, %" #t "3"
+#define WGMMA_TEXT_6(t)  WGMMA_TEXT_4(t) ", %" #t "4, %" #t "5"
+#define WGMMA_TEXT_8(t)  WGMMA_TEXT_6(t) ", %" #t "6, %" #t "7"
+#define WGMMA_TEXT_10(t) WGMMA_TEXT_8(t) ", %" #t "8, %" #t "9"
+#define WGMMA_TEXT(t)    WGMMA_TEXT_10(t) ", "
+#define WGMMA_REGS_2(t)  "+f"(acc[t##0]), "+f"(acc[t##1])
+#define WGMMA_REGS_4(t)  WGMMA_REGS_2(t), "+f"(acc[t##2]), "+f"(acc[t##3])
+#define WGMMA_REGS_6(t)  WGMMA_REGS_4(t), "+f"(acc[t##4]), "+f"(acc[t##5])
+#define WGMMA_REGS_8(t)  WGMMA_REGS_6(t), "+f"(acc[t##6]), "+f"(acc[t##7])
+#define WGMMA_REGS(t)    WGMMA_REGS_8(t), "+f"(acc[t##8]), "+f"(acc[t##9])
+
+// The instruction for n columns. `text` names its accumulators, i0 to i5 are the numbers of the operands behind them.
+// A and B by their descriptors:
+#define WGMMA_SS(n, type, text, i0, i1, i2, i3, i4, i5, ...)                                          \
+    asm volatile("{\n"                                                                                \
+                 ".reg .pred p;\n"                                                                    \
+                 "setp.ne.b32 p, %" #i2 ", 0;\n"                                                      \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" text "}, %" #i0 \
+                 ", %" #i1 ", p, 1, 1, 0, 0;\n"                                                       \
+                 "}"                                                                                  \
+                 : __VA_ARGS__                                                                        \
+                 : "l"(A_desc), "l"(B_desc), "r"((int)accumulate)                                     \
                  : "memory")
-#define WGMMA_N96(type)                                                                                 \
-    WGMMA(96, type, WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT_8(4), 48, 49, 50, \
-          WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS_8(4))
-#define WGMMA_N112(type)                                                                                   \
-    WGMMA(112, type, WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT(4) WGMMA_TEXT_6(5), \
-          56, 57, 58, WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS(4),            \
-          WGMMA_REGS_6(5))
-#define WGMMA_N128(type)                                                                        \
-    WGMMA(128, type,                                                                            \
-          WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT(4) WGMMA_TEXT(5)    \
-              WGMMA_TEXT_4(6),                                                                  \
-          64, 65, 66, WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS(4), \
-          WGMMA_REGS(5), WGMMA_REGS_4(6))
-#define WGMMA_N144(type)                                                                                   \
-    WGMMA(144, type,                                                                                       \
-          WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT(4) WGMMA_TEXT(5) WGMMA_TEXT(6) \
-              WGMMA_TEXT_2(7),                                                                             \
-          72, 73, 74, WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS(4),            \
-          WGMMA_REGS(5), WGMMA_REGS(6), WGMMA_REGS_2(7))
-#define WGMMA_N192(type)                                                                                   \
-    WGMMA(192, type,                                                                                       \
-          WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT(4) WGMMA_TEXT(5) WGMMA_TEXT(6) \
-              WGMMA_TEXT(7) WGMMA_TEXT(8) WGMMA_TEXT_6(9),                                                 \
-          96, 97, 98, WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS(4),            \
-          WGMMA_REGS(5), WGMMA_REGS(6), WGMMA_REGS(7), WGMMA_REGS(8), WGMMA_REGS_6(9))
-#define WGMMA_N256(type)                                                                                   \
-    WGMMA(256, type,                                                                                       \
-          WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT(4) WGMMA_TEXT(5) WGMMA_TEXT(6) \
-              WGMMA_TEXT(7) WGMMA_TEXT(8) WGMMA_TEXT(9) WGMMA_TEXT(10) WGMMA_TEXT(11) WGMMA_TEXT_8(12),    \
-          128, 129, 130, WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS(4),         \
-          WGMMA_REGS(5), WGMMA_REGS(6), WGMMA_REGS(7), WGMMA_REGS(8), WGMMA_REGS(9), WGMMA_REGS(10),       \
-          WGMMA_REGS(11), WGMMA_REGS_8(12))
-#define WGMMA_N(n)                                    \
-    if constexpr (N == n && bf16) WGMMA_N##n("bf16"); \
-    if constexpr (N == n && !bf16) WGMMA_N##n("f16")
+// A from registers, B transposed:
+#define WGMMA_RS(n, type, text, i0, i1, i2, i3, i4, i5, ...)                                           \
+    asm volatile("{\n"                                                                                 \
+                 ".reg .pred p;\n"                                                                     \
+                 "setp.ne.b32 p, %" #i5 ", 0;\n"                                                       \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" text "}, {%" #i0 \
+                 ", %" #i1 ", %" #i2 ", %" #i3 "}, %" #i4 ", p, 1, 1, 1;\n"                            \
+                 "}"                                                                                   \
+                 : __VA_ARGS__                                                                         \
+                 : "r"(A_frag[0]), "r"(A_frag[1]), "r"(A_frag[2]), "r"(A_frag[3]), "l"(B_desc),        \
+                   "r"((int)accumulate)                                                                \
+                 : "memory")
+#define WGMMA_N64(FORM, type)                                                                        \
+    FORM(64, type, WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT_2(3), 32, 33, 34, 35, 36, 37, \
+         WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS_2(3))
+#define WGMMA_N80(FORM, type)                                                                         \
+    FORM(80, type, WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT_10(3), 40, 41, 42, 43, 44, 45, \
+         WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3))
+#define WGMMA_N96(FORM, type)                                                                              \
+    FORM(96, type, WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT_8(4), 48, 49, 50, 51, \
+         52, 53, WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS_8(4))
+#define WGMMA_N112(FORM, type)                                                                             \
+    FORM(112, type, WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT(4) WGMMA_TEXT_6(5),  \
+         56, 57, 58, 59, 60, 61, WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS(4), \
+         WGMMA_REGS_6(5))
+#define WGMMA_N128(FORM, type)                                                                               \
+    FORM(128, type,                                                                                          \
+         WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT(4) WGMMA_TEXT(5) WGMMA_TEXT_4(6), \
+         64, 65, 66, 67, 68, 69, WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS(4),   \
+         WGMMA_REGS(5), WGMMA_REGS_4(6))
+#define WGMMA_N144(FORM, type)                                                                             \
+    FORM(144, type,                                                                                        \
+         WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT(4) WGMMA_TEXT(5) WGMMA_TEXT(6)  \
+             WGMMA_TEXT_2(7),                                                                              \
+         72, 73, 74, 75, 76, 77, WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS(4), \
+         WGMMA_REGS(5), WGMMA_REGS(6), WGMMA_REGS_2(7))
+#define WGMMA_N192(FORM, type)                                                                               \
+    FORM(192, type,                                                                                          \
+         WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT(4) WGMMA_TEXT(5) WGMMA_TEXT(6)    \
+             WGMMA_TEXT(7) WGMMA_TEXT(8) WGMMA_TEXT_6(9),                                                    \
+         96, 97, 98, 99, 100, 101, WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS(4), \
+         WGMMA_REGS(5), WGMMA_REGS(6), WGMMA_REGS(7), WGMMA_REGS(8), WGMMA_REGS_6(9))
+#define WGMMA_N256(FORM, type)                                                                            \
+    FORM(256, type,                                                                                       \
+         WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT(4) WGMMA_TEXT(5) WGMMA_TEXT(6) \
+             WGMMA_TEXT(7) WGMMA_TEXT(8) WGMMA_TEXT(9) WGMMA_TEXT(10) WGMMA_TEXT(11) WGMMA_TEXT_8(12),    \
+         128, 129, 130, 131, 132, 133, WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3),         \
+         WGMMA_REGS(4), WGMMA_REGS(5), WGMMA_REGS(6), WGMMA_REGS(7), WGMMA_REGS(8), WGMMA_REGS(9),        \
+         WGMMA_REGS(10), WGMMA_REGS(11), WGMMA_REGS_8(12))
+#define WGMMA_N(n, FORM)                                    \
+    if constexpr (N == n && bf16) WGMMA_N##n(FORM, "bf16"); \
+    if constexpr (N == n && !bf16) WGMMA_N##n(FORM, "f16")
 
 // wgmma.mma_async: acc(64, N) = A(64, 16) * B(N, 16)ᵀ, + acc if `accumulate`; A and B in shared memory, their rows along
 // k, of type T (bf16 or f16). Thread t of the warpgroup holds in acc[r]
@@ -113,19 +146,39 @@ template <int N, typename T>
 __device__ inline void wgmma(float (&acc)[N / 2], uint64_t A_desc, uint64_t B_desc, bool accumulate)
 {
     constexpr bool bf16 = std::is_same<T, __nv_bfloat16>::value;
-    static_assert(N == 96 || N == 112 || N == 128 || N == 144 || N == 192 || N == 256,
+    static_assert(N == 64 || N == 80 || N == 96 || N == 112 || N == 128 || N == 144 || N == 192 || N == 256,
                   "the shapes that are used");
     static_assert(bf16 || std::is_same<T, __half>::value, "the types that are used");
-    WGMMA_N(96);
-    WGMMA_N(112);
-    WGMMA_N(128);
-    WGMMA_N(144);
-    WGMMA_N(192);
-    WGMMA_N(256);
+    WGMMA_N(64, WGMMA_SS);
+    WGMMA_N(80, WGMMA_SS);
+    WGMMA_N(96, WGMMA_SS);
+    WGMMA_N(112, WGMMA_SS);
+    WGMMA_N(128, WGMMA_SS);
+    WGMMA_N(144, WGMMA_SS);
+    WGMMA_N(192, WGMMA_SS);
+    WGMMA_N(256, WGMMA_SS);
 }
 
-#undef WGMMA
+// wgmma.mma_async with A in registers: acc(64, N) = A(64, 16) * B(16, N), + acc if `accumulate`; B in shared memory, its
+// rows along n (wgmma_descriptor_mn). A thread's A_frag[i], two of T, are in the places of acc[2 i] and acc[2 i + 1] of a
+// product with 16 columns: what one product has left in registers is A of the next.
+template <int N, typename T>
+__device__ inline void wgmma_rs(float (&acc)[N / 2], const uint32_t (&A_frag)[4], uint64_t B_desc,
+                                bool accumulate)
+{
+    constexpr bool bf16 = std::is_same<T, __nv_bfloat16>::value;
+    static_assert(N == 64 || N == 128 || N == 256, "the shapes that are used");
+    static_assert(bf16 || std::is_same<T, __half>::value, "the types that are used");
+    WGMMA_N(64, WGMMA_RS);
+    WGMMA_N(128, WGMMA_RS);
+    WGMMA_N(256, WGMMA_RS);
+}
+
+#undef WGMMA_SS
+#undef WGMMA_RS
 #undef WGMMA_N
+#undef WGMMA_N64
+#undef WGMMA_N80
 #undef WGMMA_N96
 #undef WGMMA_N112
 #undef WGMMA_N128
@@ -137,6 +190,7 @@ __device__ inline void wgmma(float (&acc)[N / 2], uint64_t A_desc, uint64_t B_de
 #undef WGMMA_TEXT_4
 #undef WGMMA_TEXT_6
 #undef WGMMA_TEXT_8
+#undef WGMMA_TEXT_10
 #undef WGMMA_REGS
 #undef WGMMA_REGS_2
 #undef WGMMA_REGS_4

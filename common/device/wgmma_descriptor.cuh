@@ -22,4 +22,17 @@ DESCRIPTOR_FUNCTION uint64_t wgmma_descriptor_bits(uint32_t tile_addr)
     return (uint64_t)1 << 62 | (uint64_t)(1024 / 16) << 32 | (uint64_t)1 << 16 | (tile_addr & 0x3ffff) >> 4;
 }
 
+// The same for a matrix whose rows in shared memory run along m or n instead of k (V of attention: a row is a key, and k
+// counts keys): boxes of 64 m or n, each with a row of 128 bytes for every k, box_bytes apart. The next 16 k begin 2048
+// bytes further. wgmma has to be told with its transpose flag.
+//
+//      bit   45 .. 32        | 29 .. 16
+//            8 k on, / 16    | the next 64 m or n, / 16
+//            (1024 bytes)    | (box_bytes)
+DESCRIPTOR_FUNCTION uint64_t wgmma_descriptor_bits_mn(uint32_t tile_addr, uint32_t box_bytes)
+{
+    return (uint64_t)1 << 62 | (uint64_t)(1024 / 16) << 32 | (uint64_t)(box_bytes / 16) << 16 |
+           (tile_addr & 0x3ffff) >> 4;
+}
+
 #undef DESCRIPTOR_FUNCTION

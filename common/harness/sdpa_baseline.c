@@ -23,6 +23,10 @@ static struct {
                  int32_t return_debug_mask, double *scale, torch_tensor *O, torch_tensor *LSE,
                  torch_tensor *cum_q, torch_tensor *cum_k, int64_t *max_q, int64_t *max_k, torch_tensor *seed,
                  torch_tensor *offset, torch_tensor *debug_mask);
+    int (*cudnn)(torch_tensor Q, torch_tensor K, torch_tensor V, torch_tensor *bias, int32_t compute_LSE,
+                 double dropout, int32_t causal, int32_t return_debug_mask, double *scale, torch_tensor *O,
+                 torch_tensor *LSE, torch_tensor *cum_q, torch_tensor *cum_k, int64_t *max_q, int64_t *max_k,
+                 torch_tensor *seed, torch_tensor *offset, torch_tensor *debug_mask);
     torch_tensor O, LSE; // of the last call
 } torch;
 
@@ -56,7 +60,8 @@ static bool open_torch(void)
                   find(library, "aoti_torch_dtype_bfloat16", &torch.bf16) &&
                   find(library, "aoti_torch_dtype_float16", &torch.f16) &&
                   find(library, "aoti_torch_device_type_cuda", &torch.cuda) &&
-                  find(library, "aoti_torch_cuda__scaled_dot_product_flash_attention", &torch.flash);
+                  find(library, "aoti_torch_cuda__scaled_dot_product_flash_attention", &torch.flash) &&
+                  find(library, "aoti_torch_cuda__scaled_dot_product_cudnn_attention", &torch.cudnn);
     return torch.found;
 }
 
@@ -77,7 +82,7 @@ static void release(torch_tensor *tensor)
     *tensor = NULL;
 }
 
-cudaError_t sdpa_flash(const struct attention *a, cudaStream_t stream)
+static cudaError_t sdpa(const struct attention *a, bool cudnn, cudaStream_t stream)
 {
     torch_tensor Q = NULL, K = NULL, V = NULL, unused[5] = {NULL};
     int64_t max_q, max_k;
@@ -89,14 +94,26 @@ cudaError_t sdpa_flash(const struct attention *a, cudaStream_t stream)
     release(&torch.LSE);
     bool ok = cudaGetDevice(&device) == cudaSuccess && torch.make_guard(stream, device, &guard) == 0 &&
               wrap(a, a->Q, a->q_len, &Q) && wrap(a, a->K, a->k_len, &K) && wrap(a, a->V, a->k_len, &V) &&
-              torch.flash(Q, K, V, 0, a->causal, 0, NULL, &torch.O, &torch.LSE, &unused[0], &unused[1],
-                          &max_q, &max_k, &unused[2], &unused[3], &unused[4]) == 0;
+              (cudnn ? torch.cudnn(Q, K, V, NULL, 1, 0, a->causal, 0, NULL, &torch.O, &torch.LSE, &unused[0],
+                                   &unused[1], &max_q, &max_k, &unused[2], &unused[3], &unused[4])
+                     : torch.flash(Q, K, V, 0, a->causal, 0, NULL, &torch.O, &torch.LSE, &unused[0],
+                                   &unused[1], &max_q, &max_k, &unused[2], &unused[3], &unused[4])) == 0;
     release(&Q);
     release(&K);
     release(&V);
     for (int i = 0; i < 5; i++) release(&unused[i]);
     if (guard) torch.delete_guard(guard);
     return ok ? cudaGetLastError() : cudaErrorUnknown;
+}
+
+cudaError_t sdpa_flash(const struct attention *a, cudaStream_t stream)
+{
+    return sdpa(a, false, stream);
+}
+
+cudaError_t sdpa_cudnn(const struct attention *a, cudaStream_t stream)
+{
+    return sdpa(a, true, stream);
 }
 
 // Copies a tensor of PyTorch's to `to` if it is in C order once its dimensions are taken in the order given.

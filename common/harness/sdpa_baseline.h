@@ -11,5 +11,8 @@
 // line), cudaErrorUnknown when it fails (it prints why).
 cudaError_t sdpa_flash(const struct attention *attention, cudaStream_t stream);
 
+// The same with the CUDNN backend.
+cudaError_t sdpa_cudnn(const struct attention *attention, cudaStream_t stream);
+
 // Copies what the last call returned to its O and LSE.
 cudaError_t sdpa_fetch(const struct attention *attention, cudaStream_t stream);

@@ -1,0 +1,37 @@
+// What every step of this chapter needs and none of them teaches.
+#pragma once
+#include <type_traits>
+
+#include "../../common/device/attention.h"
+#include "../../common/device/types.cuh"
+
+// The number of keys that query `row` sees, at most 0 when none; rows past the end see what the last one does.
+__device__ inline int keys_seen(const attention &a, int row)
+{
+    return a.causal ? min(a.k_len, min(row, a.q_len - 1) + 1 + a.k_len - a.q_len) : a.k_len;
+}
+
+__device__ inline float2 to_float2(__half2 pair)
+{
+    return __half22float2(pair);
+}
+__device__ inline float2 to_float2(__nv_bfloat162 pair)
+{
+    return __bfloat1622float2(pair);
+}
+
+// Calls launch(T(), integral_constant D) for the type and head dimension of `a`, once its sizes are what a launcher takes.
+template <typename LAUNCH>
+cudaError_t with_attention_types(const attention &a, LAUNCH launch)
+{
+    if (!attention_sizes_valid(&a)) return cudaErrorInvalidValue;
+    const auto with_type = [&](auto t) {
+        switch (a.head_dim) {
+        case 64: return launch(t, std::integral_constant<int, 64>());
+        case 128: return launch(t, std::integral_constant<int, 128>());
+        case 256: return launch(t, std::integral_constant<int, 256>());
+        default: return cudaErrorInvalidValue;
+        }
+    };
+    return a.dtype == F16 ? with_type(__half()) : with_type(__nv_bfloat16());
+}

@@ -1,0 +1,2 @@
+ARCH   := 90a
+GOLDEN := sm90_attention --types bf16,f16

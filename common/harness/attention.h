@@ -1,0 +1,30 @@
+// What the attention chapters declare alike: O = softmax(Q Kᵀ / sqrt(d)) V and LSE, their tensors, how a step is launched, and
+// PyTorch's scaled_dot_product_attention as the baseline.
+#pragma once
+
+#include "../device/attention.h"
+#include "chapter.h"
+
+// b batches of q queries and k keys, h heads, g of them with K and V, d numbers a head.
+#define ATTENTION_DIMS                         \
+    {                                          \
+        "b", "q", "k", "h", "g", "d", "causal" \
+    }
+#define ATTENTION_TENSORS                                                                                \
+    {                                                                                                    \
+        {"causal", I32, PARAM, ""}, {"Q", RUN_TYPE, IN, "b,q,h,d"}, {"K", RUN_TYPE, IN, "b,k,g,d"},      \
+            {"V", RUN_TYPE, IN, "b,k,g,d"}, {"O", RUN_TYPE, OUT, "b,q,h,d"}, {"LSE", F32, OUT, "b,h,q"}, \
+    }
+#define ATTENTION_FLOPS "4*b*h*q*k*d/(1+causal)"
+
+// Launches a step whose launcher is an attention_launcher.
+cudaError_t attention_launch(any_launcher *launcher, const struct run *run, cudaStream_t stream);
+
+// PyTorch's FLASH and CUDNN backends on the same tensors (sdpa_baseline.h), and what fetches the outputs of either.
+cudaError_t attention_sdpa_flash(const struct run *run, cudaStream_t stream);
+cudaError_t attention_sdpa_cudnn(const struct run *run, cudaStream_t stream);
+cudaError_t attention_sdpa_fetch(const struct run *run, cudaStream_t stream);
+
+// The head dimension of a check_shape's dimensions, and what every kernel needs of the others: NULL, or what it is.
+int64_t attention_head_dim(const int64_t *dim);
+const char *attention_check_shape(const int64_t *dim);
