@@ -129,7 +129,6 @@ static __device__ void produce(SharedStorage<T, D> &smem, const CUtensorMap &Q_m
         }
         Q_parity ^= 1;
         if (tile >= num_tiles) return;
-        tile = gridDim.x + atomicInc(&next_tile, num_tiles - 1);
 
         const int kv_head = work.head / (a.heads / a.kv_heads);
         const int kv_tiles = work.tiles(a, work.row + Tile<D>::Q - 1);
@@ -140,6 +139,7 @@ static __device__ void produce(SharedStorage<T, D> &smem, const CUtensorMap &Q_m
                             &smem.V_empty[state.stage], state.parity, kv_head, kv, work.batch);
             state.advance();
         }
+        tile = gridDim.x + atomicInc(&next_tile, num_tiles - 1);
     }
 }
 
@@ -340,8 +340,9 @@ static __device__ void consume(SharedStorage<T, D> &smem, const CUtensorMap &O_m
     while (true) {
         mbarrier_wait(&smem.Q_full[consumer], Q_parity);
         Q_parity ^= 1;
-        if (smem.tile[consumer] >= num_tiles) break;
-        const Work<D> work(a, heads_in_group, smem.tile[consumer]);
+        const int tile = __shfl_sync(0xffffffff, smem.tile[consumer], 0); // for the compiler, as consumer
+        if (tile >= num_tiles) break;
+        const Work<D> work(a, heads_in_group, tile);
         const int first_row = work.row + consumer * WG_Q;
         const int row = first_row + tid / 32 * 16 + lane / 4; // and row + 8
         const int full_keys = keys_seen(a, first_row);        // that every row sees

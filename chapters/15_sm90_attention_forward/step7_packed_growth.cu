@@ -94,8 +94,9 @@ static __device__ void load_tile(T (&dst_smem)[D / 64][Tile<D>::KV][64], const C
 // the stages of the first round: a new barrier lets a wait for parity 1 pass.
 template <typename T, int D>
 static __device__ void produce(SharedStorage<T, D> &smem, const CUtensorMap &Q_map, const CUtensorMap &K_map,
-                               const CUtensorMap &V_map, const attention &a, const Work<D> &work)
+                               const CUtensorMap &V_map, const attention &a)
 {
+    const Work<D> work(a, blockIdx.x);
     for (int consumer = 0; consumer < Tile<D>::CONSUMERS; consumer++) {
         mbarrier_arrive_expect_tx(&smem.Q_full[consumer], sizeof smem.Q_smem[consumer]);
         cp_async_bulk_tensor_5d(smem.Q_smem[consumer], Q_map, &smem.Q_full[consumer], 0, work.head,
@@ -283,9 +284,9 @@ static __device__ void store_rows(const float (&O)[D / 2], const attention &a, c
 
 // A consumer: 64 queries against every key that they see. One thread gives a stage back for its warpgroup.
 template <typename T, int D>
-static __device__ void consume(SharedStorage<T, D> &smem, const attention &a, const Work<D> &work,
-                               int consumer)
+static __device__ void consume(SharedStorage<T, D> &smem, const attention &a, int consumer)
 {
+    const Work<D> work(a, blockIdx.x);
     constexpr int KV = Tile<D>::KV;
     const int tid = threadIdx.x % 128, lane = tid % 32;
     const float c = rsqrtf(D) * 1.44269504f; // log2(e)
@@ -405,7 +406,6 @@ __global__ void __launch_bounds__(Tile<D>::THREADS, 1)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage<T, D> &smem = *reinterpret_cast<SharedStorage<T, D> *>(smem_bytes);
-    const Work<D> work(a, blockIdx.x);
 
     // Setup. TMA counts at the barriers: it must see them initialised.
     if (threadIdx.x == 0) {
@@ -424,12 +424,12 @@ __global__ void __launch_bounds__(Tile<D>::THREADS, 1)
 
     if (threadIdx.x < 128) {
         setmaxnreg_dec<Tile<D>::PRODUCER_REGS>();
-        if (threadIdx.x == 0) produce<T, D>(smem, Q_map, K_map, V_map, a, work);
+        if (threadIdx.x == 0) produce<T, D>(smem, Q_map, K_map, V_map, a);
     } else {
         setmaxnreg_inc<Tile<D>::CONSUMER_REGS>();
         // The shuffle tells the compiler that all lanes have the same: descriptors then take no registers of a thread.
         const int consumer = __shfl_sync(0xffffffff, threadIdx.x / 128, 0) - 1;
-        consume<T, D>(smem, a, work, consumer);
+        consume<T, D>(smem, a, consumer);
     }
 }
 

@@ -3,12 +3,12 @@
 // Question: between two blocks an SM does nothing: barriers are made, the first K and Q are fetched, and nobody
 // multiplies. With sequences of 512 keys, four tiles, that is a large part. What if the producer were a tile ahead?
 //
-// As many blocks as SMs. Whoever is done takes the next tile from a counter: the producer does, before it fetches the
-// keys of the tile that it has, so that the answer is there when it is needed. It hands the number on in shared memory, under
-// Q's barrier, and fetches the next Q as soon as the last scores of this tile have been computed.
+// As many blocks as SMs. The producer takes the next tile from a counter as soon as it has asked for this one's last keys,
+// while the consumers are a few tiles of keys behind. It hands the number on in shared memory, under Q's barrier, and fetches
+// the next Q once the last scores of this tile have been computed: the next keys are there before O is stored.
 //
-//      producer     Q 0 | take 1 | K V of tile 0 ... | Q 1 | take 2 | K V of tile 1 ...
-//      consumers                 | tile 0 ............ | store | tile 1 ...
+//      producer     Q, K V of tile 0 ... | take 1 | Q, K V of tile 1 ... | take 2 | ...
+//      consumers          | tile 0 ................ | store | tile 1 ................ | store | ...
 //
 // The counter comes back to 0 by itself: each of the tiles, and each block's last look, adds one, tiles in all beyond the
 // first of each block; atomicInc wraps there. Two launches of this kernel must therefore not overlap: they would
@@ -130,7 +130,6 @@ static __device__ void produce(SharedStorage<T, D> &smem, const CUtensorMap &Q_m
         }
         Q_parity ^= 1;
         if (tile >= num_tiles) return;
-        tile = gridDim.x + atomicInc(&next_tile, num_tiles - 1);
 
         const int kv_head = work.head / (a.heads / a.kv_heads);
         const int kv_tiles = work.tiles(a, work.row + Tile<D>::Q - 1);
@@ -141,6 +140,7 @@ static __device__ void produce(SharedStorage<T, D> &smem, const CUtensorMap &Q_m
                             &smem.V_empty[state.stage], state.parity, kv_head, kv, work.batch);
             state.advance();
         }
+        tile = gridDim.x + atomicInc(&next_tile, num_tiles - 1);
     }
 }
 
@@ -327,8 +327,9 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention &a, in
     while (true) {
         mbarrier_wait(&smem.Q_full[consumer], Q_parity);
         Q_parity ^= 1;
-        if (smem.tile[consumer] >= num_tiles) break;
-        const Work<D> work(a, heads_in_group, smem.tile[consumer]);
+        const int tile = __shfl_sync(0xffffffff, smem.tile[consumer], 0); // for the compiler, as consumer
+        if (tile >= num_tiles) break;
+        const Work<D> work(a, heads_in_group, tile);
         const int first_row = work.row + consumer * WG_Q;
         const int row = first_row + tid / 32 * 16 + lane / 4; // and row + 8
         const int full_keys = keys_seen(a, first_row);        // that every row sees
