@@ -357,6 +357,24 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention &a, in
         V_state.advance();
         if (grown) rescale_rows<D>(O, rows);
     };
+    // P V of the tile before and S of tile kv, one behind the other.
+    const auto multiply_next = [&](int kv, const uint32_t(&P_old)[KV / MMA_K][4]) {
+        mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
+        mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
+        named_barrier_sync(TURN + consumer, 256);
+        wgmma_touch(S);
+        wgmma_touch(O);
+        wgmma_fence();
+        multiply_PV<T, D>(O, P_old, smem.V_smem[V_state.stage]);
+        multiply_QK<T, D>(S, smem.Q_smem[consumer], smem.K_smem[K_state.stage]);
+        wgmma_commit_group();
+        named_barrier_arrive(TURN + next_consumer, 256);
+        wgmma_wait_group<0>();
+        wgmma_touch(O);
+        if (tid == 0) mbarrier_arrive(&smem.V_empty[V_state.stage]);
+        V_state.advance();
+        receive_S(kv);
+    };
 
     if constexpr (Tile<D>::OVERLAP) {
         multiply_S(0);
@@ -373,11 +391,13 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention &a, in
         }
         multiply_O(P[0]);
     } else {
-        for (int kv = 0; kv < kv_tiles; kv++) {
-            multiply_S(kv);
-            if (softmax_tile<T, KV>(S, P[0], rows, c, kv == 0)) rescale_rows<D>(O, rows);
-            multiply_O(P[0]);
+        multiply_S(0);
+        softmax_tile<T, KV>(S, P[0], rows, c, true);
+        for (int kv = 1; kv < kv_tiles; kv++) {
+            multiply_next(kv, P[0]);
+            if (softmax_tile<T, KV>(S, P[0], rows, c, false)) rescale_rows<D>(O, rows);
         }
+        multiply_O(P[0]);
     }
 
     for (int kv = kv_tiles; kv < block_tiles; kv++) { // keys that only the later consumers see
