@@ -11,6 +11,7 @@
 //
 // Grows from: step 9 (persistent).
 // New instructions: stmatrix, cp.async.bulk.tensor to global memory.
+// Registers: as step 9.
 // Run: make chapter-15 STEP=tma_store
 #include <cfloat>
 #include <climits>

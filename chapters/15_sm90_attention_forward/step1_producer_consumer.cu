@@ -14,7 +14,9 @@
 //
 //      shared memory, D = 128:  Q 16,384 | K 2 x 32,768 | V 2 x 32,768 | barriers
 //
-// Grows from: chapter 14, step 1 (producer_consumer); the softmax from chapter 12, step 6 (visible_tiles).
+// The softmax is chapter 12's, step 6.
+//
+// Grows from: chapter 14, step 1 (producer_consumer).
 // New instructions: wgmma with A in registers, cp.async.bulk.tensor of five dimensions.
 // Registers: at most 255 a thread, D = 256 keeps 128 of O, 32 of S and 16 of P.
 // Run: make chapter-15 STEP=producer_consumer

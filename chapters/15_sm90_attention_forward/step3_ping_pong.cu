@@ -13,6 +13,7 @@
 //
 // Grows from: step 2 (more_consumers).
 // New instructions: bar.arrive.
+// Registers: as step 2.
 // Run: make chapter-15 STEP=ping_pong
 #include <cfloat>
 #include <climits>

@@ -14,6 +14,8 @@
 //
 // Grows from: step 3 (ping_pong).
 // New instructions: none.
+// Registers: as step 2; at D = 256 128 of O, 32 of S, 32 of two P.
+// spills: allowed, 3 registers at D = 256.
 // Run: make chapter-15 STEP=overlapped
 #include <cfloat>
 #include <climits>

@@ -11,6 +11,8 @@
 //
 // Grows from: step 4 (overlapped).
 // New instructions: vote (__any_sync).
+// Registers: as step 4.
+// spills: allowed, 4 registers at D = 256.
 // Run: make chapter-15 STEP=lazy_rescale
 #include <cfloat>
 #include <climits>

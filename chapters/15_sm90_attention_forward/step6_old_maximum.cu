@@ -10,6 +10,8 @@
 //
 // Grows from: step 5 (lazy_rescale).
 // New instructions: none.
+// Registers: as step 4.
+// spills: allowed, 6 registers at D = 256.
 // Run: make chapter-15 STEP=old_maximum
 #include <cfloat>
 #include <climits>

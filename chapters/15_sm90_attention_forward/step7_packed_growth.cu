@@ -12,6 +12,8 @@
 //
 // Grows from: step 6 (old_maximum).
 // New instructions: max.bf16x2, max.f16x2 (__hmax2).
+// Registers: as step 4.
+// spills: allowed, 1 register at D = 256.
 // Run: make chapter-15 STEP=packed_growth
 #include <cfloat>
 #include <climits>

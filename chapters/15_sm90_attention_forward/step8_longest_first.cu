@@ -12,6 +12,8 @@
 //
 // Grows from: step 7 (packed_growth).
 // New instructions: none.
+// Registers: as step 4.
+// spills: allowed, 1 register at D = 256.
 // Run: make chapter-15 STEP=longest_first
 #include <cfloat>
 #include <climits>

@@ -16,6 +16,7 @@
 //
 // Grows from: step 8 (longest_first).
 // New instructions: atom.inc.
+// Registers: as step 4, none spilled.
 // Run: make chapter-15 STEP=persistent
 #include <cfloat>
 #include <climits>
