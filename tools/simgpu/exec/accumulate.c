@@ -296,9 +296,10 @@ static inline u32 rounded_f16(float x)
 INLINE u32 add_fragments(const struct dot_rule rule, const struct row_tile *a, const struct column_tile *b,
                          const u32 *const c[4], u32 *const d[4])
 {
-    ints top[4][PARTS], sum[4][PARTS], unfit[4] = {{0}};
+    ints top[4][PARTS], sum[4][PARTS], unfit[4];
     u32 left = 0;
     for (u32 q = 0; q < 4; q++) {
+        unfit[q] = (ints){0};
         find_top(rule.depth, a, q / 2, b, q % 2, top[q]);
         raise_top(rule, top[q], c[q], &unfit[q]);
     }
