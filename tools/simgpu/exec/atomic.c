@@ -178,7 +178,7 @@ static void exec_atomic(struct warp *w, const struct inst *in, u32 mask)
     }
     race_settle(w, in, mask, at);
     if (order & ORDER_ACQUIRE) order_observe(w);
-    global_observe(w, mask, at, order);
+    global_observe(w, in, mask, at, bytes * n, ACCESS_WRITE | ACCESS_STRONG, order);
     if (changed) {
         w->polled = true;
         note_change(w->block);

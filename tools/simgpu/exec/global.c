@@ -302,24 +302,6 @@ void global_publish(struct warp *w, u32 mask, const u64 at[LANES], enum order or
     free(all.entries);
 }
 
-void global_observe(struct warp *w, u32 mask, const u64 at[LANES], enum order order)
-{
-    struct view now = {0};
-    if (!grid.published || order & ORDER_CTA) return;
-    pthread_mutex_lock(&grid.lock);
-    for (u32 left = mask; left; left &= left - 1) {
-        u32 i = first_lane(left);
-        if ((i && at[i] == at[i - 1] && mask >> (i - 1) & 1) || is_shared(w, at[i])) continue;
-        if (grid.flag_capacity) view_join(&now, &flag_at(at[i])->view);
-    }
-    pthread_mutex_unlock(&grid.lock);
-    if (order & ORDER_ACQUIRE)
-        acquire(w, &now);
-    else if (now.count || now.all)
-        view_join(&own(w)->seen, &now);
-    free(now.entries);
-}
-
 void global_fence(struct warp *w, enum order order)
 {
     if (!grid.writes || order & ORDER_CTA) return;
@@ -575,8 +557,10 @@ static void check(struct warp *w, const struct inst *in, u32 lane, u64 at, u32 b
     tell_race(w, in, lane, (at & ~3ull) + first_lane(both), r, how);
 }
 
-static void access_word(struct warp *w, const struct inst *in, u32 lane, u64 at, u32 bytes, u32 mine,
-                        enum access how, u32 floor, bool has_reads)
+/* Another host thread may be at the same word: then what is lost is a race less told. */
+__attribute__((no_sanitize("thread"))) static void access_word(struct warp *w, const struct inst *in,
+                                                               u32 lane, u64 at, u32 bytes, u32 mine,
+                                                               enum access how, u32 floor, bool has_reads)
 {
     u64 k = (at - grid.base) / 4;
     u32 wrote = grid.writes[k], read = has_reads ? grid.reads[k] : 0;
@@ -619,7 +603,8 @@ static bool waited(const struct warp *w)
 }
 
 /* Writes words that nobody has touched in this launch but with this instruction; else false. */
-static bool write_line(u64 at, u32 words, u32 mine, u32 floor, bool has_reads)
+__attribute__((no_sanitize("thread"))) static bool write_line(u64 at, u32 words, u32 mine, u32 floor,
+                                                              bool has_reads)
 {
     u32 others = 0;
     u32 *writes = grid.writes + (at - grid.base) / 4;
@@ -629,6 +614,21 @@ static bool write_line(u64 at, u32 words, u32 mine, u32 floor, bool has_reads)
     if (others) return false;
     for (u32 k = 0; k < words; k++) writes[k] = mine;
     return true;
+}
+
+static void access_lanes(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES], u32 bytes,
+                         enum access how, u32 floor, bool has_reads)
+{
+    u32 mine = bytes >= 4 ? record(w, in, how, 15) : 0;
+    for (u32 left = mask; left; left &= left - 1) {
+        u32 i = first_lane(left);
+        for (u64 a = at[i], end = at[i] + bytes; a < end; a = (a & ~3ull) + 4) {
+            u32 from = (u32)a & 3, to = end - (a & ~3ull) < 4 ? (u32)(end & 3) : 4;
+            u32 part = ((1u << to) - 1) & ~((1u << from) - 1);
+            access_word(w, in, i, a, part, part == 15 ? mine : record(w, in, how, part), how, floor,
+                        has_reads);
+        }
+    }
 }
 
 void global_access_now(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES], u32 bytes,
@@ -642,17 +642,10 @@ void global_access_now(struct warp *w, const struct inst *in, u32 mask, const u6
         widen(&grid.read_low, &grid.read_high, low, high);
     bool has_reads = low < grid.read_high && high > grid.read_low, line = mask == ALL_LANES && bytes % 4 == 0;
     for (u32 i = 0; i < LANES && line; i++) line = at[i] == at[0] + (u64)i * bytes;
-    u32 mine = bytes >= 4 ? record(w, in, how, 15) : 0;
-    if (line && how == ACCESS_WRITE && write_line(at[0], LANES * bytes / 4, mine, floor, has_reads)) return;
-    for (u32 left = mask; left; left &= left - 1) {
-        u32 i = first_lane(left);
-        for (u64 a = at[i], end = at[i] + bytes; a < end; a = (a & ~3ull) + 4) {
-            u32 from = (u32)a & 3, to = end - (a & ~3ull) < 4 ? (u32)(end & 3) : 4;
-            u32 part = ((1u << to) - 1) & ~((1u << from) - 1);
-            access_word(w, in, i, a, part, part == 15 ? mine : record(w, in, how, part), how, floor,
-                        has_reads);
-        }
-    }
+    if (line && how == ACCESS_WRITE &&
+        write_line(at[0], LANES * bytes / 4, record(w, in, how, 15), floor, has_reads))
+        return;
+    access_lanes(w, in, mask, at, bytes, how, floor, has_reads);
 }
 
 void global_write_line(struct warp *w, const struct inst *in, u64 at, u32 bytes, u64 low, u64 high)
@@ -660,4 +653,28 @@ void global_write_line(struct warp *w, const struct inst *in, u64 at, u32 bytes,
     u64 address[LANES];
     for (u32 i = 0; i < LANES; i++) address[i] = at + (u64)i * bytes / LANES;
     global_access_now(w, in, ALL_LANES, address, bytes / LANES, ACCESS_WRITE, low, high);
+}
+
+void global_observe(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES], u32 bytes,
+                    enum access how, enum order order)
+{
+    struct view now = {0};
+    if (!grid.published || order & ORDER_CTA) return;
+    /* What another host thread has written just before the look was noted as after it. */
+    u32 here = 0;
+    for (u32 left = mask; left; left &= left - 1)
+        if (at[first_lane(left)] - grid.base < grid.bytes) here |= left & -left;
+    access_lanes(w, in, here, at, bytes, how, grid.first, true);
+    pthread_mutex_lock(&grid.lock);
+    for (u32 left = mask; left; left &= left - 1) {
+        u32 i = first_lane(left);
+        if ((i && at[i] == at[i - 1] && mask >> (i - 1) & 1) || is_shared(w, at[i])) continue;
+        if (grid.flag_capacity) view_join(&now, &flag_at(at[i])->view);
+    }
+    pthread_mutex_unlock(&grid.lock);
+    if (order & ORDER_ACQUIRE)
+        acquire(w, &now);
+    else if (now.count || now.all)
+        view_join(&own(w)->seen, &now);
+    free(now.entries);
 }

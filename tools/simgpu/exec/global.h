@@ -72,7 +72,8 @@ static inline void global_settle(struct warp *w, const struct inst *in)
 
 /* Before a strong write or an atomic of these lanes, and after a strong read or an atomic. */
 void global_publish(struct warp *w, u32 mask, const u64 at[LANES], enum order order);
-void global_observe(struct warp *w, u32 mask, const u64 at[LANES], enum order order);
+void global_observe(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES], u32 bytes,
+                    enum access how, enum order order);
 void global_fence(struct warp *w, enum order order);
 
 /* griddepcontrol.wait */

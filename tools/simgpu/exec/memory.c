@@ -528,7 +528,7 @@ static void load_any(struct warp *w, const struct inst *in, u32 mask)
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
     }
     if (in->flags & POLLS) {
-        global_observe(w, mask, at, in->flags & ORDERS);
+        global_observe(w, in, mask, at, whole, access_of(in), in->flags & ORDERS);
         warp_poll(w, in, mask, at, whole, saw);
     }
 }
