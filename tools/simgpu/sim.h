@@ -273,6 +273,7 @@ struct warp {
     struct async_state *async; /* cp.async groups and the like: exec/async.c */
     struct wgmma_state *wgmma; /* exec/wgmma.c */
     u32 registers;             /* a thread, once setmaxnreg has asked; 0: as launched */
+    u32 register_changes;      /* how often it has */
     u32 wgmma_in_flight;       /* products that have not been waited for */
     s32 split_count;           /* splits beyond this index were never used */
     struct split splits[MAX_SPLITS];
@@ -329,6 +330,7 @@ enum special {
 struct barrier {
     u32 expected;           /* threads, fixed by the first to arrive; 0: idle */
     u32 arrived, waiting;   /* threads, and those of them that wait */
+    u32 warps;              /* that have arrived, whole */
     u32 popc, all, any;     /* bar.red */
     const char *first_text; /* the instruction that opened this phase, for messages */
 };
@@ -359,7 +361,7 @@ struct block {
     u32 in_flight;             /* bulk copies into its shared memory that have not landed */
     u32 *stamps, clock, last_sync, covered, init_fence, last_barrier,
         fenced[MAX_WARPS];     /* who wrote shared memory when: exec/proxy.h */
-    u32 *lanes;                /* ... and which of its lanes */
+    u32 *lanes, *fenced_lanes; /* ... and which of its lanes; when each lane of each warp fenced alone */
     struct block_order *order; /* what has happened before what: exec/order.h; NULL: nobody asks */
     struct races *races;       /* accesses to its shared memory: exec/race.h; NULL: it has none */
 };
@@ -380,6 +382,7 @@ struct launch {
     u32 grid[3], block[3], cluster[3];
     u32 shared_bytes; /* static + dynamic */
     u32 dynamic_bytes;
+    u32 displaced; /* bytes left out before the dynamic ones: runtime/scheduler.c */
     u32 local_bytes; /* local memory a thread */
     u8 *params;      /* the kernel's parameter buffer */
     u64 grid_id;

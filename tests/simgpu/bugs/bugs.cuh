@@ -1,7 +1,8 @@
 // bugs.cuh: seeded bugs, each beside its right twin: a kernel template whose argument leaves out, or does too early, what the
 // twin does. `PROGRAM` lists them, `PROGRAM NAME` runs the broken one, `PROGRAM NAME right` its twin; the exit status is 1
-// when a launch failed. bugs.bats runs all of them: it expects the words of the comment `// bug NAME: WORDS` and the lines
-// that are marked with `// NAME` to be named by the report, and nothing at all from the twin.
+// when a launch failed. bugs.bats runs all of them: it expects the words of the comment `// bug NAME: WORDS` (one of `WORDS |
+// WORDS` where it depends on who comes first) and the lines that are marked with `// NAME` to be named by the report, and
+// nothing at all from the twin.
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -52,8 +53,9 @@ static void launch(const bug &b, kernel k, u32 *memory)
     cudaLaunchKernelEx(&how, k, memory);
 }
 
+// `prepare`, if there is one, is told where they are before the launch.
 template <int COUNT>
-static int bugs_main(const bug (&bugs)[COUNT], int argc, char **argv)
+static int bugs_main(const bug (&bugs)[COUNT], int argc, char **argv, void (*prepare)(u32 *) = nullptr)
 {
     if (argc < 2)
         for (const bug &b : bugs) printf("%s\n", b.name);
@@ -62,6 +64,7 @@ static int bugs_main(const bug (&bugs)[COUNT], int argc, char **argv)
         u32 *memory;
         if (cudaMalloc(&memory, WORDS * sizeof *memory) || cudaMemset(memory, 0, WORDS * sizeof *memory))
             return 2;
+        if (prepare) prepare(memory);
         launch(b, argc > 2 ? b.right : b.broken, memory);
         cudaError_t error = cudaDeviceSynchronize();
         if (error) printf("%s\n", cudaGetErrorName(error));
@@ -72,10 +75,12 @@ static int bugs_main(const bug (&bugs)[COUNT], int argc, char **argv)
 
 // ---- PTX that the kernels share --------------------------------------------------------------------------------------
 
+#ifndef HOPPER_CUH // which has it too
 __device__ static inline u32 smem_addr(const void *p)
 {
     return (u32)__cvta_generic_to_shared(p);
 }
+#endif
 __device__ static inline void cp_async_16(void *to, const void *from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem_addr(to)), "l"(from) : "memory");

@@ -238,9 +238,10 @@ static _Noreturn void copy_fault(struct warp *w, const struct inst *in, const st
                                  const char *what)
 {
     u32 at = (u32)(c->in - c->fn->code);
-    fault(w, in, 1u << lane, ERR_LAUNCH_FAILURE,
-          "%s while the copy was in flight: '%s' at line %u, to shared offset %lld", what, c->fn->text[at],
-          c->fn->lines[at].line, (long long)(c->destination[lane] - w->block->shared));
+    fault_against(w, in, 1u << lane, ERR_LAUNCH_FAILURE, c->fn, c->in,
+                  "%s while the copy was in flight: '%s' at line %u, to shared offset %lld", what,
+                  c->fn->text[at], c->fn->lines[at].line,
+                  (long long)(c->destination[lane] - w->block->shared));
 }
 
 /* Data may only land where still nothing but poison is, or, when several threads copy the same, just that data. */
@@ -723,7 +724,11 @@ static void exec_wait(struct warp *w, const struct inst *in, u32 mask)
         if ((m->phase & 1) == parity[i]) settle(w, in, m);
         bool over = (m->phase & 1) != parity[i];
         if (over && m != known) order_mbarrier_wait(w, m, in->flags & RELAXED);
-        if (over) known = m;
+        if (over) {
+            m->missed += m->phase > m->seen ? m->phase - m->seen - 1 : 0;
+            m->seen = m->phase;
+            known = m;
+        }
         done |= (u32)over << i;
     }
     if (!done && in->flags & BLOCKS) {
@@ -793,6 +798,10 @@ void async_describe_wait(const struct warp *w, const struct split *s, char *out,
             "waits for the phase of parity %u of the mbarrier at shared offset %u%s, which is in phase %llu: %d of %d arrivals missing",
             t->parity, t->offset, t->mixed ? " (lanes for others)" : "", (unsigned long long)m->phase,
             m->pending, m->expected);
+        u64 passed = m->missed + m->phase - m->seen;
+        if (passed && n > 0 && (size_t)n < size)
+            n += snprintf(out + n, size - (size_t)n, ", %llu phase%s passed with nobody waiting",
+                          (unsigned long long)passed, passed > 1 ? "s have" : " has");
         if (m->deferred && n > 0 && (size_t)n < size)
             n += snprintf(out + n, size - (size_t)n, ", %d of them to follow copies", m->deferred);
         if (m->on_way && m->on_way != m->tx && n > 0 && (size_t)n < size)

@@ -35,6 +35,7 @@ struct mbarrier {
     u32 init_warp, init_time; /* who initialised it, and when by the block's clock (exec/proxy.h) */
     u64 init_phase;           /* the cluster's phase then */
     u64 phase;                /* completed phases */
+    u64 seen, missed;         /* ... when a wait last found one over; those that none did */
     s32 pending;              /* arrivals that this phase still needs */
     s32 expected;             /* arrivals that a phase needs */
     s32 tx;                   /* bytes expected and not yet complete */

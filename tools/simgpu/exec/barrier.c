@@ -42,6 +42,7 @@ void barrier_check(struct block *b, u32 id)
         race_all_met(b);
         if (b->cluster->size == 1) global_all_met(b->cluster);
     }
+    order_barrier_complete(b, id);
     for (u32 k = 0; k < b->warp_count; k++) {
         struct warp *w = &b->warps[k];
         u64 released = 0;
@@ -88,6 +89,14 @@ static void exec_barrier(struct warp *w, const struct inst *in, u32 mask)
         w->gathered = 0;
     }
     struct barrier *bar = &b->barriers[id];
+    s32 open = in->count && bar->warps >> w->id & 1 ? (s32)w->id : order_barrier_open(w, id);
+    if (open >= 0)
+        fault(
+            w, in, mask, ERR_LAUNCH_FAILURE,
+            "barrier %u is used again by a warp that cannot know that its last phase is over: warp %d %s, and nothing that "
+            "this warp has waited for since says that those who wait there have gone on; so this arrival may count for the "
+            "old phase. Use another number, or wait at a barrier that comes after it",
+            id, open, open == (s32)w->id ? "has arrived" : "waited there");
     if (!bar->arrived) {
         bar->all = 1;
         bar->expected = expected;
@@ -113,6 +122,7 @@ static void exec_barrier(struct warp *w, const struct inst *in, u32 mask)
     }
     order_barrier_arrive(w, id);
     /* With a count, a warp's arrival counts as all its 32 threads, as on hardware. */
+    if (in->count) bar->warps |= 1u << w->id;
     bar->arrived += expected && mask == w->live ? LANES : (u32)__builtin_popcount(mask);
     if (in->flags != BAR_ARRIVE) {
         bar->waiting += (u32)__builtin_popcount(mask);
@@ -276,9 +286,8 @@ static void exec_fence(struct warp *w, const struct inst *in, u32 mask)
 /* fence.proxy.async: flags on when it is for shared memory. */
 static void exec_proxy_fence(struct warp *w, const struct inst *in, u32 mask)
 {
-    (void)mask;
     if (in->flags) {
-        proxy_fence(w);
+        proxy_fence(w, mask);
         w->block->init_fence = w->block->clock;
     }
     __atomic_thread_fence(__ATOMIC_SEQ_CST);

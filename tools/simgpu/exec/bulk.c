@@ -147,10 +147,15 @@ static u32 extent(const struct bulk *c)
 #define COPY_PLACE(c) \
     (c)->fn->text[(c)->in - (c)->fn->code], (c)->fn->lines[(c)->in - (c)->fn->code].line, (c)->at
 
+/* `at`: what was written in shared memory, or UNKNOWN_PLACE. */
+enum { UNKNOWN_PLACE = 0xffffffff };
 static _Noreturn void copy_fault(struct warp *w, const struct inst *in, const struct bulk *c,
-                                 const char *what)
+                                 const char *what, u32 at)
 {
-    fault(w, in, w->active ? w->active : 1, ERR_LAUNCH_FAILURE, DURING, what, COPY_PLACE(c));
+    const struct function *fn = c->fn;
+    const struct inst *with = at == UNKNOWN_PLACE ? c->in : race_writer(c->block, at, &fn);
+    fault_against(w, in, w->active ? w->active : 1, ERR_LAUNCH_FAILURE, fn, with, DURING, what,
+                  COPY_PLACE(c));
 }
 
 static void poison(const struct bulk *c)
@@ -195,14 +200,15 @@ void bulk_land(struct warp *w, const struct inst *in, struct bulk *c)
     gather(w, in, c, now);
     bool same = c->from_shared || memcmp(now, c->data, c->bytes) == 0;
     free(now);
-    if (!same) copy_fault(w, in, c, "the source was changed");
+    if (!same) copy_fault(w, in, c, "the source was changed", UNKNOWN_PLACE);
     FOR_PIECES(c, row, k)
     {
         u32 at = piece(c, row, k), n = run_of(c, k);
         for (u32 done = 0; done < n && c->op < 0; done += sizeof ff) {
             u32 part = n - done < sizeof ff ? n - done : (u32)sizeof ff;
-            if (memcmp(shared + at + done, ff, part) != 0)
-                copy_fault(w, in, c, "the destination was written");
+            if (memcmp(shared + at + done, ff, part) == 0) continue;
+            while (shared[at + done] == 0xff) done++;
+            copy_fault(w, in, c, "the destination was written", at + done);
         }
         put(c, shared + at, c->data + row * c->row_bytes + k, n);
         proxy_wrote(c->block, at, n, WRITER_ASYNC, 0);
@@ -271,6 +277,13 @@ static u64 address_of(struct warp *w, const struct inst *address, u32 lane)
 static void read_map(struct warp *w, const struct inst *in, u32 lane, const struct form *f, struct bulk *c)
 {
     u64 a = address_of(w, &f->source, lane);
+    if (a < WINDOW_BYTES || a - LOCAL_WINDOW < WINDOW_BYTES)
+        fault(
+            w, in, 1u << lane, ERR_INVALID_ADDRESS_SPACE,
+            "the tensor map lies in %s memory, at 0x%llx: it must be in parameter, constant or global memory (a "
+            "parameter of the kernel must be declared `const __grid_constant__ CUtensorMap`, or the compiler may make a "
+            "copy of it)",
+            a < WINDOW_BYTES ? "shared" : "local", (unsigned long long)a);
     if (a & 63)
         fault(w, in, 1u << lane, ERR_MISALIGNED, "misaligned tensor map at 0x%llx: must be a multiple of 64",
               (unsigned long long)a);
@@ -327,7 +340,13 @@ static void read_map(struct warp *w, const struct inst *in, u32 lane, const stru
 /* Everything but the data. Room for `bytes` bytes of it is made by the caller, who knows the box only now. */
 static struct bulk describe(struct warp *w, const struct inst *in, u32 lane, const struct form *f)
 {
-    struct bulk c = {.fn = w->frame->fn, .in = in, .lane = lane, .rows = 1, .op = f->op, .type = (u8)f->type};
+    struct bulk c = {.fn = w->frame->fn,
+                     .in = in,
+                     .lane = lane,
+                     .rows = 1,
+                     .op = f->op,
+                     .type = (u8)f->type,
+                     .async_proxy = true};
     if (f->tensor) {
         read_map(w, in, lane, f, &c);
     } else {
@@ -370,10 +389,14 @@ static void announce(struct warp *w, const struct inst *in, const struct bulk *c
 {
     if (c->row_bytes == c->pitch) {
         order_copy(w, in, c->lane, c->block, m, c->at, c->bytes);
+        if (c->async_proxy) proxy_overwrites(w, in, c->lane, c->block, c->at, c->bytes);
         return;
     }
     FOR_PIECES(c, row, k)
-    order_copy(w, in, c->lane, c->block, m, piece(c, row, k), run_of(c, k));
+    {
+        order_copy(w, in, c->lane, c->block, m, piece(c, row, k), run_of(c, k));
+        proxy_overwrites(w, in, c->lane, c->block, piece(c, row, k), run_of(c, k));
+    }
 }
 
 /* Into `block`, completing at the mbarrier at offset `barrier` of it. */
@@ -515,10 +538,13 @@ static void check_source(struct warp *w, const struct inst *in, struct bulk *c)
     if (!c->issued) return;
     FOR_PIECES(c, row, k)
     {
-        u32 at = piece(c, row, k), n = run_of(c, k);
-        if (proxy_changed(c->block, at, n, c->issued))
-            copy_fault(w, in, c, "shared memory that a bulk store still reads was written");
+        u32 at = piece(c, row, k), n = run_of(c, k), begin[LANES];
+        for (u32 p = at; p < at + n; p += 16)
+            if (proxy_changed(c->block, p, 16, c->issued))
+                copy_fault(w, in, c, "shared memory that a bulk store still reads was written", p);
         for (u32 p = at / 16; p < (at + n) / 16; p++) order_reader(c->block, w->id)[p] = c->block->clock;
+        begin[c->lane] = at; /* for ordinary writes, it is this lane that has read it, until now */
+        race_access(w, in, 1u << c->lane, c->block, begin, n, ACCESS_READ);
     }
     c->issued = 0;
 }
@@ -582,12 +608,13 @@ void bulk_leave(struct warp *w, u32 lanes)
     struct block *b = w->block;
     for (const struct bulk *c = w->async ? w->async->stores : NULL; c; c = c->next)
         if (lanes >> c->lane & 1 && c->issued)
-            breach(w, in, lanes, ERR_LAUNCH_FAILURE, DURING,
-                   "the thread leaves, without cp.async.bulk.wait_group.read,", COPY_PLACE(c));
+            breach_against(w, in, lanes, ERR_LAUNCH_FAILURE, c->fn, c->in, DURING,
+                           "the thread leaves, without cp.async.bulk.wait_group.read,", COPY_PLACE(c));
     if (w->async && w->async->stores) finish(w, in, lanes, -1, false);
     if (b->live_threads) return;
     const struct bulk *open = async_open_load(b, ANYWHERE_IN_BLOCK);
-    if (open) copy_fault(w, in, open, "the block leaves, and nobody has waited for the mbarrier,");
+    if (open)
+        copy_fault(w, in, open, "the block leaves, and nobody has waited for the mbarrier,", UNKNOWN_PLACE);
 }
 
 /* ---- Lowering ---------------------------------------------------------------------------------------------------------------- */

@@ -11,6 +11,7 @@
 #include "../runtime/heap.h"
 #include "../runtime/runtime.h"
 #include "memory.h"
+#include "tensor.h"
 #include "warp.h"
 
 /* ---- Branches --------------------------------------------------------------------------------------------------------- */
@@ -581,10 +582,11 @@ static void exec_setmaxnreg(struct warp *w, const struct inst *in, u32 mask)
             "starts; __launch_bounds__(threads, 1) does");
         return;
     }
-    if (mask != w->live || w->live != ALL_LANES) {
-        mask = warp_gather(w, in, mask, ALL_LANES, false);
-        if (!mask) return;
-    }
+    if ((w->id | 3) >= b->warp_count)
+        fault(w, in, mask, ERR_LAUNCH_FAILURE,
+              "setmaxnreg is for a warpgroup, four warps, the first a multiple of 4: warp %u of %u has none",
+              w->id, b->warp_count);
+    if (!tensor_whole_warp(w, in, mask)) return;
     if (!w->registers) {
         w->registers = k->max_registers ? k->max_registers : 65536 / (k->max_threads * k->min_blocks) / 8 * 8;
         if (w->registers > 248) w->registers = 248;
@@ -599,10 +601,33 @@ static void exec_setmaxnreg(struct warp *w, const struct inst *in, u32 mask)
     }
     b->register_pool += (w->registers - want) * LANES;
     w->registers = want;
+    w->register_changes++;
+    for (u32 k = w->id & ~3u; k <= (w->id | 3); k++) {
+        const struct warp *peer = &b->warps[k];
+        if (peer->register_changes == w->register_changes && peer->registers != want)
+            fault(
+                w, in, mask, ERR_LAUNCH_FAILURE,
+                "setmaxnreg to %u registers, but warp %u of this warpgroup has executed one to %u: all four must "
+                "execute the same",
+                want, k, peer->registers);
+    }
     for (u32 k = 0; k < b->warp_count && !in->flags; k++)
         for (s32 i = 0; i < b->warps[k].split_count; i++)
             if (b->warps[k].splits[i].state == SPLIT_WAIT_REGISTERS)
                 b->warps[k].splits[i].state = SPLIT_READY;
+}
+
+void registers_leave(struct warp *w)
+{
+    if ((w->id | 3) >= w->block->warp_count) return;
+    for (u32 k = w->id & ~3u; k <= (w->id | 3); k++) {
+        const struct warp *peer = &w->block->warps[k];
+        if (!peer->live && peer->register_changes != w->register_changes)
+            fault(
+                w, w->pc - 1, 1, ERR_LAUNCH_FAILURE,
+                "warps %u and %u of a warpgroup have executed %u and %u setmaxnreg: all four must execute each",
+                w->id, k, w->register_changes, peer->register_changes);
+    }
 }
 
 static bool lower_setmaxnreg(struct lowering *lo, const struct ptx_inst *p, struct inst *in)

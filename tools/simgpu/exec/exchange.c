@@ -68,10 +68,29 @@ static void find_sources(u32 mode, const u32 *b, const u32 *c, struct sources *s
     s->inside = mask_of_lanes(inside);
 }
 
+/* A lane that has exited, but that the member mask names, has nothing to tell. Of lanes that never were, because the block is no
+ * multiple of 32, shfl.up and .down may read: a sum of half a warp does so where it makes no difference. */
+static void must_be_live(struct warp *w, const struct inst *in, u32 mask, const struct sources *s)
+{
+    const u32 *member = in->more[2] == NO_OPERAND ? NULL : lanes_of(w, in->more[2]);
+    for (u32 left = mask & s->inside; left; left &= left - 1) {
+        u32 i = first_lane(left), from = (u32)s->lane[i], thread = w->id * LANES + from;
+        bool slides = in->flags == SHFL_UP || in->flags == SHFL_DOWN;
+        if (!(w->live >> from & 1) && !(slides && thread >= w->block->threads) && member &&
+            member[i] >> from & 1)
+            fault(
+                w, in, 1u << i, ERR_LAUNCH_FAILURE,
+                "lane %u reads lane %u, which has exited (or never was): the value is undefined. All lanes that are "
+                "read must get here: let those without work stay, with a neutral value",
+                i, from);
+    }
+}
+
 static void shuffle(struct warp *w, const struct inst *in, u32 mask, const struct sources *s)
 {
     const u32 *a = lanes_of(w, in->a);
     u32 got[LANES], *d = lanes_of(w, in->d);
+    if (w->live != ALL_LANES) must_be_live(w, in, mask, s);
     for (int i = 0; i < LANES; i++) got[i] = a[s->lane[i]];
     if (mask != ALL_LANES) /* from a lane that takes no part: undefined; here 0 */
         for (int i = 0; i < LANES; i++) got[i] = mask >> s->lane[i] & 1 ? got[i] : 0;

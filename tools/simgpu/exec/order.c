@@ -7,6 +7,7 @@
 #include "../report/report.h"
 #include "async.h"
 #include "proxy.h"
+#include "race.h"
 
 /* Something that a warp of another block sent here. */
 struct remote {
@@ -40,6 +41,7 @@ void order_start_block(struct block *b)
     if (o->landing) memset(o->landing, 0, pieces * sizeof *o->landing);
     for (u32 k = 0; k < ACTOR_MBARRIER; k++)
         if (o->read[k]) memset(o->read[k], 0, pieces * sizeof *o->read[k]);
+    memset(o->left, 0, sizeof o->left);
     o->mbarriers = o->remote_count = 0;
 }
 
@@ -94,6 +96,11 @@ void order_barrier_arrive(struct warp *w, u32 id)
     if (w->block->order) release(w, order_clock(w->block, CLOCK_BARRIER + id), false);
 }
 
+void order_barrier_complete(struct block *b, u32 id)
+{
+    if (b->order) memset(b->order->left[id], 0, sizeof b->order->left[id]);
+}
+
 void order_barrier_leave(struct warp *w, u32 id)
 {
     struct block *b = w->block;
@@ -101,11 +108,25 @@ void order_barrier_leave(struct warp *w, u32 id)
     if (!b->barriers[id].expected)
         join(now(w), order_clock(b, CLOCK_LEFT), b->order->length); /* it waits for all */
     acquire(w, order_clock(b, CLOCK_BARRIER + id), false);
+    b->order->left[id][w->id] = w->lanes_met;
 }
 
 void order_barrier_end(struct block *b, u32 id)
 {
     if (b->order) memset(order_clock(b, CLOCK_BARRIER + id), 0, b->order->length * sizeof(u32));
+}
+
+s32 order_barrier_open(const struct warp *w, u32 id)
+{
+    const struct block *b = w->block;
+    s32 open = -1;
+    if (!b->order || b->order->left[id][w->id]) return -1;
+    for (u32 k = 0; k < b->warp_count; k++) {
+        u32 left = b->order->left[id][k];
+        if (left && order_knows_warp(w, b, k, left)) return -1;
+        if (left) open = (s32)k;
+    }
+    return open;
 }
 
 void order_cluster_arrive(struct warp *w, bool relaxed)
@@ -202,22 +223,26 @@ void order_not_landed(struct warp *w, const struct inst *in, u32 lanes, u32 piec
         16 * piece);
 }
 
-static _Noreturn void still_read(struct warp *w, const struct inst *in, u32 lane, const struct block *b,
-                                 u32 actor, u32 piece)
+static _Noreturn void still_read(struct warp *w, const struct inst *in, u32 lane, struct block *b, u32 actor,
+                                 u32 piece)
 {
     char who[64];
     u32 group = actor - ACTOR_WARPGROUP, number = b->order->read[actor][piece];
+    const struct function *fn = NULL;
+    const struct inst *with = NULL;
     if (actor < ACTOR_WARPGROUP) {
+        with = race_reader(b, actor, 16 * piece, &fn);
         snprintf(who, sizeof who, "warp %u", actor);
     } else {
         const struct product_place *p = &b->order->products[group][number % KEPT_PRODUCTS];
         char line[24] = ""; /* one of long ago has been forgotten */
         if (p->number == number)
             snprintf(line, sizeof line, " at line %u", p->fn->lines[p->in - p->fn->code].line);
+        if (p->number == number) fn = p->fn, with = p->in;
         snprintf(who, sizeof who, "the wgmma%s (warps %u to %u)", line, 4 * group, 4 * group + 3);
     }
-    fault(
-        w, in, 1u << lane, ERR_LAUNCH_FAILURE,
+    fault_against(
+        w, in, 1u << lane, ERR_LAUNCH_FAILURE, fn, with,
         "this copy writes shared offset %u of block (%u,%u,%u) where %s may still read: nothing that this thread has "
         "waited for says that it is done%s",
         16 * piece, b->ctaid[0], b->ctaid[1], b->ctaid[2], who,
@@ -240,12 +265,15 @@ void order_copy(struct warp *w, const struct inst *in, u32 lane, struct block *b
     }
     for (u32 k = at / 16; k < (at + bytes) / 16; k++) {
         u32 before = o->landing[k], writer = b->stamps[k] & ((1 << WRITER_BITS) - 1);
-        if (writer < MAX_WARPS && !order_knows_warp(w, b, writer, b->stamps[k] >> WRITER_BITS))
-            fault(
-                w, in, 1u << lane, ERR_LAUNCH_FAILURE,
+        if (writer < MAX_WARPS && !order_knows_warp(w, b, writer, b->stamps[k] >> WRITER_BITS)) {
+            const struct function *fn;
+            const struct inst *store = race_writer(b, 16 * k, &fn);
+            fault_against(
+                w, in, 1u << lane, ERR_LAUNCH_FAILURE, fn, store,
                 "this copy writes shared offset %u of block (%u,%u,%u), which warp %u has written: nothing that this "
                 "thread has waited for says so",
                 16 * k, b->ctaid[0], b->ctaid[1], b->ctaid[2], writer);
+        }
         if ((writer == WRITER_ASYNC || writer == WRITER_IN_FLIGHT) &&
             known[ACTOR_MBARRIER + before % TRACKED_MBARRIERS] < before / TRACKED_MBARRIERS)
             fault(

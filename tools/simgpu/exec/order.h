@@ -56,6 +56,8 @@ struct block_order {
         const struct inst *in;
         u32 number;
     } products[MAX_WARPS / 4][KEPT_PRODUCTS]; /* the latest of each warpgroup */
+    u32 left[NUM_BARRIERS]
+            [MAX_WARPS];    /* when each warp that waited left the last phase of each barrier, or 0 */
     struct remote *remotes; /* what other blocks sent here: each warp's latest to each mbarrier */
     u32 remote_count, remote_capacity;
 };
@@ -86,8 +88,11 @@ static inline u32 *order_clock(const struct block *b, u32 which)
 /* ---- Edges; without effect in blocks that have no order ---------------------------------------------------------------------- */
 
 void order_barrier_arrive(struct warp *w, u32 id);
+void order_barrier_complete(struct block *b, u32 id);
 void order_barrier_leave(struct warp *w, u32 id);
 void order_barrier_end(struct block *b, u32 id);
+/* A warp that waited for the last phase of the barrier, when w neither did nor knows of any that has left it; else -1. */
+s32 order_barrier_open(const struct warp *w, u32 id);
 
 void order_cluster_arrive(struct warp *w, bool relaxed);
 void order_cluster_complete(struct cluster *c);

@@ -3,6 +3,7 @@
 
 #include "async.h"
 #include "bulk.h"
+#include "race.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +14,12 @@ void proxy_start_block(struct block *b)
     bool wanted = fn->uses_async_proxy;
     for (u32 i = 0; fn->calls && i < fn->module->function_count; i++)
         wanted |= fn->module->functions[i]->uses_async_proxy;
-    size_t bytes = (b->shared_bytes / 16 + 2) * sizeof *b->stamps;
+    u32 pieces = b->shared_bytes / 16 + 2, words = 2 * pieces + MAX_WARPS * LANES;
     if (!wanted) return;
-    if (!b->stamps && !(b->stamps = malloc(2 * bytes))) abort();
-    memset(b->stamps, 0, 2 * bytes);
-    b->lanes = b->stamps + bytes / sizeof *b->stamps;
+    if (!b->stamps && !(b->stamps = malloc(words * sizeof *b->stamps))) abort();
+    memset(b->stamps, 0, words * sizeof *b->stamps);
+    b->lanes = b->stamps + pieces;
+    b->fenced_lanes = b->lanes + pieces;
     b->in_flight = 0;
 }
 
@@ -26,11 +28,63 @@ void proxy_free_block(struct block *b)
     free(b->stamps);
 }
 
-void proxy_fence(struct warp *w)
+void proxy_fence(struct warp *w, u32 lanes)
 {
     struct block *b = w->block;
+    u32 now = ++b->clock;
     b->covered = b->last_sync;
-    b->fenced[w->id] = ++b->clock;
+    if (!b->stamps) return;
+    if (lanes == w->live) {
+        b->fenced[w->id] = now;
+        return;
+    }
+    if (w->lanes_met > b->fenced[w->id]) b->fenced[w->id] = w->lanes_met;
+    for (u32 left = lanes; left; left &= left - 1) b->fenced_lanes[w->id * LANES + first_lane(left)] = now;
+}
+
+/* Of the lanes that wrote a piece those that no fence covers; ALL_LANES when that is not a matter of lanes. */
+static u32 unfenced(const struct block *b, u32 piece)
+{
+    u32 when = b->stamps[piece] >> WRITER_BITS, writer = b->stamps[piece] & ((1 << WRITER_BITS) - 1),
+        lanes = 0;
+    if (!when || writer == WRITER_ASYNC || writer == WRITER_IN_FLIGHT || when < b->covered) return 0;
+    if (writer >= MAX_WARPS) return ALL_LANES;
+    if (when < b->fenced[writer]) return 0;
+    for (u32 left = b->lanes[piece]; left; left &= left - 1)
+        if (when >= b->fenced_lanes[writer * LANES + first_lane(left)]) lanes |= left & -left;
+    return lanes == b->lanes[piece] ? ALL_LANES : lanes;
+}
+
+static void must_be_fenced(struct warp *w, const struct inst *in, u32 lanes, const struct block *b, u32 piece,
+                           const char *does)
+{
+    u32 writer = b->stamps[piece] & ((1 << WRITER_BITS) - 1), missing = unfenced(b, piece);
+    if (!missing) return;
+    char who[40] = "another block";
+    const char *how = writer == WRITER_COPY ? "through the generic proxy" : "with an ordinary store";
+    const struct function *fn;
+    const struct inst *store = race_writer(b, 16 * piece, &fn);
+    if (missing != ALL_LANES)
+        snprintf(who, sizeof who, "lane %u of warp %u", first_lane(missing), writer);
+    else if (writer < MAX_WARPS)
+        snprintf(who, sizeof who, "warp %u", writer);
+    if (writer == WRITER_COPY) snprintf(who, sizeof who, "a cp.async");
+    breach_against(
+        w, in, lanes, ERR_LAUNCH_FAILURE, fn, store,
+        "fence.proxy.async is missing: %s wrote shared offset %u %s, and this instruction %s it through the async "
+        "proxy%s",
+        who, 16 * piece, how, does,
+        missing == ALL_LANES
+            ? ""
+            : " (other lanes have executed the fence, which orders what they wrote, or knew of "
+              "through __syncwarp() or a barrier before it)");
+}
+
+void proxy_overwrites(struct warp *w, const struct inst *in, u32 lane, const struct block *b, u32 at,
+                      u32 bytes)
+{
+    for (u32 k = at / 16; b->stamps && k <= (at + bytes - 1) / 16; k++)
+        must_be_fenced(w, in, 1u << lane, b, k, "overwrites");
 }
 
 void proxy_unwaited(struct warp *w, const struct inst *in, u32 lane, const struct block *b, u32 at)
@@ -46,24 +100,17 @@ void proxy_check(struct warp *w, const struct inst *in, u32 lanes, const struct 
     u32 when = b->stamps[piece] >> WRITER_BITS, writer = b->stamps[piece] & ((1 << WRITER_BITS) - 1);
     if (writer == WRITER_IN_FLIGHT) proxy_unwaited(w, in, first_lane(lanes), b, 16 * piece);
     if (!when) return;
-    if (when >= b->covered && (writer >= MAX_WARPS || when >= b->fenced[writer])) {
-        char who[24] = "another block";
-        const char *how = writer == WRITER_COPY ? "through the generic proxy" : "with an ordinary store";
-        if (writer < MAX_WARPS) snprintf(who, sizeof who, "warp %u", writer);
-        if (writer == WRITER_COPY) snprintf(who, sizeof who, "a cp.async");
-        breach(w, in, lanes, ERR_LAUNCH_FAILURE,
-               "fence.proxy.async is missing: %s wrote shared offset %u %s, and this instruction reads it "
-               "through the async proxy",
-               who, 16 * piece, how);
-    }
+    must_be_fenced(w, in, lanes, b, piece, "reads");
+    const struct function *fn;
+    const struct inst *store = race_writer(b, 16 * piece, &fn);
     if (writer < MAX_WARPS && !order_knows_warp(w, b, writer, when))
-        fault(
-            w, in, lanes, ERR_LAUNCH_FAILURE,
+        fault_against(
+            w, in, lanes, ERR_LAUNCH_FAILURE, fn, store,
             "a barrier is missing: warp %u wrote shared offset %u, and nothing that this warp has waited for since says so",
             writer, 16 * piece);
     if (b == w->block && writer == w->id && b->lanes[piece] & ~lanes && when >= w->lanes_met)
-        fault(
-            w, in, lanes, ERR_LAUNCH_FAILURE,
+        fault_against(
+            w, in, lanes, ERR_LAUNCH_FAILURE, fn, store,
             "__syncwarp() is missing: lane %u of this warp wrote shared offset %u, and nothing since has made this lane wait "
             "for it",
             first_lane(b->lanes[piece] & ~lanes), 16 * piece);

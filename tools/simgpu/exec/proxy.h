@@ -5,7 +5,8 @@
  * have a stamp: when they were last written, by the block's clock, and by whom. The clock ticks at every fence, at every
  * completed barrier and at every asynchronous read. A write is visible to the async proxy
  *
- *      when its warp has executed the fence since; or
+ *      when its thread has executed the fence since, or another lane of its warp has, and between the write and the fence the
+ *      lanes have met; or
  *      when any warp has, and between the write and the fence a barrier of some kind was completed.
  *
  * And whoever reads through the async proxy must know of the write: through a barrier when it was another warp's (order.h),
@@ -29,8 +30,8 @@ enum {
 void proxy_start_block(struct block *b);
 void proxy_free_block(struct block *b);
 
-/* fence.proxy.async by warp w. */
-void proxy_fence(struct warp *w);
+/* fence.proxy.async by these lanes of w. */
+void proxy_fence(struct warp *w, u32 lanes);
 
 /* A barrier of the block is complete. */
 static inline void proxy_synced(struct block *b)
@@ -93,6 +94,10 @@ static inline bool proxy_loads_words(struct warp *w, const u32 word[LANES])
     }
     return !bad;
 }
+
+/* A bulk copy that w issues for `lane` will overwrite them: faults when an ordinary write to them is not fenced. */
+void proxy_overwrites(struct warp *w, const struct inst *in, u32 lane, const struct block *b, u32 at,
+                      u32 bytes);
 
 /* Whether they were written at or after this time. */
 static inline bool proxy_changed(const struct block *b, u32 at, u32 bytes, u32 since)

@@ -671,3 +671,27 @@ void race_settle_now(struct warp *w, const struct inst *in, u32 mask, const u64 
     remark(w, in, 1u << s.lane,
            "the same value is written to shared offset %u by several threads, which nothing orders", s.at);
 }
+
+/* ---- For messages -------------------------------------------------------------------------------------------------------- */
+
+/* The instruction of an entry or a cell, if it is of this block. */
+static const struct inst *instruction_of(const struct block *b, u64 entry, const struct function **fn)
+{
+    *fn = entry >> TIME_AT > b->races->base ? function_at(b->launch, entry & SITE_MASK) : NULL;
+    return *fn ? &(*fn)->code[(entry & SITE_MASK) - (*fn)->first_site] : NULL;
+}
+
+const struct inst *race_writer(const struct block *b, u32 at, const struct function **fn)
+{
+    const u64 *cells = &b->races->cells[at / 16 * 4];
+    u64 latest = 0;
+    for (u32 x = 0; x < 4; x++) latest = cells[x] >> TIME_AT > latest >> TIME_AT ? cells[x] : latest;
+    return instruction_of(b, latest, fn);
+}
+
+const struct inst *race_reader(struct block *b, u32 warp, u32 at, const struct function **fn)
+{
+    if (b->races->logs[warp]) flush_reads(b, warp, at / 16, at / 16);
+    const u64 *mine = b->races->readers[b->cluster_rank * MAX_WARPS + warp];
+    return instruction_of(b, mine ? mine[at / 16] : 0, fn);
+}

@@ -62,4 +62,9 @@ static inline void race_settle(struct warp *w, const struct inst *in, u32 mask, 
 void race_landed(struct warp *owner, const struct function *fn, const struct inst *in, u32 lane, u32 at,
                  u32 bytes, u32 time);
 
+/* What wrote the 16 bytes around this offset of b's shared memory last, of ordinary instructions and cp.async, and what a warp of
+ * b read them with; NULL when that is not known. For messages. */
+const struct inst *race_writer(const struct block *b, u32 at, const struct function **fn);
+const struct inst *race_reader(struct block *b, u32 warp, u32 at, const struct function **fn);
+
 #endif

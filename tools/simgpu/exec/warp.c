@@ -344,6 +344,7 @@ void warp_exit(struct warp *w, u32 lanes)
             first_lane(b->visitors));
     if (!w->live) b->live_warps--;
     if (!w->live) wgmma_leave(w);
+    if (!w->live) registers_leave(w);
     if (!w->active) dissolve(w);
     for (u32 id = 0; id < NUM_BARRIERS; id++)
         if (b->barriers[id].arrived) barrier_check(b, id);
@@ -572,7 +573,7 @@ void warp_start(struct warp *w, struct block *b, u32 id)
     w->cluster_released = 0;
     w->lanes_met = 0;
     w->time = b->clock;
-    w->registers = 0;
+    w->registers = w->register_changes = 0;
     w->lost_turns = 0;
     w->waits = false;
     w->poll.in = NULL;

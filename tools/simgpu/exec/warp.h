@@ -43,6 +43,9 @@ bool warp_join(struct warp *w, s32 into, s32 other);
 void warp_call(struct warp *w, const struct inst *in, const struct function *callee);
 void warp_return(struct warp *w);
 
+/* All lanes of w have exited: its warpgroup must have executed as many setmaxnreg (exec/control.c). */
+void registers_leave(struct warp *w);
+
 /* Whether the barrier is complete now that a thread arrived or exited; if so its waiters become ready. */
 void barrier_check(struct block *b, u32 id);
 

@@ -148,14 +148,15 @@ static void gather(struct warp *w, const struct inst *in, const struct matrix *m
     }
 }
 
-/* Whether these tiles were written since. */
-static bool changed(const struct block *b, const struct matrix *m, u32 tiles, u32 since)
+/* Whether these tiles were written since; then *offset is that of the latest such piece. */
+static bool changed(const struct block *b, const struct matrix *m, u32 tiles, u32 since, u32 *offset)
 {
     u32 at[PIECES], latest = 0;
     for (u32 tile = 0; tile < tiles; tile++) {
         find_pieces(m, tile, at);
         for (u32 i = 0; i < PIECES; i++) {
             u32 stamp = b->stamps[at[i] / 16];
+            if (stamp > latest && stamp >> WRITER_BITS >= since) *offset = at[i];
             latest = stamp > latest ? stamp : latest;
         }
     }
@@ -332,11 +333,11 @@ static _Noreturn void touched_fault(struct warp *w, const struct inst *in, const
 {
     const struct function *fn = w->frame->fn;
     u32 at = p ? (u32)(p->in - fn->code) : 0;
-    fault(w, in, w->active, ERR_LAUNCH_FAILURE,
-          "register %s is %s before the wgmma at line %u%s: wgmma.wait_group must come first", name,
-          written ? "written" : "read", p ? fn->lines[at].line : 0,
-          result ? ", whose result it holds, has been waited for"
-                 : ", which reads A from it, has been waited for");
+    fault_against(w, in, w->active, ERR_LAUNCH_FAILURE, fn, p ? p->in : NULL,
+                  "register %s is %s before the wgmma at line %u%s: wgmma.wait_group must come first", name,
+                  written ? "written" : "read", p ? fn->lines[at].line : 0,
+                  result ? ", whose result it holds, has been waited for"
+                         : ", which reads A from it, has been waited for");
 }
 
 static const struct product *product_of_group(const struct warp *w, u32 group)
@@ -528,12 +529,15 @@ static void check_operands(struct warp *w, const struct inst *in, const struct p
         }
         peer->wgmma->checked = p->number;
     }
-    bool a = !p->form->a_in_registers && changed(w->block, &A, 64 / TILE, since);
-    if (a || changed(w->block, &B, p->form->n / TILE, since))
-        fault(
-            w, in, w->active, ERR_LAUNCH_FAILURE,
-            "shared memory of operand %s was written before the wgmma at line %u that reads it was waited for",
-            a ? "A" : "B", w->frame->fn->lines[p->in - w->frame->fn->code].line);
+    u32 at = 0;
+    bool a = !p->form->a_in_registers && changed(w->block, &A, 64 / TILE, since, &at);
+    if (!a && !changed(w->block, &B, p->form->n / TILE, since, &at)) return;
+    const struct function *fn;
+    const struct inst *store = race_writer(w->block, at, &fn);
+    fault_against(
+        w, in, w->active, ERR_LAUNCH_FAILURE, fn, store,
+        "shared memory of operand %s was written before the wgmma at line %u that reads it was waited for",
+        a ? "A" : "B", w->frame->fn->lines[p->in - w->frame->fn->code].line);
 }
 
 /* imm: groups that may stay in flight */

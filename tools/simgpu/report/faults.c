@@ -134,6 +134,12 @@ static void tell(struct warp *w, const struct function *fn, const struct inst *i
     if (!l->error) {
         set_error(l, error);
         print_message(w, fn, in, frame, other, with, lanes, format, args);
+        if (error == ERR_MISALIGNED && l->displaced)
+            fprintf(
+                stderr,
+                "  (dynamic shared memory begins at 0x%x: with a seed, no better aligned than the kernel declares, as in "
+                "`extern __shared__ __align__(1024)`)\n",
+                SHARED_BASE + l->shared_bytes - l->dynamic_bytes);
     }
     pthread_mutex_unlock(&telling);
 }
@@ -240,7 +246,11 @@ static void print_waiter(const struct warp *w, const struct split *s)
         fprintf(stderr, "waits at barrier %u, where %u of %u threads have arrived\n  ", s->barrier,
                 bar->arrived, bar->expected ? bar->expected : b->live_threads);
     } else if (s->state == SPLIT_WAIT_LANES) {
-        fprintf(stderr, "waits for lanes 0x%08x to come to this instruction\n  ", s->wait_mask & ~s->mask);
+        u32 missing = s->wait_mask & ~s->mask, apart = 0;
+        for (s32 i = 0; i < w->split_count; i++)
+            if (w->splits[i].state == SPLIT_INNER) apart |= w->splits[i].arrived;
+        fprintf(stderr, "waits for lanes 0x%08x to come to this instruction%s\n  ", missing,
+                missing & ~apart ? "" : ", but these have gone another way and wait behind the branch");
     } else if (s->state == SPLIT_WAIT_REGISTERS) {
         fprintf(
             stderr,
@@ -253,7 +263,7 @@ static void print_waiter(const struct warp *w, const struct split *s)
         fprintf(stderr, "waits at barrier.cluster, where %u of the cluster's %u threads have arrived\n  ",
                 b->cluster->arrived, b->cluster->live_threads);
     } else {
-        char what[256];
+        char what[320];
         async_describe_wait(w, s, what, sizeof what);
         fprintf(stderr, "%s\n  ", what);
     }
@@ -316,7 +326,8 @@ void fault_too_long(struct cluster *c, bool idle, u64 not_started)
             fprintf(
                 stderr,
                 "  %llu blocks have not started: the device's %u multiprocessors hold no more of them at once, and those "
-                "they hold do not leave\n",
+                "they hold do not leave. If they wait for all of the grid, it must be no larger "
+                "(cudaOccupancyMaxActiveBlocksPerMultiprocessor)\n",
                 (unsigned long long)not_started, options.sms);
         for (u32 k = 0; k < b->warp_count; k++)
             for (s32 i = 0; i < MAX_SPLITS; i++)

@@ -370,7 +370,7 @@ static void share(struct work *work, u32 count)
 static void place_shared_of(const struct launch *l, struct function *fn)
 {
     u32 align = l->kernel->shared_align > 16 ? l->kernel->shared_align : 16;
-    u64 dynamic = SHARED_BASE + (l->kernel->shared_bytes + align - 1) / align * align;
+    u64 dynamic = SHARED_BASE + (l->kernel->shared_bytes + align - 1) / align * align + l->displaced;
     fn->rank_consts[0] = fn->consts;
     for (u32 rank = 0; rank < cluster_size(l); rank++) {
         u8 **consts = &fn->rank_consts[rank];
@@ -393,6 +393,17 @@ static void place_shared(const struct launch *l)
     const struct module *m = l->kernel->module;
     for (u32 i = 0; i < m->function_count; i++)
         if (m->functions[i] == l->kernel || !m->functions[i]->is_kernel) place_shared_of(l, m->functions[i]);
+}
+
+/* With a seed, dynamic shared memory begins at an address that is no better aligned than the kernel declares: who needs more
+ * and does not say so has it by luck, as long as there are no static variables before it. */
+static void displace(struct launch *l)
+{
+    enum { PERIOD = 1024 }; /* of the widest swizzle: nobody asks for more */
+    u32 align = l->kernel->shared_align > 16 ? l->kernel->shared_align : 16;
+    if (!options.seed || !l->dynamic_bytes || align >= PERIOD) return;
+    l->displaced = (l->shared_bytes - l->dynamic_bytes) / align % 2 ? 0 : align;
+    l->shared_bytes += l->displaced;
 }
 
 static u32 resident_blocks(const struct launch *l)
@@ -418,6 +429,7 @@ int launch_run(struct launch *l)
     if (l->cooperative && (l->workspace = heap_alloc(8, ALLOCATION_VARIABLE, "(grid workspace)")) == 0)
         return ERR_OUT_OF_MEMORY;
     pthread_mutex_lock(&one_at_a_time);
+    displace(l);
     struct grid grid = {.launch = l,
                         .clusters = (u64)l->grid[0] * l->grid[1] * l->grid[2] / cluster_size(l),
                         .resident_limit = resident_blocks(l) / cluster_size(l),
