@@ -4,6 +4,7 @@
 # Bats sets stderr.
 # shellcheck disable=SC2154
 load test_helper/common
+load test_helper/broken
 
 @test "make chapter-2 SHAPE SEED runs a shape of the user's own, with and without bias" {
     run -0 make chapter-2 DEVICE=sim SHAPE=m=333,n=77,k=129 SEED=5 PROFILE=0
@@ -52,4 +53,34 @@ np.save(d + "/C.npy", C)' "$CASE_DIR" "$1"
 @test "a golden element two bf16 units off is found" {
     damaged 05_cp_async_pipeline 1 'C[77, 5] += 2 * np.ldexp(1.0, np.frexp(C[77, 5])[1] - 8)'
     assert_line --regexp '^      C\[row 77, col 5\]: got .*; 1 of 18209 elements are wrong$'
+}
+
+@test "only an edit in the body of a kernel or device function leaves the host's half of an object as it is" {
+    local old=$BATS_TEST_TMPDIR/old new=$BATS_TEST_TMPDIR/new edit
+    cat >"$old" <<'END'
+constexpr int N = 4;
+__host__ __device__ inline int both(int x)
+{
+    return x;
+}
+template <int K>
+__global__ void kernel(int *x,
+                       int n)
+{
+    x[0] = n;
+}
+static void launch(int *x)
+{
+    kernel<1><<<N, 1>>>(x, N);
+}
+END
+    for edit in 's/= n;/= n + 1;/' '/\] = n/d' 's/= n;/&\n    x[1] = n;/'; do
+        sed "$edit" "$old" >"$new"
+        assert_equal "$edit: $(device_code "$old" "$new")" "$edit: yes"
+    done
+    for edit in 's/N = 4/N = 5/' '/^constexpr/d' 's/return x/return -x/' 's/void kernel/void other/' 's/<<<N/<<<2 * N/' 's/(x, N);/&\n    x++;/' \
+        's/= n;/= N;/; s/N = 4/N = 5/'; do
+        sed "$edit" "$old" >"$new"
+        assert_equal "$edit: $(device_code "$old" "$new")" "$edit: "
+    done
 }
