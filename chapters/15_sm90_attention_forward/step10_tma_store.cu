@@ -341,7 +341,9 @@ static __device__ void consume(SharedStorage<T, D> &smem, const CUtensorMap &O_m
     while (true) {
         mbarrier_wait(&smem.Q_full[consumer], Q_parity);
         Q_parity ^= 1;
-        const int tile = __shfl_sync(0xffffffff, smem.tile[consumer], 0); // for the compiler, as consumer
+        int tile = 0;
+        if (lane == 0) tile = smem.tile[consumer]; // Who arrives at Q_empty has read it.
+        tile = __shfl_sync(0xffffffff, tile, 0);
         if (tile >= num_tiles) break;
         const Work<D> work(a, heads_in_group, tile);
         const int first_row = work.row + consumer * WG_Q;
