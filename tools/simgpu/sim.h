@@ -382,7 +382,7 @@ struct launch {
     u32 grid[3], block[3], cluster[3];
     u32 shared_bytes; /* static + dynamic */
     u32 dynamic_bytes;
-    u32 displaced; /* bytes left out before the dynamic ones: runtime/scheduler.c */
+    u32 displaced;   /* bytes left out before the dynamic ones: runtime/scheduler.c */
     u32 local_bytes; /* local memory a thread */
     u8 *params;      /* the kernel's parameter buffer */
     u64 grid_id;
