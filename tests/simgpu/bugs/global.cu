@@ -152,13 +152,13 @@ __global__ void plain_poll(u32 *box)
     if (B == 0) {
         atomicExch(box + FLAGS, 1); // plain_poll
     } else {
-        u32 seen;
+        u32 seen, looks = 0;
         do
             if (BROKEN)
                 LOAD("weak", seen, box + FLAGS); // plain_poll
             else
                 seen = atomicAdd(box + FLAGS, 0);
-        while (!seen);
+        while ((looks += seen) < 2);
     }
 }
 
