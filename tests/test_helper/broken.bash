@@ -32,7 +32,7 @@ edited() {
     sed -E "$@" "chapters/$chapter/$file" >"$dir/chapters/$chapter/$file"
     run ! cmp -s "chapters/$chapter/$file" "$dir/chapters/$chapter/$file"
     is_device_code=$(device_code "chapters/$chapter/$file" "$dir/chapters/$chapter/$file")
-    [[ ! ${ONE_TYPE:-} ]] || sed -E -i "$ONE_TYPE" "$dir/chapters/$chapter/$file" "$dir/common/device/matmul_types.cuh"
+    [[ ! ${ONE_TYPE:-} ]] || sed -E -i "$ONE_TYPE" "$dir/chapters/$chapter/"*.cu* "$dir/common/device/matmul_types.cuh"
     local compile=("$nvcc" -std=c++17 -O3 -lineinfo -gencode "arch=compute_$arch,code=compute_$arch" "$dir/chapters/$chapter/$file")
     if [[ $is_device_code ]]; then
         "${compile[@]}" -fatbin -o "$BATS_TEST_TMPDIR/edited.fatbin"
@@ -50,6 +50,7 @@ edited() {
 # fp32 where the chapter has it, else bf16. The launcher refuses the others, with cudaErrorNotSupported.
 broken() {
     local ONE_TYPE='s/dtype == BF16 \? launch<__nv_bfloat16>\([^)]*\)/dtype == BF16 ? cudaErrorNotSupported/
+        s/dtype == F16 \? with_type\(__half\(\)\)/dtype == F16 ? cudaErrorNotSupported/
         s/dtype == F16 \? launch<__half, [0-9]+>\([^)]*\)/dtype == F16 ? cudaErrorNotSupported/
         s/launch\((__half|__nv_bfloat16)\(\), float\(\)\)|launch\(__half\(\), __half\(\)\)/cudaErrorNotSupported/g'
     edited "$@"
