@@ -6,6 +6,7 @@
 load test_helper/common
 load test_helper/broken
 load test_helper/counters
+load test_helper/torch
 
 CHAPTER=12_flash_attention
 GOLDEN=build/golden/$CHAPTER
@@ -64,17 +65,6 @@ golden_groups() {
     export TORCH_LIB=$BATS_TEST_TMPDIR
     run -3 "$SIMGPU" "$(chapter $CHAPTER)" --step 0 --case len17
     assert_output --partial "PyTorch: no baseline: $TORCH_LIB/libtorch_cuda.so: cannot open shared object file"
-}
-
-# torch_stub: makes TORCH_LIB a folder with a stand-in for PyTorch.
-torch_stub() {
-    local cuda_include cuda_lib
-    cuda_include=$(sed -n 's/^CUDA_INCLUDE *:= *//p' build/config.mk)
-    cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
-    export TORCH_LIB=$BATS_TEST_TMPDIR/torch
-    mkdir -p "$TORCH_LIB"
-    gcc -O2 -Wall -Wextra -Werror -shared -fPIC -isystem "$cuda_include" -o "$TORCH_LIB/libtorch_cuda.so" \
-        tests/test_helper/torch_stub.c -L"$cuda_lib" -l:libcudart.so.13 -lm
 }
 
 @test "chapter 12: the baseline is handed the layout that PyTorch wants, and its outputs come back in ours" {

@@ -38,7 +38,8 @@ static bool find(void *library, const char *name, void *function)
     return *(void **)function != NULL;
 }
 
-static bool open_torch(void)
+// Finds PyTorch with one of the two backends, the one that this program asks for.
+static bool open_torch(bool cudnn)
 {
     char path[PATH_MAX];
     const char *folder = getenv("TORCH_LIB");
@@ -51,17 +52,18 @@ static bool open_torch(void)
                 dlerror());
         return false;
     }
-    torch.found = find(library, "aoti_torch_create_cuda_stream_guard", &torch.make_guard) &&
-                  find(library, "aoti_torch_delete_cuda_stream_guard", &torch.delete_guard) &&
-                  find(library, "aoti_torch_create_tensor_from_blob", &torch.wrap) &&
-                  find(library, "aoti_torch_delete_tensor_object", &torch.delete_tensor) &&
-                  find(library, "aoti_torch_get_data_ptr", &torch.data) &&
-                  find(library, "aoti_torch_get_strides", &torch.strides) &&
-                  find(library, "aoti_torch_dtype_bfloat16", &torch.bf16) &&
-                  find(library, "aoti_torch_dtype_float16", &torch.f16) &&
-                  find(library, "aoti_torch_device_type_cuda", &torch.cuda) &&
-                  find(library, "aoti_torch_cuda__scaled_dot_product_flash_attention", &torch.flash) &&
-                  find(library, "aoti_torch_cuda__scaled_dot_product_cudnn_attention", &torch.cudnn);
+    torch.found =
+        find(library, "aoti_torch_create_cuda_stream_guard", &torch.make_guard) &&
+        find(library, "aoti_torch_delete_cuda_stream_guard", &torch.delete_guard) &&
+        find(library, "aoti_torch_create_tensor_from_blob", &torch.wrap) &&
+        find(library, "aoti_torch_delete_tensor_object", &torch.delete_tensor) &&
+        find(library, "aoti_torch_get_data_ptr", &torch.data) &&
+        find(library, "aoti_torch_get_strides", &torch.strides) &&
+        find(library, "aoti_torch_dtype_bfloat16", &torch.bf16) &&
+        find(library, "aoti_torch_dtype_float16", &torch.f16) &&
+        find(library, "aoti_torch_device_type_cuda", &torch.cuda) &&
+        (cudnn ? find(library, "aoti_torch_cuda__scaled_dot_product_cudnn_attention", &torch.cudnn)
+               : find(library, "aoti_torch_cuda__scaled_dot_product_flash_attention", &torch.flash));
     return torch.found;
 }
 
@@ -89,7 +91,7 @@ static cudaError_t sdpa(const struct attention *a, bool cudnn, cudaStream_t stre
     void *guard = NULL;
     int device = 0;
     if ((a->causal && a->q_len != a->k_len) || a->heads != a->kv_heads) return cudaErrorNotSupported;
-    if (!open_torch()) return cudaErrorSharedObjectInitFailed;
+    if (!open_torch(cudnn)) return cudaErrorSharedObjectInitFailed;
     release(&torch.O);
     release(&torch.LSE);
     bool ok = cudaGetDevice(&device) == cudaSuccess && torch.make_guard(stream, device, &guard) == 0 &&

@@ -91,15 +91,11 @@ static double get(const struct tensor *t, const uint16_t *host, int64_t b, int64
     return value;
 }
 
-int aoti_torch_cuda__scaled_dot_product_flash_attention(struct tensor *Q, struct tensor *K, struct tensor *V,
-                                                        double dropout, int32_t causal, int32_t debug_mask,
-                                                        double *scale, struct tensor **O, struct tensor **LSE,
-                                                        struct tensor **cum_q, struct tensor **cum_k,
-                                                        int64_t *max_q, int64_t *max_k, struct tensor **seed,
-                                                        struct tensor **offset, struct tensor **mask)
+static int attend(struct tensor *Q, struct tensor *K, struct tensor *V, int32_t causal, struct tensor **O,
+                  struct tensor **LSE)
 {
     const int64_t B = Q->sizes[0], H = Q->sizes[1], M = Q->sizes[2], N = K->sizes[2], D = Q->sizes[3];
-    if (dropout != 0 || debug_mask || scale || Q->dtype != BF16) return 1;
+    if (Q->dtype != BF16) return 1;
     uint16_t *q = download(Q), *k = download(K), *v = download(V), *o = calloc((size_t)(B * H * M * D), 2);
     float *lse = calloc((size_t)(B * H * M), 4);
     double *P = malloc((size_t)N * sizeof *P);
@@ -133,9 +129,33 @@ int aoti_torch_cuda__scaled_dot_product_flash_attention(struct tensor *Q, struct
     cudaMalloc((void **)&(*LSE)->data, (size_t)(B * H * M) * 4);
     cudaMemcpy((*O)->data, o, (size_t)(B * H * M * D) * 2, cudaMemcpyHostToDevice);
     cudaMemcpy((*LSE)->data, lse, (size_t)(B * H * M) * 4, cudaMemcpyHostToDevice);
-    *cum_q = *cum_k = *seed = *offset = *mask = NULL;
-    *max_q = M;
-    *max_k = N;
     free(q), free(k), free(v), free(o), free(lse), free(P);
     return 0;
+}
+
+int aoti_torch_cuda__scaled_dot_product_flash_attention(struct tensor *Q, struct tensor *K, struct tensor *V,
+                                                        double dropout, int32_t causal, int32_t debug_mask,
+                                                        double *scale, struct tensor **O, struct tensor **LSE,
+                                                        struct tensor **cum_q, struct tensor **cum_k,
+                                                        int64_t *max_q, int64_t *max_k, struct tensor **seed,
+                                                        struct tensor **offset, struct tensor **mask)
+{
+    *cum_q = *cum_k = *seed = *offset = *mask = NULL;
+    *max_q = Q->sizes[2];
+    *max_k = K->sizes[2];
+    return dropout != 0 || debug_mask || scale || attend(Q, K, V, causal, O, LSE);
+}
+
+int aoti_torch_cuda__scaled_dot_product_cudnn_attention(struct tensor *Q, struct tensor *K, struct tensor *V,
+                                                        struct tensor **bias, int32_t compute_LSE,
+                                                        double dropout, int32_t causal, int32_t debug_mask,
+                                                        double *scale, struct tensor **O, struct tensor **LSE,
+                                                        struct tensor **cum_q, struct tensor **cum_k,
+                                                        int64_t *max_q, int64_t *max_k, struct tensor **seed,
+                                                        struct tensor **offset, struct tensor **mask)
+{
+    return bias || !compute_LSE ||
+           aoti_torch_cuda__scaled_dot_product_flash_attention(Q, K, V, dropout, causal, debug_mask, scale, O,
+                                                               LSE, cum_q, cum_k, max_q, max_k, seed, offset,
+                                                               mask);
 }
