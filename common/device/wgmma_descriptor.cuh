@@ -31,8 +31,7 @@ DESCRIPTOR_FUNCTION uint64_t wgmma_descriptor_bits(uint32_t tile_addr)
 //            (1024 bytes)    | (box_bytes)
 DESCRIPTOR_FUNCTION uint64_t wgmma_descriptor_bits_mn(uint32_t tile_addr, uint32_t box_bytes)
 {
-    return (uint64_t)1 << 62 | (uint64_t)(1024 / 16) << 32 | (uint64_t)(box_bytes / 16) << 16 |
-           (tile_addr & 0x3ffff) >> 4;
+    return wgmma_descriptor_bits(tile_addr) + ((uint64_t)(box_bytes / 16 - 1) << 16); // in the place of the 1
 }
 
 #undef DESCRIPTOR_FUNCTION
