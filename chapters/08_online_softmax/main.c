@@ -9,37 +9,14 @@ enum { PROBABILITIES, DY, DX, BACKWARD_SCALE }; // of the backward ones
 enum { LOGITS, TARGET, DLOSS, V_PARAM, LOSS };  // of the classifier
 enum { CLASSIFIER_ROWS, V, VP };
 
-static cudaError_t launch_forward(any_launcher *launcher, const struct run *run, cudaStream_t stream)
-{
-    return ((softmax_forward *)launcher)(run->type, run->data[X], run->data[Y], (int)run->dim[ROWS],
-                                         (int)run->dim[COLS], stream);
-}
-
-static cudaError_t launch_causal(any_launcher *launcher, const struct run *run, cudaStream_t stream)
-{
-    return ((softmax_causal *)launcher)(run->type, run->data[X], run->data[Y], (float)run->param[SCALE],
-                                        (int)run->dim[BATCH], (int)run->dim[T], stream);
-}
-
-static cudaError_t launch_backward(any_launcher *launcher, const struct run *run, cudaStream_t stream)
-{
-    return ((softmax_backward *)launcher)(run->type, run->data[PROBABILITIES], run->data[DY], run->data[DX],
-                                          (int)run->dim[ROWS], (int)run->dim[COLS], stream);
-}
-
-static cudaError_t launch_causal_backward(any_launcher *launcher, const struct run *run, cudaStream_t stream)
-{
-    return ((softmax_causal_backward *)launcher)(run->type, run->data[PROBABILITIES], run->data[DY],
-                                                 run->data[DX], (float)run->param[BACKWARD_SCALE],
-                                                 (int)run->dim[BATCH], (int)run->dim[T], stream);
-}
-
-static cudaError_t launch_classifier(any_launcher *launcher, const struct run *run, cudaStream_t stream)
-{
-    return ((softmax_classifier *)launcher)(run->type, run->data[LOGITS], run->data[LOSS], run->data[TARGET],
-                                            run->data[DLOSS], (int)run->dim[CLASSIFIER_ROWS],
-                                            (int)run->dim[V], (int)run->dim[VP], stream);
-}
+LAUNCH(softmax_forward, run->data[X], run->data[Y], run->dim[ROWS], run->dim[COLS])
+LAUNCH(softmax_causal, run->data[X], run->data[Y], run->param[SCALE], run->dim[BATCH], run->dim[T])
+LAUNCH(softmax_backward, run->data[PROBABILITIES], run->data[DY], run->data[DX], run->dim[ROWS],
+       run->dim[COLS])
+LAUNCH(softmax_causal_backward, run->data[PROBABILITIES], run->data[DY], run->data[DX],
+       run->param[BACKWARD_SCALE], run->dim[BATCH], run->dim[T])
+LAUNCH(softmax_classifier, run->data[LOGITS], run->data[LOSS], run->data[TARGET], run->data[DLOSS],
+       run->dim[CLASSIFIER_ROWS], run->dim[V], run->dim[VP])
 
 static const char *check_cols(const int64_t *dim)
 {
@@ -58,26 +35,6 @@ static const char *check_vocabulary(const int64_t *dim)
     return dim[VP] > 131072 ? "vp must be at most 131072" : NULL;
 }
 
-static const struct step forward_steps[] = {
-    STEP(softmax_forward, three_pass),   STEP(softmax_forward, online),
-    STEP(softmax_forward, vectorized),   STEP(softmax_forward, registers),
-    STEP(softmax_forward, short_rows),   STEP(softmax_forward, split),
-    STEP(softmax_forward, split_shared), {0}};
-static const struct step causal_steps[] = {STEP(softmax_causal, causal),
-                                           STEP(softmax_causal, causal_skip),
-                                           STEP(softmax_causal, causal_reverse),
-                                           {0}};
-static const struct step backward_steps[] = {STEP(softmax_backward, backward),
-                                             STEP(softmax_backward, backward_registers),
-                                             STEP(softmax_backward, backward_split),
-                                             STEP(softmax_backward, backward_shared),
-                                             {0}};
-static const struct step causal_backward_steps[] = {STEP(softmax_causal_backward, causal_backward), {0}};
-static const struct step classifier_steps[] = {STEP(softmax_classifier, classifier),
-                                               STEP(softmax_classifier, classifier_shared),
-                                               STEP(softmax_classifier, classifier_split),
-                                               {0}};
-
 // What all operations have alike, those on rows, and those on batches of squares.
 #define SOFTMAX .types = {F32, BF16}, .baseline = DEVICE_COPY, .limit = LIMIT_MEMORY
 #define SOFTMAX_ROWS                                                                            \
@@ -94,8 +51,11 @@ static const struct operation operations[] = {
         .title = "softmax of rows: y = exp(x - max) / sum, zeros for a row of nothing but -infinity",
         SOFTMAX_ROWS,
         .tensors = {[X] = {"x", RUN_TYPE, IN, "rows,cols"}, [Y] = {"y", RUN_TYPE, OUT, "rows,cols"}},
-        .steps = forward_steps,
-        .launch = launch_forward,
+        .steps = STEPS(STEP(softmax_forward, three_pass), STEP(softmax_forward, online),
+                       STEP(softmax_forward, vectorized), STEP(softmax_forward, registers),
+                       STEP(softmax_forward, short_rows), STEP(softmax_forward, split),
+                       STEP(softmax_forward, split_shared)),
+        .launch = launch_softmax_forward,
         .bytes = "2*size*rows*cols",
     },
     {
@@ -105,8 +65,9 @@ static const struct operation operations[] = {
         .tensors = {[X] = {"x", RUN_TYPE, IN, "batch,t,t"},
                     [Y] = {"y", RUN_TYPE, OUT, "batch,t,t"},
                     [SCALE] = {"scale", F32, PARAM, ""}},
-        .steps = causal_steps,
-        .launch = launch_causal,
+        .steps = STEPS(STEP(softmax_causal, causal), STEP(softmax_causal, causal_skip),
+                       STEP(softmax_causal, causal_reverse)),
+        .launch = launch_softmax_causal,
         .bytes = "size*batch*(t*(t+1)/2+t*t)",
     },
     {
@@ -116,8 +77,9 @@ static const struct operation operations[] = {
         .tensors = {[PROBABILITIES] = {"y", RUN_TYPE, IN, "rows,cols"},
                     [DY] = {"dy", RUN_TYPE, IN, "rows,cols"},
                     [DX] = {"dx", RUN_TYPE, OUT, "rows,cols"}},
-        .steps = backward_steps,
-        .launch = launch_backward,
+        .steps = STEPS(STEP(softmax_backward, backward), STEP(softmax_backward, backward_registers),
+                       STEP(softmax_backward, backward_split), STEP(softmax_backward, backward_shared)),
+        .launch = launch_softmax_backward,
         .bytes = "3*size*rows*cols",
     },
     {
@@ -128,8 +90,8 @@ static const struct operation operations[] = {
                     [DY] = {"dy", RUN_TYPE, IN, "batch,t,t"},
                     [DX] = {"dx", RUN_TYPE, OUT, "batch,t,t"},
                     [BACKWARD_SCALE] = {"scale", F32, PARAM, ""}},
-        .steps = causal_backward_steps,
-        .launch = launch_causal_backward,
+        .steps = STEPS(STEP(softmax_causal_backward, causal_backward)),
+        .launch = launch_softmax_causal_backward,
         .bytes = "size*batch*(t*(t+1)+t*t)",
     },
     {
@@ -142,8 +104,9 @@ static const struct operation operations[] = {
                     [DLOSS] = {"dloss", F32, IN_OPTIONAL, "rows"},
                     [V_PARAM] = {"v", I32, PARAM, ""},
                     [LOSS] = {"loss", F32, OUT, "rows"}},
-        .steps = classifier_steps,
-        .launch = launch_classifier,
+        .steps = STEPS(STEP(softmax_classifier, classifier), STEP(softmax_classifier, classifier_shared),
+                       STEP(softmax_classifier, classifier_split)),
+        .launch = launch_softmax_classifier,
         .check_shape = check_vocabulary,
         .bytes = "size*rows*(v+vp)",
         .bench = {"rows=8192,v=50257,vp=50304", "rows=8192,v=50304,vp=50304", "rows=8192,v=128256,vp=128256"},

@@ -56,6 +56,22 @@ struct step {
         .name = #function, .launcher = (any_launcher *)(1 ? (function) : (type *)0), \
     }
 
+// The steps of one operation, in the order of the ladder.
+#define STEPS(...)        \
+    (const struct step[]) \
+    {                     \
+        __VA_ARGS__, {0}, \
+    }
+
+// Defines launch_TYPE, the `launch` of an operation whose steps have that function type: what its launchers take, in
+// order, from `run`, between the run's type and the stream.
+#define LAUNCH(launcher_type, ...)                                                           \
+    static cudaError_t launch_##launcher_type(any_launcher *launcher, const struct run *run, \
+                                              cudaStream_t stream)                           \
+    {                                                                                        \
+        return ((launcher_type *)launcher)(run->type, __VA_ARGS__, stream);                  \
+    }
+
 // What the steps are measured beside; step 0 on the command line. `launch` starts its work in `stream` and returns the
 // launch's error: cudaErrorNotSupported means that it has no counterpart of this case, which is then shown as skipped,
 // cudaErrorSharedObjectInitFailed that its library is not here (it has said so). A benchmark goes on without it in both
