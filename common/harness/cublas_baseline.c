@@ -1,7 +1,8 @@
 #include "cublas_baseline.h"
 
-#include <dlfcn.h>
 #include <library_types.h>
+
+#include "library.h"
 
 // The few declarations of cublas_api.h and cublas_v2.h (CUDA 13) that are used here.
 typedef struct cublasContext *cublas_handle;
@@ -21,14 +22,6 @@ static struct {
                    cudaDataType, int ldc, int compute_type, int algorithm);
 } cublas;
 
-// Finds a function of the library; dlsym's object pointer becomes a function pointer as POSIX prescribes.
-static bool find(void *library, const char *name, void *function)
-{
-    *(void **)function = dlsym(library, name);
-    if (!*(void **)function) fprintf(stderr, "cuBLAS: %s\n", dlerror());
-    return *(void **)function != NULL;
-}
-
 static bool open_cublas(void)
 {
     int (*create)(cublas_handle *), (*set_math_mode)(cublas_handle, int), status;
@@ -38,10 +31,12 @@ static bool open_cublas(void)
         fprintf(stderr, "cuBLAS: cannot open the baseline's library: %s\n", dlerror());
         return false;
     }
-    if (!find(library, "cublasCreate_v2", &create) || !find(library, "cublasSetMathMode", &set_math_mode) ||
-        !find(library, "cublasSetStream_v2", &cublas.set_stream) ||
-        !find(library, "cublasSetWorkspace_v2", &cublas.set_workspace) ||
-        !find(library, "cublasSgemm_v2", &cublas.sgemm) || !find(library, "cublasGemmEx", &cublas.gemm_ex))
+    if (!library_find(library, "cublasCreate_v2", &create) ||
+        !library_find(library, "cublasSetMathMode", &set_math_mode) ||
+        !library_find(library, "cublasSetStream_v2", &cublas.set_stream) ||
+        !library_find(library, "cublasSetWorkspace_v2", &cublas.set_workspace) ||
+        !library_find(library, "cublasSgemm_v2", &cublas.sgemm) ||
+        !library_find(library, "cublasGemmEx", &cublas.gemm_ex))
         return false;
     if (cudaMalloc(&cublas.workspace, WORKSPACE_BYTES) != cudaSuccess) {
         fprintf(stderr, "cuBLAS: no memory for its workspace of %d bytes\n", WORKSPACE_BYTES);

@@ -1,9 +1,10 @@
 #include "sdpa_baseline.h"
 
-#include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "library.h"
 
 // The few declarations of torch/csrc/inductor/aoti_torch/c/shim.h and generated/c_shim_cuda.h that are used here. A
 // function returns 0, or else has printed why not.
@@ -30,14 +31,6 @@ static struct {
     torch_tensor O, LSE; // of the last call
 } torch;
 
-// Finds a function of the library; dlsym's object pointer becomes a function pointer as POSIX prescribes.
-static bool find(void *library, const char *name, void *function)
-{
-    *(void **)function = dlsym(library, name);
-    if (!*(void **)function) fprintf(stderr, "PyTorch: %s\n", dlerror());
-    return *(void **)function != NULL;
-}
-
 // Finds PyTorch with one of the two backends, the one that this program asks for.
 static bool open_torch(bool cudnn)
 {
@@ -53,17 +46,17 @@ static bool open_torch(bool cudnn)
         return false;
     }
     torch.found =
-        find(library, "aoti_torch_create_cuda_stream_guard", &torch.make_guard) &&
-        find(library, "aoti_torch_delete_cuda_stream_guard", &torch.delete_guard) &&
-        find(library, "aoti_torch_create_tensor_from_blob", &torch.wrap) &&
-        find(library, "aoti_torch_delete_tensor_object", &torch.delete_tensor) &&
-        find(library, "aoti_torch_get_data_ptr", &torch.data) &&
-        find(library, "aoti_torch_get_strides", &torch.strides) &&
-        find(library, "aoti_torch_dtype_bfloat16", &torch.bf16) &&
-        find(library, "aoti_torch_dtype_float16", &torch.f16) &&
-        find(library, "aoti_torch_device_type_cuda", &torch.cuda) &&
-        (cudnn ? find(library, "aoti_torch_cuda__scaled_dot_product_cudnn_attention", &torch.cudnn)
-               : find(library, "aoti_torch_cuda__scaled_dot_product_flash_attention", &torch.flash));
+        library_find(library, "aoti_torch_create_cuda_stream_guard", &torch.make_guard) &&
+        library_find(library, "aoti_torch_delete_cuda_stream_guard", &torch.delete_guard) &&
+        library_find(library, "aoti_torch_create_tensor_from_blob", &torch.wrap) &&
+        library_find(library, "aoti_torch_delete_tensor_object", &torch.delete_tensor) &&
+        library_find(library, "aoti_torch_get_data_ptr", &torch.data) &&
+        library_find(library, "aoti_torch_get_strides", &torch.strides) &&
+        library_find(library, "aoti_torch_dtype_bfloat16", &torch.bf16) &&
+        library_find(library, "aoti_torch_dtype_float16", &torch.f16) &&
+        library_find(library, "aoti_torch_device_type_cuda", &torch.cuda) &&
+        (cudnn ? library_find(library, "aoti_torch_cuda__scaled_dot_product_cudnn_attention", &torch.cudnn)
+               : library_find(library, "aoti_torch_cuda__scaled_dot_product_flash_attention", &torch.flash));
     return torch.found;
 }
 
