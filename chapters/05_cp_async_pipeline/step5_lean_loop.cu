@@ -12,6 +12,9 @@
 //      is there a tile to copy?                 no question: past the end a copy reads 0 bytes
 //      mma in any order                         neighbours share a fragment
 //
+// One step and not seven: all are the same idea, and most need another. A copy has one swizzle because a thread keeps to
+// one column and advances; its pointers may go past the end because nothing is read there; the edge leaves the loop with both.
+//
 // Grows from: step 4 (wide_loads).
 // New instructions: none. Shared memory: 98,304 bytes, two blocks on an SM. Registers: about 250 a thread.
 // Run: make chapter-5 STEP=lean_loop
