@@ -9,14 +9,10 @@
 //      |n n n r r r r r|r r r r r r n n|        n: a neighbour's
 //       pack 0          pack 1
 #pragma once
+#include "../../common/device/pack.cuh"
 #include "../../common/device/ptx.cuh"
 
-#include <cuda_bf16.h>
 #include <stdint.h>
-
-constexpr int PACK_BYTES = 16;
-template <typename T>
-constexpr int PACK = PACK_BYTES / (int)sizeof(T); // elements
 
 template <typename T>
 struct Row {
@@ -77,43 +73,6 @@ __device__ inline int pack_col(const Row<T> &row, int p)
     return p * PACK<T> - row.skip;
 }
 
-__device__ inline void unpack(float (&values)[4], uint4 pack, float)
-{
-    values[0] = __uint_as_float(pack.x);
-    values[1] = __uint_as_float(pack.y);
-    values[2] = __uint_as_float(pack.z);
-    values[3] = __uint_as_float(pack.w);
-}
-
-// A bf16 is the upper half of a float.
-__device__ inline void unpack(float (&values)[8], uint4 pack, __nv_bfloat16)
-{
-    const uint32_t words[4] = {pack.x, pack.y, pack.z, pack.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        values[2 * i] = __uint_as_float(words[i] << 16);
-        values[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-    }
-}
-
-__device__ inline uint4 make_pack(const float (&values)[4], float)
-{
-    return make_uint4(__float_as_uint(values[0]), __float_as_uint(values[1]), __float_as_uint(values[2]),
-                      __float_as_uint(values[3]));
-}
-
-__device__ inline uint32_t bf16_pair(float low, float high)
-{
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<const uint32_t *>(&pair);
-}
-
-__device__ inline uint4 make_pack(const float (&values)[8], __nv_bfloat16)
-{
-    return make_uint4(bf16_pair(values[0], values[1]), bf16_pair(values[2], values[3]),
-                      bf16_pair(values[4], values[5]), bf16_pair(values[6], values[7]));
-}
-
 // The largest element of a pack; of bf16 two at a time, without unpacking.
 __device__ inline float pack_max(uint4 pack, float)
 {
@@ -131,23 +90,6 @@ __device__ inline float pack_max(uint4 pack, __nv_bfloat16)
     const __nv_bfloat162 pair =
         __hmax2(__hmax2(as_pair(pack.x), as_pair(pack.y)), __hmax2(as_pair(pack.z), as_pair(pack.w)));
     return fmaxf(__low2float(pair), __high2float(pair));
-}
-
-__device__ inline float to_float(float value)
-{
-    return value;
-}
-__device__ inline float to_float(__nv_bfloat16 value)
-{
-    return __bfloat162float(value);
-}
-__device__ inline void from_float(float *dst, float value)
-{
-    *dst = value;
-}
-__device__ inline void from_float(__nv_bfloat16 *dst, float value)
-{
-    *dst = __float2bfloat16_rn(value);
 }
 
 template <typename T>

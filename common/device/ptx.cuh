@@ -120,6 +120,15 @@ __device__ inline float ex2_approx_ftz(float x)
     return y;
 }
 
+// Floating point instructions, rcp.approx.ftz.f32: 1 / x, off by at most one unit in the last place; results below 2^-126
+// become zero, and 1 / infinity is 0.
+__device__ inline float rcp_approx_ftz(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // Memory consistency model, st.relaxed.gpu: writes 8 bytes for any thread of the GPU to see, all of them or none.
 __device__ inline void st_relaxed_gpu(unsigned long long *address, unsigned long long value)
 {

@@ -1,0 +1,78 @@
+// Chapter 6, step 6: one ex2 and one rcp an element.
+//
+// Question: at 4.2 TB/s an SM finishes 4 bf16 in a cycle; how many instructions may each of them take?
+//
+// Grows from: step 5 (gelu).
+// 128 lanes issue in a cycle, so some 30, and expf and a division with all its bits are most of that. The special function
+// units have both nearly for nothing: ex2.approx, 2^x, and rcp.approx, 1 / x, each one instruction, 16 lanes a cycle, off
+// by one or two units in the last place. -2u log2(e) is a polynomial like u, with other constants:
+//
+//      e = ex2(x (A + B x^2))        out = x rcp(1 + e)
+//
+// x -> infinity: e = 0, out = x.  x -> -infinity: e = infinity, rcp(e) = 0, out = -0; at -infinity itself NaN, as in PyTorch.
+//
+// New instruction: rcp.approx.ftz. Registers: at most 32. Shared memory: none.
+// Run: make chapter-6 OP=gelu_forward STEP=gelu_exp2
+#include "../../common/device/pack.cuh"
+#include "../../common/device/ptx.cuh"
+#include "launchers.h"
+
+#include <cuda_runtime.h>
+
+constexpr int NUM_THREADS = 256;
+constexpr int PACKS = 2;          // a thread has in flight
+constexpr float A = -2.30220819f; // -2 log2(e) sqrt(2 / pi): exp(-2u) = 2^(x (A + B x^2))
+constexpr float B = A * 0.044715f;
+
+static __device__ float gelu_of(float x)
+{
+    return x * rcp_approx_ftz(1.0f + ex2_approx_ftz(x * (A + B * (x * x))));
+}
+
+template <typename T>
+static __device__ uint4 gelu_pack(uint4 pack)
+{
+    float values[PACK<T>];
+    unpack(values, pack, T());
+#pragma unroll
+    for (int k = 0; k < PACK<T>; k++) values[k] = gelu_of(values[k]);
+    return make_pack(values, T());
+}
+
+template <typename T>
+__global__ void __launch_bounds__(NUM_THREADS) gelu_exp2_kernel(const T *inp, // (n)
+                                                                T *out,       // (n)
+                                                                size_t n)
+{
+    const size_t packs = n / PACK<T>;
+    const size_t first = (size_t)blockIdx.x * (NUM_THREADS * PACKS) + threadIdx.x;
+    uint4 frag[PACKS];
+#pragma unroll
+    for (int i = 0; i < PACKS; i++) {
+        const size_t p = first + i * NUM_THREADS;
+        if (p < packs) frag[i] = __ldcs((const uint4 *)inp + p);
+    }
+#pragma unroll
+    for (int i = 0; i < PACKS; i++) {
+        const size_t p = first + i * NUM_THREADS;
+        if (p < packs)
+            __stcs((uint4 *)out + p, gelu_pack<T>(frag[i]));
+        else if (p == packs)
+            for (size_t j = p * PACK<T>; j < n; j++) from_float(&out[j], gelu_of(to_float(inp[j])));
+    }
+}
+
+template <typename T>
+static cudaError_t launch(const void *inp, void *out, size_t n, cudaStream_t stream)
+{
+    if (!inp || !out || n == 0) return cudaErrorInvalidValue;
+    if (((uintptr_t)inp | (uintptr_t)out) % PACK_BYTES != 0) return cudaErrorInvalidValue;
+    const size_t grid = (n - 1) / (NUM_THREADS * PACKS * PACK<T>)+1;
+    gelu_exp2_kernel<<<grid, NUM_THREADS, 0, stream>>>((const T *)inp, (T *)out, n);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t gelu_exp2(enum dtype dtype, const void *inp, void *out, size_t n, cudaStream_t stream)
+{
+    return dtype == BF16 ? launch<__nv_bfloat16>(inp, out, n, stream) : launch<float>(inp, out, n, stream);
+}

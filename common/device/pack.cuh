@@ -1,0 +1,104 @@
+// 16 bytes at a time: 4 floats or 8 bf16, which one instruction loads or stores, at an address that is a multiple of 16.
+#pragma once
+#include <cuda_bf16.h>
+#include <stdint.h>
+
+#include "types.cuh"
+
+constexpr int PACK_BYTES = 16;
+template <typename T>
+constexpr int PACK = PACK_BYTES / (int)sizeof(T); // elements
+
+__device__ inline float to_float(float value)
+{
+    return value;
+}
+__device__ inline float to_float(__nv_bfloat16 value)
+{
+    return __bfloat162float(value);
+}
+__device__ inline void from_float(float *dst, float value)
+{
+    *dst = value;
+}
+__device__ inline void from_float(__nv_bfloat16 *dst, float value)
+{
+    *dst = __float2bfloat16_rn(value);
+}
+
+__device__ inline void unpack(float (&values)[4], uint4 pack, float)
+{
+    values[0] = __uint_as_float(pack.x);
+    values[1] = __uint_as_float(pack.y);
+    values[2] = __uint_as_float(pack.z);
+    values[3] = __uint_as_float(pack.w);
+}
+
+// A bf16 is the upper half of a float.
+__device__ inline void unpack(float (&values)[8], uint4 pack, __nv_bfloat16)
+{
+    const uint32_t words[4] = {pack.x, pack.y, pack.z, pack.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        values[2 * i] = __uint_as_float(words[i] << 16);
+        values[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+    }
+}
+
+__device__ inline uint4 make_pack(const float (&values)[4], float)
+{
+    return make_uint4(__float_as_uint(values[0]), __float_as_uint(values[1]), __float_as_uint(values[2]),
+                      __float_as_uint(values[3]));
+}
+
+__device__ inline uint4 make_pack(const float (&values)[8], __nv_bfloat16)
+{
+    return make_uint4(
+        pack_pair<__nv_bfloat16>(values[0], values[1]), pack_pair<__nv_bfloat16>(values[2], values[3]),
+        pack_pair<__nv_bfloat16>(values[4], values[5]), pack_pair<__nv_bfloat16>(values[6], values[7]));
+}
+
+// N elements from src on, as floats: whole packs at a multiple of 16 bytes, or, where N is less than a pack, one by one.
+template <int N, typename T>
+__device__ inline void load_values(float (&values)[N], const T *src)
+{
+    if constexpr (N % PACK<T> == 0) {
+#pragma unroll
+        for (int i = 0; i < N; i += PACK<T>)
+            unpack(*reinterpret_cast<float(*)[PACK<T>]>(&values[i]),
+                   *reinterpret_cast<const uint4 *>(src + i), T());
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++) values[i] = to_float(src[i]);
+    }
+}
+
+// The same of what is read once: first to be evicted from the caches (ld.cs).
+template <int N, typename T>
+__device__ inline void load_values_once(float (&values)[N], const T *src)
+{
+    if constexpr (N % PACK<T> == 0) {
+#pragma unroll
+        for (int i = 0; i < N; i += PACK<T>)
+            unpack(*reinterpret_cast<float(*)[PACK<T>]>(&values[i]),
+                   __ldcs(reinterpret_cast<const uint4 *>(src + i)), T());
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++) values[i] = to_float(src[i]);
+    }
+}
+
+// Writes N elements, rounded to their type, not to stay in the caches (st.cs) where they are whole packs.
+template <int N, typename T>
+__device__ inline void store_values(T *dst, const float (&values)[N])
+{
+    if constexpr (N % PACK<T> == 0) {
+#pragma unroll
+        for (int i = 0; i < N; i += PACK<T>)
+            __stcs(reinterpret_cast<uint4 *>(dst + i),
+                   make_pack(*reinterpret_cast<const float(*)[PACK<T>]>(&values[i]), T()));
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++) from_float(&dst[i], values[i]);
+    }
+}

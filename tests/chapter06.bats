@@ -1,0 +1,282 @@
+#!/usr/bin/env bats
+# Chapter 6: residual, GELU and encoder, forward and backward, are right, hand NaN on, move no more than they must, and fail
+# when they are broken.
+
+# Bats sets stderr.
+# shellcheck disable=SC2154
+load test_helper/common
+load test_helper/broken
+load test_helper/counters
+
+CHAPTER=06_elementwise_layers
+
+setup() { export PYTHONPATH=$ROOT/reference; }
+
+@test "chapter 6: every step is right on every case of every operation" {
+    all_right 3 residual_forward
+    all_right 1 residual_backward
+    all_right 2 gelu_forward
+    all_right 1 gelu_backward
+    all_right 2 encoder_forward
+    all_right 3 encoder_backward
+}
+
+@test "chapter 6: the order of warps and blocks does not matter" {
+    any_order {odd,long,one_token}{,_bf16} ragged_bf16
+}
+
+@test "chapter 6: shapes of the user's own are right, odd and even" {
+    local shape
+    for shape in b=3,t=50,c=1,v=9 b=1,t=1,c=4099,v=2 b=2,t=130,c=1600,v=50304; do
+        for op in encoder_forward encoder_backward; do
+            run -0 make chapter-6 DEVICE=sim PROFILE=0 OP=$op SHAPE=$shape
+            assert_line --regexp "^$CHAPTER: all [0-9]+ runs right$"
+        done
+    done
+    run -0 make chapter-6 DEVICE=sim PROFILE=0 OP=gelu_backward SHAPE=n=131075
+}
+
+# --- Gradients ------------------------------------------------------------------------------------------------------
+
+@test "chapter 6: every expected gradient is what central differences of the float64 forward say" {
+    run -0 python 'import elementwise
+rng = np.random.default_rng(6)
+def differences(f, x, dout, h=1e-5):
+    "d(sum dout f(x)) / dx, element by element"
+    g = np.zeros_like(x)
+    for i in np.ndindex(x.shape):
+        up, down = x.copy(), x.copy()
+        up[i] += h; down[i] -= h
+        g[i] = ((f(up) - f(down)) * dout).sum() / (2 * h)
+    return g
+op = elementwise.OPERATIONS
+forward = lambda name, **arrays: op[name].outputs(arrays, "f32")["out"][0]
+x, dout = np.linspace(-7, 7, 141), rng.standard_normal(141)
+expected = op["gelu_backward"].outputs({"inp": x, "dout": dout}, "f32")["dinp"][0]
+np.testing.assert_allclose(expected, differences(lambda x: forward("gelu_forward", inp=x), x, dout), atol=1e-9)
+a, b, da, db = rng.standard_normal((4, 20)); dout = dout[:20]
+after = op["residual_backward"].outputs({"dout": dout, "dinp1": da, "dinp2": db}, "f32")
+np.testing.assert_allclose(after["dinp1.after"][0] - da, differences(lambda a: forward("residual_forward", inp1=a, inp2=b), a, dout), atol=1e-9)
+np.testing.assert_allclose(after["dinp2.after"][0] - db, differences(lambda b: forward("residual_forward", inp1=a, inp2=b), b, dout), atol=1e-9)
+inp = np.array([[2, 0, 2], [2, 4, 0]], np.int32)
+wte, dwte, wpe, dwpe, dout = (rng.standard_normal(s) for s in ((5, 4), (5, 4), (3, 4), (3, 4), (2, 3, 4)))
+after = op["encoder_backward"].outputs({"inp": inp, "dout": dout, "dwte": dwte, "dwpe": dwpe}, "f32")
+np.testing.assert_allclose(after["dwte.after"][0] - dwte, differences(lambda w: forward("encoder_forward", inp=inp, wte=w, wpe=wpe), wte, dout), atol=1e-9)
+np.testing.assert_allclose(after["dwpe.after"][0] - dwpe, differences(lambda w: forward("encoder_forward", inp=inp, wte=wte, wpe=w), wpe, dout), atol=1e-9)'
+}
+
+@test "chapter 6: the reference of GELU is the tanh form" {
+    run -0 python 'import elementwise
+x = np.linspace(-8, 8, 1001)
+tanh = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+np.testing.assert_allclose(elementwise.gelu(x), tanh, atol=1e-15)'
+}
+
+# --- NaN and infinity -----------------------------------------------------------------------------------------------
+
+# special OPERATION STEP: what the step makes of NaN, infinity, -infinity and two large numbers, each in every input, and in a pack
+# as well as behind the last one: prints them.
+special() {
+    local dir=$BATS_TEST_TMPDIR/special
+    rm -rf "$dir"
+    mkdir -p "$dir"
+    python 'import elementwise
+op, d = elementwise.OPERATIONS[sys.argv[1]], sys.argv[2]
+x = np.array([np.nan, np.inf, -np.inf, 1e15, -1e15] * 3, np.float32)
+arrays = {name: np.ones_like(x) for name in op.INPUTS} | {op.INPUTS[0]: x}
+for name, array in arrays.items(): np.save(f"{d}/{name}.npy", array)
+for name in op.outputs(arrays, "f32"):
+    np.save(f"{d}/{name}.npy", np.zeros_like(x)); np.save(f"{d}/{name}.tol.npy", np.zeros_like(x))' "$1" "$dir"
+    run -1 "$SIMGPU" "$(chapter $CHAPTER)" --op "$1" --step "$2" --golden "$dir" --out "$dir/out"
+    run -0 python 'import glob
+for file in sorted(glob.glob(sys.argv[1] + "/out/**/*.npy", recursive=True)):
+    out = np.load(file).reshape(3, 5)
+    assert all(np.array_equal(out[0], row, equal_nan=True) for row in out), out
+    print(*("%g" % value for value in out[0]))' "$dir"
+}
+
+@test "chapter 6: NaN and infinity come out as of PyTorch" {
+    local step
+    for step in residual residual_packs residual_stream; do
+        special residual_forward $step
+        assert_output "nan inf -inf 1e+15 -1e+15"
+    done
+    special residual_backward residual_gradient
+    assert_output $'nan inf -inf 1e+15 -1e+15\nnan inf -inf 1e+15 -1e+15'
+    for step in gelu gelu_exp2; do
+        special gelu_forward $step
+        assert_output "nan inf nan 1e+15 -0"
+    done
+    special gelu_backward gelu_gradient
+    assert_output --regexp '^nan nan nan 1 -?0$'
+}
+
+@test "chapter 6: a NaN in dout reaches the two rows it belongs to, and no other" {
+    local step
+    for step in encoder_atomics encoder_positions encoder_buckets; do
+        one_case $CHAPTER/encoder_backward odd
+        python 'd = sys.argv[1]; a = np.load(d + "/dout.npy"); a[1, 2, 3] = np.nan; np.save(d + "/dout.npy", a)' "$CASE_DIR"
+        run -1 "$SIMGPU" "$(chapter $CHAPTER)" --op encoder_backward --step $step --golden "$CASE_DIR" --out "$BATS_TEST_TMPDIR/out"
+        run -0 python 'd, out = sys.argv[1:]
+inp = np.load(d + "/inp.npy")
+for name, row in ("dwte", inp[1, 2]), ("dwpe", 2):
+    assert np.argwhere(np.isnan(np.load(f"{out}/{name}.npy"))).tolist() == [[row, 3]]' "$CASE_DIR" "$BATS_TEST_TMPDIR/out/$step/."
+    done
+}
+
+# --- Counters -------------------------------------------------------------------------------------------------------
+
+@test "chapter 6: every step of residual and GELU moves each sector once" {
+    local step once=$((8192 * 4 / 32)) # of one array
+    for step in residual residual_packs residual_stream; do
+        assert_equal "$(count $step aligned global_sectors)" $((3 * once))
+    done
+    assert_equal "$(count gelu aligned global_sectors)" $((2 * once))
+    assert_equal "$(count gelu_exp2 aligned global_sectors)" $((2 * once))
+}
+
+@test "chapter 6: a pack takes a third of the instructions, and ex2 and rcp half of expf and /" {
+    [[ $(count residual_packs aligned_bf16 warp_instructions) -lt $(($(count residual aligned_bf16 warp_instructions) * 2 / 5)) ]]
+    [[ $(count gelu_exp2 aligned_bf16 warp_instructions) -lt $(($(count gelu aligned_bf16 warp_instructions) * 3 / 5)) ]]
+}
+
+@test "chapter 6: the encoder's rows are read once, and a warp divides once" {
+    local row=$((768 * 4 / 32))
+    [[ $(count encoder_rows aligned warp_instructions) -lt $(($(count encoder aligned warp_instructions) / 4)) ]]
+    assert_equal "$(count encoder_rows aligned global_sectors 'token\[i\], wte_row|position\[i\], wpe_row')" $((2 * 64 * row))
+    assert_equal "$(count encoder_rows aligned global_sectors 'store_values')" $((64 * row))
+}
+
+@test "chapter 6: two atomics an element, one, none" {
+    assert_equal "$(count encoder_atomics aligned active_lanes 'atomicAdd')" "$(count encoder_atomics aligned active_lanes 'atomicAdd\(&dw[tp]e')"
+    local source
+    for source in 10_encoder_atomics:2 11_encoder_positions:1 12_encoder_buckets:0; do
+        assert_equal "$source $(grep -c 'atomicAdd(' "chapters/$CHAPTER/step${source%:*}.cu")" "$source ${source#*:}"
+    done
+}
+
+@test "chapter 6: buckets give the same bits whatever the order of blocks, atomics do not" {
+    local step seed
+    for step in encoder_atomics encoder_buckets; do
+        for seed in 1 2 3; do
+            run -0 "$SIMGPU" --seed $seed "$(chapter $CHAPTER)" --op encoder_backward --step $step --case long --out "$BATS_TEST_TMPDIR/$seed"
+        done
+        run diff -rq "$BATS_TEST_TMPDIR/1/$step" "$BATS_TEST_TMPDIR/2/$step"
+        local first=$status
+        run diff -rq "$BATS_TEST_TMPDIR/1/$step" "$BATS_TEST_TMPDIR/3/$step"
+        assert_equal "$step: $first $status" "$step: $([[ $step == encoder_buckets ]] && echo 0 0 || echo 1 1)"
+    done
+}
+
+@test "chapter 6: the buckets' sum is dwte, then the rows in the order of the text, to the bit" {
+    local name=$BATS_TEST_TMPDIR/out
+    run -0 "$SIMGPU" "$(chapter $CHAPTER)" --op encoder_backward --step encoder_buckets --case long --out "$name"
+    run -0 python 'd, out = sys.argv[1:]
+inp, dout, dwte, dwpe = (np.load(f"{d}/{name}.npy") for name in ("inp", "dout", "dwte", "dwpe"))
+for b in range(inp.shape[0]):
+    dwpe += dout[b]
+    for t in range(inp.shape[1]): dwte[inp[b, t]] += dout[b, t]
+np.testing.assert_array_equal(np.load(out + "/dwte.npy"), dwte)
+np.testing.assert_array_equal(np.load(out + "/dwpe.npy"), dwpe)' "build/golden/$CHAPTER/encoder_backward/long" "$name/encoder_buckets/long"
+}
+
+@test "chapter 6: the counters that note 6 quotes are what its commands count" {
+    local quoted count step case field pattern
+    while read -r quoted step case field pattern; do
+        count=$(count "$step" "$case" "$field" "$pattern" | sed -E ':a; s/^([0-9]+)([0-9]{3})/\1,\2/; ta')
+        assert_equal "$step $case $field $pattern: $count" "$step $case $field $pattern: $quoted"
+        grep -qF "$quoted" notes/$CHAPTER.md || fail "note 6 does not say $quoted"
+    done <<'END'
+6,656 residual aligned_bf16 warp_instructions ^
+2,208 residual_packs aligned_bf16 warp_instructions ^
+2,160 residual_stream aligned_bf16 warp_instructions ^
+6,272 gelu aligned_bf16 warp_instructions ^
+3,328 gelu_exp2 aligned_bf16 warp_instructions ^
+95,232 encoder aligned warp_instructions ^
+16,320 encoder_rows aligned warp_instructions ^
+END
+}
+
+@test "chapter 6: make diff-6 compares every step, and every header ends with the command that runs it" {
+    local op steps step file header
+    run -0 make --no-print-directory diff-6
+    for op in "residual_forward residual residual_packs residual_stream" "residual_backward residual_gradient" "gelu_forward gelu gelu_exp2" \
+        "gelu_backward gelu_gradient" "encoder_forward encoder encoder_rows" "encoder_backward encoder_atomics encoder_positions encoder_buckets"; do
+        read -ra steps <<<"$op"
+        for step in "${steps[@]:1}"; do
+            file=$(find "chapters/$CHAPTER" -regex ".*/step[0-9]+_$step\.cu")
+            assert_line --regexp "^=== (.* -> $file|$file grows from nothing)$"
+            header=$(awk '!/^\/\// { exit } { print }' "$file")
+            assert_equal "${header##*$'\n'}" "// Run: make chapter-6 OP=${steps[0]} STEP=$step"
+            assert [ "$(wc -l <<<"$header")" -le 25 ]
+        done
+    done
+    assert_equal "$(grep -c '^===' <<<"$output")" "$(find "chapters/$CHAPTER" -name 'step*.cu' | wc -l)"
+}
+
+# --- Broken kernels -------------------------------------------------------------------------------------------------
+
+@test "chapter 6: a thread that does not stop at n is a fault" {
+    broken $CHAPTER step1_residual.cu '/if \(i >= n\) return;/d'
+    run -3 "$SIMGPU" "$BROKEN" --op residual_forward --step residual --case ragged
+    assert_output --partial "step1_residual.cu:"
+    noted $CHAPTER 'out of bounds: read of 4 bytes at … past the end of allocation 1'
+}
+
+@test "chapter 6: without what is left behind the last pack, elements are missing" {
+    broken $CHAPTER step2_residual_packs.cu 's/else if \(p == packs\)/else if (false)/'
+    wrong $CHAPTER residual_packs ragged --op residual_forward
+    noted $CHAPTER 'out[1020]: got …; 1 of 1021 elements are wrong'
+}
+
+@test "chapter 6: the tanh form in fp32 loses the tail" {
+    broken $CHAPTER step5_gelu.cu 's|return x / \(1.0f \+ expf\(-2.0f \* u\)\);|return 0.5f * x * (1.0f + tanhf(u));|'
+    wrong $CHAPTER gelu extreme --op gelu_forward
+    noted $CHAPTER 'out[328]: got -0, expected -4.76637648e-30, …; 104 of 3001 elements are wrong'
+}
+
+@test "chapter 6: 1 - s where e s belongs is wrong, and an infinite e makes NaN" {
+    broken $CHAPTER step7_gelu_gradient.cu 's/\(e \* s\)/(1.0f - s)/'
+    wrong $CHAPTER gelu_gradient blocks --op gelu_backward
+    broken $CHAPTER step7_gelu_gradient.cu 's/fminf\((ex2.*), FLT_MAX\)/\1/'
+    wrong $CHAPTER gelu_gradient extreme --op gelu_backward
+    assert_line --regexp 'got -?nan, expected '
+}
+
+@test "chapter 6: packs of rows that begin anywhere are misaligned, and named" {
+    broken $CHAPTER step9_encoder_rows.cu 's/C % PACK<T> == 0 \?/true ?/'
+    run -3 "$SIMGPU" "$BROKEN" --op encoder_forward --step encoder_rows --case odd
+    assert_output --partial "must be a multiple of 16"
+}
+
+@test "chapter 6: an addition that is not atomic is a race between blocks" {
+    broken $CHAPTER step10_encoder_atomics.cu 's/atomicAdd\(&(dwpe\[[^]]*\]), gradient\)/\1 += gradient/'
+    races $CHAPTER encoder_atomics one_token --op encoder_backward
+}
+
+@test "chapter 6: two warps that both add a token's rows race" {
+    broken $CHAPTER step12_encoder_buckets.cu '/if \(earlier\) continue/d'
+    races $CHAPTER encoder_buckets one_token --op encoder_backward
+}
+
+@test "chapter 6: without a barrier the list is read before it is there, or the counts" {
+    local barrier
+    for barrier in 'Every warp.s count is there' 'The list is there'; do
+        broken $CHAPTER step12_encoder_buckets.cu "/__syncthreads\(\); \/\/ $barrier/d"
+        races $CHAPTER encoder_buckets long --op encoder_backward
+    done
+    noted $CHAPTER 'race on shared offset …: this write is not ordered after the read'
+}
+
+@test "chapter 6: a list that grows past its end is a fault" {
+    broken $CHAPTER step12_encoder_buckets.cu 's/count <= MAX_LIST - CHUNK && begin/count <= MAX_LIST \&\& begin/'
+    run -3 "$SIMGPU" "$BROKEN" --op encoder_backward --step encoder_buckets --case long
+    assert_output --partial "out of bounds: write of 4 bytes at shared offset"
+}
+
+@test "chapter 6: an operation without its shape is named" {
+    run -2 --separate-stderr "$(chapter $CHAPTER)" --bench --op encoder_forward --shape b=65536,t=65536,c=1,v=1
+    assert_equal "$stderr" "--shape 'b=65536,t=65536,c=1,v=1': b * t must be below 2^31"
+    run -2 make --no-print-directory chapter-6 SHAPE=n=4
+    assert_line --partial "OP is missing: expected one of residual_forward, "
+}
