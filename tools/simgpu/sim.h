@@ -259,8 +259,11 @@ struct warp {
     s32 current;              /* index of the running split */
     u8 *local;                /* local memory: 32 x block->launch->local_bytes, lane after lane */
     u8 *special;              /* BANK_SPECIAL storage */
-    u64 executed;             /* warp instructions so far */
-    s32 unused_budget;        /* what was left of the budget when the warp stopped early */
+    u64 executed;             /* warp instructions until its turn began, or until it last stopped */
+    s32 turn;                 /* the budget then */
+    s32 unused_budget;        /* what was left of the budget when the warp stopped early, else -1 */
+    u64 ahead;                /* of `executed` is its clock: warp_clock */
+    u64 clock_stopped;        /* what that was at the last pmevent 0 */
     bool polled;              /* it has looked at memory that others change, since its turn began */
     u32 lost_turns;           /* one after the other in which it has */
     struct poll {

@@ -686,7 +686,8 @@ static void park(struct warp *w, const struct inst *in, u32 offset, u32 parity, 
     struct block_async *a = w->block->async;
     GROW(a->waiters, a->waiter_count, a->waiter_capacity);
     a->waiters[a->waiter_count++] = (struct waiter){w, w->current, offset, parity, mixed};
-    warp_park(w, SPLIT_WAIT_OTHER, warp_index_of(w, in)); /* tries again when it is woken */
+    warp_park(w, SPLIT_WAIT_OTHER, warp_index_of(w, in)); /* tries again when it is woken: */
+    w->ahead--; /* by its clock, however often, it is one instruction */
 }
 
 /* test_wait only looks, and leaves their turn to others when it sees nothing. One that does so endlessly is taken for a

@@ -409,16 +409,14 @@ static void exec_is_cluster(struct warp *w, const struct inst *in, u32 mask)
 
 enum { CLOCK_CYCLES, CLOCK_CYCLES_HIGH, CLOCK_NANOSECONDS, CLOCK_NANOSECONDS_HIGH };
 
-/* %clock counts the warp's own instructions: it grows, as a clock must, and says nothing about time on a GPU. */
+/* %clock counts instructions (warp_clock): it grows, as a clock must, and says nothing about time on a GPU. */
 static void exec_clock(struct warp *w, const struct inst *in, u32 mask)
 {
-    u64 v = w->executed + (u64)in->imm;
+    u64 v = warp_clock(w);
     if (in->aux >= CLOCK_NANOSECONDS) {
         struct timespec t;
         clock_gettime(CLOCK_MONOTONIC, &t);
         v = (u64)t.tv_sec * 1000000000u + (u64)t.tv_nsec;
-    } else {
-        w->executed++;
     }
     if (in->aux == CLOCK_CYCLES_HIGH || in->aux == CLOCK_NANOSECONDS_HIGH) v >>= 32;
     if (in->bytes == 8) {
@@ -565,6 +563,23 @@ static bool lower_nothing(struct lowering *lo, const struct ptx_inst *p, struct 
     return true;
 }
 
+/* pmevent 0 stops the warp's clock, pmevent 1 starts it again: what lies between, such as the writing of a trace, is not
+ * counted (common/device/trace.cuh). Other events change nothing. */
+static void exec_pmevent(struct warp *w, const struct inst *in, u32 mask)
+{
+    (void)mask;
+    if (in->imm == 0) w->clock_stopped = warp_clock(w);
+    if (in->imm == 1) w->ahead -= warp_clock(w) - w->clock_stopped;
+}
+
+static bool lower_pmevent(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    if (p->op_count != 1 || p->op[0].kind != OPERAND_IMM) return refuse(lo, p, "this form of pmevent");
+    in->imm = has_mod(p, "mask") ? -1 : (s64)p->op[0].imm;
+    in->exec = exec_pmevent;
+    return true;
+}
+
 /* ---- Register pool -------------------------------------------------------------------------------------------------------------- */
 
 /* setmaxnreg: a block's registers are those of its kernel's launch bounds; what a warp gives up goes to the block's pool, and
@@ -653,6 +668,6 @@ const struct opcode control_opcodes[] = {
     {"griddepcontrol", lower_griddepcontrol},
     {"setmaxnreg", lower_setmaxnreg},
     {"brkpt", lower_nothing},
-    {"pmevent", lower_nothing},
+    {"pmevent", lower_pmevent},
     {NULL, NULL},
 };

@@ -8,6 +8,7 @@
 #include "async.h"
 #include "proxy.h"
 #include "race.h"
+#include "warp.h"
 
 /* Something that a warp of another block sent here. */
 struct remote {
@@ -28,7 +29,7 @@ void order_start_block(struct block *b)
     u32 pieces = b->shared_bytes / 16 + 2;
     if (!o) {
         if (!(o = b->order = calloc(1, sizeof *o))) abort();
-        o->length = ACTORS * b->cluster->size;
+        o->length = ACTORS * b->cluster->size + 1;
         o->clocks = calloc(CLOCKS * o->length, sizeof *o->clocks);
         o->landing = b->stamps ? malloc(pieces * sizeof *o->landing) : NULL;
         if (!o->clocks || (b->stamps && !o->landing)) abort();
@@ -83,12 +84,21 @@ static void release(struct warp *w, u32 *to, bool relaxed)
         w->time = b->clock;
     }
     join(to, relaxed ? order_clock(b, CLOCK_FENCED + w->id) : now(w), b->order->length);
+    u32 *latest = &to[b->order->length - 1], time = (u32)warp_clock(w);
+    if (*latest < time) *latest = time;
 }
 
 static void acquire(struct warp *w, const u32 *from, bool relaxed)
 {
     join(relaxed ? order_clock(w->block, CLOCK_SEEN + w->id) : now(w), from, w->block->order->length);
     if (!relaxed) order_lanes_met(w);
+}
+
+/* The same of a wait: the warp's clock goes on from the last release that it waited for. */
+static void acquire_after_wait(struct warp *w, const u32 *from, bool relaxed)
+{
+    acquire(w, from, relaxed);
+    warp_waited(w, from[w->block->order->length - 1]);
 }
 
 void order_barrier_arrive(struct warp *w, u32 id)
@@ -107,7 +117,7 @@ void order_barrier_leave(struct warp *w, u32 id)
     if (!b->order) return;
     if (!b->barriers[id].expected)
         join(now(w), order_clock(b, CLOCK_LEFT), b->order->length); /* it waits for all */
-    acquire(w, order_clock(b, CLOCK_BARRIER + id), false);
+    acquire_after_wait(w, order_clock(b, CLOCK_BARRIER + id), false);
     b->order->left[id][w->id] = w->lanes_met;
 }
 
@@ -145,7 +155,8 @@ void order_cluster_complete(struct cluster *c)
 
 void order_cluster_wait(struct warp *w)
 {
-    if (w->block->order) acquire(w, order_clock(w->block->cluster->block[0], CLOCK_CLUSTER_COMPLETED), false);
+    if (w->block->order)
+        acquire_after_wait(w, order_clock(w->block->cluster->block[0], CLOCK_CLUSTER_COMPLETED), false);
 }
 
 void order_mbarrier_init(struct mbarrier *m)
@@ -173,7 +184,7 @@ void order_mbarrier_complete(const struct mbarrier *m)
 
 void order_mbarrier_wait(struct warp *w, const struct mbarrier *m, bool relaxed)
 {
-    if (w->block->order) acquire(w, order_clock(m->block, CLOCK_COMPLETED + m->place), relaxed);
+    if (w->block->order) acquire_after_wait(w, order_clock(m->block, CLOCK_COMPLETED + m->place), relaxed);
 }
 
 void order_publish(struct warp *w)

@@ -46,7 +46,7 @@ enum {
 
 /* A piece is 16 bytes of shared memory. */
 struct block_order {
-    u32 length;                /* of a clock: ACTORS for each block of the cluster */
+    u32 length; /* of a clock: ACTORS for each block of the cluster, and the latest warp_clock of a release */
     u32 *clocks;               /* enum clock_of of them */
     u32 *read[ACTOR_MBARRIER]; /* by warp and warpgroup: when it last read each piece; NULL: never any */
     u32 *landing;              /* the copy that brings each piece: its mbarrier | phases by then << 5; or 0 */

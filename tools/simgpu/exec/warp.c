@@ -187,7 +187,8 @@ bool warp_release(struct warp *w)
 bool warp_run(struct warp *w, s32 quantum)
 {
     enum { VERY_LONG = 64 };
-    w->budget = quantum;
+    w->budget = w->turn = quantum;
+    w->unused_budget = -1;
     w->polled = w->waits = false;
     memory_refresh(w);
     for (;;) {
@@ -195,7 +196,6 @@ bool warp_run(struct warp *w, s32 quantum)
         if (i < 0) return false;
         enter(w, i);
         s32 before = w->budget;
-        w->unused_budget = -1;
         if (wgmma_watching(w))
             run_watching(w);
         else if (w->counters)
@@ -204,6 +204,7 @@ bool warp_run(struct warp *w, s32 quantum)
             run(w);
         if (w->unused_budget < 0) { /* the quantum is over: other splits and warps have their turn */
             w->executed += (u64)before;
+            w->turn = w->budget = 0;
             save(w);
             w->lost_turns = w->polled ? w->lost_turns + 1 : 0;
             if (w->lost_turns >= VERY_LONG) release_waiting(w);
@@ -211,7 +212,8 @@ bool warp_run(struct warp *w, s32 quantum)
             w->current = next_ready(w);
             return true;
         }
-        w->budget = w->unused_budget;
+        w->turn = w->budget = w->unused_budget;
+        w->unused_budget = -1;
         w->executed += (u64)(before - w->budget);
         save(w);
         if (w->budget <= 0) return next_ready(w) >= 0;
@@ -573,6 +575,9 @@ void warp_start(struct warp *w, struct block *b, u32 id)
     w->cluster_released = 0;
     w->lanes_met = 0;
     w->time = b->clock;
+    w->ahead = 0 - w->executed;
+    w->turn = w->budget = 0;
+    w->unused_budget = -1;
     w->registers = w->register_changes = 0;
     w->lost_turns = 0;
     w->waits = false;

@@ -61,6 +61,21 @@ static inline void warp_give_way(struct warp *w)
     w->budget = 0;
 }
 
+/* What %clock reads: warp instructions since the block began, along the longest chain that ends here. The warp's own are on
+ * it; where it has waited at a barrier, those of the warp whose arrival it waited for (exec/order.c). As if all warps ran side
+ * by side and each instruction took as long: what runs beside what, and who waits for whom, but no time. */
+static inline u64 warp_clock(const struct warp *w)
+{
+    return w->ahead + w->executed + (u64)(w->turn - (w->unused_budget < 0 ? w->budget : w->unused_budget));
+}
+
+/* The warp has waited for something that happened at this time. */
+static inline void warp_waited(struct warp *w, u32 until)
+{
+    u64 now = warp_clock(w);
+    if (until > now) w->ahead += until - now;
+}
+
 /* `in` has looked, for these lanes, at memory that others change, `bytes` bytes at each address. One that sees there what it
  * saw the last time waits for it to change, and gives up its turn. `saw`: the lanes' bytes through warp_saw, from 0. */
 void warp_poll(struct warp *w, const struct inst *in, u32 lanes, const u64 at[LANES], u32 bytes, u64 saw);
