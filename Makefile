@@ -59,7 +59,7 @@ export DEVICE OP TYPE STEP CASE SHAPE SEED PROFILE PYTHON GPU_NAME GPU_ARCH GPU_
 ##                  STEP=K|NAME CASE=NAME: only that one; SHAPE=m=333,n=77,k=129 SEED=5: a shape of your own
 ##                  OP=NAME: only that operation of a chapter that has several; TYPE=bf16: only that type
 ##                  DEVICE=auto|gpu|sim: where; PROFILE=0: without the simulated GPU's counters
-chapter-% diff-%:
+chapter-% diff-% trace-%:
 	@echo "make $@: no such chapter; there are $(NUMBERS)" >&2; exit 2
 
 ## chapters       every chapter in turn
@@ -68,6 +68,9 @@ chapters:
 	@for n in $(NUMBERS); do $(MAKE) --no-print-directory chapter-$$n || exit 1; done
 
 ## diff-N         what each step of chapter N changes from the one that it grows from
+
+## trace-N        one step's timeline: what each role of a block did when, chapters from 13 on; build/traces/….json for Perfetto, ….svg
+##                  STEP=NAME and CASE=NAME or SHAPE=…; TRACE=FILE: where to; SIMGPU_SMS=2: a simulated GPU so small that blocks stay
 
 ## test           every test; TESTS=tests/cli.bats: only those
 TESTS = $(sort $(wildcard tests/*.bats tests/simgpu/*.bats))

@@ -48,6 +48,8 @@ GENCODE_$1  := $$(call gencode,$$(ARCH_$1))
 SIM_FOR_$1  := $$(if $$(and $$(call sass_here,$$(firstword $$(ARCH_$1))),$$(filter-out sim,$$(or $$(DEVICE),auto))),,$$(SIMGPU) $$(SIMGPU_LIBS))
 STEPS_$1    := $$(sort $$(wildcard chapters/$1/step*.cu))
 OBJ_$1      := build/obj/chapters/$1/main.o $$(STEPS_$1:%.cu=build/obj/%.o)
+LINK_$1      = -L$$(CUDA_LIB) -l:libcudart.so.13 $$(patsubst %,-Wl$$(comma)-rpath$$(comma)%,$$(sort $$(CUDA_LIB) $$(CUBLAS_LIB))) -Wl,--enable-new-dtags $$(LIBS_$1) -ldl -lm
+TRACED_$1    = $$(basename $$(notdir $$(if $$(STEP),$$(wildcard $$(foreach s,step$$(STEP)_* step[0-9]_$$(STEP) step[0-9][0-9]_$$(STEP),chapters/$1/$$s.cu)))))
 
 $(call flags_rule,chapters/$1,$$(GENCODE_$1))
 
@@ -59,7 +61,18 @@ build/obj/chapters/$1/%.o: chapters/$1/%.cu build/obj/chapters/$1/flags build/co
 build/chapters/$1: $$(OBJ_$1) $$(COMMON_OBJ) chapters/$1/chapter.mk
 	@mkdir -p $$(@D)
 	@echo "link $$@"
-	$$Q$$(CXX) -o $$@ $$(filter %.o,$$^) -L$$(CUDA_LIB) -l:libcudart.so.13 $$(patsubst %,-Wl$$(comma)-rpath$$(comma)%,$$(sort $$(CUDA_LIB) $$(CUBLAS_LIB))) -Wl,--enable-new-dtags $$(LIBS_$1) -ldl -lm
+	$$Q$$(CXX) -o $$@ $$(filter %.o,$$^) $$(LINK_$1)
+
+# A program with marks (common/device/trace.cuh): one step compiled anew, the rest is the timed program's.
+build/trace/$1/%.o: chapters/$1/%.cu build/obj/chapters/$1/flags build/config.mk
+	@mkdir -p $$(@D)
+	@echo "nvcc -DTRACE $$<"
+	$$Q$$(NVCC) $$(NVCCFLAGS) -DTRACE $$(GENCODE_$1) $$(DEPENDS) -c -o $$@ $$<
+
+.PRECIOUS: build/trace/$1/%.o
+build/trace/$1/%: build/trace/$1/%.o $$(OBJ_$1) $$(COMMON_OBJ)
+	@echo "link $$@"
+	$$Q$$(CXX) -o $$@ $$(filter-out build/obj/chapters/$1/$$*.o,$$(filter %.o,$$^)) $$(LINK_$1)
 
 build/golden/$1/.stamp: $$(wildcard reference/*.py) chapters/$1/chapter.mk
 	@echo "golden files of chapter $2"
@@ -72,7 +85,7 @@ build/sass/$1/%.ok: chapters/$1/%.cu $$(wildcard common/*/*.cuh chapters/$1/*.cu
 	@for arch in $$(SASS_$1); do tools/sass.sh $$(NVCC) $$< $$$$arch build/sass/$1/$$*.sm_$$$$arch.cubin $$(NVCCFLAGS) || exit 1; done
 	@touch $$@
 
-.PHONY: build-$2 chapter-$2 bench-$2 diff-$2
+.PHONY: build-$2 chapter-$2 bench-$2 diff-$2 trace-$2
 build-$2: build/chapters/$1 build/golden/$1/.stamp $$(SIM_FOR_$1)
 
 chapter-$2:
@@ -83,6 +96,14 @@ bench-$2: need-gpu build-$2
 	@mkdir -p results
 	TORCH_LIB=$$(TORCH_LIB) COOKBOOK_COMMIT=$$$$(git rev-parse --short HEAD 2>/dev/null) build/chapters/$1 --bench \
 	    $$(if $$(SHAPE),--shape $$(SHAPE)) $$(if $$(OP),--op $$(OP)) $$(if $$(TYPE),--type $$(TYPE)) $$(if $$(STEP),--step $$(STEP)) --json results/$$(GPU_FILE).json
+
+trace-$2: need-test
+	@$$(if $$(TRACED_$1),,echo "make trace-$2: $$(if $$(STEP),STEP=$$(STEP): no such step,no step), expected STEP= and one of $$(patsubst chapters/$1/step%.cu,%,$$(STEPS_$1))" >&2; exit 2)
+	@$$(if $$(TRACED_$1),$$(MAKE) --no-print-directory $$(if $$(V),,-s) -j$$(JOBS) build-$2 build/trace/$1/$$(TRACED_$1))
+	@mkdir -p $$(dir $$(or $$(TRACE),build/traces/))
+	@echo -n "chapter $2 "; PROGRAM=build/trace/$1/$$(TRACED_$1) TRACE=$$(or $$(TRACE),build/traces/$1.$$(TRACED_$1).json) \
+	    tools/run.sh $1 $$(firstword $$(ARCH_$1)) $$(GOLDEN_$1)
+	@.venv/bin/python3 tools/timeline.py $$(or $$(TRACE),build/traces/$1.$$(TRACED_$1).json)
 
 diff-$2:
 	@$$(PYTHON) tools/diff.py $1

@@ -67,7 +67,7 @@ on_sim() { "$SIMGPU" "$PROGRAM" "$@"; }
 
 @test "cli: --shape without --bench points to make" {
     run -2 --separate-stderr "$PROGRAM" --shape m=1,n=1,k=1
-    assert_equal "$stderr" "--shape: only with --bench; make chapter-N SHAPE=m=1,n=1,k=1 checks a shape"
+    assert_equal "$stderr" "--shape: only with --bench or --trace; make chapter-N SHAPE=m=1,n=1,k=1 checks a shape"
 }
 
 @test "cli: a bad --shape is refused with the size that is wrong" {

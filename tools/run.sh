@@ -4,7 +4,7 @@
 #   tools/run.sh CHAPTER ARCH MODULE [GOLDEN FLAGS]     (make chapter-N calls it; run make to build first)
 #
 # Environment: DEVICE=auto|gpu|sim, OP, TYPE, STEP, CASE, SHAPE, SEED, PROFILE=0|1, and from build/config.mk PYTHON, GPU_NAME,
-# GPU_ARCH and GPU_DRIVER_CUDA.
+# GPU_ARCH and GPU_DRIVER_CUDA. For make trace-N: PROGRAM, the one with marks, and TRACE, the file to write.
 set -euo pipefail
 
 chapter=$1 arch=$2
@@ -34,6 +34,17 @@ sim) refusal="DEVICE=sim" ;;
 *) refuse "DEVICE=$device: expected auto, gpu or sim" ;;
 esac
 
+chosen=(${OP:+--op "$OP"} ${TYPE:+--type "$TYPE"} ${STEP:+--step "$STEP"} ${CASE:+--case "$CASE"})
+if [[ -n "${TRACE:-}" ]]; then
+    program=("$PROGRAM" "${chosen[@]}" ${SHAPE:+--shape "$SHAPE"} --trace "$TRACE")
+    if [[ "$device" == gpu ]]; then
+        echo "on $GPU_NAME (sm_$GPU_ARCH)"
+        exec "${program[@]}"
+    fi
+    echo "on the simulated GPU: $refusal"
+    exec build/simgpu/simgpu "${program[@]}"
+fi
+
 # A shape of the user's own is generated once; its golden files stay until the reference changes.
 golden=build/golden/$chapter
 if [[ -n "${SHAPE:-}" ]]; then
@@ -46,7 +57,7 @@ elif [[ -n "${SEED:-}" ]]; then
     refuse "SEED=$SEED: only with SHAPE; the chapter's own cases have a fixed seed"
 fi
 
-program=("build/chapters/$chapter" --golden "$golden" ${OP:+--op "$OP"} ${TYPE:+--type "$TYPE"} ${STEP:+--step "$STEP"} ${CASE:+--case "$CASE"})
+program=("build/chapters/$chapter" --golden "$golden" "${chosen[@]}")
 if [[ "$device" == gpu ]]; then
     echo "on $GPU_NAME (sm_$GPU_ARCH)"
     exec "${program[@]}" --bench

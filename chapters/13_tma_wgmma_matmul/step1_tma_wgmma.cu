@@ -15,6 +15,7 @@
 #include "../../common/device/mbarrier.cuh"
 #include "../../common/device/tensor_map.h"
 #include "../../common/device/tma.cuh"
+#include "../../common/device/trace.cuh"
 #include "../../common/device/wgmma.cuh"
 #include "launchers.h"
 
@@ -39,6 +40,7 @@ template <typename T>
 static __device__ void load_tile(SharedStorage<T> &smem, const CUtensorMap &A_map, const CUtensorMap &B_map,
                                  int row, int col, int k)
 {
+    trace(LOAD);
     mbarrier_arrive_expect_tx(&smem.full, sizeof smem.A_smem + sizeof smem.B_smem);
     cp_async_bulk_tensor_2d(smem.A_smem, A_map, &smem.full, k, row);
     cp_async_bulk_tensor_2d(smem.B_smem, B_map, &smem.full, k, col);
@@ -111,6 +113,7 @@ __global__ void __launch_bounds__(NUM_THREADS)
     uint32_t parity = 0;
     for (int tile = 0; tile < k_tiles; tile++) {
         if (tid == 0) load_tile(smem, A_map, B_map, row, col, tile * BLOCK_K);
+        trace(WAIT_FULL);
         mbarrier_wait(&smem.full, parity);
         parity ^= 1;
         wgmma_touch(acc[0]);
@@ -125,8 +128,10 @@ __global__ void __launch_bounds__(NUM_THREADS)
     }
 
     // Epilogue.
+    trace(STORE);
 #pragma unroll
     for (int i = 0; i < BLOCK_M / MMA_M; i++) store_tile(C, bias, acc[i], row + i * MMA_M, col, M, N, tid);
+    trace(END);
 }
 
 template <typename T, typename TC>

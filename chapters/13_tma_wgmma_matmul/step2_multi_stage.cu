@@ -16,6 +16,7 @@
 #include "../../common/device/mbarrier.cuh"
 #include "../../common/device/tensor_map.h"
 #include "../../common/device/tma.cuh"
+#include "../../common/device/trace.cuh"
 #include "../../common/device/wgmma.cuh"
 #include "launchers.h"
 
@@ -41,6 +42,7 @@ template <typename T>
 static __device__ void load_tile(SharedStorage<T> &smem, const CUtensorMap &A_map, const CUtensorMap &B_map,
                                  int row, int col, int k, int stage)
 {
+    trace(LOAD);
     uint64_t *full = &smem.full[stage];
     mbarrier_arrive_expect_tx(full, sizeof smem.A_smem[stage] + sizeof smem.B_smem[stage]);
     cp_async_bulk_tensor_2d(smem.A_smem[stage], A_map, full, k, row);
@@ -120,6 +122,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2)
     PipelineState<NUM_STAGES> full;
     int free_stage = NUM_STAGES - 1;
     for (int tile = 0; tile < k_tiles; tile++) {
+        trace(WAIT_FULL);
         mbarrier_wait(&smem.full[full.stage], full.parity);
         wgmma_touch(acc[0]);
         wgmma_touch(acc[1]);
@@ -138,8 +141,10 @@ __global__ void __launch_bounds__(NUM_THREADS, 2)
     wgmma_touch(acc[1]);
 
     // Epilogue.
+    trace(STORE);
 #pragma unroll
     for (int i = 0; i < BLOCK_M / MMA_M; i++) store_tile(C, bias, acc[i], row + i * MMA_M, col, M, N, tid);
+    trace(END);
 }
 
 template <typename T, typename TC>

@@ -17,6 +17,7 @@
 #include "../../common/device/mbarrier.cuh"
 #include "../../common/device/tensor_map.h"
 #include "../../common/device/tma.cuh"
+#include "../../common/device/trace.cuh"
 #include "../../common/device/wgmma.cuh"
 #include "launchers.h"
 
@@ -50,6 +51,7 @@ template <typename T>
 static __device__ void load_tile(SharedStorage<T> &smem, const CUtensorMap &A_map, const CUtensorMap &B_map,
                                  int row, int col, int k, int stage)
 {
+    trace(LOAD);
     uint64_t *full = &smem.full[stage];
     mbarrier_arrive_expect_tx(full, sizeof smem.A_smem[stage] + sizeof smem.B_smem[stage]);
     cp_async_bulk_tensor_2d(smem.A_smem[stage], A_map, full, k, row);
@@ -101,10 +103,12 @@ static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map,
 {
     PipelineState<NUM_STAGES> state;
     for (int k = 0; k < k_tiles; k++) {
+        trace(WAIT_EMPTY);
         mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
         load_tile(smem, A_map, B_map, row, col, k * BLOCK_K, state.stage);
         state.advance();
     }
+    trace(END);
 }
 
 // A consumer warpgroup's products. One group of wgmma is always running: a stage is given back when the group after the one
@@ -116,6 +120,7 @@ static __device__ void consume(float (&acc)[BLOCK_N / 2], SharedStorage<T> &smem
     PipelineState<NUM_STAGES> state;
     int last_stage = 0;
     for (int k = 0; k < k_tiles; k++) {
+        trace(WAIT_FULL);
         mbarrier_wait(&smem.full[state.stage], state.parity);
         wgmma_touch(acc);
         wgmma_fence();
@@ -166,7 +171,9 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
         const int warpgroup_row = (warpgroup - 1) * MMA_M; // this warpgroup's rows of the tile
         float acc[BLOCK_N / 2];
         consume(acc, smem, warpgroup_row, k_tiles, tid);
+        trace(STORE);
         store_tile(C, bias, acc, row + warpgroup_row, col, M, N, tid);
+        trace(END);
     }
 }
 

@@ -19,6 +19,7 @@
 #include "../../common/device/swizzle.cuh"
 #include "../../common/device/tensor_map.h"
 #include "../../common/device/tma.cuh"
+#include "../../common/device/trace.cuh"
 #include "../../common/device/wgmma.cuh"
 #include "launchers.h"
 
@@ -59,6 +60,7 @@ template <typename T>
 static __device__ void load_tile(SharedStorage<T> &smem, const CUtensorMap &A_map, const CUtensorMap &B_map,
                                  int row, int col, int k, int stage, int rank)
 {
+    trace(LOAD);
     constexpr int PART = BLOCK_N / CLUSTER;
     uint64_t *full = &smem.full[stage];
     mbarrier_arrive_expect_tx(full, sizeof smem.A_smem[stage] + sizeof smem.B_smem[stage]);
@@ -186,11 +188,13 @@ static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map,
         int row, col;
         tiles.origin(tile, row, col);
         for (int k = 0; k < k_tiles; k++) {
+            trace(WAIT_EMPTY);
             mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
             load_tile(smem, A_map, B_map, row, col, k * BLOCK_K, state.stage, tiles.rank);
             state.advance();
         }
     }
+    trace(END);
     // Every stage is empty again: the other blocks have arrived here for the last time, and this one may leave.
     for (int n = 0; n < NUM_STAGES; n++) {
         mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
@@ -206,6 +210,7 @@ static __device__ void consume(float (&acc)[BLOCK_N / 2], SharedStorage<T> &smem
 {
     int last_stage = 0;
     for (int k = 0; k < k_tiles; k++) {
+        trace(WAIT_FULL);
         mbarrier_wait(&smem.full[state.stage], state.parity);
         wgmma_touch(acc);
         wgmma_fence();
@@ -262,6 +267,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1)
             tiles.origin(tile, row, col);
             float acc[BLOCK_N / 2];
             consume(acc, smem, state, warpgroup_row, k_tiles, tid);
+            trace(STORE);
             if (tma_store)
                 store_tile_tma<T, TC>(smem.C_smem[threadIdx.x / 32 - 4], C_map, bias, acc,
                                       row + warpgroup_row + tid / 32 * STORE_ROWS, col, N, tid % 32);
@@ -269,6 +275,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1)
                 store_tile(C, bias, acc, row + warpgroup_row, col, M, N, tid);
         }
         if (tid % 32 == 0) cp_async_bulk_wait_group_read<0>(); // C_smem must outlive its readers.
+        trace(END);
     }
     cluster_sync_relaxed(); // The other block's copies and arrivals have all come.
 }

@@ -21,6 +21,7 @@
 #include "../../common/device/swizzle.cuh"
 #include "../../common/device/tensor_map.h"
 #include "../../common/device/tma.cuh"
+#include "../../common/device/trace.cuh"
 #include "../../common/device/wgmma.cuh"
 #include "launchers.h"
 
@@ -62,6 +63,7 @@ template <typename T>
 static __device__ void load_tile(SharedStorage<T> &smem, const CUtensorMap &A_map, const CUtensorMap &B_map,
                                  int row, int col, int k, int stage, int rank)
 {
+    trace(LOAD);
     constexpr int PART = BLOCK_N / CLUSTER;
     uint64_t *full = &smem.full[stage];
     mbarrier_arrive_expect_tx(full, sizeof smem.A_smem[stage] + sizeof smem.B_smem[stage]);
@@ -192,11 +194,13 @@ static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map,
         int row, col;
         tiles.origin(tile, row, col);
         for (int k = 0; k < k_tiles; k++) {
+            trace(WAIT_EMPTY);
             mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
             load_tile(smem, A_map, B_map, row, col, k * BLOCK_K, state.stage, tiles.rank);
             state.advance();
         }
     }
+    trace(END);
     // Every stage is empty again: the other blocks have arrived here for the last time, and this one may leave.
     for (int n = 0; n < NUM_STAGES; n++) {
         mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
@@ -212,6 +216,7 @@ static __device__ void consume(float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2], Share
 {
     int last_stage = 0;
     for (int k = 0; k < k_tiles; k++) {
+        trace(WAIT_FULL);
         mbarrier_wait(&smem.full[state.stage], state.parity);
         wgmma_touch(acc[0]);
         wgmma_touch(acc[1]);
@@ -274,10 +279,12 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1)
             int row, col;
             tiles.origin(tile, row, col);
             float acc[BLOCK_M / MMA_M][BLOCK_N / 2];
+            trace(WAIT_TURN);
             mbarrier_wait(&smem.turn[consumer], turn_parity);
             turn_parity ^= 1;
             consume(acc, smem, state, k_tiles, &smem.turn[1 - consumer], tid);
             state.advance(k_tiles); // the other consumer's tile
+            trace(STORE);
 #pragma unroll
             for (int i = 0; i < BLOCK_M / MMA_M; i++)
                 if (tma_store)
@@ -287,6 +294,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1)
                     store_tile(C, bias, acc[i], row + i * MMA_M, col, M, N, tid);
         }
         if (tid % 32 == 0) cp_async_bulk_wait_group_read<0>(); // C_smem must outlive its readers.
+        trace(END);
     }
     cluster_sync_relaxed(); // The other block's copies and arrivals have all come.
 }

@@ -25,6 +25,7 @@
 #include "../../common/device/swizzle.cuh"
 #include "../../common/device/tensor_map.h"
 #include "../../common/device/tma.cuh"
+#include "../../common/device/trace.cuh"
 #include "../../common/device/wgmma.cuh"
 #include "stream_k.cuh"
 #include "launchers.h"
@@ -89,6 +90,7 @@ template <typename T, int BLOCK_N>
 static __device__ void load_tile(SharedStorage<T, BLOCK_N> &smem, const CUtensorMap &A_map,
                                  const CUtensorMap &B_map, int row, int col, int k, int stage, int rank)
 {
+    trace(LOAD);
     constexpr int PART = BLOCK_N / CLUSTER;
     uint64_t *full = &smem.full[stage];
     mbarrier_arrive_expect_tx(full, sizeof smem.A_smem[stage] + sizeof smem.B_smem[stage]);
@@ -188,6 +190,7 @@ static __device__ void store_tile(TC *C, const T *bias, const float (&acc)[BLOCK
 template <int BLOCK_N>
 static __device__ void give_partial(const float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2], int barrier, int tid)
 {
+    trace(EXCHANGE);
     float4 *partial = partial_sums[blockIdx.x] + tid;
 #pragma unroll
     for (int i = 0; i < BLOCK_M / MMA_M; i++)
@@ -213,6 +216,7 @@ template <int BLOCK_N>
 static __device__ void take_partials(float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2], const Segments &segments,
                                      const Segment &segment, int rank, int barrier, int tid)
 {
+    trace(EXCHANGE);
     const Schedule &schedule = segments.schedule;
     const int tile_end = (segment.tile + 1) * schedule.k_tiles;
     for (int other = segments.cluster + 1; schedule.share_begin(other) < tile_end; other++) {
@@ -243,11 +247,13 @@ static __device__ void produce(SharedStorage<T, BLOCK_N> &smem, const CUtensorMa
         int row, col;
         tile_origin<BLOCK_N>(schedule, segment.tile, rank, row, col);
         for (int k = segment.k_begin; k < segment.k_end; k++) {
+            trace(WAIT_EMPTY);
             mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
             load_tile(smem, A_map, B_map, row, col, k * BLOCK_K, state.stage, rank);
             state.advance();
         }
     }
+    trace(END);
     griddepcontrol_launch_dependents(); // This block leaves soon: the next kernel may set itself up.
     // Every stage is empty again: the other blocks have arrived here for the last time, and this one may leave.
     for (int n = 0; n < NUM_STAGES<BLOCK_N>; n++) {
@@ -265,6 +271,7 @@ static __device__ void multiply(float (&acc)[BLOCK_M / MMA_M][BLOCK_N / 2], Shar
 {
     int last_stage = 0;
     for (int k = 0; k < steps; k++) {
+        trace(WAIT_FULL);
         mbarrier_wait(&smem.full[state.stage], state.parity);
         wgmma_touch(acc[0]);
         wgmma_touch(acc[1]);
@@ -300,6 +307,7 @@ static __device__ void consume(SharedStorage<T, BLOCK_N> &smem, const CUtensorMa
             state.advance(segment.steps()); // the other consumer's segment
             continue;
         }
+        trace(WAIT_TURN);
         mbarrier_wait(&smem.turn[consumer], turn_parity);
         turn_parity ^= 1;
         float acc[BLOCK_M / MMA_M][BLOCK_N / 2];
@@ -310,6 +318,7 @@ static __device__ void consume(SharedStorage<T, BLOCK_N> &smem, const CUtensorMa
         }
         if (segment.k_end < schedule.k_tiles)
             take_partials<BLOCK_N>(acc, segments, segment, rank, barrier, tid);
+        trace(STORE);
         int row, col;
         tile_origin<BLOCK_N>(schedule, segment.tile, rank, row, col);
 #pragma unroll
@@ -322,6 +331,7 @@ static __device__ void consume(SharedStorage<T, BLOCK_N> &smem, const CUtensorMa
                 store_tile<BLOCK_N>(C, bias, acc[i], row + i * MMA_M, col, M, N, tid);
     }
     if (lane == 0) cp_async_bulk_wait_group_read<0>(); // C_smem must outlive its readers.
+    trace(END);
 }
 
 template <typename T, typename TC, int BLOCK_N>

@@ -20,6 +20,7 @@
 #include "../../common/device/mbarrier.cuh"
 #include "../../common/device/tensor_map.h"
 #include "../../common/device/tma.cuh"
+#include "../../common/device/trace.cuh"
 #include "../../common/device/wgmma.cuh"
 #include "launchers.h"
 
@@ -106,7 +107,9 @@ static __device__ void produce(Barriers &bar, Stage<T, BLOCK_N> *stages, const C
     Ring ring{plan.num_stages};
     for (int tile = place.first_tile; tile < place.tiles; tile += place.tile_step)
         for (int k = place.part; k < place.k_tiles; k += plan.parts) {
+            trace(WAIT_EMPTY);
             mbarrier_wait(&bar.empty[ring.stage], ring.parity ^ 1);
+            trace(LOAD);
             uint64_t *full = &bar.full[ring.stage];
             Stage<T, BLOCK_N> &stage = stages[ring.stage];
             mbarrier_arrive_expect_tx(full, stage_bytes);
@@ -118,6 +121,7 @@ static __device__ void produce(Barriers &bar, Stage<T, BLOCK_N> *stages, const C
             cp_async_bulk_tensor_2d(stage.A_smem, A_map, full, k * BLOCK_K, row);
             ring.advance();
         }
+    trace(END);
     // Every stage is empty again: the other block has arrived here for the last time, and this one may leave.
     for (int n = 0; n < plan.num_stages; n++) {
         mbarrier_wait(&bar.empty[ring.stage], ring.parity ^ 1);
@@ -137,6 +141,7 @@ static __device__ void multiply(float (&acc)[BLOCK_N / 2], Barriers &bar, const 
     };
     int last_stage = 0;
     for (int k = place.part; k < place.k_tiles; k += plan.parts) {
+        trace(WAIT_FULL);
         mbarrier_wait(&bar.full[ring.stage], ring.parity);
         wgmma_touch(acc);
         wgmma_fence();
@@ -162,6 +167,7 @@ template <int BLOCK_N>
 static __device__ void send_sums(const float (&acc)[BLOCK_N / 2], Barriers &bar, float4 *sums,
                                  uint32_t parity, const Plan &plan, const Place &place, int warp, int lane)
 {
+    trace(EXCHANGE);
     const int owned_warps = CONSUMER_WARPS / plan.parts;
     const int owner = warp / owned_warps;
     const int owner_rank = owner * plan.halves + place.half;
@@ -183,6 +189,7 @@ template <int BLOCK_N>
 static __device__ void add_sums(float (&acc)[BLOCK_N / 2], Barriers &bar, const float4 *sums, uint32_t parity,
                                 const Plan &plan, int warp, int lane)
 {
+    trace(EXCHANGE);
     const int owned_warps = CONSUMER_WARPS / plan.parts;
     if (warp % owned_warps == 0 && lane == 0)
         mbarrier_arrive_expect_tx(&bar.sums_full, sums_bytes(plan.parts, BLOCK_N));
@@ -282,9 +289,11 @@ static __device__ void consume(Barriers &bar, const Stage<T, BLOCK_N> *stages, f
             if (tile + place.tile_step < place.tiles && lane < plan.parts && lane != place.part)
                 mbarrier_arrive_cluster(&bar.sums_empty, lane * plan.halves + place.half);
         }
+        trace(STORE);
         store_rows<BLOCK_N>(C, bias, acc, row0 + warp * 16, min(M, row0 + plan.block_rows), tile * BLOCK_N, N,
                             vector_store, lane);
     }
+    trace(END);
 }
 
 template <typename T, typename TC, int BLOCK_N>

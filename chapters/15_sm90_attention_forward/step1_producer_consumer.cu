@@ -26,6 +26,7 @@
 #include "../../common/device/mbarrier.cuh"
 #include "../../common/device/tensor_map.h"
 #include "../../common/device/tma.cuh"
+#include "../../common/device/trace.cuh"
 #include "../../common/device/wgmma.cuh"
 #include "attention.cuh"
 #include "launchers.h"
@@ -78,7 +79,9 @@ static __device__ void load_tile(T (&dst_smem)[D / 64][Tile<D>::KV][64], const C
                                  uint64_t *full, uint64_t *empty, uint32_t parity, int kv_head, int kv,
                                  int batch)
 {
+    trace(WAIT_EMPTY);
     mbarrier_wait(empty, parity ^ 1);
+    trace(LOAD);
     mbarrier_arrive_expect_tx(full, sizeof dst_smem);
     cp_async_bulk_tensor_5d(dst_smem, map, full, 0, kv_head, kv * Tile<D>::KV, 0, batch);
 }
@@ -270,16 +273,19 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention &a)
     float S[KV / 2], O[D / 2] = {};
     uint32_t P[KV / MMA_K][4];
     Rows rows;
+    trace(WAIT_FULL);
     mbarrier_wait(&smem.Q_full, 0);
 
     // What follows the products S of a tile: K is given back, and the tile masked where it crosses an edge.
     const auto receive_S = [&](int kv) {
+        trace(SOFTMAX);
         wgmma_touch(S);
         if (tid == 0) mbarrier_arrive(&smem.K_empty[K_state.stage]);
         K_state.advance();
         if ((kv + 1) * KV > full_keys) mask_tile<KV>(S, kv * KV, row, lane, a);
     };
     const auto multiply_S = [&](int kv) {
+        trace(WAIT_FULL);
         mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
         wgmma_touch(S);
         wgmma_fence();
@@ -289,6 +295,7 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention &a)
         receive_S(kv);
     };
     const auto multiply_O = [&](const uint32_t(&P_tile)[KV / MMA_K][4]) {
+        trace(WAIT_FULL);
         mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
         wgmma_touch(O);
         wgmma_fence();
@@ -307,6 +314,7 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention &a)
         multiply_O(P);
     }
 
+    trace(STORE);
     finish_rows<D>(O, rows, a, work, row, lane);
     store_rows<T, D>(O, a, work, row, lane);
 }
@@ -340,6 +348,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     } else {
         consume<T, D>(smem, a);
     }
+    trace(END);
 }
 
 template <typename T, int D>

@@ -24,6 +24,7 @@
 #include "../../common/device/mbarrier.cuh"
 #include "../../common/device/tensor_map.h"
 #include "../../common/device/tma.cuh"
+#include "../../common/device/trace.cuh"
 #include "../../common/device/wgmma.cuh"
 #include "attention.cuh"
 #include "launchers.h"
@@ -84,7 +85,9 @@ static __device__ void load_tile(T (&dst_smem)[D / 64][Tile<D>::KV][64], const C
                                  uint64_t *full, uint64_t *empty, uint32_t parity, int kv_head, int kv,
                                  int batch)
 {
+    trace(WAIT_EMPTY);
     mbarrier_wait(empty, parity ^ 1);
+    trace(LOAD);
     mbarrier_arrive_expect_tx(full, sizeof dst_smem);
     cp_async_bulk_tensor_5d(dst_smem, map, full, 0, kv_head, kv * Tile<D>::KV, 0, batch);
 }
@@ -280,16 +283,19 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention &a, in
     float S[KV / 2], O[D / 2] = {};
     uint32_t P[KV / MMA_K][4];
     Rows rows;
+    trace(WAIT_FULL);
     mbarrier_wait(&smem.Q_full[consumer], 0);
 
     // What follows the products S of a tile: K is given back, and the tile masked where it crosses an edge.
     const auto receive_S = [&](int kv) {
+        trace(SOFTMAX);
         wgmma_touch(S);
         if (tid == 0) mbarrier_arrive(&smem.K_empty[K_state.stage]);
         K_state.advance();
         if ((kv + 1) * KV > full_keys) mask_tile<KV>(S, kv * KV, row, lane, a);
     };
     const auto multiply_S = [&](int kv) {
+        trace(WAIT_FULL);
         mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
         wgmma_touch(S);
         wgmma_fence();
@@ -299,6 +305,7 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention &a, in
         receive_S(kv);
     };
     const auto multiply_O = [&](const uint32_t(&P_tile)[KV / MMA_K][4]) {
+        trace(WAIT_FULL);
         mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
         wgmma_touch(O);
         wgmma_fence();
@@ -318,6 +325,7 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention &a, in
     }
 
     for (int kv = kv_tiles; kv < block_tiles; kv++) { // keys that only the later consumers see
+        trace(WAIT_FULL);
         mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
         if (tid == 0) mbarrier_arrive(&smem.K_empty[K_state.stage]);
         K_state.advance();
@@ -326,6 +334,7 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention &a, in
         V_state.advance();
     }
 
+    trace(STORE);
     finish_rows<D>(O, rows, a, work, row, lane);
     store_rows<T, D>(O, a, work, row, lane);
 }
@@ -365,6 +374,7 @@ __global__ void __launch_bounds__(Tile<D>::THREADS, 1)
         const int consumer = __shfl_sync(0xffffffff, threadIdx.x / 128, 0) - 1;
         consume<T, D>(smem, a, consumer);
     }
+    trace(END);
 }
 
 template <typename T, int D>

@@ -24,6 +24,7 @@
 #include "../../common/device/mbarrier.cuh"
 #include "../../common/device/tensor_map.h"
 #include "../../common/device/tma.cuh"
+#include "../../common/device/trace.cuh"
 #include "../../common/device/wgmma.cuh"
 #include "attention.cuh"
 #include "launchers.h"
@@ -98,7 +99,9 @@ static __device__ void load_tile(T (&dst_smem)[D / 64][Tile<D>::KV][64], const C
                                  uint64_t *full, uint64_t *empty, uint32_t parity, int kv_head, int kv,
                                  int batch)
 {
+    trace(WAIT_EMPTY);
     mbarrier_wait(empty, parity ^ 1);
+    trace(LOAD);
     mbarrier_arrive_expect_tx(full, sizeof dst_smem);
     cp_async_bulk_tensor_5d(dst_smem, map, full, 0, kv_head, kv * Tile<D>::KV, 0, batch);
 }
@@ -119,7 +122,9 @@ static __device__ void produce(SharedStorage<T, D> &smem, const CUtensorMap &Q_m
         const Work<D> work(a, heads_in_group, min(tile, num_tiles - 1));
         for (int consumer = 0; consumer < Tile<D>::CONSUMERS; consumer++) {
             uint64_t *full = &smem.Q_full[consumer];
+            trace(WAIT_EMPTY);
             mbarrier_wait(&smem.Q_empty[consumer], Q_parity);
+            trace(LOAD);
             smem.tile[consumer] = tile; // The arrival makes it visible.
             if (tile < num_tiles) {
                 mbarrier_arrive_expect_tx(full, sizeof smem.Q_smem[consumer]);
@@ -272,6 +277,7 @@ static __device__ bool softmax_tile(const float (&S)[KV / 2], uint32_t (&P)[KV /
 template <int D>
 static __device__ void rescale_rows(float (&O)[D / 2], const Rows &rows)
 {
+    trace(SOFTMAX);
 #pragma unroll
     for (int i = 0; i < D / 2; i++) O[i] *= rows.rescale[i / 2 % 2];
 }
@@ -326,6 +332,7 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention &a, in
     const int next_consumer = (consumer + 1) % Tile<D>::CONSUMERS;
     if (next_consumer == 0) named_barrier_arrive(TURN, 256); // Consumer 0 begins.
     while (true) {
+        trace(WAIT_FULL);
         mbarrier_wait(&smem.Q_full[consumer], Q_parity);
         Q_parity ^= 1;
         int tile = 0;
@@ -344,6 +351,7 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention &a, in
 
         // What follows the products S of a tile: K is given back, and the tile masked where it crosses an edge.
         const auto receive_S = [&](int kv) {
+            trace(SOFTMAX);
             wgmma_touch(S);
             if (tid == 0) mbarrier_arrive(&smem.K_empty[K_state.stage]);
             K_state.advance();
@@ -351,7 +359,9 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention &a, in
             if ((kv + 1) * KV > full_keys) mask_tile<KV>(S, kv * KV, row, lane, a);
         };
         const auto multiply_S = [&](int kv) {
+            trace(WAIT_FULL);
             mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
+            trace(WAIT_TURN);
             named_barrier_sync(TURN + consumer, 256);
             wgmma_touch(S);
             wgmma_fence();
@@ -362,6 +372,7 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention &a, in
             receive_S(kv);
         };
         const auto multiply_O = [&](const uint32_t(&P_tile)[KV / MMA_K][4]) {
+            trace(WAIT_FULL);
             mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
             wgmma_touch(O);
             wgmma_fence();
@@ -376,8 +387,10 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention &a, in
         // S of tile kv and P V of the tile before are in flight together; the softmax begins when S is there.
         const auto multiply_both = [&](int kv, const uint32_t(&P_old)[KV / MMA_K][4],
                                        uint32_t(&P_new)[KV / MMA_K][4]) {
+            trace(WAIT_FULL);
             mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
             mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
+            trace(WAIT_TURN);
             named_barrier_sync(TURN + consumer, 256);
             wgmma_touch(S);
             wgmma_touch(O);
@@ -390,6 +403,7 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention &a, in
             wgmma_wait_group<1>();
             receive_S(kv);
             const bool grown = softmax_tile<T, KV>(S, P_new, rows, c, false);
+            trace(MULTIPLY);
             wgmma_wait_group<0>();
             wgmma_touch(O);
             wgmma_touch(P_old); // wgmma has read it.
@@ -399,8 +413,10 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention &a, in
         };
         // P V of the tile before and S of tile kv, one behind the other.
         const auto multiply_next = [&](int kv, const uint32_t(&P_old)[KV / MMA_K][4]) {
+            trace(WAIT_FULL);
             mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
             mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
+            trace(WAIT_TURN);
             named_barrier_sync(TURN + consumer, 256);
             wgmma_touch(S);
             wgmma_touch(O);
@@ -441,6 +457,7 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention &a, in
         }
 
         for (int kv = kv_tiles; kv < block_tiles; kv++) { // keys that only the later consumers see
+            trace(WAIT_FULL);
             mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
             named_barrier_sync(TURN + consumer, 256);
             named_barrier_arrive(TURN + next_consumer, 256);
@@ -451,6 +468,7 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention &a, in
             V_state.advance();
         }
 
+        trace(STORE);
         finish_rows<D>(O, rows, a, work, row, lane);
         store_rows<T, D>(O, a, work, row, lane);
     }
@@ -493,6 +511,7 @@ __global__ void __launch_bounds__(Tile<D>::THREADS, 1)
         const int consumer = __shfl_sync(0xffffffff, threadIdx.x / 128, 0) - 1;
         consume<T, D>(smem, a, heads_in_group, num_tiles, consumer);
     }
+    trace(END);
 }
 
 template <typename T, int D>

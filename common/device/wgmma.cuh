@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "ptx.cuh"
+#include "trace.cuh"
 #include "wgmma_descriptor.cuh"
 
 // The matrix descriptor of a tile with rows of 128 bytes that begins at a multiple of 1024 bytes, swizzled by 128 bytes.
@@ -27,6 +28,7 @@ __device__ inline uint64_t wgmma_descriptor_mn(const void *tile_smem, uint32_t b
 // wgmma.fence: the accumulators' values, written by ordinary instructions until now, are there for wgmma.
 __device__ inline void wgmma_fence()
 {
+    trace(MULTIPLY);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
@@ -41,6 +43,9 @@ template <int PENDING>
 __device__ inline void wgmma_wait_group()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+    if constexpr (PENDING == 0) {
+        trace(PRODUCTS_DONE);
+    }
 }
 
 // No instruction: tells the compiler that the accumulators may change here, so that it moves no use of them across a

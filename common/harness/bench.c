@@ -180,6 +180,15 @@ static void allocate_copy(const struct operation *op, struct run *run)
     CUDA_CHECK(cudaMemset(run->copy_from, 0x55, run->copy_bytes));
 }
 
+void bench_inputs(const struct operation *op, enum dtype type, const int64_t *dim, struct run *run)
+{
+    const bool without_optionals[CHAPTER_MAX_TENSORS] = {false};
+    run_begin(op, type, dim, run);
+    set_parameters(op, run);
+    run_allocate(op, run, without_optionals, 0);
+    fill_inputs(op, run);
+}
+
 // Makes enough copies of the tensors that a launch finds none of them in the L2 from the launch before.
 static int make_sets(const struct operation *op, enum dtype type, const int64_t *dim, struct run *sets)
 {

@@ -8,9 +8,10 @@
 
 #include "bench.h"
 #include "case.h"
+#include "trace.h"
 
 struct options {
-    const char *golden, *op, *type, *step, *only_case, *out, *json, *shape;
+    const char *golden, *op, *type, *step, *only_case, *out, *json, *shape, *trace;
     bool bench, list, no_guards;
 };
 
@@ -104,7 +105,9 @@ static void print_help(const char *chapter, const struct operation *operations, 
         "  --case NAME         run only this case\n"
         "  --golden DIR        folder of %s, or one case (build/golden/%s)\n"
         "  --out DIR           write each step's outputs as DIR/STEP/CASE/NAME.npy\n"
-        "  --bench             time the steps and the baseline; needs a real GPU\n",
+        "  --bench             time the steps and the baseline; needs a real GPU\n"
+        "  --trace FILE        write the timeline of one step on one case or --shape to FILE, for Perfetto; needs a\n"
+        "                      program with marks, which make trace-N builds\n",
         chapter, operations->title, program, count > 1 ? "  --op NAME           only this operation\n" : "",
         count > 1 ? "a folder of cases for each operation; with --op, of cases" : "cases", chapter);
     for (int o = 0; o < count; o++) {
@@ -156,6 +159,7 @@ static struct options read_options(const char *chapter, const struct operation *
         {"--json", "a file", &options.json, NULL},
         {"--shape", "sizes such as m=64,n=64,k=64", &options.shape, NULL},
         {"--no-guards", NULL, NULL, &options.no_guards},
+        {"--trace", "a file", &options.trace, NULL},
     };
     int known = sizeof flags / sizeof *flags;
     for (int i = 1; i < argc; i++) {
@@ -174,8 +178,15 @@ static struct options read_options(const char *chapter, const struct operation *
         else
             *flags[f].value = flag_value(argc, argv, &i, flags[f].expected);
     }
-    if (options.shape && !options.bench)
-        die_input("--shape: only with --bench; make chapter-N SHAPE=%s checks a shape", options.shape);
+    if (options.shape && !options.bench && !options.trace)
+        die_input("--shape: only with --bench or --trace; make chapter-N SHAPE=%s checks a shape",
+                  options.shape);
+    if (options.trace && (options.bench || (options.shape && options.only_case)))
+        die_input("--trace %s: not with --bench; on one --case or on one --shape", options.trace);
+    if (options.trace && !trace_compiled_in())
+        die_input(
+            "--trace %s: the kernels of this program make no marks; make trace-%d STEP=NAME builds one that does",
+            options.trace, atoi(chapter));
     return options;
 }
 
@@ -322,6 +333,17 @@ static void profile_step(const char *name)
     if (mark) mark(name);
 }
 
+static cudaError_t trace_step(const char *chapter, const struct operation *op, const struct device *device,
+                              const struct options *options, int s, const struct run *run,
+                              cudaStream_t stream)
+{
+    char shape[200];
+    const struct traced traced = {chapter, operation_step_name(op, s),
+                                  shape_write(op->dims, run->dim, shape, sizeof shape), dtype_name(run->type),
+                                  device};
+    return trace_run(&traced, op, s, run, stream, options->trace);
+}
+
 // Runs one step on one case and prints its line. Returns 1 when it is wrong, else 0.
 static int check_step(const char *chapter, const struct operation *op, const struct device *device,
                       const struct options *options, int s, const struct golden *golden, cudaStream_t stream,
@@ -334,12 +356,14 @@ static int check_step(const char *chapter, const struct operation *op, const str
     if (s == 0 && op->baseline.only_moves)
         die_input("--step %s: it moves bytes and computes nothing, expected a step", step);
     struct run run;
+    cudaError_t error = cudaSuccess;
+    case_upload(op, golden, guard, &run);
+    if (options->trace) error = trace_step(chapter, op, device, options, s, &run, stream);
     printf("  %d %-18s %-18s %-24s ", s, step, golden->name,
            shape_write(op->dims, golden->dim, shape, sizeof shape));
     fflush(stdout);
-    case_upload(op, golden, guard, &run);
     profile_step(step);
-    cudaError_t error = operation_launch(op, s, &run, stream);
+    if (!options->trace) error = operation_launch(op, s, &run, stream);
     if (error == cudaSuccess && s == 0 && op->baseline.fetch) error = op->baseline.fetch(&run, stream);
     if (s == 0 && error == cudaErrorNotSupported) {
         printf("skipped: the baseline does not have it\n");
@@ -465,6 +489,37 @@ static int make_parts(const char *chapter, const struct operation *operations, i
     return chosen;
 }
 
+// The one step that --trace is to show.
+static int traced_step(const struct part *part, const struct options *options)
+{
+    int selected = 0, step = 0;
+    for (int s = 0; s <= operation_steps(part->op); s++)
+        if (part->selected[s]) selected++, step = s;
+    if (selected != 1 || step == 0)
+        die_input("--trace %s: %d steps are selected, expected one: --step", options->trace, selected);
+    return step;
+}
+
+// --trace with --shape: the timeline of one step on random inputs, which is not checked.
+static void trace_shape(const char *chapter, const struct part *part, const struct device *device,
+                        const struct options *options, const int64_t *dim)
+{
+    const struct operation *op = part->op;
+    enum dtype type = op->types[0];
+    struct run run;
+    cudaStream_t stream;
+    int step = traced_step(part, options);
+    for (int i = 0; options->type && i < CHAPTER_MAX_TYPES && op->types[i]; i++)
+        if (strcmp(options->type, dtype_name(op->types[i])) == 0) type = op->types[i];
+    CUDA_CHECK(cudaStreamCreate(&stream));
+    bench_inputs(op, type, dim, &run);
+    printf("  %d %-18s %s, %s, not checked\n", step, operation_step_name(op, step), options->shape,
+           dtype_name(type));
+    CUDA_CHECK(trace_step(chapter, op, device, options, step, &run, stream));
+    run_free(&run);
+    CUDA_CHECK(cudaStreamDestroy(stream));
+}
+
 // The name of the folder that the file lies in: "01_naive_matmul" of "chapters/01_naive_matmul/main.c".
 static const char *folder_name(const char *file, char *name, size_t size)
 {
@@ -526,7 +581,7 @@ int chapter_main(const char *file, const struct operation *operations, int count
         return EXIT_RIGHT;
     }
     // --bench alone measures; what it measures is still checked, against the first of the steps.
-    bool check = options.golden || options.only_case || !options.bench;
+    bool check = options.golden || options.only_case || !(options.bench || (options.trace && options.shape));
     int loaded = 0, wrong = 0;
     for (int p = 0; check && p < count; p++) {
         load_cases(&parts[p], &options, known, sizeof known);
@@ -540,13 +595,17 @@ int chapter_main(const char *file, const struct operation *operations, int count
     if (options.shape && count > 1)
         die_input("--shape: needs --op, one of the operations that --list prints");
     int64_t dim[CHAPTER_MAX_BENCH][SHAPE_MAX_DIMS];
-    for (int p = 0; options.bench && p < count; p++) read_bench_shapes(parts[p].op, options.shape, dim);
+    for (int p = 0; (options.bench || options.shape) && p < count; p++)
+        read_bench_shapes(parts[p].op, options.shape, dim);
+    if (options.trace && check && traced_step(parts, &options) && (count > 1 || loaded != 1))
+        die_input("--trace %s: %d cases are selected, expected one: --case", options.trace, loaded);
     struct device device = open_device();
     if (options.bench && device.simulated)
         die_input("--bench: %s has no speed to measure, expected a real GPU; simgpu --profile counts instead",
                   device.name);
     printf("%s on %s (sm_%d%d, %d SMs)\n", chapter, device.name, device.major, device.minor, device.sms);
     if (check) wrong += check_all(chapter, parts, count, &device, &options, &results);
+    if (options.trace && options.shape) trace_shape(chapter, parts, &device, &options, dim[0]);
     if (options.json && !results_merge(&results, options.json, &error)) die_input("--json %s", error.text);
     for (int p = 0; p < count; p++) {
         if (options.bench && !wrong) wrong += bench_part(chapter, &parts[p], &device, &options);

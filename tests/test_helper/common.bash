@@ -13,7 +13,7 @@ unset PYTHONDONTWRITEBYTECODE # Without a cache, NumPy takes three times as long
 LD_LIBRARY_PATH=$(sed -n 's/^CUDA_LIB *:= *//p' "$ROOT/build/config.mk")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
 # make must not take the outer make's flags, nor run.sh the caller's choices.
-unset MAKEFLAGS MAKELEVEL DEVICE OP TYPE STEP CASE SHAPE SEED PROFILE
+unset MAKEFLAGS MAKELEVEL DEVICE OP TYPE STEP CASE SHAPE SEED PROFILE TRACE
 
 cd "$ROOT" || exit 1
 
