@@ -112,6 +112,11 @@ bench: need-gpu
 report: need-test
 	@.venv/bin/python3 tools/report.py
 
+## timelines      draw the timelines that the notes show; on a GPU keep their traces in results/traces
+.PHONY: timelines
+timelines: need-test
+	@tools/timelines.sh
+
 ## sass           assemble every kernel for its architectures; fail on undeclared spills and on ptxas warnings
 .PHONY: sass
 sass: $(foreach c,$(CHAPTERS),$(patsubst chapters/%.cu,build/sass/%.ok,$(STEPS_$c)))

@@ -145,6 +145,15 @@ for line in open(sys.argv[1]):
     assert not shares or abs(sum(shares) - 100) < 0.5, line' "$BATS_FILE_TMPDIR/attention.txt"
 }
 
+@test "trace: the shares that notes/reading_a_profile.md shows are those that are printed" {
+    local line
+    run -0 grep -cE '^    (producer|consumer [01]) +wait ' notes/reading_a_profile.md
+    assert_output 3
+    while IFS= read -r line; do
+        run -0 grep -xF -- "$line" "$BATS_FILE_TMPDIR/matmul.txt"
+    done < <(grep -E '^    (producer|consumer [01]) +wait ' notes/reading_a_profile.md)
+}
+
 @test "trace: results are right with marks" {
     local case
     for case in len65_causal d256_causal ragged_f16; do
