@@ -115,7 +115,9 @@ report: need-test
 ## timelines      draw the timelines that the notes show; on a GPU keep their traces in results/traces
 .PHONY: timelines
 timelines: need-test
-	@tools/timelines.sh
+	@$(MAKE) --no-print-directory $(if $(V),,-s) -j$(JOBS) build-13 build-14 build-15 $$(tools/timelines.sh programs)
+	@tools/timelines.sh record
+	@tools/timelines.sh draw
 
 ## sass           assemble every kernel for its architectures; fail on undeclared spills and on ptxas warnings
 .PHONY: sass

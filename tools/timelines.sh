@@ -1,53 +1,81 @@
 #!/usr/bin/env bash
-# Makes the timelines that the notes show: make timelines. On a GPU of the chapters the traces are kept, compressed, in
-# results/traces, and notes/figures/NN_name_timeline_GPU.svg drawn from them; on the simulated GPU only the figures.
+# The timelines that the notes show. `make timelines` does all three:
 #
-# Environment: DEVICE=auto|gpu|sim, and from build/config.mk GPU_NAME.
+#   tools/timelines.sh programs    prints the programs that it needs
+#   tools/timelines.sh record      runs them: a trace for each, in build/traces; a GPU's compressed, in results/traces, to be kept
+#   tools/timelines.sh draw        draws notes/figures/NN_name_timeline_GPU.svg from the traces
+#
+# Recording needs the programs and nothing else, so that it can be done on a machine that has a GPU but not our Python.
+# Environment: DEVICE=auto|gpu|sim; TRACES, another folder; GPU_NAME (make has it from build/config.mk).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 device=${DEVICE:-auto}
 [[ "$device" != auto ]] || device=$([[ -n "${GPU_NAME:-}" ]] && echo gpu || echo sim)
-gpu=simulated_gpu
-[[ "$device" == sim ]] || gpu=$(tr 'A-Z ' 'a-z_' <<<"${GPU_NAME:?}" | tr -dc 'a-z0-9_')
-
-# trace CHAPTER NAME OP SHAPE STEP...: a file for each step; NAME tells shapes of one chapter apart.
-trace() {
-    local chapter=$1 name=$2 op=$3 shape=$4 step
-    for step in "${@:5}"; do
-        make --no-print-directory "trace-$((10#${chapter%%_*}))" DEVICE="$device" TYPE=bf16 ${op:+OP="$op"} STEP="$step" SHAPE="$shape" \
-            TRACE="build/traces/$chapter.$step$name.$gpu.json"
-        [[ "$device" == gpu ]] || continue
-        mkdir -p results/traces
-        gzip -9 -n -c "build/traces/$chapter.$step$name.$gpu.json" >"results/traces/$chapter.$step$name.$gpu.json.gz"
-    done
-}
-
-# draw CHAPTER NAME FROM TO STEP...: these steps, one below the other.
-draw() {
-    local chapter=$1 name=$2 from=$3 to=$4 step files=()
-    for step in "${@:5}"; do files+=("build/traces/$chapter.$step$name.$gpu.json"); done
-    .venv/bin/python3 tools/timeline.py "${files[@]}" ${from:+--from "$from"} ${to:+--to "$to"} \
-        -o "notes/figures/${chapter}_timeline${name}_$gpu.svg"
-}
-
-if [[ "$device" == sim ]]; then # a device of two SMs, where blocks stay for several tiles
-    export SIMGPU_SMS=2
-    trace 13_tma_wgmma_matmul "" matmul m=128,n=256,k=512 tma_wgmma multi_stage large_tile
-    draw 13_tma_wgmma_matmul "" "" "" tma_wgmma multi_stage large_tile
-    trace 14_warp_specialized_matmul "" matmul m=512,n=512,k=512 tma_store ping_pong
-    draw 14_warp_specialized_matmul "" "" "" tma_store ping_pong
-    trace 15_sm90_attention_forward "" "" b=1,q=256,k=768,h=2,g=2,d=128,causal=0 producer_consumer ping_pong overlapped packed_growth
-    draw 15_sm90_attention_forward "" "" "" producer_consumer ping_pong overlapped packed_growth
-else # the first 40 µs of SM 0
-    trace 13_tma_wgmma_matmul "" matmul m=4096,n=4096,k=4096 tma_wgmma multi_stage large_tile
-    draw 13_tma_wgmma_matmul "" 0 40 tma_wgmma multi_stage large_tile
-    trace 14_warp_specialized_matmul "" matmul m=4096,n=4096,k=1024 producer_consumer tma_store ping_pong stream_k
-    draw 14_warp_specialized_matmul "" 0 40 producer_consumer tma_store ping_pong stream_k
-    for causal in 0 1; do
-        name=_causal$causal
-        trace 15_sm90_attention_forward $name "" b=1,q=4096,k=4096,h=16,g=16,d=128,causal=$causal \
-            producer_consumer ping_pong overlapped packed_growth tma_store
-        draw 15_sm90_attention_forward $name 0 40 producer_consumer ping_pong overlapped packed_growth tma_store
-    done
+if [[ "$device" == gpu ]]; then
+    gpu=$(tr 'A-Z ' 'a-z_' <<<"${GPU_NAME:?which GPU is it?}" | tr -dc 'a-z0-9_')
+    traces=${TRACES:-results/traces} ending=json.gz
+else
+    gpu=simulated_gpu
+    traces=${TRACES:-build/traces} ending=json
 fi
+
+# A figure a line: the chapter, what tells figures of a chapter apart, the operation, the shape, from when to when, and the steps;
+# - stands for nothing. The simulated GPU has two SMs then, so that blocks stay for several tiles.
+plan() {
+    if [[ "$device" == sim ]]; then
+        cat <<END
+13_tma_wgmma_matmul - matmul m=128,n=256,k=512 - - tma_wgmma multi_stage large_tile
+14_warp_specialized_matmul - matmul m=512,n=512,k=512 - - tma_store ping_pong
+15_sm90_attention_forward - - b=1,q=256,k=768,h=2,g=2,d=128,causal=0 - - producer_consumer ping_pong overlapped packed_growth
+END
+    else
+        cat <<END
+13_tma_wgmma_matmul - matmul m=4096,n=4096,k=4096 0 40 tma_wgmma multi_stage large_tile
+14_warp_specialized_matmul - matmul m=4096,n=4096,k=1024 0 40 producer_consumer tma_store ping_pong stream_k
+15_sm90_attention_forward - - b=1,q=4096,k=4096,h=16,g=16,d=128,causal=0 0 40 producer_consumer ping_pong overlapped packed_growth tma_store
+15_sm90_attention_forward _causal - b=1,q=4096,k=4096,h=16,g=16,d=128,causal=1 0 40 producer_consumer ping_pong overlapped packed_growth tma_store
+END
+    fi
+}
+
+# The program of a chapter with marks in one step.
+program_of() { echo "build/trace/$1/$(basename "$(compgen -G "chapters/$1/step*[0-9]_$2.cu")" .cu)"; }
+
+trace_of() { echo "$traces/$1.$2$3.$gpu.$4"; } # chapter, step, name, ending
+
+programs() {
+    local chapter step steps
+    while read -r chapter _ _ _ _ _ steps; do
+        for step in $steps; do program_of "$chapter" "$step"; done
+    done < <(plan) | sort -u
+}
+
+record() {
+    local chapter name op shape steps step file simgpu=()
+    [[ "$device" == gpu ]] || simgpu=(build/simgpu/simgpu --sms 2)
+    mkdir -p "$traces"
+    while read -r chapter name op shape _ _ steps; do
+        for step in $steps; do
+            file=$(trace_of "$chapter" "$step" "${name#-}" json)
+            [[ "$op" != - ]] || op=
+            "${simgpu[@]}" "$(program_of "$chapter" "$step")" ${op:+--op "$op"} --step "$step" --type bf16 --shape "$shape" --trace "$file" </dev/null
+            [[ "$device" == sim ]] || gzip -9 -n -f "$file"
+        done
+    done < <(plan)
+}
+
+draw() {
+    local chapter name begin end steps step files
+    while read -r chapter name _ _ begin end steps; do
+        files=()
+        for step in $steps; do files+=("$(trace_of "$chapter" "$step" "${name#-}" "$ending")"); done
+        [[ "$begin" == - ]] || files+=(--from "$begin" --to "$end")
+        .venv/bin/python3 tools/timeline.py "${files[@]}" -o "notes/figures/${chapter}_timeline${name#-}_$gpu.svg"
+    done < <(plan)
+}
+
+case "${1:-}" in
+programs | record | draw) "$1" ;;
+*) echo "tools/timelines.sh: found '${1:-}', expected programs, record or draw" >&2; exit 2 ;;
+esac
