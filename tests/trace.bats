@@ -9,7 +9,7 @@ MATMUL=14_warp_specialized_matmul
 ATTENTION=15_sm90_attention_forward
 
 setup_file() {
-    make -s -j2 "build/trace/$MATMUL/step5_ping_pong" "build/trace/$ATTENTION/step10_tma_store" build/trace/13_tma_wgmma_matmul/step1_tma_wgmma
+    make -s -j2 "build/trace/$MATMUL/step5_ping_pong" "build/trace/$ATTENTION/step10_tma_store" build/trace/13_tma_wgmma_matmul/step1_tma_wgmma{,.o}
     # Two SMs: one cluster, which takes tile after tile.
     SIMGPU_SMS=2 "$SIMGPU" "build/trace/$MATMUL/step5_ping_pong" --op matmul --step ping_pong --shape m=512,n=256,k=512 \
         --trace "$BATS_FILE_TMPDIR/matmul.json" >"$BATS_FILE_TMPDIR/matmul.txt"
@@ -186,6 +186,30 @@ for line in open(sys.argv[1]):
     run ! compgen -G "$BATS_TEST_TMPDIR/*"
 }
 
+# A driver that is told that it is on a real GPU; the times are those of this machine.
+@test "trace: on a GPU times are microseconds of one clock, and what the marks cost is said" {
+    local chapter=13_tma_wgmma_matmul dir=$BATS_TEST_TMPDIR/tree objects cuda_include cuda_lib
+    cuda_include=$(sed -n 's/^CUDA_INCLUDE *:= *//p' build/config.mk)
+    cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
+    mkdir "$dir"
+    sed 's/device\.simulated = .*/device.simulated = false;/' common/harness/chapter.c >"$dir/chapter.c"
+    gcc -std=gnu11 -O1 -Icommon/harness -isystem "$cuda_include" -c -o "$dir/chapter.o" "$dir/chapter.c"
+    mapfile -t objects < <(objects $chapter step1_tma_wgmma | grep -v /chapter.o)
+    g++ -o "$dir/program" build/trace/$chapter/step1_tma_wgmma.o "$dir/chapter.o" "${objects[@]}" -L"$cuda_lib" -l:libcudart.so.13 -ldl -lm
+    run -0 "$SIMGPU" "$dir/program" --op matmul --step tma_wgmma --shape m=256,n=256,k=512 --trace "$BATS_FILE_TMPDIR/gpu.json"
+    assert_line --regexp '^  trace: .*/gpu.json, in shares of time:$'
+    assert_line --regexp '^  trace: the least of 5 launches took [0-9.]+ ms with marks, [0-9.]+ ms with marks switched off$'
+    run -0 timeline gpu '
+assert trace["otherData"]["unit"] == "us" and sorted(spans) == [0, 1], (trace["otherData"], sorted(spans))
+times = [t for block in spans for role in spans[block] for s in spans[block][role] for t in s[:2]]
+assert -0.01 < min(times) < max(times) < 60e6, (min(times), max(times))
+for block in spans:
+    for role in spans[block]:
+        own = spans[block][role]
+        assert len(own) >= 8, (role, own)
+        for this, next in zip(own, own[1:]): assert this[0] < this[1] <= next[0] * 1.001 + 0.01, (role, this, next)'
+}
+
 # --- The picture ----------------------------------------------------------------------------------------------------
 
 @test "trace: make trace-N writes the file and draws it" {
@@ -193,6 +217,9 @@ for line in open(sys.argv[1]):
     assert_line "$BATS_TEST_TMPDIR/folder/t.svg"
     run -0 grep -c '<svg' "$BATS_TEST_TMPDIR/folder/t.svg"
     run -0 .venv/bin/python3 tools/timeline.py "$BATS_FILE_TMPDIR/attention.json" -o "$BATS_TEST_TMPDIR/b.svg" --sm 1 --from 100 --to 900
+    gzip -c "$BATS_FILE_TMPDIR/attention.json" >"$BATS_TEST_TMPDIR/c.json.gz"
+    run -0 .venv/bin/python3 tools/timeline.py "$BATS_TEST_TMPDIR/c.json.gz" "$BATS_FILE_TMPDIR/matmul.json"
+    assert_output "$BATS_TEST_TMPDIR/c.svg"
     run -1 .venv/bin/python3 tools/timeline.py "$BATS_FILE_TMPDIR/attention.json" --sm 7
     assert_output --partial "--sm 7: no block of it is in"
     echo '[]' >"$BATS_TEST_TMPDIR/other.json"
