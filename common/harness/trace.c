@@ -87,7 +87,7 @@ static bool marks_event(const struct lane *lane, enum trace_event event)
 }
 
 // Names the lanes of a block: who loads and does not multiply is a producer; who multiplies and does not load, where others
-// load for it, a consumer.
+// load for it, a consumer. A further warp of a warpgroup that has a name already is called after it.
 static void name_lanes(struct lane *lanes, int count)
 {
     bool specialized = true;
@@ -95,9 +95,12 @@ static void name_lanes(struct lane *lanes, int count)
     for (int i = 0; i < count; i++)
         if (marks_event(&lanes[i], TRACE_LOAD) && marks_event(&lanes[i], TRACE_MULTIPLY)) specialized = false;
     for (int i = 0; i < count; i++) {
-        struct lane *lane = &lanes[i];
+        struct lane *lane = &lanes[i], *before = i > 0 ? lane - 1 : lane;
         bool loads = marks_event(lane, TRACE_LOAD), multiplies = marks_event(lane, TRACE_MULTIPLY);
-        if (specialized && loads)
+        if (before != lane && before->warp.warp / 4 == lane->warp.warp / 4)
+            snprintf(lane->name, sizeof lane->name, "%.*s, warp %u", (int)strcspn(before->name, ","),
+                     before->name, lane->warp.warp % 4);
+        else if (specialized && loads)
             snprintf(lane->name, sizeof lane->name, "producer");
         else if (specialized && multiplies)
             snprintf(lane->name, sizeof lane->name, "consumer %d", consumers++);
