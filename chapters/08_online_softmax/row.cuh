@@ -183,14 +183,6 @@ __device__ inline int pack_index(int first, int end, int p)
     return p < end && ahead >= 0 && ahead < 32 * PACKS && ahead % 32 == 0 ? ahead / 32 : PACKS;
 }
 
-// Makes the compiler forget what it has computed from the pack, and begin nothing with it before what was asked to be
-// forgotten before. It would otherwise unpack the packs of a thread all at once, and keep the elements for their next
-// use: twice the registers of the packs. Unpacking again costs half an instruction an element.
-__device__ inline void keep_packed(uint4 &pack)
-{
-    asm volatile("" : "+r"(pack.x), "+r"(pack.y), "+r"(pack.z), "+r"(pack.w));
-}
-
 // A thread's packs into registers, read once (ld.cs: first to be evicted). All full ones are asked for before anything
 // waits; then come the first and the last of the row.
 template <int PACKS, typename T>

@@ -58,6 +58,56 @@ __device__ inline uint4 make_pack(const float (&values)[8], __nv_bfloat16)
         pack_pair<__nv_bfloat16>(values[4], values[5]), pack_pair<__nv_bfloat16>(values[6], values[7]));
 }
 
+// Makes the compiler forget what it has computed from the pack, and begin nothing with it before what was asked to be
+// forgotten before. It would otherwise unpack the packs of a thread all at once, and keep the elements for their next
+// use: twice the registers of the packs. Unpacking again costs half an instruction an element.
+__device__ inline void keep_packed(uint4 &pack)
+{
+    asm volatile("" : "+r"(pack.x), "+r"(pack.y), "+r"(pack.z), "+r"(pack.w));
+}
+
+// What a lane takes of a row at a time: a pack, or, where rows begin at any address, one element.
+template <typename T, int N>
+using Piece = std::conditional_t<N == 1, T, uint4>;
+
+template <typename T>
+__device__ inline void unpack(float (&values)[1], T piece, T)
+{
+    values[0] = to_float(piece);
+}
+
+template <typename T>
+__device__ inline T make_pack(const float (&values)[1], T)
+{
+    T piece;
+    from_float(&piece, values[0]);
+    return piece;
+}
+
+template <typename T>
+__device__ inline void keep_packed(T &)
+{
+}
+
+template <int N, typename T>
+__device__ inline Piece<T, N> load_piece(const T *src)
+{
+    return *reinterpret_cast<const Piece<T, N> *>(src);
+}
+
+// Loads a piece that is read once, stores one that is not read soon: first to be evicted from the caches (ld.cs, st.cs).
+template <int N, typename T>
+__device__ inline Piece<T, N> load_piece_once(const T *src)
+{
+    return __ldcs(reinterpret_cast<const Piece<T, N> *>(src));
+}
+
+template <typename T, typename PIECE>
+__device__ inline void store_piece(T *dst, PIECE piece)
+{
+    __stcs(reinterpret_cast<PIECE *>(dst), piece);
+}
+
 // N elements from src on, as floats: whole packs at a multiple of 16 bytes, or, where N is less than a pack, one by one.
 template <int N, typename T>
 __device__ inline void load_values(float (&values)[N], const T *src)

@@ -1,0 +1,2 @@
+ARCH   := 80
+GOLDEN := layernorm --types f32,bf16

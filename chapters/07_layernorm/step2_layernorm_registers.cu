@@ -1,0 +1,176 @@
+// Chapter 7, step 2: the row stays in registers, so that it is read once.
+//
+// Question: two sums and an output; must the row be read for each of them?
+//
+// Grows from: step 1 (layernorm).
+// Not when it is still there: a lane keeps 8 pieces of 16 bytes, a warp 4 KB, a block of 1024 threads 128 KB. All of them
+// are asked for before the first is used. Both sums are still exact ones, the second of differences.
+//
+//      pieces in a row   who holds it                                 bytes of a row at most
+//      up to 256         a warp; a block has 4 rows, no barrier         4 KB
+//      up to 8192        a block of 64 to 1024 threads                128 KB
+//      more              the block; the rest is read for each sum, and for the output
+//
+// A row of another length than whole packs begins at any address; its pieces are single elements.
+// Registers: at most 64. Shared memory: 256 bytes.
+// Run: make chapter-7 OP=layernorm_forward STEP=layernorm_registers
+#include "../../common/device/pack.cuh"
+#include "launchers.h"
+
+#include <cuda_runtime.h>
+
+constexpr int MAX_PIECES = 8;     // a thread keeps
+constexpr int MAX_THREADS = 1024; // that hold a row
+constexpr int WARP_ROWS = 4;      // rows of a block when a warp holds a row
+constexpr float EPSILON = 1e-5f;
+
+static __device__ float warp_sum(float value)
+{
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffff, value, offset);
+    return value;
+}
+
+// Adds the values of the blockDim.x threads that hold a row: a warp, or the block. Each of a row's sums has a
+// warp_value of its own, so that one barrier is enough.
+static __device__ float row_sum(float value, float (&warp_value)[MAX_THREADS / 32])
+{
+    value = warp_sum(value);
+    if (blockDim.x == 32) return value;
+    if (threadIdx.x % 32 == 0) warp_value[threadIdx.x / 32] = value;
+    __syncthreads(); // Every warp's value is there.
+    const int lane = threadIdx.x % 32;
+    return warp_sum(lane < blockDim.x / 32 ? warp_value[lane] : 0.0f);
+}
+
+template <typename T, int N>
+static __device__ float piece_sum(Piece<T, N> piece)
+{
+    float values[N], sum = 0.0f;
+    unpack(values, piece, T());
+#pragma unroll
+    for (int k = 0; k < N; k++) sum += values[k];
+    return sum;
+}
+
+// The sum of (x - mean)^2.
+template <typename T, int N>
+static __device__ float piece_squares(Piece<T, N> piece, float mean)
+{
+    float values[N], sum = 0.0f;
+    unpack(values, piece, T());
+#pragma unroll
+    for (int k = 0; k < N; k++) sum += (values[k] - mean) * (values[k] - mean);
+    return sum;
+}
+
+// Turns x into out; weight and bias are those of the piece.
+template <typename T, int N>
+static __device__ Piece<T, N> normalize(Piece<T, N> piece, float mean, float rstd, const T *weight,
+                                        const T *bias)
+{
+    float values[N], w[N], b[N];
+    load_values(w, weight);
+    load_values(b, bias);
+    unpack(values, piece, T());
+#pragma unroll
+    for (int k = 0; k < N; k++) values[k] = (values[k] - mean) * rstd * w[k] + b[k];
+    return make_pack(values, T());
+}
+
+// A piece is N elements. A warp's pieces are neighbours: the first PIECES of each of its lanes, 32 at a time.
+template <typename T, int N, int PIECES>
+__global__ void __launch_bounds__(PIECES < MAX_PIECES ? 32 * WARP_ROWS : MAX_THREADS)
+    layernorm_registers_kernel(const T *inp,    // (rows, C)
+                               const T *weight, // (C)
+                               const T *bias,   // (C)
+                               T *out,          // (rows, C)
+                               float *mean,     // (rows)
+                               float *rstd,     // (rows)
+                               int rows, int C)
+{
+    __shared__ float warp_value[2][MAX_THREADS / 32];
+    const int row = blockIdx.x * blockDim.y + threadIdx.y;
+    if (row >= rows) return; // a whole warp, in blocks without barriers
+    const T *x = inp + (size_t)row * C;
+    T *y = out + (size_t)row * C;
+    const unsigned first = (threadIdx.x / 32 * (32 * PIECES) + threadIdx.x % 32) * N;
+    const unsigned step = blockDim.x * N;
+    const unsigned rest = PIECES * step + threadIdx.x * N; // the first column that is not in registers
+
+    Piece<T, N> frag[PIECES];
+#pragma unroll
+    for (int i = 0; i < PIECES; i++)
+        if (first + 32 * N * i < C) frag[i] = load_piece_once<N>(x + first + 32 * N * i);
+
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < PIECES; i++)
+        if (first + 32 * N * i < C) sum += piece_sum<T, N>(frag[i]);
+    for (unsigned c = rest; c < C; c += step) sum += piece_sum<T, N>(load_piece<N>(x + c));
+    const float row_mean = row_sum(sum, warp_value[0]) / C;
+
+    float squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) {
+        keep_packed(frag[i]);
+        if (first + 32 * N * i < C) squares += piece_squares<T, N>(frag[i], row_mean);
+    }
+    for (unsigned c = rest; c < C; c += step) squares += piece_squares<T, N>(load_piece<N>(x + c), row_mean);
+    const float row_rstd = rsqrtf(row_sum(squares, warp_value[1]) / C + EPSILON);
+
+    if (threadIdx.x == 0) {
+        mean[row] = row_mean;
+        rstd[row] = row_rstd;
+    }
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) {
+        const unsigned c = first + 32 * N * i;
+        keep_packed(frag[i]);
+        if (c < C) store_piece(y + c, normalize<T, N>(frag[i], row_mean, row_rstd, weight + c, bias + c));
+    }
+    for (unsigned c = rest; c < C; c += step)
+        store_piece(y + c, normalize<T, N>(load_piece<N>(x + c), row_mean, row_rstd, weight + c, bias + c));
+}
+
+template <typename T, int N>
+static cudaError_t launch_kernel(const T *inp, const T *weight, const T *bias, T *out, float *mean,
+                                 float *rstd, int rows, int C, cudaStream_t stream)
+{
+    const int pieces = (C - 1) / N + 1;
+    dim3 block(32, WARP_ROWS);
+    auto kernel = layernorm_registers_kernel<T, N, MAX_PIECES>;
+    if (pieces <= 32)
+        kernel = layernorm_registers_kernel<T, N, 1>;
+    else if (pieces <= 64)
+        kernel = layernorm_registers_kernel<T, N, 2>;
+    else if (pieces <= 128)
+        kernel = layernorm_registers_kernel<T, N, 4>;
+    else if (pieces > 256) {
+        const int warps = (pieces - 1) / (32 * MAX_PIECES) + 1;
+        block = dim3(warps < MAX_THREADS / 32 ? warps * 32 : MAX_THREADS);
+    }
+    kernel<<<(rows - 1) / block.y + 1, block, 0, stream>>>(inp, weight, bias, out, mean, rstd, rows, C);
+    return cudaGetLastError();
+}
+
+template <typename T>
+static cudaError_t launch(const void *inp, const void *weight, const void *bias, void *out, float *mean,
+                          float *rstd, int rows, int C, cudaStream_t stream)
+{
+    if (!inp || !weight || !bias || !out || !mean || !rstd || rows <= 0 || C <= 0)
+        return cudaErrorInvalidValue;
+    if (((uintptr_t)inp | (uintptr_t)weight | (uintptr_t)bias | (uintptr_t)out) % PACK_BYTES != 0)
+        return cudaErrorInvalidValue;
+    const auto launch_it = C % PACK<T> == 0 ? launch_kernel<T, PACK<T>> : launch_kernel<T, 1>;
+    return launch_it((const T *)inp, (const T *)weight, (const T *)bias, (T *)out, mean, rstd, rows, C,
+                     stream);
+}
+
+extern "C" cudaError_t layernorm_registers(enum dtype dtype, const void *inp, const void *weight,
+                                           const void *bias, void *out, float *mean, float *rstd, int rows,
+                                           int C, cudaStream_t stream)
+{
+    return dtype == BF16 ? launch<__nv_bfloat16>(inp, weight, bias, out, mean, rstd, rows, C, stream)
+                         : launch<float>(inp, weight, bias, out, mean, rstd, rows, C, stream);
+}

@@ -1,0 +1,246 @@
+#!/usr/bin/env bats
+# Chapter 7: layernorm and RMSNorm, forward and backward, are right, read their rows as often as they say, give the same bits where
+# they promise to, and fail when they are broken.
+
+# Bats sets stderr.
+# shellcheck disable=SC2154
+load test_helper/common
+load test_helper/broken
+load test_helper/counters
+
+CHAPTER=07_layernorm
+
+setup() { export PYTHONPATH=$ROOT/reference; }
+
+@test "chapter 7: every step is right on every case of every operation" {
+    all_right 2 layernorm_forward
+    all_right 1 fused_residual_forward
+    all_right 1 rmsnorm_forward
+    all_right 2 layernorm_backward
+    all_right 1 rmsnorm_backward
+}
+
+@test "chapter 7: the order of warps and blocks does not matter" {
+    any_order {ragged_block,longer_ragged,many_rows}{,_bf16} aligned_bf16
+}
+
+@test "chapter 7: shapes of the user's own are right: one column, and rows longer than any block holds" {
+    local op shape
+    for op in layernorm_forward fused_residual_forward rmsnorm_forward layernorm_backward rmsnorm_backward; do
+        for shape in rows=40,c=1 rows=2,c=100003 rows=3,c=65536; do
+            run -0 make chapter-7 DEVICE=sim PROFILE=0 OP=$op SHAPE=$shape
+            assert_line --regexp "^$CHAPTER: all [0-9]+ runs right$"
+        done
+    done
+}
+
+# --- Gradients ------------------------------------------------------------------------------------------------------
+
+@test "chapter 7: every expected gradient is what central differences of the float64 forward say" {
+    run -0 python 'import layernorm
+rng = np.random.default_rng(7)
+def differences(f, x, dout, h=1e-5):
+    "d(sum dout f(x)) / dx, element by element"
+    g = np.zeros_like(x)
+    for i in np.ndindex(x.shape):
+        up, down = x.copy(), x.copy()
+        up[i] += h; down[i] -= h
+        g[i] = ((f(up) - f(down)) * dout).sum() / (2 * h)
+    return g
+op = layernorm.OPERATIONS
+for name, centered in ("layernorm", True), ("rmsnorm", False):
+    x, dout = rng.standard_normal((2, 4, 9)); weight, bias, dweight, dbias = rng.standard_normal((4, 9))
+    def forward(x=x, weight=weight, bias=bias):
+        arrays = {"inp": x, "weight": weight} | ({"bias": bias} if centered else {})
+        return op[name + "_forward"].outputs(arrays, "f32")
+    outputs = forward()
+    arrays = {"inp": x, "dout": dout, "weight": weight, "rstd": outputs["rstd"][0], "dweight": dweight}
+    if centered: arrays |= {"mean": outputs["mean"][0], "dbias": dbias}
+    after = op[name + "_backward"].outputs(arrays, "f32")
+    np.testing.assert_allclose(after["dinp"][0], differences(lambda x: forward(x=x)["out"][0], x, dout), atol=1e-8)
+    np.testing.assert_allclose(after["dweight.after"][0] - dweight, differences(lambda w: forward(weight=w)["out"][0], weight, dout), atol=1e-8)
+    if centered: np.testing.assert_allclose(after["dbias.after"][0] - dbias, differences(lambda b: forward(bias=b)["out"][0], bias, dout), atol=1e-8)'
+}
+
+@test "chapter 7: the bounds hold for fp32 in NumPy, and catch a row without its last element" {
+    run -0 python 'import layernorm
+rng = np.random.default_rng(70)
+f32 = np.float32
+for c in 3, 300:
+    x = (rng.standard_normal((20, c)) * 5 + 3).astype(f32); weight, bias = rng.standard_normal((2, c)).astype(f32)
+    out, tolerance = layernorm.OPERATIONS["layernorm_forward"].outputs({"inp": x, "weight": weight, "bias": bias}, "f32")["out"]
+    def normalize(part):
+        mean = part.mean(-1, keepdims=True, dtype=f32); d = part - mean
+        return (x - mean) / np.sqrt((d * d).mean(-1, keepdims=True, dtype=f32) + f32(1e-5)) * weight + bias
+    assert np.all(np.abs(normalize(x) - out) <= tolerance)
+    assert np.mean(np.abs(normalize(x[:, :-1]) - out) > tolerance) > 0.8, c'
+}
+
+# --- NaN, infinity, and the same bits -------------------------------------------------------------------------------
+
+@test "chapter 7: NaN and infinity spoil their row and no other, as in PyTorch" {
+    local op step
+    for step in layernorm_forward:layernorm layernorm_forward:layernorm_registers rmsnorm_forward:rmsnorm \
+        layernorm_backward:gradient_atomics layernorm_backward:gradient_partials rmsnorm_backward:rmsnorm_gradient; do
+        IFS=: read -r op step <<<"$step"
+        one_case "$CHAPTER/$op" ragged
+        python 'd = sys.argv[1]; a = np.load(d + "/inp.npy"); a[2, 3] = np.nan; a[5, 770] = np.inf; np.save(d + "/inp.npy", a)' "$CASE_DIR"
+        run -1 "$SIMGPU" "$(chapter $CHAPTER)" --op "$op" --step "$step" --golden "$CASE_DIR" --out "$BATS_TEST_TMPDIR/out"
+        run -0 python 'd, op = sys.argv[1:]
+out = np.load(d + ("/out.npy" if "forward" in op else "/dinp.npy"))
+assert np.isfinite(np.delete(out, [2, 5], 0)).all()
+assert np.isnan(out[2]).all(), out[2]
+if op == "layernorm_forward": assert np.isnan(out[5]).all(), out[5]
+elif op == "rmsnorm_forward": assert np.isnan(out[5]).nonzero()[0].tolist() == [770] and not out[5, :770].any()  # infinity * 0, and x * 0
+else: assert not np.isfinite(out[5]).any(), out[5]  # with the saved rstd, which is finite
+if "backward" in op: assert np.isnan(np.load(d + "/dweight.npy")).nonzero()[0].tolist() == [3] and np.isinf(np.load(d + "/dweight.npy")).nonzero()[0].tolist() == [770]' \
+            "$BATS_TEST_TMPDIR/out/$step/." "$op"
+    done
+}
+
+@test "chapter 7: partial sums give the same bits whatever the order of blocks, atomics do not" {
+    local step seed op
+    for step in layernorm_backward:gradient_atomics:1 layernorm_backward:gradient_partials:0 rmsnorm_backward:rmsnorm_gradient:0; do
+        IFS=: read -r op step expected <<<"$step"
+        for seed in 1 2; do
+            run -0 "$SIMGPU" --seed $seed "$(chapter $CHAPTER)" --op "$op" --step "$step" --case many_rows --out "$BATS_TEST_TMPDIR/$seed"
+        done
+        run diff -rq "$BATS_TEST_TMPDIR/1/$step" "$BATS_TEST_TMPDIR/2/$step"
+        assert_equal "$step $status" "$step $expected"
+    done
+}
+
+@test "chapter 7: on a GPU with fewer SMs the bits of the partial sums are the same" {
+    run -0 "$SIMGPU" --sms 4 "$(chapter $CHAPTER)" --op layernorm_backward --step gradient_partials --case many_rows --out "$BATS_TEST_TMPDIR/few"
+    run -0 "$SIMGPU" "$(chapter $CHAPTER)" --op layernorm_backward --step gradient_partials --case many_rows --out "$BATS_TEST_TMPDIR/many"
+    run -0 diff -r "$BATS_TEST_TMPDIR/few" "$BATS_TEST_TMPDIR/many"
+}
+
+@test "chapter 7: saved mean and rstd are what the backward is given" {
+    local dir=$BATS_TEST_TMPDIR
+    run -0 "$SIMGPU" "$(chapter $CHAPTER)" --op layernorm_forward --step layernorm_registers --case ragged --out "$dir/forward"
+    one_case $CHAPTER/layernorm_backward ragged
+    cp "build/golden/$CHAPTER/layernorm_forward/ragged/inp.npy" "$dir/forward/layernorm_registers/ragged"/{mean,rstd}.npy "$CASE_DIR"
+    run -0 "$PYTHON" reference/golden.py layernorm --types f32 --op layernorm_backward --inputs "$CASE_DIR"
+    run -0 "$SIMGPU" "$(chapter $CHAPTER)" --op layernorm_backward --golden "$CASE_DIR"
+}
+
+# --- Counters -------------------------------------------------------------------------------------------------------
+
+@test "chapter 7: three passes read a row three times, registers once, and the fused residual is not read again" {
+    local array=$((33 * 768 * 4 / 32))
+    assert_equal "$(count layernorm aligned global_sectors)" $((6 * array + 2 * 33)) # weight and bias for every row, mean, rstd
+    assert_equal "$(count layernorm_registers aligned global_sectors)" $((4 * array + 2 * 33))
+    assert_equal "$(count layernorm_registers aligned global_sectors 'load_piece_once')" $array
+    assert_equal "$(count layernorm_registers aligned global_sectors 'store_piece')" $array
+    assert_equal "$(count rmsnorm aligned global_sectors 'load_piece_once')" $array
+    assert_equal "$(count layernorm_residual aligned global_sectors 'load_piece_once')" $((2 * array))
+    assert_equal "$(count layernorm_residual aligned global_sectors 'store_piece')" $((2 * array))
+}
+
+@test "chapter 7: two atomics an element in one step, none in the others; x and dout are read once" {
+    local array=$((33 * 768 * 4 / 32)) step
+    for step in gradient_partials rmsnorm_gradient; do
+        assert_equal "$(count $step aligned global_sectors 'load_piece_once')" $((2 * array))
+        assert_equal "$(count $step aligned global_sectors 'store_piece')" $array
+        run ! grep -q atomicAdd "chapters/$CHAPTER"/step*_$step.cu
+    done
+    assert_equal "$(grep -c 'atomicAdd(' "chapters/$CHAPTER/step5_gradient_atomics.cu")" 2
+}
+
+@test "chapter 7: the counters that note 7 quotes are what its commands count" {
+    local quoted count step case field pattern
+    while read -r quoted step case field pattern; do
+        count=$(count "$step" "$case" "$field" "$pattern" | sed -E ':a; s/^([0-9]+)([0-9]{3})/\1,\2/; ta')
+        assert_equal "$step $case $field $pattern: $count" "$step $case $field $pattern: $quoted"
+        grep -qF "$quoted" notes/$CHAPTER.md || fail "note 7 does not say $quoted"
+    done <<'END'
+32,704 layernorm aligned warp_instructions ^
+37,456 layernorm aligned_bf16 warp_instructions ^
+21,228 layernorm_registers aligned warp_instructions ^
+20,808 layernorm_registers aligned_bf16 warp_instructions ^
+33,198 layernorm_residual aligned warp_instructions ^
+26,586 layernorm_residual aligned_bf16 warp_instructions ^
+14,163 rmsnorm aligned warp_instructions ^
+12,453 rmsnorm aligned_bf16 warp_instructions ^
+38,922 gradient_atomics aligned warp_instructions ^
+45,258 gradient_atomics aligned_bf16 warp_instructions ^
+19,074 layernorm aligned global_sectors ^
+12,738 layernorm_registers aligned global_sectors ^
+19,074 layernorm_residual aligned global_sectors ^
+9,537 rmsnorm aligned global_sectors ^
+END
+}
+
+@test "chapter 7: make diff-7 compares every step, and every header ends with the command that runs it" {
+    local op steps step file header
+    run -0 make --no-print-directory diff-7
+    for op in "layernorm_forward layernorm layernorm_registers" "fused_residual_forward layernorm_residual" "rmsnorm_forward rmsnorm" \
+        "layernorm_backward gradient_atomics gradient_partials" "rmsnorm_backward rmsnorm_gradient"; do
+        read -ra steps <<<"$op"
+        for step in "${steps[@]:1}"; do
+            file=$(find "chapters/$CHAPTER" -regex ".*/step[0-9]+_$step\.cu")
+            assert_line --regexp "^=== (.* -> $file|$file grows from nothing)$"
+            header=$(awk '!/^\/\// { exit } { print }' "$file")
+            assert_equal "${header##*$'\n'}" "// Run: make chapter-7 OP=${steps[0]} STEP=$step"
+            assert [ "$(wc -l <<<"$header")" -le 25 ]
+        done
+    done
+    assert_equal "$(grep -c '^===' <<<"$output")" "$(find "chapters/$CHAPTER" -name 'step*.cu' | wc -l)"
+}
+
+# --- Broken kernels -------------------------------------------------------------------------------------------------
+
+@test "chapter 7: the variance as mean of x^2 - mean^2 is wrong far from 0" {
+    broken $CHAPTER step1_layernorm.cu 's/const float difference = .*;/const float difference = to_float(x[c]);/; s/warp_sum\(squares\) \/ C/warp_sum(squares) \/ C - row_mean * row_mean/'
+    wrong $CHAPTER layernorm offset --op layernorm_forward
+    noted $CHAPTER 'out[row 0, col 1]: got 0.429589421, expected 0.429583195, tolerance 5.19e-06; 772 of 2700 elements are wrong'
+}
+
+@test "chapter 7: without EPSILON a row of equal elements is NaN" {
+    broken $CHAPTER step2_layernorm_registers.cu 's/ \/ C \+ EPSILON/ \/ C/'
+    run -1 "$SIMGPU" "$BROKEN" --op layernorm_forward --step layernorm_registers --case one_element
+    assert_line --regexp 'got -?nan, expected '
+}
+
+@test "chapter 7: without a barrier the race is named" {
+    local file op step case
+    for file in step2_layernorm_registers.cu:layernorm_forward:layernorm_registers:block step3_layernorm_residual.cu:fused_residual_forward:layernorm_residual:block \
+        step4_rmsnorm.cu:rmsnorm_forward:rmsnorm:block step6_gradient_partials.cu:layernorm_backward:gradient_partials:block \
+        step7_rmsnorm_gradient.cu:rmsnorm_backward:rmsnorm_gradient:block; do
+        IFS=: read -r file op step case <<<"$file"
+        broken $CHAPTER "$file" "/(__syncthreads|named_barrier_sync).*(Every warp.s value is there|The group.s sums are there)/d"
+        races $CHAPTER "$step" "$case" --op "$op"
+    done
+    noted $CHAPTER 'race on shared offset …: this read is not ordered after the write'
+}
+
+@test "chapter 7: one array for the sums of a row and of the next is a race" {
+    broken $CHAPTER step6_gradient_partials.cu '/parity \^= 1;/d'
+    races $CHAPTER gradient_partials many_ragged_rows --op layernorm_backward
+}
+
+@test "chapter 7: groups that do not wait for each other's sums race" {
+    local barrier
+    for barrier in 'Every group.s sums are there' 'They have been read'; do
+        broken $CHAPTER step6_gradient_partials.cu "/__syncthreads\(\); \/\/ $barrier/d"
+        races $CHAPTER gradient_partials aligned --op layernorm_backward
+    done
+}
+
+@test "chapter 7: a second sum that forgets the elements past the registers is wrong" {
+    broken $CHAPTER step2_layernorm_registers.cu '/c \+= step\) squares/d'
+    wrong $CHAPTER layernorm_registers longer_than_a_block --op layernorm_forward
+}
+
+@test "chapter 7: packs of rows that begin anywhere are named" {
+    broken $CHAPTER step4_rmsnorm.cu 's/C % PACK<T> == 0 \?/true ?/'
+    run -3 "$SIMGPU" "$BROKEN" --op rmsnorm_forward --step rmsnorm --case ragged
+    assert_output --regexp "must be a multiple of 16|crosses the end of allocation"
+}
+
+@test "chapter 7: a dinp without the mean of d n is wrong" {
+    broken $CHAPTER step5_gradient_atomics.cu 's/ - n \* dn_mean//'
+    wrong $CHAPTER gradient_atomics ragged --op layernorm_backward
+    noted $CHAPTER 'dinp[row 0, col 0]: got 0.245843157, expected 0.162600726, tolerance 1.04e-05; 14647 of 14649 elements are wrong'
+}
