@@ -40,18 +40,28 @@ struct lowering;
 
 /* ---- Operands ------------------------------------------------------------------------------------------------- */
 
-/* Where an operand's 32 lanes lie: the top two bits name a bank of the warp, the rest is a byte offset into it. So
- * registers, constants and special registers are all read alike, and no executor has a case for immediates. */
+/* Where an operand's 32 lanes lie: the low two bits name a bank of the warp, the rest is a byte offset into it, a multiple
+ * of 4. So registers, constants and special registers are all read alike, and no executor has a case for immediates. */
 typedef u32 operand;
-enum { BANK_REGS, BANK_CONSTS, BANK_SPECIAL, NUM_BANKS };
-#define BANK_SHIFT  30
-#define BANK_OFFSET ((1u << BANK_SHIFT) - 1)
-#define NO_OPERAND  0xffffffffu /* a destination `_`, an absent operand */
+enum bank { BANK_REGS, BANK_CONSTS, BANK_SPECIAL, NUM_BANKS };
+#define NO_OPERAND 0xffffffffu /* a destination `_`, an absent operand */
+static inline operand operand_at(enum bank bank, u32 offset)
+{
+    return offset | bank;
+}
+static inline enum bank bank_of(operand o)
+{
+    return o & 3;
+}
+static inline u32 offset_of(operand o)
+{
+    return o & ~3u;
+}
 
 /* ---- Instructions ---------------------------------------------------------------------------------------------- */
 
 /* Executes `in` for the lanes in `mask` (never 0, a subset of w->active). w->pc already points past `in`; past the whole run
- * of plain instructions when it is in one. */
+ * of plain instructions when it is in one. In such a run it may go on with the next instruction by itself: GO_ON. */
 typedef void (*exec_fn)(struct warp *w, const struct inst *in, u32 mask);
 
 /* SPACE_SHARED is the block's own shared memory (.shared::cta), SPACE_CLUSTER that of all blocks of the cluster. */
@@ -235,8 +245,10 @@ struct worker;
 
 struct warp {
     /* what executors touch; valid while the warp runs, else saved in splits[current] */
-    u8 *bank[NUM_BANKS];
+    u8 *bank[NUM_BANKS]; /* minus the bank's number, which an operand has in its low bits */
     const struct inst *pc;
+    const struct inst *plain_end,
+        *plain_at;              /* the run of plain instructions: its end, NULL outside; where it is */
     u32 active;                 /* lanes of the current split */
     s32 budget;                 /* instructions left before other warps get a turn; set to 0 to stop now */
     struct counter *counters;   /* counters of the current function, NULL unless --profile */
@@ -485,7 +497,7 @@ void breach_against(struct warp *w, const struct inst *in, u32 lanes, int error,
 
 static inline void *lanes_of(struct warp *w, operand o)
 {
-    return w->bank[o >> BANK_SHIFT] + (o & BANK_OFFSET);
+    return w->bank[bank_of(o)] + o;
 }
 static inline u32 predicate_of(struct warp *w, operand o)
 {
@@ -500,6 +512,20 @@ static inline u32 first_lane(u32 mask)
 {
     return (u32)__builtin_ctz(mask);
 }
+
+/* The end of an executor: the next plain instruction, if there is one. So each executor has a jump of its own to what follows,
+ * which the host foresees far better than a single one for all. The sanitizers' builds do without: they make no tail calls. */
+#ifdef SANITIZER
+#define GO_ON(w, in, mask) (void)0
+#else
+#define GO_ON(w, in, mask)                       \
+    do {                                         \
+        if ((in) + 1 < (w)->plain_end) {         \
+            (w)->plain_at = (in) + 1;            \
+            (in)[1].exec((w), (in) + 1, (mask)); \
+        }                                        \
+    } while (0)
+#endif
 
 /* Runs `statement` for each lane i in `mask`; when all are on, without a mask. No lane reads what another one wrote: that
  * lets the compiler turn the loop into vector instructions even when source and destination are one register. */

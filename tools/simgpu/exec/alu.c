@@ -86,9 +86,12 @@ EXECUTOR(in_rounding_mode)
 {
     static const int host_mode[] = {[TO_ZERO] = FE_TOWARDZERO, [DOWN] = FE_DOWNWARD, [UP] = FE_UPWARD};
     exec_fn exec = (exec_fn)in->data;
+    const struct inst *end = w->plain_end;
+    w->plain_end = NULL; /* this one only */
     fesetround(host_mode[in->aux]);
     exec(w, in, mask);
     fesetround(FE_TONEAREST);
+    w->plain_end = end;
 }
 
 void round_toward(struct inst *in, enum rounding mode)

@@ -118,6 +118,7 @@ OPERAND_TYPE(bf16dr, lane32, double, T_BF16, (double)f32_of_bf16(x), bf16_of_f32
             READ(A, a, pa);                       \
             to[i] = D##_put(__VA_ARGS__);         \
         });                                       \
+        GO_ON(w, in, mask);                       \
     }
 #define EXECUTOR_BINARY(name, spelling, D, A, B, ...) \
     EXECUTOR(name)                                    \
@@ -130,6 +131,7 @@ OPERAND_TYPE(bf16dr, lane32, double, T_BF16, (double)f32_of_bf16(x), bf16_of_f32
             READ(B, b, pb);                           \
             to[i] = D##_put(__VA_ARGS__);             \
         });                                           \
+        GO_ON(w, in, mask);                           \
     }
 #define EXECUTOR_TERNARY(name, spelling, D, A, B, C, ...) \
     EXECUTOR(name)                                        \
@@ -144,6 +146,7 @@ OPERAND_TYPE(bf16dr, lane32, double, T_BF16, (double)f32_of_bf16(x), bf16_of_f32
             READ(C, c, pc);                               \
             to[i] = D##_put(__VA_ARGS__);                 \
         });                                               \
+        GO_ON(w, in, mask);                               \
     }
 #define EXECUTOR_QUATERNARY(name, spelling, D, A, B, C, E, ...) \
     EXECUTOR(name)                                              \
@@ -160,6 +163,7 @@ OPERAND_TYPE(bf16dr, lane32, double, T_BF16, (double)f32_of_bf16(x), bf16_of_f32
             READ(E, d, pd);                                     \
             to[i] = D##_put(__VA_ARGS__);                       \
         });                                                     \
+        GO_ON(w, in, mask);                                     \
     }
 
 /* The same expression for both halves of a 32-bit lane. */
@@ -236,6 +240,7 @@ typedef u64 (*compare_fn)(const void *a, const void *b);
     EXECUTOR(name)                                                                               \
     {                                                                                            \
         set_predicate(w, in->d, mask, (u32)name##_bits(lanes_of(w, in->a), lanes_of(w, in->b))); \
+        GO_ON(w, in, mask);                                                                      \
     }
 #define EXECUTOR_TEST(...) EXECUTOR_COMPARE(__VA_ARGS__) /* of a with itself */
 #define EXECUTOR_PACKED_COMPARE(name, spelling, T, ...)              \

@@ -499,7 +499,7 @@ operand lower_special(struct lowering *lo, const char *name, u32 bytes)
         }
     for (u32 k = 0; k < sizeof specials / sizeof *specials; k++)
         if (streq(specials[k].name, name)) {
-            operand o = (u32)BANK_SPECIAL << BANK_SHIFT | specials[k].special * 4u * LANES;
+            operand o = operand_at(BANK_SPECIAL, specials[k].special * 4u * LANES);
             if (bytes == 4) return o;
             operand d = lower_temp(lo, 8);
             struct inst *in = lower_emit(lo);

@@ -2,6 +2,9 @@
  * Synchronization and Communication Instructions", "Data Movement and Conversion Instructions"). */
 #include <math.h>
 #include <string.h>
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
 
 #include "../front/lower.h"
 #include "warp.h"
@@ -13,7 +16,7 @@ static u32 members(struct warp *w, const struct inst *in, u32 mask, operand memb
     if (member_mask == NO_OPERAND) return mask;
     const u32 *member = lanes_of(w, member_mask);
     u32 want = 0, missing = 0;
-    if (member_mask >> BANK_SHIFT == BANK_CONSTS) { /* written in the program, and so the same for all */
+    if (bank_of(member_mask) == BANK_CONSTS) { /* written in the program, and so the same for all */
         want = member[0];
         missing = mask & ~want;
     } else {
@@ -44,6 +47,7 @@ enum { SHFL_UP, SHFL_DOWN, SHFL_BFLY, SHFL_IDX };
 struct sources {
     s32 lane[LANES];
     u32 inside;
+    u8 quarter[4]; /* bits: the quarters of the warp that each quarter of its lanes reads from */
 };
 
 /* `bval`, `max_lane` and `min_lane` as PTX ISA, "shfl.sync", names them; c is the clamp and the segment mask. */
@@ -66,6 +70,34 @@ static void find_sources(u32 mode, const u32 *b, const u32 *c, struct sources *s
     }
 #undef SOURCES
     s->inside = mask_of_lanes(inside);
+}
+
+static void find_quarters(struct sources *s)
+{
+    memset(s->quarter, 0, sizeof s->quarter);
+    for (u32 i = 0; i < LANES; i++) s->quarter[i / 8] |= (u8)(1u << s->lane[i] / 8);
+}
+
+/* Each lane's source. x86 permutes the eight words of a vector at once: one after the other, the vectors that some lane of the
+ * eight reads from, most often one or two. */
+static inline void fetch(u32 got[LANES], const u32 *a, const struct sources *s)
+{
+#ifdef __AVX2__
+    for (u32 k = 0; k < 4; k++) {
+        u32 left = s->quarter[k], q = first_lane(left);
+        __m256i lane = _mm256_loadu_si256((const __m256i *)&s->lane[8 * k]),
+                all = _mm256_permutevar8x32_epi32(_mm256_loadu_si256((const __m256i *)&a[8 * q]), lane);
+        while (left &= left - 1) {
+            q = first_lane(left);
+            __m256i from = _mm256_loadu_si256((const __m256i *)&a[8 * q]),
+                    mine = _mm256_cmpeq_epi32(_mm256_srli_epi32(lane, 3), _mm256_set1_epi32((s32)q));
+            all = _mm256_blendv_epi8(all, _mm256_permutevar8x32_epi32(from, lane), mine);
+        }
+        _mm256_storeu_si256((__m256i *)&got[8 * k], all);
+    }
+#else
+    for (int i = 0; i < LANES; i++) got[i] = a[s->lane[i]];
+#endif
 }
 
 /* A lane that has exited, but that the member mask names, has nothing to tell. Of lanes that never were, because the block is no
@@ -91,7 +123,7 @@ static void shuffle(struct warp *w, const struct inst *in, u32 mask, const struc
     const u32 *a = lanes_of(w, in->a);
     u32 got[LANES], *d = lanes_of(w, in->d);
     if (w->live != ALL_LANES) must_be_live(w, in, mask, s);
-    for (int i = 0; i < LANES; i++) got[i] = a[s->lane[i]];
+    fetch(got, a, s);
     if (mask != ALL_LANES) /* from a lane that takes no part: undefined; here 0 */
         for (int i = 0; i < LANES; i++) got[i] = mask >> s->lane[i] & 1 ? got[i] : 0;
     FOR_LANES(mask, { d[i] = got[i]; });
@@ -105,6 +137,7 @@ static void exec_shfl(struct warp *w, const struct inst *in, u32 mask)
     mask = members(w, in, mask, in->more[2]);
     if (!mask) return;
     find_sources(in->flags, lanes_of(w, in->b), lanes_of(w, in->more[1]), &s);
+    find_quarters(&s);
     shuffle(w, in, mask, &s);
 }
 
@@ -139,11 +172,13 @@ static bool lower_shfl(struct lowering *lo, const struct ptx_inst *p, struct ins
     in->more = more;
     in->flags = (u16)mode;
     in->exec = exec_shfl;
-    if (p->op[2].kind == OPERAND_IMM && p->op[3].kind == OPERAND_IMM) {
+    const struct ptx_operand *by = lower_known(&p->op[2], T_B32), *clamp = lower_known(&p->op[3], T_B32);
+    if (by->kind == OPERAND_IMM && clamp->kind == OPERAND_IMM) {
         u32 b[LANES], c[LANES];
         struct sources *s = keep(sizeof *s);
-        for (u32 i = 0; i < LANES; i++) b[i] = (u32)p->op[2].imm, c[i] = (u32)p->op[3].imm;
+        for (u32 i = 0; i < LANES; i++) b[i] = (u32)by->imm, c[i] = (u32)clamp->imm;
         find_sources((u32)mode, b, c, s);
+        find_quarters(s);
         in->exec = exec_shfl_known;
         in->data = s;
     }

@@ -79,7 +79,7 @@ static _Noreturn void illegal_global(struct warp *w, const struct inst *in, u32 
 /* An instruction tends to touch the same allocation again. */
 static inline struct bounds *bounds_of(struct warp *w, const struct inst *in)
 {
-    return &w->heap[(uintptr_t)in / sizeof *in % HEAP_BOUNDS];
+    return &w->heap[(uintptr_t)in / 16 % HEAP_BOUNDS];
 }
 
 /* One lane in global memory, and the bounds of the allocation it is in for the lanes and instructions to come. */
@@ -343,6 +343,31 @@ static inline bool apart(const u64 address[LANES], u32 step)
     for (int i = 0; i < LANES; i++) off |= address[i] - address[0] - (u64)i * step;
     return !off;
 }
+static inline bool apart_32(const u32 address[LANES], u32 step)
+{
+    u32 off = 0;
+    for (u32 i = 0; i < LANES; i++) off |= address[i] - address[0] - i * step;
+    return !off;
+}
+
+/* Whether all lanes want one word of shared memory, or 32 in a row: then *step is 0 or 1. An address written in the program is
+ * the same in all lanes. */
+static inline bool regular(struct warp *w, const struct inst *in, u64 *first, u32 *step)
+{
+    bool written = bank_of(in->a) == BANK_CONSTS;
+    if (in->addr64) {
+        const u64 *a = lanes_of(w, in->a);
+        u64 by = written ? 0 : a[1] - a[0];
+        *first = a[0] + (u64)in->imm;
+        *step = (u32)by / 4;
+        return written || ((by == 0 || by == 4) && apart(a, (u32)by));
+    }
+    const u32 *a = lanes_of(w, in->a);
+    u32 by = written ? 0 : a[1] - a[0];
+    *first = (u32)(a[0] + (u32)in->imm);
+    *step = by / 4;
+    return written || ((by == 0 || by == 4) && apart_32(a, by));
+}
 
 /* The offsets into the block's shared memory when all lanes are on, in bounds and aligned: true. */
 static inline bool shared_words(struct warp *w, const struct inst *in, u32 word[LANES])
@@ -365,13 +390,6 @@ static inline bool shared_words(struct warp *w, const struct inst *in, u32 word[
     return !bad;
 }
 
-/* Whether the launch writes to the allocation that this instruction touched last: then its reads are looked at. */
-static inline bool is_written(struct warp *w, const struct inst *in)
-{
-    const struct bounds *b = bounds_of(w, in);
-    return b->lo < global_written.high && b->hi > global_written.low;
-}
-
 /* Copies 32 words, as vectors: of memcpy gcc 12 makes `rep movs` here, which takes several times as long. */
 static inline void copy_lanes(u32 *to, const u32 *from)
 {
@@ -379,38 +397,51 @@ static inline void copy_lanes(u32 *to, const u32 *from)
     for (int i = 0; i < LANES / 8; i++) ((words8 *)to)[i] = ((const words8 *)from)[i];
 }
 
-/* Most accesses: 4 bytes, all lanes on, nothing to count; global memory coalesced or all lanes at one address, or shared
- * memory. False: not one of these. */
-static inline bool load_32_fast(struct warp *w, const struct inst *in, u32 *d)
+/* A word of shared memory for all lanes, or 32 in a row: one look at the bounds will do. */
+static inline bool load_regular(struct warp *w, const struct inst *in, u32 *d)
 {
-    if (in->space == SPACE_SHARED) {
-        u32 word[LANES];
-        const u32 *shared = (const u32 *)w->block->shared;
-        if (!shared_words(w, in, word)) return false;
-        if (w->block->stamps && !proxy_loads_words(w, word)) return false;
-        race_access_words(w, in, word, ACCESS_READ);
-        u32 differ = 0;
-        for (int i = 0; i < LANES; i++) differ |= word[i] ^ word[0];
-        if (differ) {
-            for (int i = 0; i < LANES; i++) d[i] = shared[word[i]];
-        } else {
-            u32 v = shared[word[0]];
-            for (int i = 0; i < LANES; i++) d[i] = v;
-        }
-        return true;
+    const struct block *b = w->block;
+    u64 first;
+    u32 step;
+    if (!regular(w, in, &first, &step)) return false;
+    u64 at = first - ((u64)b->cluster_rank << 24) - SHARED_BASE, bytes = 4 + 4 * (LANES - 1) * step;
+    if (at & 3 || at > b->shared_bytes || bytes > b->shared_bytes - at) return false;
+    const u32 *from = (const u32 *)(b->shared + at);
+    race_read_regular(w, in, (u32)at / 4, step);
+    if (step) {
+        copy_lanes(d, from);
+    } else {
+        u32 v = *from;
+        for (int i = 0; i < LANES; i++) d[i] = v;
     }
-    if (in->space != SPACE_GLOBAL) return false;
+    return true;
+}
+
+/* Any words of shared memory. */
+static __attribute__((noinline)) bool load_scattered(struct warp *w, const struct inst *in, u32 *d)
+{
+    u32 word[LANES];
+    const u32 *shared = (const u32 *)w->block->shared;
+    if (!shared_words(w, in, word)) return false;
+    if (w->block->stamps && !proxy_loads_words(w, word)) return false;
+    race_access_words(w, in, word, ACCESS_READ);
+    for (int i = 0; i < LANES; i++) d[i] = shared[word[i]];
+    return true;
+}
+
+/* Most loads from global memory: coalesced, or all lanes at one address. False: not one of these. */
+static inline bool load_global(struct warp *w, const struct inst *in, u32 *d)
+{
     const u64 *a = lanes_of(w, in->a);
-    u64 first = a[0] + (u64)in->imm;
-    u64 step = a[1] - a[0];
-    if (first & 3) return false;
-    if (step == 4 && in_bounds(w, in, first, 4 * LANES) && apart(a, 4)) {
-        if (is_written(w, in)) return false;
+    const struct bounds *b = bounds_of(w, in);
+    u64 first = a[0] + (u64)in->imm, step = a[1] - a[0], bytes = step ? 4 * LANES : 4;
+    if (first < b->lo || first > b->hi || bytes > b->hi - first || first & 3) return false;
+    if (b->lo < global_written.high && b->hi > global_written.low) return false; /* its reads are looked at */
+    if (step == 4 && apart(a, 4)) {
         copy_lanes(d, (const u32 *)(uintptr_t)first);
         return true;
     }
-    if (step == 0 && in_bounds(w, in, first, 4) && apart(a, 0)) {
-        if (is_written(w, in)) return false;
+    if (step == 0 && apart(a, 0)) {
         u32 v = *(const u32 *)(uintptr_t)first;
         for (int i = 0; i < LANES; i++) d[i] = v;
         return true;
@@ -446,14 +477,37 @@ static inline bool is_common(const struct inst *in)
     return in->space == SPACE_GLOBAL || in->space == SPACE_GENERIC;
 }
 
-static void load_32(struct warp *w, const struct inst *in, u32 mask)
+static __attribute__((noinline)) void load_32_slow(struct warp *w, const struct inst *in, u32 mask, u32 *d)
 {
-    u32 *d = lanes_of(w, in->d);
-    if (mask == ALL_LANES && !w->counters && load_32_fast(w, in, d)) return;
     u64 at[LANES];
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, 4, 4, access_of(in));
     FOR_LANES(mask, { d[i] = *(const u32 *)(uintptr_t)at[i]; });
+}
+
+/* 4 bytes, all lanes on, nothing to count: what most loads are has an executor for each state space. */
+static inline bool is_simple(const struct warp *w, u32 mask)
+{
+    return mask == ALL_LANES && !w->counters;
+}
+static void load_global_32(struct warp *w, const struct inst *in, u32 mask)
+{
+    u32 *d = lanes_of(w, in->d);
+    if (!is_simple(w, mask) || !load_global(w, in, d)) load_32_slow(w, in, mask, d);
+    GO_ON(w, in, mask);
+}
+static void load_shared_32(struct warp *w, const struct inst *in, u32 mask)
+{
+    u32 *d = lanes_of(w, in->d);
+    bool done =
+        is_simple(w, mask) && ((!w->block->stamps && load_regular(w, in, d)) || load_scattered(w, in, d));
+    if (!done) load_32_slow(w, in, mask, d);
+    GO_ON(w, in, mask);
+}
+static void load_32(struct warp *w, const struct inst *in, u32 mask)
+{
+    load_32_slow(w, in, mask, lanes_of(w, in->d));
+    GO_ON(w, in, mask);
 }
 
 static void load_vector_32(struct warp *w, const struct inst *in, u32 mask)
@@ -567,6 +621,15 @@ static void store_32(struct warp *w, const struct inst *in, u32 mask)
     note_change(w->block);
     if (mask == ALL_LANES && !w->counters && store_32_fast(w, in, v)) return;
     u64 at[LANES];
+    if (!(mask & (mask - 1)) && in->space == SPACE_SHARED && !w->counters) { /* one thread writes a sum */
+        u32 i = first_lane(mask);
+        u64 a = in->addr64 ? ((u64 *)lanes_of(w, in->a))[i] + (u64)in->imm
+                           : (u32)(((u32 *)lanes_of(w, in->a))[i] + (u32)in->imm);
+        at[i] = check_shared_lane(w, in, i, a, 4, 4, ACCESS_WRITE);
+        *(u32 *)(uintptr_t)at[i] = v[i];
+        race_settle(w, in, mask, at);
+        return;
+    }
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, 4, 4, ACCESS_WRITE);
     FOR_LANES(mask, { *(u32 *)(uintptr_t)at[i] = v[i]; });
@@ -783,7 +846,10 @@ static bool lower_ld(struct lowering *lo, const struct ptx_inst *p, struct inst 
     in->exec = load_any;
     if (plain && in->count == 1 && in->more[0] != NO_OPERAND) {
         in->d = in->more[0];
-        if (in->bytes == 4) in->exec = load_32;
+        if (in->bytes == 4)
+            in->exec = in->space == SPACE_GLOBAL   ? load_global_32
+                       : in->space == SPACE_SHARED ? load_shared_32
+                                                   : load_32;
         if (in->bytes == 8) in->exec = load_64;
     } else if (plain && in->bytes == 4) {
         in->exec = load_vector_32;

@@ -70,9 +70,19 @@ static u32 *now(const struct warp *w)
     return order_clock(w->block, CLOCK_NOW + w->id);
 }
 
-static void join(u32 *to, const u32 *from, u32 length)
+/* So many actors of b's clocks have a time, the others' are 0: a block without tensor cores, copies and mbarriers has only its
+ * warps. */
+static u32 actors(const struct block *b)
 {
-    for (u32 k = 0; k < length; k++) to[k] = to[k] > from[k] ? to[k] : from[k];
+    bool warps_only = b->cluster->size == 1 && !b->stamps && !b->order->mbarriers;
+    return warps_only ? b->warp_count : b->order->length - 1;
+}
+
+static void join(const struct block *b, u32 *to, const u32 *from)
+{
+    u32 count = actors(b), last = b->order->length - 1;
+    for (u32 k = 0; k < count; k++) to[k] = to[k] > from[k] ? to[k] : from[k];
+    to[last] = to[last] > from[last] ? to[last] : from[last];
 }
 
 /* What w has done until now is before whatever acquires this clock. */
@@ -83,14 +93,14 @@ static void release(struct warp *w, u32 *to, bool relaxed)
         now(w)[b->cluster_rank * ACTORS + w->id] = b->clock++;
         w->time = b->clock;
     }
-    join(to, relaxed ? order_clock(b, CLOCK_FENCED + w->id) : now(w), b->order->length);
+    join(b, to, relaxed ? order_clock(b, CLOCK_FENCED + w->id) : now(w));
     u32 *latest = &to[b->order->length - 1], time = (u32)warp_clock(w);
     if (*latest < time) *latest = time;
 }
 
 static void acquire(struct warp *w, const u32 *from, bool relaxed)
 {
-    join(relaxed ? order_clock(w->block, CLOCK_SEEN + w->id) : now(w), from, w->block->order->length);
+    join(w->block, relaxed ? order_clock(w->block, CLOCK_SEEN + w->id) : now(w), from);
     if (!relaxed) order_lanes_met(w);
 }
 
@@ -115,15 +125,17 @@ void order_barrier_leave(struct warp *w, u32 id)
 {
     struct block *b = w->block;
     if (!b->order) return;
-    if (!b->barriers[id].expected)
-        join(now(w), order_clock(b, CLOCK_LEFT), b->order->length); /* it waits for all */
+    if (!b->barriers[id].expected) join(b, now(w), order_clock(b, CLOCK_LEFT)); /* it waits for all */
     acquire_after_wait(w, order_clock(b, CLOCK_BARRIER + id), false);
     b->order->left[id][w->id] = w->lanes_met;
 }
 
 void order_barrier_end(struct block *b, u32 id)
 {
-    if (b->order) memset(order_clock(b, CLOCK_BARRIER + id), 0, b->order->length * sizeof(u32));
+    if (!b->order) return;
+    u32 *clock = order_clock(b, CLOCK_BARRIER + id);
+    memset(clock, 0, actors(b) * sizeof *clock);
+    clock[b->order->length - 1] = 0;
 }
 
 s32 order_barrier_open(const struct warp *w, u32 id)
@@ -179,7 +191,7 @@ void order_mbarrier_complete(const struct mbarrier *m)
     u32 *arrived = order_clock(b, CLOCK_ARRIVED + m->place);
     if (m->place != SHARED_PLACE)
         arrived[b->cluster_rank * ACTORS + ACTOR_MBARRIER + m->place] = (u32)m->phase;
-    join(order_clock(b, CLOCK_COMPLETED + m->place), arrived, b->order->length);
+    join(b, order_clock(b, CLOCK_COMPLETED + m->place), arrived);
 }
 
 void order_mbarrier_wait(struct warp *w, const struct mbarrier *m, bool relaxed)
@@ -219,11 +231,6 @@ void order_products_done(struct warp *w, u64 number)
 }
 
 /* ---- Checks ----------------------------------------------------------------------------------------------------------- */
-
-bool order_knows_warp(const struct warp *w, const struct block *b, u32 writer, u32 when)
-{
-    return (b == w->block && writer == w->id) || now(w)[b->cluster_rank * ACTORS + writer] >= when;
-}
 
 void order_not_landed(struct warp *w, const struct inst *in, u32 lanes, u32 piece)
 {

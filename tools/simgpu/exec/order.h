@@ -131,7 +131,11 @@ static inline bool order_knows_actor(const struct warp *w, u32 actor, u32 when)
 }
 
 /* Whether w knows that warp `writer` of block b is past `when`. */
-bool order_knows_warp(const struct warp *w, const struct block *b, u32 writer, u32 when);
+static inline bool order_knows_warp(const struct warp *w, const struct block *b, u32 writer, u32 when)
+{
+    return (b == w->block && writer == w->id) ||
+           order_knows_actor(w, b->cluster_rank * ACTORS + writer, when);
+}
 
 /* An instruction of w reads a piece, 16 bytes, of b's shared memory that a copy has brought: faults when w does not know that
  * it has landed. */

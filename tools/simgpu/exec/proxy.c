@@ -95,23 +95,32 @@ void proxy_unwaited(struct warp *w, const struct inst *in, u32 lane, const struc
           c ? c->fn->text[c->in - c->fn->code] : "?", c ? c->fn->lines[c->in - c->fn->code].line : 0);
 }
 
+/* The write to a piece that `lanes` of w are about to read is fenced, but they do not know of it. */
+static _Noreturn void unordered(struct warp *w, const struct inst *in, u32 lanes, const struct block *b,
+                                u32 piece, u32 writer, bool by_lane)
+{
+    const struct function *fn;
+    const struct inst *store = race_writer(b, 16 * piece, &fn);
+    if (!by_lane)
+        fault_against(
+            w, in, lanes, ERR_LAUNCH_FAILURE, fn, store,
+            "a barrier is missing: warp %u wrote shared offset %u, and nothing that this warp has waited for since says so",
+            writer, 16 * piece);
+    fault_against(
+        w, in, lanes, ERR_LAUNCH_FAILURE, fn, store,
+        "__syncwarp() is missing: lane %u of this warp wrote shared offset %u, and nothing since has made this lane wait "
+        "for it",
+        first_lane(b->lanes[piece] & ~lanes), 16 * piece);
+}
+
 void proxy_check(struct warp *w, const struct inst *in, u32 lanes, const struct block *b, u32 piece)
 {
     u32 when = b->stamps[piece] >> WRITER_BITS, writer = b->stamps[piece] & ((1 << WRITER_BITS) - 1);
     if (writer == WRITER_IN_FLIGHT) proxy_unwaited(w, in, first_lane(lanes), b, 16 * piece);
     if (!when) return;
     must_be_fenced(w, in, lanes, b, piece, "reads");
-    const struct function *fn;
-    const struct inst *store = race_writer(b, 16 * piece, &fn);
     if (writer < MAX_WARPS && !order_knows_warp(w, b, writer, when))
-        fault_against(
-            w, in, lanes, ERR_LAUNCH_FAILURE, fn, store,
-            "a barrier is missing: warp %u wrote shared offset %u, and nothing that this warp has waited for since says so",
-            writer, 16 * piece);
+        unordered(w, in, lanes, b, piece, writer, false);
     if (b == w->block && writer == w->id && b->lanes[piece] & ~lanes && when >= w->lanes_met)
-        fault_against(
-            w, in, lanes, ERR_LAUNCH_FAILURE, fn, store,
-            "__syncwarp() is missing: lane %u of this warp wrote shared offset %u, and nothing since has made this lane wait "
-            "for it",
-            first_lane(b->lanes[piece] & ~lanes), 16 * piece);
+        unordered(w, in, lanes, b, piece, writer, true);
 }

@@ -45,11 +45,14 @@ struct read_log {
     u32 count;
     struct read {
         u64 entry;     /* without lanes, and without bytes where they are words */
-        u32 mask;      /* lanes; 0: all 32, each a word */
+        u32 mask;      /* of `pieces`: the lanes */
         u16 low, high; /* pieces; low > high: it is in the entries */
+        u16 step; /* of words, of all lanes: how far apart they are, if at[0] is all that is written down */
+        u16 of;
         u16 at[LANES]; /* words, or pieces */
     } reads[LOGGED];
 };
+enum { OF_PIECES, OF_WORDS, OF_REGULAR_WORDS };
 
 struct races {
     u64 *cells;                            /* by word */
@@ -429,16 +432,16 @@ static void flush_reads(const struct block *b, u32 k, u32 low, u32 high)
         if (read->low > high || read->high < low || read->low > read->high) continue;
         read->low = UINT16_MAX;
         read->high = 0;
-        for (u32 i = 0; i < LANES; i++) word[i] = read->at[i];
-        if (!read->mask) note_words(entries, read->entry, word);
+        for (u32 i = 0; i < LANES; i++)
+            word[i] = read->of == OF_REGULAR_WORDS ? read->at[0] + i * read->step : read->at[i];
+        if (read->of != OF_PIECES) note_words(entries, read->entry, word);
         for (u32 left = read->mask; left; left &= left - 1)
             note_read(entries, word[first_lane(left)], read->entry | (u64)first_lane(left) << LANE_AT);
     }
 }
 
-/* Writes down a read of all lanes of w, or those in `mask`. */
-static inline void log_read(const struct warp *w, struct races *r, u64 entry, u32 mask, const u32 at[LANES],
-                            u32 low, u32 high)
+/* Room to write down a read of w; where it reads from is the caller's. */
+static inline struct read *log_read(const struct warp *w, struct races *r, u64 entry, u32 low, u32 high)
 {
     struct read_log *log = r->logs[w->id];
     r->latest[w->block->cluster_rank * MAX_WARPS + w->id] = r->base + w->time;
@@ -449,8 +452,11 @@ static inline void log_read(const struct warp *w, struct races *r, u64 entry, u3
         log->count = 0;
     }
     struct read *read = &log->reads[log->count++];
-    *read = (struct read){.entry = entry, .mask = mask, .low = (u16)low, .high = (u16)high};
-    for (u32 i = 0; i < LANES; i++) read->at[i] = (u16)at[i];
+    read->entry = entry;
+    read->mask = 0;
+    read->low = (u16)low;
+    read->high = (u16)high;
+    return read;
 }
 
 /* w is about to write in these pieces of b. False when nobody has read near by since all met. */
@@ -524,7 +530,10 @@ static void read_pieces(struct warp *w, const struct inst *in, u32 mask, const u
         u32 lane = first_lane(left);
         if (r->wrote[piece[lane]] > r->met) check_writes(w, in, lane, w->block, piece[lane], 0xffff, how);
     }
-    log_read(w, r, entry_of(w, r, in, how) | order << ORDER_AT | READ_MASK, mask, piece, low, high);
+    struct read *read = log_read(w, r, entry_of(w, r, in, how) | order << ORDER_AT | READ_MASK, low, high);
+    read->of = OF_PIECES;
+    read->mask = mask;
+    for (u32 i = 0; i < LANES; i++) read->at[i] = (u16)piece[i];
 }
 
 static void write_pieces(struct warp *w, const struct inst *in, u32 mask, const u32 at[LANES],
@@ -617,8 +626,29 @@ void race_access_words(struct warp *w, const struct inst *in, const u32 word[LAN
     if (how & ACCESS_WRITE) {
         write_words(w, in, r, word);
     } else {
-        log_read(w, r, entry_of(w, r, in, how), 0, word, low / 4, high / 4);
+        struct read *read = log_read(w, r, entry_of(w, r, in, how), low / 4, high / 4);
+        read->of = OF_WORDS;
+        for (u32 i = 0; i < LANES; i++) read->at[i] = (u16)word[i];
     }
+}
+
+void race_read_regular(struct warp *w, const struct inst *in, u32 word, u32 step)
+{
+    struct races *r = w->block->races;
+    u32 first = word / 4, last = (word + (LANES - 1) * step) / 4, wrote = 0;
+    if (!usable(w, r)) return;
+    if (regions_of(r, first, last) & r->written)
+        for (u32 k = first; k <= last; k++) wrote = r->wrote[k] > wrote ? r->wrote[k] : wrote;
+    if (wrote > r->met) { /* somebody has written here since all met */
+        u32 words[LANES];
+        for (u32 i = 0; i < LANES; i++) words[i] = word + i * step;
+        race_access_words(w, in, words, ACCESS_READ);
+        return;
+    }
+    struct read *read = log_read(w, r, entry_of(w, r, in, ACCESS_READ), first, last);
+    read->of = OF_REGULAR_WORDS;
+    read->step = (u16)step;
+    read->at[0] = (u16)word;
 }
 
 void race_landed(struct warp *owner, const struct function *fn, const struct inst *in, u32 lane, u32 at,

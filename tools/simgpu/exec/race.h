@@ -51,6 +51,9 @@ void race_access(struct warp *w, const struct inst *in, u32 mask, struct block *
 /* The same for 32 lanes and 4 bytes each: words at offsets 4 * word[i]. */
 void race_access_words(struct warp *w, const struct inst *in, const u32 word[LANES], enum access how);
 
+/* A read of 32 words, lane i's at word + i * step: step 0 or 1. */
+void race_read_regular(struct warp *w, const struct inst *in, u32 word, u32 step);
+
 /* A store of w has been executed, for these lanes, to these host addresses. */
 void race_settle_now(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES]);
 static inline void race_settle(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES])

@@ -27,7 +27,7 @@ static void enter_frame(struct warp *w, struct frame *f)
 {
     w->frame = f;
     w->bank[BANK_REGS] = f->regs;
-    w->bank[BANK_CONSTS] = f->fn->rank_consts[w->block->cluster_rank];
+    w->bank[BANK_CONSTS] = f->fn->rank_consts[w->block->cluster_rank] - BANK_CONSTS;
     w->counters = f->fn->counters ? f->fn->counters[w->block->worker->index] : NULL;
 }
 
@@ -74,15 +74,19 @@ static void run(struct warp *w)
         u32 mask = w->active;
         if (in->plain) {
             u32 count = in->plain < (u32)w->budget ? in->plain : (u32)w->budget;
-            const struct inst *end = w->pc = in + count;
+            const struct inst *end = w->pc = w->plain_end = in + count;
             w->budget -= (s32)count;
-            for (; in < end; in++) in->exec(w, in, mask);
+            for (; in < end; in = w->plain_at + 1) {
+                w->plain_at = in;
+                in->exec(w, in, mask);
+            }
+            w->plain_end = NULL;
             continue;
         }
         w->budget--;
         w->pc++;
         if (in->guard != NO_OPERAND) {
-            mask &= *(u32 *)(w->bank[BANK_REGS] + (in->guard & BANK_OFFSET)) ^ in->guard_flip;
+            mask &= *(u32 *)(w->bank[BANK_REGS] + in->guard) ^ in->guard_flip;
             if (!mask) continue;
         }
         in->exec(w, in, mask);
@@ -95,8 +99,7 @@ static void run_counting(struct warp *w)
         w->budget--;
         const struct inst *in = w->pc++;
         u32 mask = w->active;
-        if (in->guard != NO_OPERAND)
-            mask &= *(u32 *)(w->bank[BANK_REGS] + (in->guard & BANK_OFFSET)) ^ in->guard_flip;
+        if (in->guard != NO_OPERAND) mask &= *(u32 *)(w->bank[BANK_REGS] + in->guard) ^ in->guard_flip;
         struct counter *c = &w->counters[warp_index_of(w, in)];
         c->warps++;
         c->lanes += (u32)__builtin_popcount(mask);
@@ -111,8 +114,7 @@ static void run_watching(struct warp *w)
         w->budget--;
         const struct inst *in = w->pc++;
         u32 mask = w->active;
-        if (in->guard != NO_OPERAND)
-            mask &= *(u32 *)(w->bank[BANK_REGS] + (in->guard & BANK_OFFSET)) ^ in->guard_flip;
+        if (in->guard != NO_OPERAND) mask &= *(u32 *)(w->bank[BANK_REGS] + in->guard) ^ in->guard_flip;
         if (w->counters) {
             struct counter *c = &w->counters[warp_index_of(w, in)];
             c->warps++;
@@ -592,9 +594,8 @@ void warp_start(struct warp *w, struct block *b, u32 id)
         root->args = frame_memory((size_t)fn->arg_bytes * LANES);
     }
     root->refs = 1;
-    w->bank[BANK_SPECIAL] = w->special;
+    w->bank[BANK_SPECIAL] = w->special - BANK_SPECIAL;
     w->live = w->active = left >= LANES ? ALL_LANES : (1u << left) - 1;
-    memset(w->heap, 0, sizeof w->heap);
     memset(w->splits, 0, sizeof w->splits);
     w->split_count = 1;
     w->splits[0] =

@@ -67,17 +67,17 @@ static u32 frame_space(struct lowering *lo, u32 bytes)
 static operand reg_operand(struct lowering *lo, struct reg *r)
 {
     if (r->offset == UNPLACED) r->offset = frame_space(lo, reg_size(r->type));
-    return BANK_REGS << BANK_SHIFT | r->offset;
+    return operand_at(BANK_REGS, r->offset);
 }
 
 operand lower_temp(struct lowering *lo, u32 bytes)
 {
-    return BANK_REGS << BANK_SHIFT | frame_space(lo, bytes * LANES);
+    return operand_at(BANK_REGS, frame_space(lo, bytes * LANES));
 }
 
 operand lower_carry(struct lowering *lo)
 {
-    if (lo->carry == NO_OPERAND) lo->carry = BANK_REGS << BANK_SHIFT | frame_space(lo, 4);
+    if (lo->carry == NO_OPERAND) lo->carry = operand_at(BANK_REGS, frame_space(lo, 4));
     return lo->carry;
 }
 
@@ -115,7 +115,7 @@ operand lower_const(struct lowering *lo, u64 value, u32 bytes)
     u32 slot = (u32)(value * 0x9e3779b97f4a7c15u >> 52) ^ bytes;
     struct const_entry **chain = &lo->consts[slot % CONST_BUCKETS];
     for (struct const_entry *e = *chain; e; e = e->next)
-        if (e->value == value && e->bytes == bytes) return BANK_CONSTS << BANK_SHIFT | e->offset;
+        if (e->value == value && e->bytes == bytes) return operand_at(BANK_CONSTS, e->offset);
     struct const_entry *e = keep(sizeof *e);
     *e = (struct const_entry){*chain, value, bytes, fn->consts_bytes};
     *chain = e;
@@ -134,7 +134,7 @@ operand lower_const(struct lowering *lo, u64 value, u32 bytes)
         if (bytes == 16) memcpy(at + 8, &high, 8);
     }
     fn->consts_bytes += bytes * LANES;
-    return BANK_CONSTS << BANK_SHIFT | e->offset;
+    return operand_at(BANK_CONSTS, e->offset);
 }
 
 /* The address of a shared variable depends on the block's rank in its cluster, and that of dynamic shared memory on the
@@ -146,13 +146,13 @@ static operand shared_const(struct lowering *lo, u64 address, bool is64, bool is
     for (u32 i = 0; i < fn->shared_ref_count; i++) {
         const struct shared_ref *r = &fn->shared_refs[i];
         if (r->address == ref.address && r->is64 == is64 && r->is_dynamic == is_dynamic)
-            return BANK_CONSTS << BANK_SHIFT | r->offset;
+            return operand_at(BANK_CONSTS, r->offset);
     }
     operand o = lower_const(lo, 0x5eedull << 48 | fn->shared_ref_count, is64 ? 8 : 4);
     fn->shared_refs = realloc(fn->shared_refs, (fn->shared_ref_count + 1) * sizeof *fn->shared_refs);
     if (!fn->shared_refs) exit(3);
     fn->shared_refs[fn->shared_ref_count] = ref;
-    fn->shared_refs[fn->shared_ref_count++].offset = o & BANK_OFFSET;
+    fn->shared_refs[fn->shared_ref_count++].offset = offset_of(o);
     return o;
 }
 
@@ -206,8 +206,15 @@ static u64 f32_bits_to_f64(u64 bits)
     return bits;
 }
 
+const struct ptx_operand *lower_known(const struct ptx_operand *o, enum type t)
+{
+    const struct ptx_operand *value = o->kind == OPERAND_REG ? o->reg->value : NULL;
+    return value && t != T_PRED && type_bytes(o->reg->type) >= type_bytes(t) ? value : o;
+}
+
 operand lower_source(struct lowering *lo, const struct ptx_operand *o, enum type t)
 {
+    o = lower_known(o, t);
     u32 bytes = type_bytes(t) <= 4 ? 4 : type_bytes(t);
     u64 keep_bits = type_bytes(t) >= 8 ? ~0ull : (1ull << 8 * type_bytes(t)) - 1;
     switch (o->kind) {
@@ -243,7 +250,7 @@ operand lower_source(struct lowering *lo, const struct ptx_operand *o, enum type
 
 operand lower_dest(struct lowering *lo, const struct ptx_operand *o, enum type t)
 {
-    if (o->kind == OPERAND_SINK) return BANK_REGS << BANK_SHIFT | frame_space(lo, reg_size(t));
+    if (o->kind == OPERAND_SINK) return operand_at(BANK_REGS, frame_space(lo, reg_size(t)));
     if (o->kind != OPERAND_REG) {
         refuse(lo, lo->at, "the destination is not a register");
         return NO_OPERAND;
@@ -279,6 +286,27 @@ bool lower_address(struct lowering *lo, const struct ptx_operand *o, struct inst
         in->a = lower_const(lo, (u64)o->offset, 8);
     }
     return !lo->f->fn->refused;
+}
+
+/* ---- Registers that hold a constant ----------------------------------------------------------------------------------- */
+
+static void note_definition(struct reg *r, void *value)
+{
+    r->value = r->defined ? NULL : value;
+    r->defined = true;
+}
+
+/* nvcc moves a constant into a register and reads it from there, many instructions later. Of a register that one mov writes and
+ * nothing else, the constant itself is read: an executor then sees that it is one. The mov is executed all the same. */
+static void find_constants(struct parsed_function *f)
+{
+    for (u32 i = 0; i < f->count; i++) {
+        struct ptx_inst *p = &f->inst[i];
+        struct ptx_operand *from = is_opcode(p, "mov") && p->op_count == 2 && !p->guard ? &p->op[1] : NULL;
+        bool constant = from && (from->kind == OPERAND_IMM || from->kind == OPERAND_F32);
+        visit_definitions(p, note_definition, constant ? from : NULL);
+    }
+    for (u32 k = 0; k < f->async_reg_count; k++) f->async_regs[k]->value = NULL; /* wgmma wants registers */
 }
 
 /* ---- A function ---------------------------------------------------------------------------------------------------------- */
@@ -334,6 +362,7 @@ void lower_function(struct parser *p, struct parsed_function *f)
     for (u32 i = 0; i < f->reg_count; i++) f->regs[i]->offset = UNPLACED;
     struct flow g = build_flow(f);
     warpgroup_prepare(f, &g);
+    find_constants(f);
     u32 live = place_registers(f, &g, &lo.reg_bytes);
     const struct touched **touched = NULL;
     u32 touched_capacity = 0;

@@ -40,11 +40,15 @@ enum type type_named(const char *s); /* "u32" -> T_U32; T_NONE when it is no typ
 bool type_signed(enum type t);       /* s8 .. s64 */
 bool type_float(enum type t);
 
+struct ptx_operand;
 struct reg {
     const char *name;
     enum type type;
-    u32 id;     /* index among the function's registers */
-    u32 offset; /* byte offset in the frame, once allocated */
+    u32 id;       /* index among the function's registers */
+    u32 offset;   /* byte offset in the frame, once allocated */
+    bool defined; /* some instruction writes it */
+    const struct ptx_operand
+        *value; /* what a mov, the only one that does, moves there: a constant; else NULL */
 };
 
 /* PARAM is a kernel's parameter, the same for all threads; ARG a .param variable of a call or a device function, which
@@ -140,6 +144,8 @@ extern const struct opcode integer_opcodes[], float_opcodes[], convert_opcodes[]
  * operand keeps its bits; a float literal for an f16 operand is converted), a register is taken as it is: the front end
  * has checked that it is wide enough. */
 operand lower_source(struct lowering *lo, const struct ptx_operand *o, enum type t);
+/* The operand itself or, of a register that always holds a constant, that constant. */
+const struct ptx_operand *lower_known(const struct ptx_operand *o, enum type t);
 /* A destination register for a result of type t, which must have just its width; for `_` a scratch
  * register. */
 operand lower_dest(struct lowering *lo, const struct ptx_operand *o, enum type t);
