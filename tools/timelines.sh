@@ -2,7 +2,8 @@
 # The timelines that the notes show. `make timelines` does all three:
 #
 #   tools/timelines.sh programs    prints the programs that it needs
-#   tools/timelines.sh record      runs them: a trace for each, in build/traces; a GPU's compressed, in results/traces, to be kept
+#   tools/timelines.sh record      runs them: a trace for each, in build/traces; a GPU's compressed, in results/traces, to be kept,
+#                                  with what was printed in timelines.GPU.txt
 #   tools/timelines.sh draw        draws notes/figures/NN_name_timeline_GPU.svg from the traces
 #
 # Recording needs the programs and nothing else, so that it can be done on a machine that has a GPU but not our Python.
@@ -54,7 +55,6 @@ programs() {
 record() {
     local chapter name op shape steps step file simgpu=()
     [[ "$device" == gpu ]] || simgpu=(build/simgpu/simgpu --sms 2)
-    mkdir -p "$traces"
     while read -r chapter name op shape _ _ steps; do
         for step in $steps; do
             file=$(trace_of "$chapter" "$step" "${name#-}" json)
@@ -76,6 +76,10 @@ draw() {
 }
 
 case "${1:-}" in
-programs | record | draw) "$1" ;;
+record)
+    mkdir -p "$traces"
+    record | tee "$traces/timelines.$gpu.txt"
+    ;;
+programs | draw) "$1" ;;
 *) echo "tools/timelines.sh: found '${1:-}', expected programs, record or draw" >&2; exit 2 ;;
 esac

@@ -10,8 +10,8 @@
 //      …
 //      trace(END);
 //
-// A mark costs a warp some tens of cycles on a GPU: a load that the L1 has, a store that nobody waits for. The compiler keeps it
-// in its place among waits, copies and products; arithmetic on registers it may move across.
+// On a GPU a mark is a load, of what the warp stored last, and two stores that nobody waits for; what all of them cost is measured
+// with every trace. The compiler keeps a mark in its place among waits, copies and products; arithmetic on registers it may move across.
 #pragma once
 
 #ifndef TRACE
@@ -36,7 +36,7 @@ __device__ inline uint64_t clock64_now()
     return clock;
 }
 
-// Special registers, %globaltimer: nanoseconds, the same on every SM; an H200's moves in steps.
+// Special registers, %globaltimer: nanoseconds, the same on every SM. In which steps it moves is left to the GPU.
 __device__ inline uint64_t globaltimer_now()
 {
     uint64_t ns;
