@@ -8,7 +8,8 @@
 // list a warp then adds the rows up in registers, and reads and writes its row of dwte once.
 //
 //      inp            7 2 9 7 4 1 2 7 …
-//      bucket 1 of 3  7 . . 7 4 1 . 7     list: rows 0 3 4 5 7;  warp 0: token 7, rows 0 3 7;  warp 2: token 4;  warp 3: token 1
+//      bucket 1 of 3  7 . . 7 4 1 . 7     list: rows 0 3 4 5 7
+//      warp 0: token 7, rows 0 3 7        warp 1: an entry of token 7, warp 0's        warp 2: token 4        warp 3: token 1
 //
 // Every sum is dwte + the first row + the second …, whatever the buckets, the list and the GPU. A list that is full is
 // added up before the block goes on. dwpe, in a kernel of its own, takes packs now.

@@ -1,19 +1,19 @@
-// Chapter 7, step 6: blocks that stay, and sums that stay in them.
+// Chapter 7, step 6: blocks that stay, and sums that stay in their registers.
 //
-// Question: step 5 reads every row twice, sends two atomics an element, and adds in any order. Can one pass do, without atomics?
+// Question: step 5 reads every row twice, and sends two atomics an element. Can the row stay, and the columns' sums?
 //
 // Grows from: step 5 (gradient_atomics).
-// A group of lanes takes row after row and has the same columns in each: their sums of dout n and dout are in its registers
-// until its last row. Then a block adds up those of its groups and writes a row of partial sums, and a second kernel adds the
-// rows of partials, 132 at most, each in a fixed order. x and dout, in registers while the row's sums are made, are read once.
+// A group of lanes, 32 to 512 as a row needs them, takes row after row and has the same columns in each: their sums of
+// dout n and of dout are in its registers until its last row. Then come the atomics, two a column for each group, of which
+// there are 2,112 at most, instead of two for each row. x and dout stay in registers while the row's sums are made.
 //
-//      block 0, group 0:  row 0   row 2112 …        a lane: the columns of its pieces, in every row
-//               group 1:  row 1   row 2113 …   -> partials[0] (2, C) |
-//      block 1, group 0:  row 16 …             -> partials[1]        | -> dweight, dbias
+//      block 0, group 0:  row 0   row 2112   …        a lane: the columns of its pieces, in every row
+//               group 1:  row 1   row 2113   …
+//      block 1, group 0:  row 16  row 2128   …
 //
 // A row wider than 512 lanes can hold is cut into tiles of columns, after a kernel that makes the sums of every row.
-// Registers: at most 128. Shared memory: 65,792 bytes at most.
-// Run: make chapter-7 OP=layernorm_backward STEP=gradient_partials
+// Registers: at most 128. Shared memory: 256 bytes.
+// Run: make chapter-7 OP=layernorm_backward STEP=gradient_registers
 #include "../../common/device/pack.cuh"
 #include "../../common/device/ptx.cuh"
 #include "launchers.h"
@@ -25,7 +25,6 @@ constexpr int NUM_WARPS = NUM_THREADS / 32;
 constexpr int MAX_PIECES = 4;   // of x, and of dout, a lane keeps
 constexpr int MAX_BLOCKS = 132; // as many as an H200 has SMs; elsewhere the same, for the same bits
 constexpr int ROW_THREADS = 256;
-constexpr int TILE = 32; // columns of a block of the second kernel, and its warps
 
 static __device__ float warp_sum(float value)
 {
@@ -51,54 +50,27 @@ static __device__ float2 group_sum(float2 sums, float2 (&warp_sums)[NUM_WARPS])
     return sums;
 }
 
-// Adds up what the groups of the block have of each column, group by group, into dst (columns). smem: a row of
-// columns for every group.
-template <int PIECES, int N>
-static __device__ void add_groups(float *smem, const float (&sums)[PIECES][N], float *dst, unsigned first,
-                                  unsigned columns)
-{
-    const unsigned width = blockDim.x * PIECES * N;
-#pragma unroll
-    for (int i = 0; i < PIECES; i++) {
-        float *place = smem + threadIdx.y * width + first + 32 * N * i;
-        if constexpr (N % 4 == 0) {
-#pragma unroll
-            for (int k = 0; k < N; k += 4)
-                *reinterpret_cast<float4 *>(place + k) =
-                    make_float4(sums[i][k], sums[i][k + 1], sums[i][k + 2], sums[i][k + 3]);
-        } else
-            place[0] = sums[i][0];
-    }
-    __syncthreads(); // Every group's sums are there.
-    for (unsigned c = threadIdx.y * blockDim.x + threadIdx.x; c < columns; c += NUM_THREADS) {
-        float sum = smem[c];
-        for (unsigned group = 1; group < blockDim.y; group++) sum += smem[group * width + c];
-        dst[c] = sum;
-    }
-    __syncthreads(); // They have been read.
-}
-
-// dinp, and the block's partial sums of dweight and dbias, of the columns from blockIdx.y * (lanes * PIECES * N) on. row_sums, if
+// dinp, and what the block adds to dweight and dbias, of the columns from blockIdx.y * (lanes * PIECES * N) on. row_sums, if
 // WIDE: the sums of d and d n of every row, where a row has more columns than that.
 template <typename T, int N, int PIECES, bool WIDE>
 __global__ void __launch_bounds__(NUM_THREADS, 1)
-    gradient_partials_kernel(const T *inp,           // (rows, C)
-                             const T *dout,          // (rows, C)
-                             const T *weight,        // (C)
-                             const float *mean,      // (rows)
-                             const float *rstd,      // (rows)
-                             const float2 *row_sums, // (rows), if WIDE
-                             T *dinp,                // (rows, C)
-                             float *partials,        // (gridDim.x, 2, C)
-                             int rows, int C)
+    gradient_registers_kernel(const T *inp,           // (rows, C)
+                              const T *dout,          // (rows, C)
+                              const T *weight,        // (C)
+                              const float *mean,      // (rows)
+                              const float *rstd,      // (rows)
+                              const float2 *row_sums, // (rows), if WIDE
+                              T *dinp,                // (rows, C)
+                              float *dweight,         // (C)
+                              float *dbias,           // (C)
+                              int rows, int C)
 {
-    extern __shared__ __align__(16) float smem[]; // (groups, lanes * PIECES * N)
-    __shared__ float2 warp_sums[2][NUM_WARPS];    // of a row, and of the next
+    __shared__ float2 warp_sums[2][NUM_WARPS]; // of a row, and of the next
     const unsigned tile_begin = blockIdx.y * (blockDim.x * PIECES * N);
     const unsigned columns = min(C - tile_begin, blockDim.x * PIECES * N);
     const unsigned first = (threadIdx.x / 32 * (32 * PIECES) + threadIdx.x % 32) * N; // in the tile
 
-    float dweight[PIECES][N] = {}, dbias[PIECES][N] = {};
+    float dweight_sum[PIECES][N] = {}, dbias_sum[PIECES][N] = {};
     int parity = 0;
     for (unsigned row = blockIdx.x * blockDim.y + threadIdx.y; row < rows; row += gridDim.x * blockDim.y) {
         const size_t begin = (size_t)row * C + tile_begin;
@@ -129,8 +101,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
                 const float d = w[k] * dy[k];
                 sums.x += d;
                 sums.y += d * n;
-                dweight[i][k] += dy[k] * n;
-                dbias[i][k] += dy[k];
+                dweight_sum[i][k] += dy[k] * n;
+                dbias_sum[i][k] += dy[k];
             }
         }
         // One barrier a row is enough: who writes the sums of the row after the next has passed that of the next, and so
@@ -157,9 +129,16 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
             store_piece(dinp + begin + c, make_pack(x, T()));
         }
     }
-    float *partial = partials + (size_t)blockIdx.x * 2 * C + tile_begin;
-    add_groups(smem, dweight, partial, first, columns);
-    add_groups(smem, dbias, partial + C, first, columns);
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) {
+        const unsigned c = first + 32 * N * i;
+        if (c >= columns) continue;
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            atomicAdd(&dweight[tile_begin + c + k], dweight_sum[i][k]);
+            atomicAdd(&dbias[tile_begin + c + k], dbias_sum[i][k]);
+        }
+    }
 }
 
 // The sums of d and d n of a row, for rows that are cut into tiles: a block a row.
@@ -182,25 +161,6 @@ __global__ void __launch_bounds__(ROW_THREADS) row_sums_kernel(const T *inp,    
     }
     sums = group_sum(sums, warp_sums);
     if (threadIdx.x == 0) row_sums[blockIdx.x] = sums;
-}
-
-// dweight and dbias += the sums of the partials' columns: a warp has every TILE-th row of them, then a column.
-__global__ void __launch_bounds__(TILE *TILE) column_sums_kernel(const float *partials, // (blocks, 2, C)
-                                                                 float *dweight,        // (C)
-                                                                 float *dbias,          // (C)
-                                                                 int blocks, int C)
-{
-    __shared__ float sums[TILE][TILE + 1]; // (warp, column), without bank conflicts for who reads a column
-    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const unsigned c0 = blockIdx.x * TILE;
-    float *gradient = blockIdx.y ? dbias : dweight;
-    float sum = 0.0f;
-    for (unsigned b = warp; b < blocks && c0 + lane < C; b += TILE)
-        sum += partials[((size_t)b * 2 + blockIdx.y) * C + c0 + lane];
-    sums[warp][lane] = sum;
-    __syncthreads(); // Every warp's sums are there.
-    sum = warp_sum(sums[lane][warp]);
-    if (lane == 0 && c0 + warp < C) gradient[c0 + warp] += sum;
 }
 
 // Device memory that the launches of this step share, one after the other: at least so many bytes, kept for the next.
@@ -233,29 +193,21 @@ static cudaError_t launch_kernels(const T *inp, const T *dout, const T *weight, 
     const int tile = lanes * (three ? 3 : MAX_PIECES) * N;
     const dim3 block(lanes, NUM_THREADS / lanes);
     const int blocks = min((rows - 1) / (int)block.y + 1, MAX_BLOCKS);
-    const size_t partial_bytes = ((size_t)blocks * 2 * C + 1) / 2 * 2 * sizeof(float);
-    void *scratch;
-    cudaError_t error = get_scratch(partial_bytes + rows * sizeof(float2), &scratch);
+    void *row_sums = NULL;
+    cudaError_t error = wide ? get_scratch(rows * sizeof(float2), &row_sums) : cudaSuccess;
     if (error != cudaSuccess) return error;
-    float *partials = (float *)scratch;
-    float2 *row_sums = wide ? (float2 *)((char *)scratch + partial_bytes) : NULL;
-    if (wide) row_sums_kernel<<<rows, ROW_THREADS, 0, stream>>>(inp, dout, weight, mean, rstd, row_sums, C);
-
-    auto kernel = gradient_partials_kernel<T, N, MAX_PIECES, false>;
     if (wide)
-        kernel = gradient_partials_kernel<T, N, 3, true>;
+        row_sums_kernel<<<rows, ROW_THREADS, 0, stream>>>(inp, dout, weight, mean, rstd, (float2 *)row_sums,
+                                                          C);
+
+    auto kernel = gradient_registers_kernel<T, N, MAX_PIECES, false>;
+    if (wide)
+        kernel = gradient_registers_kernel<T, N, 3, true>;
     else if (three)
-        kernel = gradient_partials_kernel<T, N, 3, false>;
-    const size_t smem_bytes = (size_t)block.y * tile * sizeof(float);
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
-    if (error != cudaSuccess) return error;
+        kernel = gradient_registers_kernel<T, N, 3, false>;
     const dim3 grid(blocks, (C - 1) / tile + 1);
-    kernel<<<grid, block, smem_bytes, stream>>>(inp, dout, weight, mean, rstd, row_sums, dinp, partials, rows,
-                                                C);
-    error = cudaGetLastError();
-    if (error != cudaSuccess) return error;
-    column_sums_kernel<<<dim3((C - 1) / TILE + 1, 2), TILE * TILE, 0, stream>>>(partials, dweight, dbias,
-                                                                                blocks, C);
+    kernel<<<grid, block, 0, stream>>>(inp, dout, weight, mean, rstd, (const float2 *)row_sums, dinp, dweight,
+                                       dbias, rows, C);
     return cudaGetLastError();
 }
 
@@ -273,9 +225,10 @@ static cudaError_t launch(const void *inp, const void *dout, const void *weight,
                        dbias, rows, C, stream);
 }
 
-extern "C" cudaError_t gradient_partials(enum dtype dtype, const void *inp, const void *dout,
-                                         const void *weight, const float *mean, const float *rstd, void *dinp,
-                                         float *dweight, float *dbias, int rows, int C, cudaStream_t stream)
+extern "C" cudaError_t gradient_registers(enum dtype dtype, const void *inp, const void *dout,
+                                          const void *weight, const float *mean, const float *rstd,
+                                          void *dinp, float *dweight, float *dbias, int rows, int C,
+                                          cudaStream_t stream)
 {
     return dtype == BF16
                ? launch<__nv_bfloat16>(inp, dout, weight, mean, rstd, dinp, dweight, dbias, rows, C, stream)
