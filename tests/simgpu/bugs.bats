@@ -47,6 +47,7 @@ family() {
 @test "bugs: cp.async: pipelines that wait for too little or the wrong stage, ragged rows, sources that change" { family async; }
 @test "bugs: wgmma: fences, groups, operands, descriptors, stages refilled, setmaxnreg" { family wgmma; }
 @test "bugs: clusters: blocks that have not started or have left, arrivals in flight, multicast" { family cluster; }
+@test "bugs: what nobody has written: shared, local and global memory, parts of words, tails, atomics" { family undefined; }
 @test "bugs: memory: bounds, overflow, alignment, null, freed, constant, shared and local memory" { family memory; }
 
 @test "bugs: with a seed, dynamic shared memory is only as aligned as the kernel declares it" {

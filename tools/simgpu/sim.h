@@ -118,9 +118,10 @@ struct function {
     bool is_kernel;
     struct inst *code;
     u32 code_count;
-    u32 first_site;            /* the number of its first instruction in its module: exec/race.c */
-    struct source_line *lines; /* one for each instruction */
-    const char **text;         /* the PTX of each instruction, for messages */
+    u32 first_site;              /* the number of its first instruction in its module: exec/race.c */
+    struct source_line *lines;   /* one for each instruction */
+    const char **text;           /* the PTX of each instruction, for messages */
+    const struct ptx_inst **ptx; /* what each instruction was lowered from */
     struct register_range {
         u32 offset, count, lane_bytes; /* lane_bytes 0: predicates */
     } * ranges;                        /* what lies where in a register frame */
@@ -290,7 +291,10 @@ struct warp {
     u32 registers;             /* a thread, once setmaxnreg has asked; 0: as launched */
     u32 register_changes;      /* how often it has */
     u32 wgmma_in_flight;       /* products that have not been waited for */
-    s32 split_count;           /* splits beyond this index were never used */
+    u32 undefined_registers;   /* that hold bits which nobody has written: exec/undefined.c */
+    struct undefined *undefined;
+    u8 *local_written; /* ... and which of its local memory has been */
+    s32 split_count;   /* splits beyond this index were never used */
     struct split splits[MAX_SPLITS];
 };
 
@@ -379,6 +383,7 @@ struct block {
     u32 *lanes, *fenced_lanes; /* ... and which of its lanes; when each lane of each warp fenced alone */
     struct block_order *order; /* what has happened before what: exec/order.h; NULL: nobody asks */
     struct races *races;       /* accesses to its shared memory: exec/race.h; NULL: it has none */
+    struct update *unwritten_update; /* of shared memory that nobody had written: exec/undefined.c */
 };
 
 /* Blocks that run together, on one worker, and see each other's shared memory. Without clusters each block is one. */

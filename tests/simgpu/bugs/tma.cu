@@ -405,6 +405,7 @@ template <bool BROKEN>
 __global__ void store_buffer_rewritten_by_warps(u32 *out)
 {
     stages[0][T] = T;
+    stages[1][T] = 0;
     PROXY_FENCE;
     __syncthreads();
     if (T == 0) copy_out(out, stages[0], 4 * 64);

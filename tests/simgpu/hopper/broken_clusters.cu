@@ -163,6 +163,7 @@ int main(int argc, char **argv)
 {
     u32 *device;
     CUDA_CHECK(cudaMalloc((void **)&device, 4096));
+    CUDA_CHECK(cudaMemset(device, 0, 4096));
     for (auto &k : kernels) {
         if (argc < 2 || strcmp(argv[1], k.name)) continue;
         k.kernel<<<2, 32>>>(device);

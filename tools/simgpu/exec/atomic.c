@@ -8,6 +8,7 @@
 #include "global.h"
 #include "memory.h"
 #include "order.h"
+#include "undefined.h"
 #include "warp.h"
 #include "numeric.h"
 
@@ -155,6 +156,7 @@ static void exec_atomic(struct warp *w, const struct inst *in, u32 mask)
     memory_addresses(w, in, mask, at);
     for (u32 i = 0; i < LANES && in->space == SPACE_GENERIC; i++)
         in_shared |= (u32)(at[i] - SHARED_WINDOW < WINDOW_BYTES) << i;
+    if (op != OP_EXCH) undefined_atomic(w, in, mask, at, bytes * n);
     memory_resolve(w, in, mask, at, bytes * n, bytes * n,
                    ACCESS_WRITE | ACCESS_STRONG | (order & ORDER_CTA ? ACCESS_CTA : 0));
     if (order & ORDER_RELEASE) order_publish(w); /* itself included */

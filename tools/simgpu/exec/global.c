@@ -10,7 +10,12 @@
 #include "../report/report.h"
 #include "../runtime/heap.h"
 #include "order.h"
+#include "undefined.h"
 
+enum {
+    BY_OTHERS = 1,
+    FIRST_NUMBER
+}; /* of a word's writes, besides numbers of records: by the host, or a bulk copy */
 enum { MOST_UNITS = 512, MOST_ACQUIRED = 32, FIRST_FLAGS = 256, RECENT = 8, NUMBERS = 256 };
 #define MOST_RECORDS (1u << 27)
 #define MOST_KEPT    (1ull << 30) /* bytes of written memory after which what is known of it is given back */
@@ -82,7 +87,8 @@ static struct {
     struct flag *flags;
     u32 flag_count, flag_capacity;
     _Atomic bool published;
-} grid = {.lock = PTHREAD_MUTEX_INITIALIZER, .next = 1};
+    bool forgotten; /* what was written before some launch is no longer known */
+} grid = {.lock = PTHREAD_MUTEX_INITIALIZER, .next = FIRST_NUMBER};
 
 struct written global_written;
 
@@ -318,6 +324,8 @@ void global_wait_for_launch(struct warp *w)
 
 /* ---- Start and end -------------------------------------------------------------------------------------------------------- */
 
+static pthread_once_t once = PTHREAD_ONCE_INIT; /* of reserve() */
+
 static void *address_space(u64 bytes)
 {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -335,14 +343,14 @@ static void reserve(void)
 
 void global_start_launch(struct launch *l)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
     static u64 kept;
     pthread_once(&once, reserve);
     if (!grid.writes) return;
     if (grid.next > UINT32_MAX - MOST_RECORDS || kept > MOST_KEPT) {
         madvise(grid.writes, grid.bytes, MADV_DONTNEED);
         madvise(grid.reads, grid.bytes, MADV_DONTNEED);
-        grid.next = 1;
+        grid.next = FIRST_NUMBER;
+        grid.forgotten = true;
         kept = 0;
     }
     kept += global_written.high > global_written.low ? global_written.high - global_written.low : 0;
@@ -563,7 +571,9 @@ __attribute__((no_sanitize("thread"))) static void access_word(struct warp *w, c
                                                                enum access how, u32 floor, bool has_reads)
 {
     u64 k = (at - grid.base) / 4;
-    u32 wrote = grid.writes[k], read = has_reads ? grid.reads[k] : 0;
+    bool part = how & ACCESS_WRITE && bytes != 15; /* of a word, which takes longer: in one step */
+    u32 wrote = part ? __atomic_exchange_n(&grid.writes[k], mine, __ATOMIC_RELAXED) : grid.writes[k],
+        read = has_reads ? grid.reads[k] : 0;
     const struct record *r = read >= grid.first ? record_of(read) : NULL;
     bool known = r && knows(w, r->unit, r->actor, r->time);
     /* A strong write that a strong read has seen is before what follows that read. */
@@ -653,6 +663,33 @@ void global_write_line(struct warp *w, const struct inst *in, u64 at, u32 bytes,
     u64 address[LANES];
     for (u32 i = 0; i < LANES; i++) address[i] = at + (u64)i * bytes / LANES;
     global_access_now(w, in, ALL_LANES, address, bytes / LANES, ACCESS_WRITE, low, high);
+}
+
+bool global_never_written(u64 at)
+{
+    return grid.writes && !grid.forgotten && at - grid.base < grid.bytes &&
+           !grid.writes[(at - grid.base) / 4];
+}
+
+void global_wrote(const void *to, const void *from, u64 bytes)
+{
+    u64 at = ((u64)(uintptr_t)to + 1) & ~1ull, end = (u64)(uintptr_t)to + bytes,
+        source = (u64)(uintptr_t)from - (u64)(uintptr_t)to;
+    if (!heap_is_device(at)) return;
+    pthread_once(&once, reserve);
+    if (!grid.writes) return;
+    for (; at + 1 < end; at += 2)
+        if (*(const u16 *)(uintptr_t)at == UNWRITTEN_HALF && !(from && global_never_written(at + source)))
+            grid.writes[(at - grid.base) / 4] = BY_OTHERS;
+}
+
+void global_will_be_written(const void *to, u64 bytes)
+{
+    u64 at = (u64)(uintptr_t)to, end = at + bytes;
+    if (!heap_is_device(at)) return;
+    pthread_once(&once, reserve);
+    for (at &= ~3ull; grid.writes && at < end; at += 4)
+        if (!grid.writes[(at - grid.base) / 4]) grid.writes[(at - grid.base) / 4] = BY_OTHERS;
 }
 
 void global_observe(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES], u32 bytes,

@@ -76,6 +76,14 @@ void global_observe(struct warp *w, const struct inst *in, u32 mask, const u64 a
                     enum access how, enum order order);
 void global_fence(struct warp *w, enum order order);
 
+/* Whether no kernel has written the word at this address, nor anything else what global_wrote notes, as far as that is known. */
+bool global_never_written(u64 at);
+/* The host or a bulk copy has written here: notes where that is what memory holds that nobody has written. But where it has
+ * been copied from such memory (`from`, or NULL), it still is. */
+void global_wrote(const void *to, const void *from, u64 bytes);
+/* All of this is about to be written by a library of the host's. */
+void global_will_be_written(const void *to, u64 bytes);
+
 /* griddepcontrol.wait */
 void global_wait_for_launch(struct warp *w);
 

@@ -8,9 +8,18 @@
 #include "bulk.h"
 #include "global.h"
 #include "proxy.h"
+#include "undefined.h"
 #include "warp.h"
 
 /* ---- Addresses --------------------------------------------------------------------------------------------------------- */
+
+/* Lanes that are off access what the first one that is on does. */
+static inline void fill_off_lanes(u32 mask, u64 address[LANES])
+{
+    u64 first = address[first_lane(mask)];
+    if (mask == ALL_LANES) return;
+    for (int i = 0; i < LANES; i++) address[i] = mask >> i & 1 ? address[i] : first;
+}
 
 void memory_addresses(struct warp *w, const struct inst *in, u32 mask, u64 address[LANES])
 {
@@ -21,10 +30,7 @@ void memory_addresses(struct warp *w, const struct inst *in, u32 mask, u64 addre
         const u32 *a = lanes_of(w, in->a);
         for (int i = 0; i < LANES; i++) address[i] = (u32)(a[i] + (u32)in->imm);
     }
-    if (mask != ALL_LANES) {
-        u64 first = address[first_lane(mask)];
-        for (int i = 0; i < LANES; i++) address[i] = mask >> i & 1 ? address[i] : first;
-    }
+    fill_off_lanes(mask, address);
 }
 
 static _Noreturn void misaligned(struct warp *w, const struct inst *in, u32 lane, const char *what, u64 a,
@@ -223,6 +229,7 @@ static u64 check_local_lane(struct warp *w, const struct inst *in, u32 lane, u64
         fault(w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
               "out of bounds: %s of %u bytes at local offset %lld; a thread has %u bytes of local memory",
               is_write ? "write" : "read", bytes, (long long)a, size);
+    if (is_write) undefined_local_written(w, lane, (u32)a, bytes);
     return (u64)(uintptr_t)(w->local + (size_t)lane * size + a);
 }
 
@@ -250,6 +257,20 @@ u8 *global_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address,
 u8 *host_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address, u32 bytes, bool is_write)
 {
     return (u8 *)(uintptr_t)resolve_generic_lane(w, in, lane, address, bytes, 1, is_write);
+}
+
+const u8 *memory_peek(struct warp *w, const struct inst *in, u64 address, u32 bytes)
+{
+    const struct block *b = w->block;
+    struct allocation found;
+    bool window = in->space == SPACE_GENERIC && address - SHARED_WINDOW < WINDOW_BYTES;
+    if (in->space == SPACE_SHARED || in->space == SPACE_CLUSTER || window) {
+        u64 at = (u32)address - ((u64)b->cluster_rank << 24) - SHARED_BASE;
+        return at < b->shared_bytes && bytes <= b->shared_bytes - at ? b->shared + at : NULL;
+    }
+    bool inside = global_never_written(address) && heap_find(address, &found) &&
+                  bytes <= found.address + found.bytes - address;
+    return inside ? (const u8 *)(uintptr_t)address : NULL;
 }
 
 static void resolve_shared(struct warp *w, const struct inst *in, u32 mask, u64 address[LANES], u32 bytes,
@@ -297,6 +318,7 @@ void memory_resolve(struct warp *w, const struct inst *in, u32 mask, u64 address
         } else {
             for (u32 i = 0; i < LANES; i++)
                 if (mask >> i & 1) address[i] = resolve_generic_lane(w, in, i, address[i], bytes, align, how);
+            fill_off_lanes(mask, address);
             return;
         }
     }
@@ -316,10 +338,7 @@ void memory_resolve(struct warp *w, const struct inst *in, u32 mask, u64 address
         if (w->counters && space == SPACE_GLOBAL) count_global(w, in, mask, address, bytes);
         break;
     }
-    if (mask != ALL_LANES) { /* lanes that are off read what the first one reads */
-        u64 first = address[first_lane(mask)];
-        for (int i = 0; i < LANES; i++) address[i] = mask >> i & 1 ? address[i] : first;
-    }
+    fill_off_lanes(mask, address);
 }
 
 /* ---- Loads and stores -------------------------------------------------------------------------------------------------- */
@@ -397,6 +416,28 @@ static inline void copy_lanes(u32 *to, const u32 *from)
     for (int i = 0; i < LANES / 8; i++) ((words8 *)to)[i] = ((const words8 *)from)[i];
 }
 
+/* A load of 32 words, as far apart as `step` words, from this host address on may find what nobody has written. */
+static __attribute__((noinline, cold)) void maybe_undefined(struct warp *w, const struct inst *in,
+                                                            const u32 *first, u32 step)
+{
+    u64 at[LANES];
+    for (u32 i = 0; i < LANES; i++) at[i] = (u64)(uintptr_t)(first + i * step);
+    undefined_load(w, in, ALL_LANES, at);
+}
+
+/* A word for all lanes, or 32 in a row, into a register. */
+static inline void load_line(struct warp *w, const struct inst *in, u32 *d, const u32 *from)
+{
+    if (__builtin_expect(undefined_maybe(from), 0)) maybe_undefined(w, in, from, 1);
+    copy_lanes(d, from);
+}
+static inline void load_same(struct warp *w, const struct inst *in, u32 *d, const u32 *from)
+{
+    u32 v = *from;
+    if (__builtin_expect(undefined_maybe_word(v), 0)) maybe_undefined(w, in, from, 0);
+    for (int i = 0; i < LANES; i++) d[i] = v;
+}
+
 /* A word of shared memory for all lanes, or 32 in a row: one look at the bounds will do. */
 static inline bool load_regular(struct warp *w, const struct inst *in, u32 *d)
 {
@@ -408,12 +449,10 @@ static inline bool load_regular(struct warp *w, const struct inst *in, u32 *d)
     if (at & 3 || at > b->shared_bytes || bytes > b->shared_bytes - at) return false;
     const u32 *from = (const u32 *)(b->shared + at);
     race_read_regular(w, in, (u32)at / 4, step);
-    if (step) {
-        copy_lanes(d, from);
-    } else {
-        u32 v = *from;
-        for (int i = 0; i < LANES; i++) d[i] = v;
-    }
+    if (step)
+        load_line(w, in, d, from);
+    else
+        load_same(w, in, d, from);
     return true;
 }
 
@@ -425,7 +464,14 @@ static __attribute__((noinline)) bool load_scattered(struct warp *w, const struc
     if (!shared_words(w, in, word)) return false;
     if (w->block->stamps && !proxy_loads_words(w, word)) return false;
     race_access_words(w, in, word, ACCESS_READ);
-    for (int i = 0; i < LANES; i++) d[i] = shared[word[i]];
+    u32 v[LANES];
+    for (int i = 0; i < LANES; i++) v[i] = shared[word[i]];
+    if (undefined_maybe(v)) {
+        u64 at[LANES];
+        for (int i = 0; i < LANES; i++) at[i] = (u64)(uintptr_t)&shared[word[i]];
+        undefined_load(w, in, ALL_LANES, at);
+    }
+    copy_lanes(d, v);
     return true;
 }
 
@@ -438,12 +484,11 @@ static inline bool load_global(struct warp *w, const struct inst *in, u32 *d)
     if (first < b->lo || first > b->hi || bytes > b->hi - first || first & 3) return false;
     if (b->lo < global_written.high && b->hi > global_written.low) return false; /* its reads are looked at */
     if (step == 4 && apart(a, 4)) {
-        copy_lanes(d, (const u32 *)(uintptr_t)first);
+        load_line(w, in, d, (const u32 *)(uintptr_t)first);
         return true;
     }
     if (step == 0 && apart(a, 0)) {
-        u32 v = *(const u32 *)(uintptr_t)first;
-        for (int i = 0; i < LANES; i++) d[i] = v;
+        load_same(w, in, d, (const u32 *)(uintptr_t)first);
         return true;
     }
     return false;
@@ -482,7 +527,10 @@ static __attribute__((noinline)) void load_32_slow(struct warp *w, const struct 
     u64 at[LANES];
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, 4, 4, access_of(in));
-    FOR_LANES(mask, { d[i] = *(const u32 *)(uintptr_t)at[i]; });
+    u32 v[LANES];
+    for (int i = 0; i < LANES; i++) v[i] = *(const u32 *)(uintptr_t)at[i];
+    if (undefined_maybe(v)) undefined_load(w, in, mask, at);
+    FOR_LANES(mask, { d[i] = v[i]; });
 }
 
 /* 4 bytes, all lanes on, nothing to count: what most loads are has an executor for each state space. */
@@ -510,11 +558,31 @@ static void load_32(struct warp *w, const struct inst *in, u32 mask)
     GO_ON(w, in, mask);
 }
 
+/* A load of so many bytes a lane from these host addresses may find what nobody has written. Lanes that are off have an address
+ * of another's. */
+static inline void look_for_undefined(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES],
+                                      u32 bytes)
+{
+    typedef u16 halves8 __attribute__((vector_size(16), aligned(2), may_alias));
+    typedef u16 half __attribute__((may_alias));
+    halves8 found8 = {0};
+    u16 found = 0;
+    for (u32 i = 0; i < LANES; i++) {
+        const half *h = (const half *)(uintptr_t)(at[i] & ~1ull);
+        for (u32 k = 0; k < bytes / 16; k++)
+            found8 |= (halves8)(((const halves8 *)h)[k] == (u16)UNWRITTEN_HALF);
+        for (u32 k = bytes / 16 * 8; 2 * k < bytes; k++) found |= (u16)(h[k] == UNWRITTEN_HALF);
+    }
+    for (u32 k = 0; k < 8; k++) found |= found8[k];
+    if (__builtin_expect(found, 0)) undefined_load(w, in, mask, at);
+}
+
 static void load_vector_32(struct warp *w, const struct inst *in, u32 mask)
 {
     u64 at[LANES];
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, 4u * in->count, 4u * in->count, access_of(in));
+    look_for_undefined(w, in, mask, at, 4u * in->count);
     _Alignas(16) u32 vector[LANES][MAX_ACCESS / 4];
     if (is_common(in) && in->count == 4 && mask == ALL_LANES) {
         for (u32 i = 0; i < LANES; i += 4) {
@@ -543,6 +611,7 @@ static void load_64(struct warp *w, const struct inst *in, u32 mask)
     u64 at[LANES];
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, 8, 8, access_of(in));
+    look_for_undefined(w, in, mask, at, 8);
     u64 *d = lanes_of(w, in->d);
     FOR_LANES(mask, { d[i] = *(const u64 *)(uintptr_t)at[i]; });
 }
@@ -565,6 +634,7 @@ static void load_any(struct warp *w, const struct inst *in, u32 mask)
     u64 saw = 0;
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, whole, whole, access_of(in));
+    look_for_undefined(w, in, mask, at, whole);
     for (u32 i = 0; i < LANES; i++) {
         if (!(mask >> i & 1)) continue;
         _Alignas(16) u8 vector[MAX_ACCESS];

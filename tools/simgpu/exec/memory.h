@@ -41,6 +41,10 @@ static inline void memory_copy(void *to, const void *from, u32 bytes)
 }
 enum { MAX_ACCESS = 32 }; /* bytes of a lane */
 
+/* Where a lane's address leads, if that is memory of the block or of an allocation that may never have been written; else NULL. No
+ * access, and no fault. */
+const u8 *memory_peek(struct warp *w, const struct inst *in, u64 address, u32 bytes);
+
 /* Allocations may have been freed since this warp last looked: forgets what it knows of them. */
 void memory_refresh(struct warp *w);
 

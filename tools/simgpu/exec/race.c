@@ -55,8 +55,9 @@ struct read_log {
 enum { OF_PIECES, OF_WORDS, OF_REGULAR_WORDS };
 
 struct races {
-    u64 *cells;                            /* by word */
-    u32 *wrote;                            /* by piece */
+    u64 *cells; /* by word */
+    u32 *wrote; /* by piece */
+    u8 *parts;  /* by word: which of its bytes, where only some were written at a time; NULL: nowhere */
     u64 *readers[MAX_CLUSTER * MAX_WARPS]; /* by actor, by piece; NULL: it has read nothing */
     u32 latest[MAX_CLUSTER * MAX_WARPS];   /* by actor, when it has read anything */
     u16 active[MAX_CLUSTER * MAX_WARPS];   /* the actors that have */
@@ -145,6 +146,7 @@ void race_free_block(struct block *b)
     for (u32 k = 0; k < r->active_count; k++) free(r->readers[r->active[k]]);
     for (u32 k = 0; k < MAX_WARPS; k++) free(r->logs[k]);
     free(r->cells);
+    free(r->parts);
     free(r);
 }
 
@@ -473,6 +475,25 @@ static inline bool start_writing(const struct warp *w, const struct block *b, u3
     return true;
 }
 
+/* Some bytes of a word are written: those of before are not forgotten. */
+static void note_part(struct races *r, u32 word, u32 bytes)
+{
+    u64 cell = r->cells[word];
+    if (!r->parts && !(r->parts = calloc(4 * r->pieces, 1))) abort();
+    if (since_start(r, cell) <= 0) r->parts[word] = 0;
+    if (since_start(r, cell) > 0 && (cell >> BYTES_AT & 15) == 15) r->parts[word] = 15;
+    r->parts[word] |= (u8)bytes;
+}
+
+bool race_never_written(const struct block *b, u32 at)
+{
+    const struct races *r = b->races;
+    u64 cell = r->cells[at / 4];
+    if (r->base + b->clock >= LIMIT || (b->stamps && b->stamps[at / 16])) return false;
+    if (since_start(r, cell) <= 0) return true;
+    return (cell >> BYTES_AT & 15) != 15 && !(r->parts[at / 4] >> at % 4 & 3);
+}
+
 static void write_piece(struct warp *w, const struct inst *in, u32 lane, struct block *b, u32 piece,
                         u32 bytes, enum access how)
 {
@@ -484,6 +505,7 @@ static void write_piece(struct warp *w, const struct inst *in, u32 lane, struct 
         u32 of = bytes >> 4 * x & 15;
         u64 *cell = &r->cells[4 * piece + x], written = mine | (u64)of << BYTES_AT;
         if (!of) continue;
+        if (of != 15) note_part(r, 4 * piece + x, of);
         if (of != 15 && *cell >> TIME_AT == mine >> TIME_AT &&
             !((*cell ^ mine) & (RANK_MASK | WARP_MASK | PENDING_FLAG)))
             written |= (*cell & 15ull << BYTES_AT) | ((*cell ^ mine) & LANE_MASK ? MIXED_FLAG : 0);

@@ -54,6 +54,9 @@ void race_access_words(struct warp *w, const struct inst *in, const u32 word[LAN
 /* A read of 32 words, lane i's at word + i * step: step 0 or 1. */
 void race_read_regular(struct warp *w, const struct inst *in, u32 word, u32 step);
 
+/* Whether nobody has written the two bytes at this even offset since the block began, as far as that is known. */
+bool race_never_written(const struct block *b, u32 at);
+
 /* A store of w has been executed, for these lanes, to these host addresses. */
 void race_settle_now(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES]);
 static inline void race_settle(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES])

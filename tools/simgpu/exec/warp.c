@@ -10,6 +10,7 @@
 #include "global.h"
 #include "memory.h"
 #include "order.h"
+#include "undefined.h"
 #include "wgmma.h"
 
 /* ---- The current split ------------------------------------------------------------------------------------------------- */
@@ -74,9 +75,9 @@ static void run(struct warp *w)
         u32 mask = w->active;
         if (in->plain) {
             u32 count = in->plain < (u32)w->budget ? in->plain : (u32)w->budget;
-            const struct inst *end = w->pc = w->plain_end = in + count;
+            w->pc = w->plain_end = in + count;
             w->budget -= (s32)count;
-            for (; in < end; in = w->plain_at + 1) {
+            for (; in < w->plain_end; in = w->plain_at + 1) {
                 w->plain_at = in;
                 in->exec(w, in, mask);
             }
@@ -107,9 +108,20 @@ static void run_counting(struct warp *w)
     }
 }
 
-/* While wgmma products are in flight, every instruction is held against their registers. */
+void warp_change_loop(struct warp *w, const struct inst *in)
+{
+    if (w->plain_end) { /* the rest of the run is to be executed one by one */
+        w->budget += (s32)(w->plain_end - in) - 1;
+        w->pc = w->plain_end = in + 1;
+    }
+    stop(w);
+}
+
+/* While wgmma products are in flight, every instruction is held against their registers; while a register holds what nobody has
+ * written, against that. */
 static void run_watching(struct warp *w)
 {
+    bool undefined = undefined_watching(w);
     while (w->budget > 0) {
         w->budget--;
         const struct inst *in = w->pc++;
@@ -120,9 +132,11 @@ static void run_watching(struct warp *w)
             c->warps++;
             c->lanes += (u32)__builtin_popcount(mask);
         }
+        if (undefined) undefined_step(w, in, mask);
         if (!mask) continue;
         wgmma_watch(w, in);
         in->exec(w, in, mask);
+        if (undefined && !undefined_watching(w) && w->budget > 0) return stop(w); /* another loop runs it */
     }
 }
 
@@ -198,7 +212,7 @@ bool warp_run(struct warp *w, s32 quantum)
         if (i < 0) return false;
         enter(w, i);
         s32 before = w->budget;
-        if (wgmma_watching(w))
+        if (wgmma_watching(w) || undefined_watching(w))
             run_watching(w);
         else if (w->counters)
             run_counting(w);
@@ -346,6 +360,7 @@ void warp_exit(struct warp *w, u32 lanes)
             "the block leaves, but block %u of its cluster has read its shared memory and no barrier.cluster (or arrival at an "
             "mbarrier of this block) says that it is done",
             first_lane(b->visitors));
+    if (!b->live_threads) undefined_end_block(b);
     if (!w->live) b->live_warps--;
     if (!w->live) wgmma_leave(w);
     if (!w->live) registers_leave(w);
@@ -494,6 +509,7 @@ void warp_call(struct warp *w, const struct inst *in, const struct function *cal
     if (callee->watches_fences != up->fn->watches_fences) stop(w); /* another loop runs it */
     /* A call costs the stack 16 bytes even when the callee has no .local variables, so that recursion ends. */
     f->local_base = top + 16;
+    undefined_fill_local(w, f->local_base, callee->local_bytes);
 }
 
 void warp_return(struct warp *w)
@@ -602,6 +618,7 @@ void warp_start(struct warp *w, struct block *b, u32 id)
         (struct split){.state = SPLIT_READY, .mask = w->live, .reconverge = -1, .parent = -1, .frame = root};
     w->current = 0;
     async_start_warp(w);
+    undefined_start_warp(w);
     wgmma_start_warp(w);
     global_start_warp(w);
     set_special_registers(w);
@@ -619,6 +636,7 @@ void warp_free_frames(struct warp *w)
     free(w->suspects);
     global_free_warp(w);
     async_free_warp(w);
+    undefined_free_warp(w);
     wgmma_free_warp(w);
     free(w->special);
     free(w->local);

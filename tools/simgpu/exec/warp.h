@@ -15,6 +15,9 @@ bool warp_run(struct warp *w, s32 quantum);
  * they may be the ones to arrive there. False when that makes no split ready. */
 bool warp_release(struct warp *w);
 
+/* `in`, the instruction that is being executed, has changed what decides about the loop that runs the warp. */
+void warp_change_loop(struct warp *w, const struct inst *in);
+
 /* Parks the current split at `pc` (an instruction index) until somebody makes it ready again. */
 void warp_park(struct warp *w, enum split_state state, u32 pc);
 

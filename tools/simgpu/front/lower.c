@@ -95,6 +95,7 @@ struct inst *lower_emit(struct lowering *lo)
     if (capacity != lo->capacity) {
         fn->lines = realloc(fn->lines, lo->capacity * sizeof *fn->lines);
         fn->text = realloc(fn->text, lo->capacity * sizeof *fn->text);
+        fn->ptx = realloc(fn->ptx, lo->capacity * sizeof *fn->ptx);
     }
     struct inst *in = &fn->code[fn->code_count];
     *in = (struct inst){.d = NO_OPERAND,
@@ -105,6 +106,7 @@ struct inst *lower_emit(struct lowering *lo)
                         .target = -1,
                         .reconverge = -1};
     fn->lines[fn->code_count] = source_line_of(lo->p, lo->at->line.line);
+    fn->ptx[fn->code_count] = lo->at;
     fn->text[fn->code_count++] = lo->at->text;
     return in;
 }
@@ -374,11 +376,12 @@ void lower_function(struct parser *p, struct parsed_function *f)
         if (meet >= 0) joins[meet] = 1;
         if (is_opcode(&f->inst[i], "call")) joins[i + 1] = 1; /* guarded and indirect calls part lanes */
     }
-    struct ptx_inst end = {.opcode = "ret",
-                           .text = "(end)",
-                           .line = f->count ? f->inst[f->count - 1].line : (struct source_line){0}};
+    struct ptx_inst *end = keep(sizeof *end);
+    *end = (struct ptx_inst){.opcode = "ret",
+                             .text = "(end)",
+                             .line = f->count ? f->inst[f->count - 1].line : (struct source_line){0}};
     for (u32 i = 0; i <= f->count; i++) {
-        const struct ptx_inst *at = i < f->count ? &f->inst[i] : &end;
+        const struct ptx_inst *at = i < f->count ? &f->inst[i] : end;
         lo.at = at;
         place[i] = fn->code_count;
         if (joins[i]) lower_emit(&lo)->exec = lower_join;

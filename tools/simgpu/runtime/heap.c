@@ -15,6 +15,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "../exec/undefined.h"
+
 enum { ALIGNMENT = 256, RED_ZONE = 512, HOST_PAGE = 4096, GUARD = 1 << 20 };
 #define LARGE           (2ull << 20) /* from here on, freed memory goes back to the system with its page tables */
 #define HUGE            (256ull << 20) /* from here on, pages become memory of their own only when they are written */
@@ -114,7 +116,7 @@ static bool make_accessible(u64 from, u64 to)
     return true;
 }
 
-/* Whole pages of NaN without taking memory for them: private copies of a file of 0xff bytes, mapped again and again. So a
+/* Whole pages of NaN without taking memory for them: private copies of a file of them, mapped again and again. So a
  * program may allocate more than the host has, as long as it does not write all of it. */
 static bool map_poison(u64 from, u64 to)
 {
@@ -124,7 +126,7 @@ static bool map_poison(u64 from, u64 to)
         if (file < 0 || ftruncate(file, POISON_FILE) != 0) return false;
         void *bytes = mmap(NULL, POISON_FILE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
         if (bytes == MAP_FAILED) return false;
-        memset(bytes, 0xff, POISON_FILE);
+        undefined_fill(bytes, POISON_FILE);
         munmap(bytes, POISON_FILE);
     }
     for (u64 at = from; at < to; at += POISON_FILE) {
@@ -140,11 +142,11 @@ static void poison(u64 address, u64 bytes)
 {
     u64 first = round_up(address, HOST_PAGE), end = (address + bytes) / HOST_PAGE * HOST_PAGE;
     if (bytes < HUGE || !map_poison(first, end)) {
-        memset((void *)address, 0xff, bytes);
+        undefined_fill((void *)address, bytes);
         return;
     }
-    memset((void *)address, 0xff, first - address);
-    memset((void *)end, 0xff, address + bytes - end);
+    undefined_fill((void *)address, first - address);
+    undefined_fill((void *)end, address + bytes - end);
 }
 
 /* Of the device's memory. */

@@ -24,7 +24,7 @@ struct allocation {
     u32 number;       /* 1 for the first cudaMalloc of the program, and so on */
 };
 
-/* Fresh memory filled with 0xff bytes (NaN, in every float format), except variables, which start as zeros. Returns 0
+/* Fresh memory that nobody has written (exec/undefined.h: NaN, in every float format), except variables, which start as zeros. Returns 0
  * when the device (options: 16 GiB unless told) is full. */
 u64 heap_alloc(u64 bytes, enum allocation_kind kind, const char *name);
 /* False when `address` is not the start of a live allocation made by heap_alloc. */

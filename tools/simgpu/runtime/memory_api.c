@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../exec/global.h"
 #include "cublas.h"
 #include "heap.h"
 #include "task.h"
@@ -83,9 +84,12 @@ static bool accessible(const char *caller, const char *verb, const void *pointer
 /* For libcublas.so.13: see cublas.h. */
 EXPORT bool simgpu_check_access(const char *caller, const char *verb, const void *pointer, u64 bytes)
 {
-    if (accessible(caller, verb, pointer, bytes)) return true;
-    device_fault(cudaErrorIllegalAddress);
-    return false;
+    if (!accessible(caller, verb, pointer, bytes)) {
+        device_fault(cudaErrorIllegalAddress);
+        return false;
+    }
+    if (strcmp(verb, "writes") == 0) global_will_be_written(pointer, bytes);
+    return true;
 }
 
 EXPORT bool simgpu_is_device_pointer(const void *pointer)
@@ -473,9 +477,12 @@ static void run_copy(struct task *task)
 {
     const struct box *b = &((struct copy_task *)task)->box;
     for (size_t s = 0; s < b->slices; s++)
-        for (size_t r = 0; r < b->rows; r++)
-            memmove(b->to + s * b->to_slice + r * b->to_pitch,
-                    b->from + s * b->from_slice + r * b->from_pitch, b->width);
+        for (size_t r = 0; r < b->rows; r++) {
+            u8 *to = b->to + s * b->to_slice + r * b->to_pitch;
+            const u8 *from = b->from + s * b->from_slice + r * b->from_pitch;
+            memmove(to, from, b->width);
+            global_wrote(to, from, b->width);
+        }
 }
 
 static void run_nothing(struct task *task)
@@ -694,6 +701,7 @@ static void run_fill(struct task *task)
             u8 *row = t->to + s * t->slice + r * t->pitch;
             if (t->unit == 1) memset(row, (int)t->value, t->width);
             for (size_t i = 0; t->unit > 1 && i < t->width; i += t->unit) memcpy(row + i, &t->value, t->unit);
+            global_wrote(row, NULL, t->width);
         }
 }
 

@@ -13,6 +13,7 @@
 #include "../exec/order.h"
 #include "../exec/proxy.h"
 #include "../exec/race.h"
+#include "../exec/undefined.h"
 #include "../exec/warp.h"
 #include "../report/report.h"
 #include "heap.h"
@@ -87,7 +88,7 @@ static void block_start(struct block *b, struct worker *worker, struct cluster *
         b->shared = aligned_alloc(1024, (l->shared_bytes + 2047) / 1024 * 1024);
         if (!b->warps || !b->shared) abort();
     }
-    memset(b->shared, 0xff, l->shared_bytes);
+    undefined_fill(b->shared, l->shared_bytes);
     async_start_block(b);
     proxy_start_block(b);
     order_start_block(b);
@@ -118,6 +119,7 @@ static void cluster_free(struct cluster *c)
         proxy_free_block(b);
         order_free_block(b);
         race_free_block(b);
+        free(b->unwritten_update); /* after a fault */
         free(b->warps);
         free(b->shared);
         free(b);

@@ -1,0 +1,153 @@
+// What nobody has written, and what it decides: shared, local and global memory. The twins move such values about, and compute
+// with them what decides nothing.
+#include "bugs.cuh"
+
+#define T threadIdx.x
+
+__device__ u32 *uncleared; // WORDS words from cudaMalloc, as they come
+
+// ---- Shared memory -----------------------------------------------------------------------------------------------------
+
+// A permutation of which only the first half is filled in.
+// bug index_unwritten: this address depends on a value that nobody has written
+template <bool BROKEN>
+__global__ void index_unwritten(u32 *out)
+{
+    __shared__ u32 index[256];
+    if (T < (BROKEN ? 128 : 256)) index[T] = 255 - T;
+    __syncthreads();
+    u32 at = index[T]; // index_unwritten
+    out[at] = T;       // index_unwritten
+}
+
+// The flag that a search raises, and nobody lowered before.
+// bug flag_unwritten: which way the thread goes depends on a value that nobody has written
+template <bool BROKEN>
+__global__ void flag_unwritten(u32 *out)
+{
+    __shared__ volatile u32 found;
+    if (!BROKEN && T == 0) found = 0;
+    __syncthreads();
+    if (out[T] == 7) found = 1;
+    __syncthreads();
+    u32 f = found;                                                                    // flag_unwritten
+    if (f) asm volatile("st.global.u32 [%0], %1;" ::"l"(out + T), "r"(f) : "memory"); // flag_unwritten
+}
+
+// Counts of two bytes, of which the even ones are cleared; the twin reads both, too, but goes by the one that is written.
+// bug half_a_word: which way the thread goes depends on a value that nobody has written
+template <bool BROKEN>
+__global__ void half_a_word(u32 *out)
+{
+    __shared__ __align__(4) u16 counts[64];
+    counts[2 * T] = 0;
+    __syncwarp();
+    u32 both = *(volatile u32 *)&counts[2 * T];                      // half_a_word
+    for (u32 n = BROKEN ? both >> 16 : both & 0xffff; n; n &= n - 1) // half_a_word
+        asm volatile("st.global.u32 [%0], %1;" ::"l"(out + T), "r"(n) : "memory");
+}
+
+// The last words of a row, which no 16-byte copy is issued for.
+// bug tail_not_copied: this address depends on a value that nobody has written
+template <bool BROKEN>
+__global__ void tail_not_copied(u32 *out)
+{
+    __shared__ __align__(16) u32 row[32];
+    const u32 words = BROKEN ? 28 : 32;
+    if (4 * T < words) cp_async_16(row + 4 * T, out + 4 * T);
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncthreads();
+    const u32 from = row[T]; // tail_not_copied
+    out[64 + T] = out[from]; // tail_not_copied
+}
+
+// A tile with padding: copied whole, which is right, and summed whole, which is not.
+// bug padding_summed: this address depends on a value that nobody has written
+template <bool BROKEN>
+__global__ void padding_summed(u32 *out)
+{
+    __shared__ __align__(16) u32 tile[8][36];
+    for (u32 i = T; i < 8 * 32; i += 32) tile[i / 32][i % 32] = out[i] + 1;
+    __syncwarp();
+    for (u32 i = T; i < 8 * 9; i += 32) ((uint4 *)(out + 1024))[i] = ((const uint4 *)tile)[i];
+    u32 sum = 0;
+    if (T < 8)
+        for (u32 k = 0; k < (BROKEN ? 33 : 32); k++) sum += ((volatile u32 *)tile[T])[k]; // padding_summed
+    out[sum % 1024] = sum;                                                                // padding_summed
+}
+
+// A histogram that is not cleared.
+// bug histogram_not_cleared: an atomic operation on shared offset
+template <bool BROKEN>
+__global__ void histogram_not_cleared(u32 *out)
+{
+    __shared__ u32 count[32];
+    if (!BROKEN && T < 32) count[T] = 0;
+    __syncthreads();
+    atomicAdd(&count[out[T] % 32], 1); // histogram_not_cleared
+    __syncthreads();
+    if (T < 32) out[1024 + T] = count[T];
+}
+
+// ---- Local memory ------------------------------------------------------------------------------------------------------
+
+// bug histogram_unwritten: this address depends on a value that nobody has written
+template <bool BROKEN>
+__global__ void histogram_unwritten(u32 *out)
+{
+    u32 last[8], *p = last;
+    asm volatile("" : "+l"(p)::"memory");
+    for (u32 k = 0; k < (BROKEN ? 7 : 8); k++) p[k] = k;
+    const u32 at = p[(T + out[0]) % 8]; // histogram_unwritten
+    out[at] = T;                        // histogram_unwritten
+}
+
+// ---- Global memory -----------------------------------------------------------------------------------------------------
+
+// bug counter_not_cleared: an atomic operation on
+template <bool BROKEN>
+__global__ void counter_not_cleared(u32 *out)
+{
+    u32 *counter = BROKEN ? uncleared : out;
+    atomicAdd(counter, 1); // counter_not_cleared
+}
+
+// A lock that is taken with atomicCAS.
+// bug lock_not_cleared: an atomic operation on
+template <bool BROKEN>
+__global__ void lock_not_cleared(u32 *out)
+{
+    u32 *lock = BROKEN ? uncleared : out;
+    if (T == 0 && atomicCAS(lock, 0, 1) == 0) atomicExch(lock, 0); // lock_not_cleared
+}
+
+// A table whose last entries its kernel does not write.
+// bug table_unwritten: this address depends on a value that nobody has written
+template <bool BROKEN>
+__global__ void table_unwritten(u32 *out)
+{
+    u32 *table = uncleared;
+    if (!BROKEN || T < 200) table[T] = 4 * T;
+    const u32 row = ((volatile u32 *)table)[T]; // table_unwritten
+    out[row + 3] = T;                           // table_unwritten
+}
+
+static const bug bugs[] = {
+    BUG(index_unwritten, 1, 256),       BUG(flag_unwritten, 1, 256),      BUG(half_a_word, 1, 32),
+    BUG(tail_not_copied, 1, 32),        BUG(padding_summed, 1, 32),       BUG(histogram_unwritten, 1, 32),
+    BUG(histogram_not_cleared, 1, 128), BUG(counter_not_cleared, 4, 128), BUG(lock_not_cleared, 4, 32),
+    BUG(table_unwritten, 1, 256),
+};
+
+static void prepare(u32 *)
+{
+    u32 *memory;
+    if (cudaMalloc(&memory, WORDS * sizeof *memory) == cudaSuccess)
+        cudaMemcpyToSymbol(uncleared, &memory, sizeof memory);
+}
+
+int main(int argc, char **argv)
+{
+    return bugs_main(bugs, argc, argv, prepare);
+}

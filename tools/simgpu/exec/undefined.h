@@ -1,0 +1,66 @@
+/* undefined.h: values that nobody has written (exec/undefined.c).
+ *
+ * Memory that nobody has written holds UNWRITTEN: NaN in every floating-point format, and no number that a program has by
+ * chance. A load that finds it in two bytes asks what is kept of writes anyway, and both together are the proof:
+ *
+ *      shared    the cells of race.h; in kernels of the async proxy the stamps of proxy.h, 16 bytes at a time
+ *      global    the records of global.h, for what kernels write; of what the host copies, fills or computes there, and of bulk
+ *                copies, only what has just this value is noted (global_wrote)
+ *      local     a bit for each two bytes that the thread has written
+ *
+ * From then on the warp is watched until none of its registers holds such bits. What is computed from them is undefined too,
+ * bit by bit as far as that is certain, and it is a fault when they decide something: an address, a branch, whether a store is
+ * executed; so is an atomic operation on memory that nobody has written, and that nobody writes too late either. To move them
+ * about is none: who copies a tile may copy its padding. What is stored counts as defined again, and so does what the rules of
+ * undefined.c do not know: not everything is told, but what is told is true. (The rule, and the arithmetic on bits, are those of Stepanov and Serebryany,
+ * "MemorySanitizer: fast detector of uninitialized memory use in C++", CGO 2015.) */
+#ifndef UNDEFINED_H
+#define UNDEFINED_H
+
+#include "../sim.h"
+
+#define UNWRITTEN_HALF 0x7fffu
+#define UNWRITTEN      (UNWRITTEN_HALF << 16 | UNWRITTEN_HALF)
+
+/* Makes this memory, which begins on an even address, memory that nobody has written. */
+void undefined_fill(void *start, u64 bytes);
+
+/* Local memory of each thread of w, from offset `at` on. */
+void undefined_fill_local(struct warp *w, u32 at, u32 bytes);
+void undefined_local_written(struct warp *w, u32 lane, u32 at, u32 bytes);
+
+/* Whether two bytes of these 32 words may be such. */
+static inline bool undefined_maybe(const u32 word[LANES])
+{
+    typedef u16 half __attribute__((may_alias));
+    const half *h = (const half *)word;
+    u16 found = 0;
+    for (int i = 0; i < 2 * LANES; i++) found |= (u16)(h[i] == UNWRITTEN_HALF);
+    return found;
+}
+static inline bool undefined_maybe_word(u32 v)
+{
+    return (v & 0xffff) == UNWRITTEN_HALF || v >> 16 == UNWRITTEN_HALF;
+}
+
+/* The load `in` of these lanes is about to read in->count elements from these host addresses into its registers, and something
+ * there looks like it. */
+void undefined_load(struct warp *w, const struct inst *in, u32 mask, const u64 host[LANES]);
+
+/* An atomic operation, at addresses as the program gives them, before it has been noted as a write. */
+void undefined_atomic(struct warp *w, const struct inst *in, u32 mask, const u64 address[LANES], u32 bytes);
+
+/* The last thread of b leaves. */
+void undefined_end_block(struct block *b);
+
+/* Whether w is watched; then this goes before each instruction, for the lanes whose guard holds, which may be none. */
+static inline bool undefined_watching(const struct warp *w)
+{
+    return w->undefined_registers > 0;
+}
+void undefined_step(struct warp *w, const struct inst *in, u32 mask);
+
+void undefined_start_warp(struct warp *w);
+void undefined_free_warp(struct warp *w);
+
+#endif
