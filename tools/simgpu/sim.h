@@ -383,7 +383,7 @@ struct block {
     u32 *lanes, *fenced_lanes; /* ... and which of its lanes; when each lane of each warp fenced alone */
     struct block_order *order; /* what has happened before what: exec/order.h; NULL: nobody asks */
     struct races *races;       /* accesses to its shared memory: exec/race.h; NULL: it has none */
-    struct update *unwritten_update; /* of shared memory that nobody had written: exec/undefined.c */
+    struct finding *unwritten; /* of shared memory that nobody had written: exec/undefined.c */
 };
 
 /* Blocks that run together, on one worker, and see each other's shared memory. Without clusters each block is one. */

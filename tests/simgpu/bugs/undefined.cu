@@ -30,7 +30,7 @@ __global__ void flag_unwritten(u32 *out)
     __syncthreads();
     if (out[T] == 7) found = 1;
     __syncthreads();
-    u32 f = found;                                                                    // flag_unwritten
+    u32 f = found;
     if (f) asm volatile("st.global.u32 [%0], %1;" ::"l"(out + T), "r"(f) : "memory"); // flag_unwritten
 }
 
@@ -42,7 +42,7 @@ __global__ void half_a_word(u32 *out)
     __shared__ __align__(4) u16 counts[64];
     counts[2 * T] = 0;
     __syncwarp();
-    u32 both = *(volatile u32 *)&counts[2 * T];                      // half_a_word
+    u32 both = *(volatile u32 *)&counts[2 * T];
     for (u32 n = BROKEN ? both >> 16 : both & 0xffff; n; n &= n - 1) // half_a_word
         asm volatile("st.global.u32 [%0], %1;" ::"l"(out + T), "r"(n) : "memory");
 }

@@ -1,6 +1,7 @@
 /* undefined.c: which bits of a warp's registers nobody has written, and what they decide. */
 #include "undefined.h"
 
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +17,7 @@
 struct origin {
     const struct function *fn;
     const struct inst *in;
+    bool shared; /* in shared memory */
     char where[96];
 };
 enum { ORIGINS = 64 };
@@ -212,7 +214,7 @@ static u8 new_origin(struct warp *w, const struct inst *in, const char *where)
     for (u32 k = 0; k < u->origins && k < ORIGINS; k++)
         if (u->origin[k].in == in) return (u8)(k + 1);
     u32 k = u->origins++ % ORIGINS;
-    u->origin[k] = (struct origin){.fn = w->frame->fn, .in = in};
+    u->origin[k] = (struct origin){.fn = w->frame->fn, .in = in, .shared = strncmp(where, "shared", 6) == 0};
     snprintf(u->origin[k].where, sizeof u->origin[k].where, "%s", where);
     return (u8)(k + 1);
 }
@@ -252,38 +254,42 @@ void undefined_load(struct warp *w, const struct inst *in, u32 mask, const u64 h
     }
 }
 
-/* An atomic operation on shared memory that nobody had written. A write that comes too late is told as the race that it is; if
- * there is none until the block leaves, this is told. */
-struct update {
+/* What came of shared memory that nobody had written. A write that comes too late is told as the race that it is; if there is none
+ * until the block leaves, this is told. */
+struct finding {
     struct warp *warp;
     const struct function *fn;
     const struct inst *in;
     u32 lane;
-    char where[96];
+    char text[320];
 };
 
-static const char update_text[] =
-    "an atomic operation on %s, which nobody has written: what it makes of that is anything. Clear it first";
-
-static void note_update(struct warp *w, const struct inst *in, u32 lane, const char *where)
+__attribute__((format(printf, 4, 5))) static void tell_later(struct warp *w, const struct inst *in, u32 lane,
+                                                             const char *format, ...)
 {
-    struct update *u = w->block->unwritten_update;
-    if (u) return; /* the first will do */
-    if (!(u = w->block->unwritten_update = calloc(1, sizeof *u))) abort();
-    *u = (struct update){.warp = w, .fn = w->frame->fn, .in = in, .lane = lane};
-    snprintf(u->where, sizeof u->where, "%s", where);
+    struct finding *f = w->block->unwritten;
+    va_list args;
+    if (f) return; /* the first will do */
+    if (!(f = w->block->unwritten = calloc(1, sizeof *f))) abort();
+    *f = (struct finding){.warp = w, .fn = w->frame->fn, .in = in, .lane = lane};
+    va_start(args, format);
+    vsnprintf(f->text, sizeof f->text, format, args);
+    va_end(args);
 }
 
 void undefined_end_block(struct block *b)
 {
-    struct update *found = b->unwritten_update, u;
+    struct finding *found = b->unwritten, f;
     if (!found) return;
-    u = *found;
+    f = *found;
     free(found);
-    b->unwritten_update = NULL;
+    b->unwritten = NULL;
     if (!options.faults_report)
-        fault_elsewhere(u.warp, u.fn, u.in, 1u << u.lane, ERR_LAUNCH_FAILURE, update_text, u.where);
+        fault_elsewhere(f.warp, f.fn, f.in, 1u << f.lane, ERR_LAUNCH_FAILURE, "%s", f.text);
 }
+
+#define UPDATE_TEXT \
+    "an atomic operation on %s, which nobody has written: what it makes of that is anything. Clear it first"
 
 void undefined_atomic(struct warp *w, const struct inst *in, u32 mask, const u64 address[LANES], u32 bytes)
 {
@@ -296,9 +302,9 @@ void undefined_atomic(struct warp *w, const struct inst *in, u32 mask, const u64
         for (u32 k = 0; k < bytes; k += 2) {
             if (!unwritten(w, p - ((u64)(uintptr_t)p & 1) + k, where)) continue;
             if (shared)
-                note_update(w, in, i, where);
+                tell_later(w, in, i, UPDATE_TEXT, where);
             else
-                breach(w, in, 1u << i, ERR_LAUNCH_FAILURE, update_text, where);
+                breach(w, in, 1u << i, ERR_LAUNCH_FAILURE, UPDATE_TEXT, where);
         }
     }
 }
@@ -456,15 +462,20 @@ static u64 result_of(const struct ptx_inst *p, const struct value *v, u32 count,
 
 /* ---- Steps ------------------------------------------------------------------------------------------------------------------- */
 
+#define DECIDES_TEXT \
+    "%s depends on a value that nobody has written: line %u read it from %s. Write that first, or clear it"
+
 /* `r`, undefined in these lanes, decides something. */
 static void decides(struct warp *w, const struct inst *in, u32 lanes, const struct reg *r, const char *what)
 {
+    bool address = strcmp(what, "this address") == 0; /* leads nowhere: cannot wait */
     const struct undefined *u = w->undefined;
     const struct origin *o = &u->origin[*from_of(u, r->offset, reg_lane_bytes(r), first_lane(lanes)) - 1];
-    breach_against(
-        w, in, lanes, ERR_LAUNCH_FAILURE, o->fn, o->in,
-        "%s depends on a value that nobody has written: line %u read it from %s. Write that first, or clear it",
-        what, o->fn->lines[o->in - o->fn->code].line, o->where);
+    u32 line = o->fn->lines[o->in - o->fn->code].line;
+    if (o->shared && !address)
+        tell_later(w, in, first_lane(lanes), DECIDES_TEXT, what, line, o->where);
+    else
+        breach_against(w, in, lanes, ERR_LAUNCH_FAILURE, o->fn, o->in, DECIDES_TEXT, what, line, o->where);
 }
 
 static u32 undefined_lanes(const struct undefined *u, const struct reg *r, u32 mask)

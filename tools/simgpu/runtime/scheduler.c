@@ -119,7 +119,7 @@ static void cluster_free(struct cluster *c)
         proxy_free_block(b);
         order_free_block(b);
         race_free_block(b);
-        free(b->unwritten_update); /* after a fault */
+        free(b->unwritten); /* after a fault */
         free(b->warps);
         free(b->shared);
         free(b);
