@@ -56,3 +56,13 @@ cudaError_t tensor_map_heads(CUtensorMap *map, CUtensorMapDataType type, const v
     const cuuint32_t box[] = {64, 1, (cuuint32_t)box_rows, (cuuint32_t)box_cols / 64, 1};
     return tensor_map(map, type, base, 5, dims, stride_bytes, box);
 }
+
+cudaError_t tensor_map_rows(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows, int heads,
+                            int head_dim, int box_rows, int box_heads)
+{
+    const cuuint64_t head_bytes = (cuuint64_t)head_dim * type_bytes(type), row_bytes = heads * head_bytes;
+    const cuuint64_t dims[] = {(cuuint64_t)head_dim, (cuuint64_t)heads, (cuuint64_t)rows, (cuuint64_t)rows + 1};
+    const cuuint64_t stride_bytes[] = {head_bytes, row_bytes, row_bytes};
+    const cuuint32_t box[] = {64, (cuuint32_t)box_heads, (cuuint32_t)box_rows, 1};
+    return tensor_map(map, type, (const char *)base - rows * row_bytes, 4, dims, stride_bytes, box);
+}

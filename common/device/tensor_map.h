@@ -24,6 +24,17 @@ cudaError_t tensor_map_matrix(CUtensorMap *map, CUtensorMapDataType type, const 
 cudaError_t tensor_map_heads(CUtensorMap *map, CUtensorMapDataType type, const void *base, int batch, int len,
                              int heads, int head_dim, int box_rows, int box_cols);
 
+// Describes the rows of `base` (rows, heads, head_dim), in which sequences stand one behind the other, and a box of 64 columns,
+// box_heads heads and box_rows rows for cp.async.bulk.tensor.4d, coordinates {column, head, rows + first - end, end}: the
+// box's row i is row first + i, and from row `end` of `base` on, where the sequence ends, zeros are read and nothing is
+// written. In shared memory the box is (box_rows, box_heads, 64): rows of 128 bytes, swizzled as above. Types and errors as above.
+//
+// How one map has an end for every sequence: its last two coordinates both count rows. The third, of `rows` rows, ends the box
+// where rows + first - end + i reaches rows, at row `end`; the fourth brings the address there, from a map that begins `rows`
+// rows before `base`: -rows + (rows + first - end) + end = first. Idea: Triton's ragged tensor descriptors.
+cudaError_t tensor_map_rows(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows, int heads,
+                            int head_dim, int box_rows, int box_heads);
+
 #ifdef __cplusplus
 }
 #endif

@@ -124,7 +124,7 @@ static void *copy_of(const struct operation *op, const struct run *run, int t)
 }
 
 // Fills every input of the run with standard normal numbers (Box-Muller on a 48-bit generator, fixed seed), integers
-// with what `below` of their tensor says. A pool of a few million is repeated over larger tensors, with a period that
+// with what `below` or `draw` of their tensor says. A pool of a few million is repeated over larger tensors, with a period that
 // no power of two divides.
 static void fill_inputs(const struct operation *op, const struct run *run)
 {
@@ -143,6 +143,14 @@ static void fill_inputs(const struct operation *op, const struct run *run)
         size_t bytes = dtype_bytes(array.dtype), total = (size_t)array.count * bytes,
                period = (size_t)unique * bytes;
         char *data = run->data[t];
+        if (op->tensors[t].draw) {
+            int32_t *drawn = malloc(total);
+            if (!drawn) die_input("no memory for %zu bytes of %s", total, op->tensors[t].name);
+            op->tensors[t].draw(run, drawn);
+            CUDA_CHECK(cudaMemcpy(data, drawn, total, cudaMemcpyHostToDevice));
+            free(drawn);
+            continue;
+        }
         for (int64_t i = 0; i < unique; i++)
             dtype_set(array.dtype, values, i,
                       below ? floor((double)limit * erand48(seed)) : pool[(i + offset) % POOL]);
@@ -466,7 +474,7 @@ int bench_run(const char *chapter, const struct operation *op, const struct devi
     for (int s = 0; s <= operation_steps(op); s++) {
         if (s > 0 ? !selected[s] : !op->baseline.name || baseline_absent(&op->baseline, &sets[0], stream))
             continue;
-        if ((s == 0 && op->baseline.only_moves) ||
+        if ((s == 0 && op->baseline.other_work) ||
             check_contender(op, s, &sets[0], stream, initial, reference, &error)) {
             contenders[count++] = (struct contender){.op = op, .step = s};
             continue;

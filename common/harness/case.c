@@ -264,7 +264,7 @@ static size_t tensor_bytes(const struct operation *op, const struct run *run, in
 
 void run_begin(const struct operation *op, enum dtype type, const int64_t *dim, struct run *run)
 {
-    *run = (struct run){.type = type};
+    *run = (struct run){.op = op, .type = type};
     memcpy(run->dim, dim, sizeof run->dim);
     for (int t = 0; t < operation_tensors(op); t++) run->dtype[t] = operation_dtype(op, t, type);
 }

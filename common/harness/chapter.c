@@ -22,6 +22,32 @@ int operation_tensors(const struct operation *op)
     return count;
 }
 
+int64_t run_dim(const struct run *run, const char *name, int64_t otherwise)
+{
+    const int d = shape_find(run->op->dims, name, strlen(name));
+    return d < 0 ? otherwise : run->dim[d];
+}
+
+// Number of the tensor of this name, or -1.
+static int find_tensor(const struct operation *op, const char *name)
+{
+    for (int t = 0; t < operation_tensors(op); t++)
+        if (strcmp(op->tensors[t].name, name) == 0) return t;
+    return -1;
+}
+
+double run_param(const struct run *run, const char *name, double otherwise)
+{
+    const int t = find_tensor(run->op, name);
+    return t < 0 ? otherwise : run->param[t];
+}
+
+void *run_data(const struct run *run, const char *name)
+{
+    const int t = find_tensor(run->op, name);
+    return t < 0 ? NULL : run->data[t];
+}
+
 int operation_steps(const struct operation *op)
 {
     int count = 0;
@@ -353,8 +379,8 @@ static int check_step(const char *chapter, const struct operation *op, const str
     size_t guard = device->simulated || options->no_guards ? 0 : 1024;
     const char *step = operation_step_name(op, s);
     char shape[200], where[600];
-    if (s == 0 && op->baseline.only_moves)
-        die_input("--step %s: it moves bytes and computes nothing, expected a step", step);
+    if (s == 0 && op->baseline.other_work)
+        die_input("--step %s: it does other work, so that its outputs say nothing; expected a step", step);
     struct run run;
     cudaError_t error = cudaSuccess;
     case_upload(op, golden, guard, &run);

@@ -13,6 +13,8 @@ enum { CHAPTER_MAX_TENSORS = 24, CHAPTER_MAX_STEPS = 12, CHAPTER_MAX_BENCH = 40,
 // The dtype of a tensor that is of the run's type.
 #define RUN_TYPE ((enum dtype)0)
 
+struct run;
+
 // What a tensor is to a step, and the files that a case has for it (SUFFIX as in npy.h).
 enum role {
     IN,          // NAMESUFFIX; never written by a step
@@ -28,10 +30,13 @@ struct tensor {
     enum role role;
     const char *shape; // an expression for each dimension: "m,k", "b,(k+127)/128"; "" for rank 0
     const char *below; // integers: --bench draws them from 0 to this expression - 1; NULL: normal numbers
+    // Integers that must fit together: writes those of --bench for the run's dimensions. NULL: `below`.
+    void (*draw)(const struct run *run, int32_t *values);
 };
 
 // What one launch works on; indices are those of the operation's tensors[] and dims[].
 struct run {
+    const struct operation *op;
     enum dtype type;                       // one of the operation's types[]
     enum dtype dtype[CHAPTER_MAX_TENSORS]; // of each tensor
     void *data
@@ -81,14 +86,14 @@ struct baseline {
     cudaError_t (*launch)(const struct run *run, cudaStream_t stream);
     // For a library that allocates its outputs: copies those of the last launch to the run's. Never timed.
     cudaError_t (*fetch)(const struct run *run, cudaStream_t stream);
-    bool only_moves; // it moves bytes and computes nothing: never compared
+    bool other_work; // its outputs are not the operation's (a copy has none): never compared
 };
 
 // A copy on the device of as many bytes as the operation moves, half of them read and half of them written: what it cannot
 // be faster than.
 #define DEVICE_COPY                                                       \
     {                                                                     \
-        .name = "device copy", .launch = device_copy, .only_moves = true, \
+        .name = "device copy", .launch = device_copy, .other_work = true, \
     }
 cudaError_t device_copy(const struct run *run, cudaStream_t stream);
 
@@ -132,6 +137,12 @@ int chapter_main(const char *file, const struct operation *operations, int count
 // Number of tensors and of steps.
 int operation_tensors(const struct operation *op);
 int operation_steps(const struct operation *op);
+
+// A run's dimension, parameter and device memory by the name that its operation gives it: for launchers that serve several
+// operations, some of which do not have it, which is `otherwise` (NULL) then.
+int64_t run_dim(const struct run *run, const char *name, int64_t otherwise);
+double run_param(const struct run *run, const char *name, double otherwise);
+void *run_data(const struct run *run, const char *name);
 
 // Type of tensor t in a run of type `type`.
 enum dtype operation_dtype(const struct operation *op, int t, enum dtype type);

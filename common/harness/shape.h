@@ -6,7 +6,7 @@
 
 #include "error.h"
 
-enum { SHAPE_MAX_DIMS = 12 };
+enum { SHAPE_MAX_DIMS = 16 };
 
 // Reads "m=64,n=32,k=8" into dim[], in the order of names[] (ended by NULL). Every name must come exactly once with
 // a value from smallest[] (NULL: 1) to 2^31-1. Returns true, or false with the reason in *error.

@@ -1,0 +1,2 @@
+ARCH   := 90a
+GOLDEN := attention_variants --types bf16,f16

@@ -1,0 +1,835 @@
+// The kernel of this chapter: chapter 15's last step, with every variant in it.
+//
+// A variant costs registers or instructions in the loop over the keys, or it does not. What does is a parameter of the
+// template: the head dimensions, how many queries a block takes, the softcap. What is looked at once a tile of queries or
+// once a tile of keys (windows, lengths, pages, packed heads, parts, sinks) is data.
+//
+//      block = a tile of queries (of `pack` heads) of a sequence x one part of the keys that they see
+//
+// What it grows from is chapters/15_sm90_attention_forward/step10_tma_store.cu; it is said here what is new.
+#pragma once
+#include <cfloat>
+#include <climits>
+#include <type_traits>
+
+#include "../../common/device/mbarrier.cuh"
+#include "../../common/device/swizzle.cuh"
+#include "../../common/device/tensor_map.h"
+#include "../../common/device/tma.cuh"
+#include "../../common/device/types.cuh"
+#include "../../common/device/wgmma.cuh"
+#include "plan.h"
+
+constexpr int WG_Q = 64;                    // rows of a consumer, a warpgroup: the rows of a wgmma
+constexpr int MMA_K = 16;                   // k of a wgmma
+constexpr float RESCALE_LOG2 = 8;           // how far a score may be above m
+constexpr int GATHER_WARPS = 3;             // of the producer's four; the last looks for work
+constexpr int WORKS = 4;                    // three: looked for, loaded, stored; a power of two, for the remainder
+constexpr int SMEM_BYTES = 227 << 10;       // that a block may have
+constexpr int SMEM_BYTES_OF_WORK = 1 << 10; // kept for what is behind the tiles in SharedStorage
+
+// The tiles of a block. FEW: one consumer, so that more of K and V is on its way; for no more rows than it has.
+template <int D_, int DV_, bool FEW, bool SOFTCAP_>
+struct Tile {
+    static constexpr int D = D_, DV = DV_;
+    static constexpr bool SOFTCAP = SOFTCAP_;
+    static constexpr int KV = DV == 256 ? 64 : 128; // keys in a stage
+    static constexpr int CONSUMERS = FEW ? 1 : D == 64 && DV == 64 ? 3 : 2;
+    static constexpr int THREADS = (1 + CONSUMERS) * 128;         // warpgroup 0 is the producer
+    static constexpr bool GATHER = FEW;                            // cp.async for pages that TMA does not serve
+    // With more than one consumer. At D = 192 and 256 they leave the producer too few: it spills, once a tile of queries.
+    static constexpr int PRODUCER_REGS = CONSUMERS == 3 ? 32 : D >= 192 ? 24 : 40;
+    static constexpr int CONSUMER_REGS = CONSUMERS == 3 ? 160 : D >= 192 ? 240 : 232;
+    static constexpr bool OVERLAP = D > 64 || DV > 64; // S and P V in flight together: registers for two P
+    // Boxes of 64 columns of O that are stored at a time.
+    static constexpr int O_BOXES = DV == 64 || (D == 192 && !FEW) ? 1 : 2;
+    static constexpr int Q_BYTES = CONSUMERS * WG_Q * D * 2, O_BYTES = CONSUMERS * WG_Q * O_BOXES * 128;
+    static constexpr int STAGES =
+        (SMEM_BYTES - SMEM_BYTES_OF_WORK - Q_BYTES - O_BYTES) / (KV * (D + DV) * 2); // of K, and of V
+    static_assert(STAGES >= 2, "one is filled while the other is read");
+};
+
+enum NamedBarrier {
+    TURN = 1,         // + consumer: it may issue its products
+    STORE = TURN + 3, // + consumer: its threads, when it stores O
+};
+
+// What a block works on.
+struct Work {
+    int sequence;       // -1: there is no more
+    int head, kv_head;  // the first query head, and the head of K and V that it reads
+    int query;          // the first in the sequence
+    int q_begin, q_len; // the sequence's rows in Q and O
+    int k_begin, k_len; // and in K and V
+    int shift;          // query i is at place i + shift of the keys
+    int split;          // the part of the keys:
+    int tile, tile_end; // tiles [tile, tile_end), at least one
+    int seen;           // keys from here on are nobody's: k_len, or 0 in a part that has none
+};
+
+// How far a block has looked for the sequence of a tile: 32 sequences at a time.
+struct Looked {
+    int num_tiles; // of the launch
+    int sequence;  // the first of the 32
+    int before;    // tiles of the sequences before it
+};
+
+template <typename T, class C>
+struct SharedStorage {
+    T Q_smem[C::CONSUMERS][C::D / 64][WG_Q][64];
+    T K_smem[C::STAGES][C::D / 64][C::KV][64];
+    T V_smem[C::STAGES][C::DV / 64][C::KV][64];
+    T O_smem[C::CONSUMERS][C::O_BOXES][WG_Q][64];
+    Looked looked;
+    Work work[WORKS];
+    uint64_t work_wanted, work_found; // the loads of one are nearly all under way; the next is there
+    uint64_t Q_full[C::CONSUMERS];  // the queries have landed
+    uint64_t Q_empty[C::CONSUMERS]; // the consumer's warps are done with them, and with the work before
+    uint64_t K_full[C::STAGES], V_full[C::STAGES];   // the stage has landed
+    uint64_t K_empty[C::STAGES], V_empty[C::STAGES]; // every consumer is done with it
+};
+
+// --- Which work ---------------------------------------------------------------------------------------------------------
+
+// Queries of a consumer: each takes a row for every head of the pack.
+static __device__ int consumer_queries(const Plan &plan)
+{
+    return WG_Q / plan.pack;
+}
+
+// How many tiles sequence i has, over all heads and parts.
+template <class C>
+static __device__ int sequence_tiles(const attention_variant &v, const Plan &plan, int i)
+{
+    const int queries = C::CONSUMERS * consumer_queries(plan);
+    const int q_len = v.cu_q ? v.cu_q[i + 1] - v.cu_q[i] : v.q_len;
+    return (q_len + queries - 1) / queries * (v.heads / plan.pack) * plan.splits;
+}
+
+template <class C>
+static __device__ int count_tiles(const attention_variant &v, const Plan &plan, int lane)
+{
+    int sum = 0;
+#pragma unroll 1
+    for (int i = lane; i < v.batch; i += 32) sum += sequence_tiles<C>(v, plan, i);
+    for (int mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffff, sum, mask);
+    return sum;
+}
+
+// Finds the sequence that `tile` is of; `tile` becomes its number there. Tiles come in rising order.
+template <class C>
+static __device__ int find_sequence(const attention_variant &v, const Plan &plan, Looked &looked, int &tile, int lane)
+{
+    if (!v.cu_q) {
+        const int tiles = sequence_tiles<C>(v, plan, 0);
+        const int sequence = tile / tiles;
+        tile %= tiles;
+        return sequence;
+    }
+    int first = looked.sequence, before = looked.before; // of 32 sequences, a lane each
+    while (true) {
+        const int mine = first + lane < v.batch ? sequence_tiles<C>(v, plan, first + lane) : 0;
+        int until = mine; // tiles of the lanes up to this one
+        for (int delta = 1; delta < 32; delta *= 2) {
+            const int other = __shfl_up_sync(0xffffffff, until, delta);
+            if (lane >= delta) until += other;
+        }
+        const unsigned later = __ballot_sync(0xffffffff, tile < before + until);
+        if (later) {
+            const int source = __ffs(later) - 1;
+            tile -= before + __shfl_sync(0xffffffff, until - mine, source);
+            __syncwarp(); // Every lane has read it,
+            if (lane == 0) looked.sequence = first, looked.before = before;
+            __syncwarp(); // and will read this.
+            return first + source;
+        }
+        before += __shfl_sync(0xffffffff, until, 31);
+        first += 32;
+    }
+}
+
+// The work of a tile of a sequence. Group of packs by group of packs, in it the last queries first, of each pack in turn; of
+// each the parts.
+template <class C>
+static __device__ void describe_work(Work &work, const attention_variant &v, const Plan &plan, int sequence, int tile)
+{
+    work.sequence = sequence;
+    work.q_begin = v.cu_q ? v.cu_q[sequence] : sequence * v.q_len;
+    const int q_len = v.cu_q ? v.cu_q[sequence + 1] - work.q_begin : v.q_len;
+    work.q_len = q_len;
+    work.k_begin = v.cu_k ? v.cu_k[sequence] : v.page_table ? 0 : sequence * v.k_len;
+    int k_len = v.cu_k ? v.cu_k[sequence + 1] - work.k_begin : v.used_k ? v.used_k[sequence] : v.k_len;
+    if (v.K_new) k_len += v.new_len; // append_kv has put them there
+    work.k_len = k_len;
+    const int shift = work.shift = k_len - q_len;
+
+    const int queries = C::CONSUMERS * consumer_queries(plan), packs = v.heads / plan.pack;
+    const int q_tiles = (q_len - 1) / queries + 1;
+    const int split = work.split = tile % plan.splits;
+    tile /= plan.splits;
+    const int group = tile / (plan.packs_in_group * q_tiles), in_group = tile % (plan.packs_in_group * q_tiles);
+    const int packs_here = min(plan.packs_in_group, packs - group * plan.packs_in_group);
+    const int query = work.query = (q_tiles - 1 - in_group / packs_here) * queries;
+    const int head = work.head = (group * plan.packs_in_group + in_group % packs_here) * plan.pack;
+    work.kv_head = head / (v.heads / v.kv_heads);
+
+    // The keys that some query of the tile sees, in tiles; a part of them.
+    const int begin = max(query + shift - v.left, 0);
+    const int end = min(min(query + queries, q_len) + shift + v.right, k_len);
+    const int first_tile = begin / C::KV, tiles = end > begin ? (end - 1) / C::KV + 1 - first_tile : 0;
+    const int part = first_tile + (unsigned)tiles * split / plan.splits; // at most 2^24 tiles and MAX_SPLITS parts
+    const int part_end = first_tile + (unsigned)tiles * (split + 1) / plan.splits;
+    work.tile = part;
+    work.tile_end = max(part_end, part + 1); // at least one, that its sums become 0
+    work.seen = part < part_end ? k_len : 0;
+}
+
+static __device__ unsigned next_tile; // beyond the first of each block
+
+// A warp of the producer finds the next work when the one that loads wants it: late, so that all blocks end together. That
+// one has then waited for the consumers to be done with the work whose place this takes.
+template <typename T, class C>
+static __device__ void find_work(SharedStorage<T, C> &smem, const attention_variant &v, const Plan &plan, int lane)
+{
+    const int num_tiles = v.cu_q ? count_tiles<C>(v, plan, lane) : plan.num_tiles;
+    int sequence = 0;
+    if (lane == 0) smem.looked = {num_tiles, 0, 0};
+    __syncwarp();
+    for (unsigned round = 0; sequence >= 0; round++) {
+        mbarrier_wait(&smem.work_wanted, round % 2 ^ 1); // The first is wanted from the beginning.
+        int tile = blockIdx.x;
+        if (round > 0 && lane == 0) tile = gridDim.x + atomicInc(&next_tile, smem.looked.num_tiles - 1);
+        tile = __shfl_sync(0xffffffff, tile, 0);
+        sequence = tile < smem.looked.num_tiles ? find_sequence<C>(v, plan, smem.looked, tile, lane) : -1;
+        if (lane > 0) continue;
+        Work &work = smem.work[round % WORKS];
+        if (sequence < 0)
+            work.sequence = -1;
+        else
+            describe_work<C>(work, v, plan, sequence, tile);
+        mbarrier_arrive(&smem.work_found);
+    }
+}
+
+// --- The producer ---------------------------------------------------------------------------------------------------------
+
+// The row of K and V, in memory, that has key `key` of the sequence.
+static __device__ int key_row(const attention_variant &v, const Work &work, int key)
+{
+    if (!v.page_table) return work.k_begin + key;
+    const int *pages = v.page_table + (size_t)work.sequence * v.pages_per_sequence;
+    return pages[key / v.page_size] * v.page_size + key % v.page_size;
+}
+
+// A warp starts the copy of tile kv of K or V into its stage when that is empty: boxes of plan.box keys, none of which
+// crosses the end of a page, and 64 columns. Past the last key there are zeros.
+template <typename T, int D, int KV>
+static __device__ void load_tile(T (&dst_smem)[D / 64][KV][64], const CUtensorMap &map, uint64_t *full,
+                                 uint64_t *empty, uint32_t parity, const attention_variant &v, const Plan &plan,
+                                 const Work &work, int kv, int lane)
+{
+    mbarrier_wait(empty, parity ^ 1);
+    if (lane == 0) mbarrier_arrive_expect_tx(full, sizeof dst_smem);
+    __syncwarp(); // The barrier expects the bytes before they land.
+#pragma unroll 1
+    for (int i = lane; i < KV / plan.box * (D / 64); i += 32) {
+        const int col = i % (D / 64), in_tile = i / (D / 64) * plan.box, key = kv * KV + in_tile;
+        const int keys = max(min(work.k_len - key, plan.box), 0); // that the box has
+        const int first = keys > 0 ? key_row(v, work, key) : 0, end = first + keys;
+        cp_async_bulk_tensor_4d(dst_smem[col][in_tile], map, full, col * 64, work.kv_head, plan.k_rows + first - end, end);
+    }
+}
+
+// The same by cp.async, for pages that no box fits: each of GATHER_WARPS warps copies four rows at a time. Returns
+// without waiting; finish_copy does.
+template <typename T, int D, int KV>
+static __device__ void gather_tile(T (&dst_smem)[D / 64][KV][64], const void *src, uint64_t *empty, uint32_t parity,
+                                   const attention_variant &v, const Work &work, int kv, int tid)
+{
+    const int chunk = tid % 8;
+    mbarrier_wait(empty, parity ^ 1);
+    for (int in_tile = tid / 8; in_tile < KV; in_tile += GATHER_WARPS * 4) {
+        const int key = kv * KV + in_tile;
+        const bool inside = key < work.k_len;
+        const int row = inside ? key_row(v, work, key) : 0;
+        const T *row_src = (const T *)src + ((size_t)row * v.kv_heads + work.kv_head) * D + chunk * 8;
+#pragma unroll
+        for (int col = 0; col < D / 64; col++)
+            cp_async_cg_16(smem_addr(dst_smem[col]) + swizzle(in_tile * 128 + chunk * 16, 3), row_src + col * 64,
+                           inside ? 16 : 0);
+    }
+    cp_async_commit_group();
+}
+
+// This thread's copies but the latest PENDING tiles have landed: wgmma may read them, who waits at `full` learns.
+template <int PENDING>
+static __device__ void finish_copy(uint64_t *full)
+{
+    cp_async_wait_group<PENDING>();
+    fence_proxy_async(); // cp.async writes as ordinary stores do, wgmma reads by the asynchronous proxy
+    mbarrier_arrive(full);
+}
+
+// The warps of the producer that load: fills place after place, each as soon as it is empty. One warp does it by TMA; GATHER_WARPS
+// gather pages. tid is the thread's number among them.
+template <typename T, class C>
+static __device__ void load_work(SharedStorage<T, C> &smem, const CUtensorMap &Q_map, const CUtensorMap &K_map,
+                                 const CUtensorMap &V_map, const attention_variant &v, const Plan &plan, int tid)
+{
+    const bool gather = C::GATHER && plan.box == 0;
+    const int lane = tid % 32;
+    PipelineState<C::STAGES> state;
+    for (unsigned round = 0;; round++) {
+        mbarrier_wait(&smem.work_found, round % 2);
+        const Work &work = smem.work[round % WORKS];
+        if (tid == 0) {
+            const int queries = consumer_queries(plan);
+#pragma unroll 1
+            for (int consumer = 0; consumer < C::CONSUMERS; consumer++) {
+                uint64_t *full = &smem.Q_full[consumer]; // Its arrival hands the work on, too.
+                mbarrier_wait(&smem.Q_empty[consumer], round % 2 ^ 1);
+                if (work.sequence < 0) {
+                    mbarrier_arrive(full);
+                    continue;
+                }
+                const int end = work.q_begin + work.q_len;
+                const int first = min(work.q_begin + work.query + consumer * queries, end);
+                mbarrier_arrive_expect_tx(full, queries * plan.pack * C::D * sizeof(T));
+#pragma unroll 1
+                for (int col = 0; col < C::D / 64; col++)
+                    cp_async_bulk_tensor_4d(smem.Q_smem[consumer][col], Q_map, full, col * 64, work.head,
+                                            plan.q_rows + first - end, end);
+            }
+        }
+        if (work.sequence < 0) return;
+
+#pragma unroll 1
+        for (int kv = work.tile; kv < work.tile_end; kv++) {
+            uint64_t *K_full = &smem.K_full[state.stage], *V_full = &smem.V_full[state.stage];
+            uint64_t *K_empty = &smem.K_empty[state.stage], *V_empty = &smem.V_empty[state.stage];
+            if (tid == 0 && kv == work.tile_end - 1) mbarrier_arrive(&smem.work_wanted);
+            if (gather) {
+                gather_tile<T, C::D, C::KV>(smem.K_smem[state.stage], v.K, K_empty, state.parity, v, work, kv, tid);
+                gather_tile<T, C::DV, C::KV>(smem.V_smem[state.stage], v.V, V_empty, state.parity, v, work, kv, tid);
+                finish_copy<1>(K_full);
+                finish_copy<0>(V_full);
+            } else {
+                load_tile<T, C::D, C::KV>(smem.K_smem[state.stage], K_map, K_full, K_empty, state.parity, v, plan,
+                                          work, kv, lane);
+                load_tile<T, C::DV, C::KV>(smem.V_smem[state.stage], V_map, V_full, V_empty, state.parity, v, plan,
+                                           work, kv, lane);
+            }
+            state.advance();
+        }
+    }
+}
+
+// --- The products -----------------------------------------------------------------------------------------------------------
+
+// S = Q Kᵀ, 64 rows and a tile of keys. A descriptor counts in units of 16 bytes; 16 columns are 32 bytes.
+template <typename T, class C>
+static __device__ void multiply_QK(float (&S)[C::KV / 2], const T (*Q_smem)[WG_Q][64], const T (*K_smem)[C::KV][64])
+{
+    const uint64_t Q_desc = wgmma_descriptor(Q_smem), K_desc = wgmma_descriptor(K_smem);
+#pragma unroll
+    for (int k = 0; k < C::D / MMA_K; k++)
+        wgmma<C::KV, T>(S, Q_desc + (k / 4 * sizeof Q_smem[0] + k % 4 * 32) / 16,
+                        K_desc + (k / 4 * sizeof K_smem[0] + k % 4 * 32) / 16, k > 0);
+}
+
+// O += P V. 16 keys are 16 rows of V.
+template <typename T, class C>
+static __device__ void multiply_PV(float (&O)[C::DV / 2], const uint32_t (&P)[C::KV / MMA_K][4],
+                                   const T (*V_smem)[C::KV][64])
+{
+    const uint64_t V_desc = wgmma_descriptor_mn(V_smem, sizeof V_smem[0]);
+#pragma unroll
+    for (int k = 0; k < C::KV / MMA_K; k++) wgmma_rs<C::DV, T>(O, P[k], V_desc + k * MMA_K * 128 / 16, true);
+}
+
+// --- The softmax ------------------------------------------------------------------------------------------------------------
+
+// S becomes cap / scale * tanh(S scale / cap), in the units of S. tanh(x) = 1 - 2 / (1 + e^(2x)): two units in the last place
+// of 1, where tanh.approx is off by 2^-11.
+template <int KV>
+static __device__ void cap_scores(float (&S)[KV / 2], float cap, float scale)
+{
+    const float top = cap / scale, to_log2 = 2 * 1.44269504f / top;
+#pragma unroll
+    for (int i = 0; i < KV / 2; i++) S[i] = top - 2 * top * rcp_approx_ftz(1 + ex2_approx_ftz(S[i] * to_log2));
+}
+
+// The keys [keys_from, keys_until) that query `query` of the sequence sees; those past the end see what the last one does.
+static __device__ int keys_from(const attention_variant &v, const Work &work, int query)
+{
+    return max(min(query, work.q_len - 1) + work.shift - v.left, 0);
+}
+static __device__ int keys_until(const attention_variant &v, const Work &work, int query)
+{
+    return min(min(query, work.q_len - 1) + work.shift + v.right + 1, work.seen);
+}
+
+// Takes away the scores of keys that a row does not see: first_key is the tile's, first_query the consumer's, row the thread's.
+template <int KV>
+static __device__ void mask_tile(float (&S)[KV / 2], const attention_variant &v, const Plan &plan, const Work &work,
+                                 int first_key, int first_query, int row, int lane)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) { // rows l / 4 and l / 4 + 8
+        const int query = first_query + (row + half * 8) / plan.pack;
+        const int first = first_key + lane % 4 * 2; // the thread's first column
+        const int from = keys_from(v, work, query) - first, until = keys_until(v, work, query) - first;
+#pragma unroll
+        for (int i = 0; i < KV / 2; i += 4) {
+            if (i * 2 < from || i * 2 >= until) S[i + half * 2] = -INFINITY;
+            if (i * 2 + 1 < from || i * 2 + 1 >= until) S[i + half * 2 + 1] = -INFINITY;
+        }
+    }
+}
+
+// The state of a thread's two rows. m is in units of S, and the same in the four lanes of a row; l is this lane's part. m
+// starts at -FLT_MAX, not -inf: a row that sees no key then has P = 2^-inf = 0 rather than 2^(-inf + inf).
+struct Rows {
+    float m[2] = {-FLT_MAX, -FLT_MAX};
+    float l[2] = {0, 0};
+    float rescale[2]; // what O must be multiplied with for the last m
+};
+
+// The largest score of each row that this lane has, and m.
+template <int KV>
+static __device__ void lane_maximum(float (&maximum)[2], const float (&S)[KV / 2], const float (&m)[2])
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        maximum[half] = m[half];
+#pragma unroll
+        for (int i = half * 2; i < KV / 2; i += 4) maximum[half] = fmaxf(maximum[half], fmaxf(S[i], S[i + 1]));
+    }
+}
+
+// m becomes the largest of the quad's maxima; l follows.
+static __device__ void raise_maximum(Rows &rows, const float (&maximum)[2], float c)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float m = maximum[half];
+        m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 1)); // the quad has the row
+        m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 2));
+        rows.rescale[half] = ex2_approx_ftz((rows.m[half] - m) * c);
+        rows.l[half] *= rows.rescale[half];
+        rows.m[half] = m;
+    }
+}
+
+// P = 2^((S - m) c), rounded, and its sums before that; c is scale log2(e).
+template <typename T, int KV>
+static __device__ void exponentials(const float (&S)[KV / 2], uint32_t (&P)[KV / MMA_K][4], const float (&m)[2],
+                                    float (&sum)[2], float c)
+{
+    float part[2][2] = {}; // two chains of additions a row
+#pragma unroll
+    for (int i = 0; i < KV / 2; i += 2) {
+        const int half = i / 2 % 2;
+        const float x = ex2_approx_ftz(S[i] * c - m[half] * c), y = ex2_approx_ftz(S[i + 1] * c - m[half] * c);
+        part[half][0] += x;
+        part[half][1] += y;
+        P[i / 8][i / 2 % 4] = pack_pair<T>(x, y);
+    }
+    sum[0] = part[0][0] + part[0][1];
+    sum[1] = part[1][0] + part[1][1];
+}
+
+static __device__ float2 to_float2(__half2 pair)
+{
+    return __half22float2(pair);
+}
+static __device__ float2 to_float2(__nv_bfloat162 pair)
+{
+    return __bfloat1622float2(pair);
+}
+
+// Whether any P of the warp's is above 2^RESCALE_LOG2.
+template <typename T, int KV>
+static __device__ bool any_above(const uint32_t (&P)[KV / MMA_K][4])
+{
+    using T2 = typename std::conditional<std::is_same<T, __half>::value, __half2, __nv_bfloat162>::type;
+    const T2 *pairs = reinterpret_cast<const T2 *>(P);
+    T2 top[2] = {pairs[0], pairs[1]}; // two chains
+#pragma unroll
+    for (int i = 2; i < KV / 4; i++) top[i % 2] = __hmax2(top[i % 2], pairs[i]);
+    const float2 most = to_float2(__hmax2(top[0], top[1]));
+    return __any_sync(0xffffffff, fmaxf(most.x, most.y) > (1 << (int)RESCALE_LOG2));
+}
+
+// The online softmax of a tile; first: nothing is known of m yet. Returns whether O must be multiplied with rows.rescale.
+template <typename T, int KV>
+static __device__ bool softmax_tile(const float (&S)[KV / 2], uint32_t (&P)[KV / MMA_K][4], Rows &rows, float c,
+                                    bool first)
+{
+    float maximum[2], sum[2];
+    if (!first) exponentials<T, KV>(S, P, rows.m, sum, c);
+    const bool grown = first || any_above<T, KV>(P);
+    if (grown) {
+        lane_maximum<KV>(maximum, S, rows.m);
+        raise_maximum(rows, maximum, c);
+        exponentials<T, KV>(S, P, rows.m, sum, c);
+    }
+    rows.l[0] += sum[0];
+    rows.l[1] += sum[1];
+    return grown;
+}
+
+template <int DV>
+static __device__ void rescale_rows(float (&O)[DV / 2], const Rows &rows)
+{
+#pragma unroll
+    for (int i = 0; i < DV / 2; i++) O[i] *= rows.rescale[i / 2 % 2];
+}
+
+// --- The end of a tile --------------------------------------------------------------------------------------------------------
+
+// Where LSE of a query, `query` in its sequence, and a head is.
+static __device__ size_t LSE_index(const attention_variant &v, const Work &work, int query, int head)
+{
+    return v.cu_q ? (size_t)head * v.q_total + work.q_begin + query
+                  : ((size_t)work.sequence * v.heads + head) * v.q_len + query;
+}
+
+// Adds up l over a row's lanes and the sink, writes LSE, and divides O by l. Of several parts of the keys, O in fp32 is
+// written too: combine_parts makes one of them. row is the thread's first in the consumer, queries the consumer's first.
+template <class C>
+static __device__ void finish_rows(float (&O)[C::DV / 2], const Rows &rows, const attention_variant &v,
+                                   const Plan &plan, const Work &work, int first_query, int row, int lane)
+{
+    const float scale = rsqrtf(C::D);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int in_consumer = row + half * 8, query = first_query + in_consumer / plan.pack,
+                  head = work.head + in_consumer % plan.pack;
+        const bool inside = query < work.q_len && in_consumer < consumer_queries(plan) * plan.pack;
+        float l = rows.l[half], m = rows.m[half] * scale, weight = 1;
+        l += __shfl_xor_sync(0xffffffff, l, 1);
+        l += __shfl_xor_sync(0xffffffff, l, 2);
+        if (v.sinks && work.split == 0 && inside) { // a score of this row like any other, without a value
+            const float sink = v.sinks[head], top = fmaxf(m, sink);
+            weight = __expf(m - top);
+            l = l * weight + expf(sink - top);
+            m = top;
+        }
+        const float LSE = l > 0 ? m + logf(l) : -INFINITY, inverse = l > 0 ? weight / l : 0;
+#pragma unroll
+        for (int i = half * 2; i < C::DV / 2; i += 4) {
+            O[i] *= inverse;
+            O[i + 1] *= inverse;
+        }
+        if (!inside) continue;
+        if (plan.splits == 1) {
+            if (lane % 4 == 0) v.LSE[LSE_index(v, work, query, head)] = LSE;
+            continue;
+        }
+        const size_t part = ((size_t)work.split * plan.q_rows + work.q_begin + query) * v.heads + head;
+        if (lane % 4 == 0) plan.LSE_parts[part] = LSE;
+        float *O_part = plan.O_parts + part * C::DV + lane % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < C::DV / 2; i += 4)
+            store_pair(O_part + i * 2, O[i + half * 2], O[i + half * 2 + 1]);
+    }
+}
+
+// Writes a consumer's rows of O by way of O_smem. tid is the thread's number in its warpgroup.
+template <typename T, class C>
+static __device__ void store_rows(T (&O_smem)[C::O_BOXES][WG_Q][64], const CUtensorMap &O_map,
+                                  const float (&O)[C::DV / 2], const Plan &plan, const Work &work, int first_query,
+                                  int consumer, int tid)
+{
+    const int end = work.q_begin + work.q_len, first = work.q_begin + first_query;
+#pragma unroll
+    for (int box = 0; box < C::DV / 64; box += C::O_BOXES) {
+        if (tid == 0) cp_async_bulk_wait_group_read<0>();
+        named_barrier_sync(STORE + consumer, 128); // What was stored from here before has left.
+#pragma unroll
+        for (int i = 0; i < C::O_BOXES * 32; i += 8) { // 16 columns: two times four accumulators
+            const float *o = &O[box * 32 + i];
+            // Matrices 0 to 3: rows 0-7 and 8-15 of the left 8 columns, then of the right ones.
+            const uint32_t pairs[4] = {pack_pair<T>(o[0], o[1]), pack_pair<T>(o[2], o[3]), pack_pair<T>(o[4], o[5]),
+                                       pack_pair<T>(o[6], o[7])};
+            const uint32_t offset = (tid / 32 * 16 + tid % 16) * 128 + (i % 32 / 4 + tid % 32 / 16) * 16;
+            stmatrix_x4(smem_addr(O_smem[i / 32]) + swizzle(offset, 3), pairs);
+        }
+        fence_proxy_async();                       // What this thread wrote is there for TMA,
+        named_barrier_sync(STORE + consumer, 128); // and what the others wrote.
+        if (tid == 0) {
+            for (int i = 0; i < C::O_BOXES && first < end; i++)
+                cp_async_bulk_tensor_4d_store(O_map, O_smem[i], (box + i) * 64, work.head,
+                                              plan.q_rows + first - end, end);
+            cp_async_bulk_commit_group();
+        }
+    }
+}
+
+// --- The consumers ------------------------------------------------------------------------------------------------------------
+
+// A consumer: tile after tile, 64 rows against the keys of the part. One thread gives a stage back for its warpgroup.
+template <typename T, class C>
+static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_map, const attention_variant &v,
+                               const Plan &plan, int consumer)
+{
+    constexpr int KV = C::KV;
+    const int tid = threadIdx.x % 128, lane = tid % 32;
+    const int row = tid / 32 * 16 + lane / 4; // and row + 8
+    const float scale = rsqrtf(C::D), c = scale * 1.44269504f; // log2(e)
+    PipelineState<C::STAGES> K_state, V_state;
+    const int next_consumer = (consumer + 1) % C::CONSUMERS;
+    const auto take_turn = [&] {
+        if (C::CONSUMERS > 1) named_barrier_sync(TURN + consumer, 256);
+    };
+    const auto give_turn = [&] {
+        if (C::CONSUMERS > 1) named_barrier_arrive(TURN + next_consumer, 256);
+    };
+    const auto give_K_back = [&] {
+        if (tid == 0) mbarrier_arrive(&smem.K_empty[K_state.stage]);
+        K_state.advance();
+    };
+    const auto give_V_back = [&] {
+        if (tid == 0) mbarrier_arrive(&smem.V_empty[V_state.stage]);
+        V_state.advance();
+    };
+
+    if (next_consumer == 0) give_turn(); // Consumer 0 begins.
+    for (unsigned round = 0;; round++) {
+        mbarrier_wait(&smem.Q_full[consumer], round % 2);
+        const Work &work = smem.work[round % WORKS];
+        if (work.sequence < 0) break;
+        const int queries = consumer_queries(plan), first_query = work.query + consumer * queries;
+        // Tiles that some row sees, at least one, and among them those that every row sees whole.
+        const int begin = work.tile, last_until = keys_until(v, work, first_query + queries - 1);
+        const int end = max(min((last_until + KV - 1) / KV, work.tile_end), begin + 1);
+        const int whole_begin = (keys_from(v, work, first_query + queries - 1) + KV - 1) / KV;
+        const int whole_end = keys_until(v, work, first_query) / KV;
+        float S[KV / 2], O[C::DV / 2] = {};
+        uint32_t P[2][KV / MMA_K][4];
+        Rows rows;
+
+        // What follows the products S of a tile: K is given back, and the tile masked where it crosses an edge.
+        const auto receive_S = [&](int kv) {
+            wgmma_touch(S);
+            give_K_back();
+            if (kv == end - 1) {
+                __syncwarp(); // Every lane has read the work before.
+                if (lane == 0) mbarrier_arrive(&smem.Q_empty[consumer]);
+            }
+            if (C::SOFTCAP) cap_scores<KV>(S, v.softcap, scale);
+            if (kv < whole_begin || kv >= whole_end)
+                mask_tile<KV>(S, v, plan, work, kv * KV, first_query, row, lane);
+        };
+        const auto multiply_S = [&](int kv) {
+            mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
+            take_turn();
+            wgmma_touch(S);
+            wgmma_fence();
+            multiply_QK<T, C>(S, smem.Q_smem[consumer], smem.K_smem[K_state.stage]);
+            wgmma_commit_group();
+            give_turn();
+            wgmma_wait_group<0>();
+            receive_S(kv);
+        };
+        const auto multiply_O = [&](const uint32_t(&P_tile)[KV / MMA_K][4]) {
+            mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
+            wgmma_touch(O);
+            wgmma_fence();
+            multiply_PV<T, C>(O, P_tile, smem.V_smem[V_state.stage]);
+            wgmma_commit_group();
+            wgmma_wait_group<0>();
+            wgmma_touch(O);
+            give_V_back();
+        };
+
+        // S of tile kv and P V of the tile before are in flight together; the softmax begins when S is there.
+        const auto multiply_both = [&](int kv, const uint32_t(&P_old)[KV / MMA_K][4],
+                                       uint32_t(&P_new)[KV / MMA_K][4]) {
+            mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
+            mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
+            take_turn();
+            wgmma_touch(S);
+            wgmma_touch(O);
+            wgmma_fence();
+            multiply_QK<T, C>(S, smem.Q_smem[consumer], smem.K_smem[K_state.stage]);
+            wgmma_commit_group();
+            multiply_PV<T, C>(O, P_old, smem.V_smem[V_state.stage]);
+            wgmma_commit_group();
+            give_turn();
+            wgmma_wait_group<1>();
+            receive_S(kv);
+            const bool grown = softmax_tile<T, KV>(S, P_new, rows, c, false);
+            wgmma_wait_group<0>();
+            wgmma_touch(O);
+            wgmma_touch(P_old); // wgmma has read it.
+            give_V_back();
+            if (grown) rescale_rows<C::DV>(O, rows);
+        };
+        // P V of the tile before and S of tile kv, one behind the other.
+        const auto multiply_next = [&](int kv, const uint32_t(&P_old)[KV / MMA_K][4]) {
+            mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
+            mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
+            take_turn();
+            wgmma_touch(S);
+            wgmma_touch(O);
+            wgmma_fence();
+            multiply_PV<T, C>(O, P_old, smem.V_smem[V_state.stage]);
+            multiply_QK<T, C>(S, smem.Q_smem[consumer], smem.K_smem[K_state.stage]);
+            wgmma_commit_group();
+            give_turn();
+            wgmma_wait_group<0>();
+            wgmma_touch(O);
+            give_V_back();
+            receive_S(kv);
+        };
+
+        multiply_S(begin);
+        if constexpr (C::OVERLAP) {
+            int kv = begin + 1;
+            if ((end - begin) % 2 == 0) {
+                softmax_tile<T, KV>(S, P[1], rows, c, true);
+                multiply_both(kv++, P[1], P[0]);
+            } else {
+                softmax_tile<T, KV>(S, P[0], rows, c, true);
+            }
+            for (; kv < end; kv += 2) {
+                multiply_both(kv, P[0], P[1]);
+                multiply_both(kv + 1, P[1], P[0]);
+            }
+        } else {
+            softmax_tile<T, KV>(S, P[0], rows, c, true);
+            for (int kv = begin + 1; kv < end; kv++) {
+                multiply_next(kv, P[0]);
+                if (softmax_tile<T, KV>(S, P[0], rows, c, false)) rescale_rows<C::DV>(O, rows);
+            }
+        }
+        multiply_O(P[0]);
+
+        for (int kv = end; kv < work.tile_end; kv++) { // keys that only the later consumers see
+            mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
+            take_turn();
+            give_turn();
+            give_K_back();
+            mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
+            give_V_back();
+        }
+
+        finish_rows<C>(O, rows, v, plan, work, first_query, row, lane);
+        if (plan.splits == 1)
+            store_rows<T, C>(smem.O_smem[consumer], O_map, O, plan, work, first_query, consumer, tid);
+    }
+    if (consumer == 0) take_turn();                   // The last turn is nobody's.
+    if (tid == 0) cp_async_bulk_wait_group_read<0>(); // O_smem must outlive its reader.
+}
+
+template <typename T, class C>
+__global__ void __launch_bounds__(C::THREADS, 1)
+    attention_kernel(const __grid_constant__ CUtensorMap Q_map, // boxes of consumer_queries rows of `pack` heads
+                     const __grid_constant__ CUtensorMap K_map, // boxes of plan.box rows
+                     const __grid_constant__ CUtensorMap V_map, // the same
+                     const __grid_constant__ CUtensorMap O_map, // as Q_map
+                     const __grid_constant__ attention_variant v, const __grid_constant__ Plan plan)
+{
+    extern __shared__ __align__(1024) char smem_bytes[];
+    SharedStorage<T, C> &smem = *reinterpret_cast<SharedStorage<T, C> *>(smem_bytes);
+
+    // Setup. combine_parts may come: it waits. TMA counts at the barriers: it must see them initialised.
+    griddepcontrol_launch_dependents();
+    if (threadIdx.x == 0) {
+        // One and the bytes that it expects, or every thread's.
+        const int arrivals = C::GATHER && plan.box == 0 ? GATHER_WARPS * 32 : 1;
+        for (int consumer = 0; consumer < C::CONSUMERS; consumer++) {
+            mbarrier_init(&smem.Q_full[consumer], 1);
+            mbarrier_init(&smem.Q_empty[consumer], 4); // its warps
+        }
+        mbarrier_init(&smem.work_wanted, 1);
+        mbarrier_init(&smem.work_found, 1);
+        for (int stage = 0; stage < C::STAGES; stage++) {
+            mbarrier_init(&smem.K_full[stage], arrivals);
+            mbarrier_init(&smem.V_full[stage], arrivals);
+            mbarrier_init(&smem.K_empty[stage], C::CONSUMERS);
+            mbarrier_init(&smem.V_empty[stage], C::CONSUMERS);
+        }
+        fence_mbarrier_init();
+    }
+    if (WG_Q % plan.pack) { // rows that belong to no query: no copy will write them
+        for (int i = threadIdx.x; i < C::Q_BYTES / 16; i += C::THREADS)
+            reinterpret_cast<uint4 *>(smem.Q_smem)[i] = make_uint4(0, 0, 0, 0);
+        fence_proxy_async();
+    }
+    __syncthreads();
+
+    if (threadIdx.x < 128) {
+        if (C::CONSUMERS > 1) setmaxnreg_dec<C::PRODUCER_REGS>();
+        const int loading_warps = C::GATHER && plan.box == 0 ? GATHER_WARPS : 1;
+        if (threadIdx.x / 32 == GATHER_WARPS)
+            find_work<T, C>(smem, v, plan, threadIdx.x % 32);
+        else if (threadIdx.x / 32 < loading_warps)
+            load_work<T, C>(smem, Q_map, K_map, V_map, v, plan, threadIdx.x);
+    } else {
+        if (C::CONSUMERS > 1) setmaxnreg_inc<C::CONSUMER_REGS>();
+        // The shuffle tells the compiler that all lanes have the same: descriptors then take no registers of a thread.
+        const int consumer = __shfl_sync(0xffffffff, threadIdx.x / 128, 0) - 1;
+        consume<T, C>(smem, O_map, v, plan, consumer);
+    }
+}
+
+template <typename T, class C>
+static cudaError_t launch_tile(const attention_variant &v, Plan plan, cudaStream_t stream)
+{
+    CUtensorMap Q_map, K_map, V_map, O_map;
+    constexpr CUtensorMapDataType type = tensor_map_type<T>();
+    constexpr int smem_bytes = sizeof(SharedStorage<T, C>);
+    static_assert(smem_bytes <= SMEM_BYTES, "what a block may have");
+    const int queries = WG_Q / plan.pack, box = plan.box ? plan.box : C::KV;
+    const int64_t packs = v.heads / plan.pack, tiles = v.batch * packs * plan.splits *
+                                                       ((v.q_len - 1) / (C::CONSUMERS * queries) + 1);
+    if (tiles > INT_MAX) return cudaErrorInvalidValue;
+    plan.num_tiles = (int)tiles;
+    // Packs whose K and V, each shared by some packs, stay in the L2 together.
+    const int64_t fitting = (v.right < v.k_len ? CAUSAL_L2_BYTES : FULL_L2_BYTES) /
+                            ((int64_t)v.k_len * (C::D + C::DV) * sizeof(T)) * (v.heads / v.kv_heads / plan.pack);
+    plan.packs_in_group = (int)(fitting < 1 ? 1 : fitting < packs ? fitting : packs);
+
+    int device, sms;
+    cudaError_t error = tensor_map_rows(&Q_map, type, v.Q, plan.q_rows, v.heads, C::D, queries, plan.pack);
+    if (error == cudaSuccess) error = tensor_map_rows(&K_map, type, v.K, plan.k_rows, v.kv_heads, C::D, box, 1);
+    if (error == cudaSuccess) error = tensor_map_rows(&V_map, type, v.V, plan.k_rows, v.kv_heads, C::DV, box, 1);
+    if (error == cudaSuccess) error = tensor_map_rows(&O_map, type, v.O, plan.q_rows, v.heads, C::DV, queries, plan.pack);
+    if (error == cudaSuccess) error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    if (error == cudaSuccess)
+        error = cudaFuncSetAttribute(attention_kernel<T, C>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+    if (error != cudaSuccess) return error;
+    attention_kernel<T, C><<<(int)(tiles < sms ? tiles : sms), C::THREADS, smem_bytes, stream>>>(Q_map, K_map, V_map,
+                                                                                               O_map, v, plan);
+    return cudaGetLastError();
+}
+
+// The table of what can be launched: pairs of head dimensions, each with one consumer or more, without and with softcap.
+template <typename T>
+static cudaError_t launch_type(const attention_variant &v, const Plan &plan, cudaStream_t stream)
+{
+    using launcher = cudaError_t(const attention_variant &, Plan, cudaStream_t);
+    static const struct {
+        int head_dim, v_head_dim;
+        launcher *launch[2][2]; // [few][softcap]
+    } TABLE[] = {
+#define ROW(D, DV)                                                                                   \
+    {                                                                                                \
+        D, DV,                                                                                       \
+        {                                                                                            \
+            {launch_tile<T, Tile<D, DV, false, false>>, launch_tile<T, Tile<D, DV, false, true>>},   \
+                {launch_tile<T, Tile<D, DV, true, false>>, launch_tile<T, Tile<D, DV, true, true>>}, \
+        },                                                                                           \
+    }
+        ROW(64, 64), ROW(128, 128), ROW(256, 256), ROW(192, 128), ROW(64, 256),
+#undef ROW
+    };
+    for (const auto &row : TABLE)
+        if (row.head_dim == v.head_dim && row.v_head_dim == v.v_head_dim)
+            return row.launch[plan.few][v.softcap > 0](v, plan, stream);
+    return cudaErrorInvalidValue;
+}

@@ -1,0 +1,96 @@
+// What a launch may ask, how its work is cut up, and how much memory that takes.
+#include "plan.h"
+
+#include <climits>
+
+static const int HEAD_DIMS_SERVED[][2] = {{64, 64}, {128, 128}, {256, 256}, {192, 128}, {64, 256}};
+
+extern "C" const char *attention_refused(const struct attention_variant *v)
+{
+    const uintptr_t bits = (uintptr_t)v->Q | (uintptr_t)v->K | (uintptr_t)v->V | (uintptr_t)v->O;
+    bool served = false;
+    for (const auto &dims : HEAD_DIMS_SERVED) served |= v->head_dim == dims[0] && v->v_head_dim == dims[1];
+    if (!served) return "head dimensions must be 64, 128 or 256, or 192 with V's 128, or 64 with V's 256";
+    if (v->dtype != BF16 && v->dtype != F16) return "dtype must be bf16 or f16";
+    if (!v->Q || !v->K || !v->V || !v->O || !v->LSE) return "Q, K, V, O and LSE must be there";
+    if (bits % 16) return "Q, K, V and O must begin at multiples of 16 bytes";
+    if (v->batch < 1 || v->heads < 1 || v->kv_heads < 1 || v->q_len < 1 || v->k_len < 1)
+        return "the batch, the heads and the lengths must be at least 1";
+    if (v->heads % v->kv_heads) return "heads must be a multiple of kv_heads: every K/V head serves as many query heads";
+    if (v->heads > 65535 || v->batch > 65535) return "the batch and the heads must be at most 65535";
+    if (v->left < 0 || v->right < 0) return "left and right must be at least 0";
+    if (!(v->softcap >= 0)) return "softcap must be at least 0";
+    if (v->cu_k && !v->cu_q) return "cu_k needs cu_q";
+    if (v->cu_k && (v->used_k || v->page_table || v->K_new)) return "cu_k goes without used_k, page_table and K_new";
+    if (v->page_table && (v->page_size < 1 || v->pages < 1 || v->pages_per_sequence < 1))
+        return "page_table needs pages, page_size and pages_per_sequence";
+    if (v->page_table && v->k_len > (int64_t)v->pages_per_sequence * v->page_size)
+        return "k_len must be at most pages_per_sequence * page_size";
+    if (!v->K_new != !v->V_new) return "K_new and V_new come together";
+    if (v->K_new && (!v->used_k || v->new_len < 1)) return "K_new needs used_k and new_len";
+    if (v->K_new && v->cu_q) return "K_new goes without cu_q";
+    if (!v->rotary_cos != !v->rotary_sin) return "rotary_cos and rotary_sin come together";
+    if (v->rotary_cos && !v->K_new) return "rotary_cos needs K_new";
+    if (v->rotary_cos && (v->rotary_dim < 2 || v->rotary_dim % 2 || v->rotary_dim > v->head_dim))
+        return "rotary_dim must be even, at least 2 and at most head_dim";
+    const int64_t q_rows = v->cu_q ? v->q_total : (int64_t)v->batch * v->q_len,
+                  k_rows = v->page_table ? (int64_t)v->pages * v->page_size
+                           : v->cu_k     ? v->k_total
+                                         : (int64_t)v->batch * v->k_len;
+    if (v->q_len > 1 << 29 || v->k_len > 1 << 29 || q_rows < 1 || q_rows > 1 << 30 || k_rows < 1 || k_rows > 1 << 30)
+        return "lengths must be at most 2^29, rows in all at most 2^30";
+    return NULL;
+}
+
+// The last step whose variant is asked for.
+static Variant needed(const attention_variant &v)
+{
+    return v.K_new                          ? APPEND_KV
+           : v.page_table                   ? PAGED_KV
+           : v.cu_q || v.used_k             ? VARLEN
+           : v.head_dim != v.v_head_dim     ? HEAD_DIMS
+           : v.sinks                        ? SINKS
+           : v.softcap > 0                  ? SOFTCAP
+                                            : WINDOW;
+}
+
+// How a step up to `last` cuts the work up; the pointers are NULL.
+static Plan make_plan(const attention_variant &v, Variant last)
+{
+    Plan plan = {};
+    plan.pack = last >= PACK_GQA ? heads_in_pack(v) : 1;
+    plan.box = keys_in_box(v);
+    plan.few = plan.box == 0 || (int64_t)v.q_len * plan.pack <= 64;
+    plan.q_rows = v.cu_q ? v.q_total : v.batch * v.q_len;
+    plan.k_rows = v.page_table ? v.pages * v.page_size : v.cu_k ? v.k_total : v.batch * v.k_len;
+    plan.splits = last >= SPLIT_KV ? parts_of_keys(v, plan) : 1;
+    return plan;
+}
+
+// Bytes of O and LSE of all parts; 0 when there is one.
+static size_t parts_bytes(const attention_variant &v, const Plan &plan)
+{
+    if (plan.splits == 1) return 0;
+    return (size_t)plan.splits * plan.q_rows * v.heads * (v.v_head_dim + 1) * sizeof(float);
+}
+
+extern "C" size_t attention_workspace_bytes(const struct attention_variant *v)
+{
+    return attention_refused(v) ? 0 : parts_bytes(*v, make_plan(*v, APPEND_KV)) + turned_bytes(*v);
+}
+
+cudaError_t launch_attention(const attention_variant &asked, Variant last, cudaStream_t stream)
+{
+    if (attention_refused(&asked) || needed(asked) > last) return cudaErrorInvalidValue;
+    attention_variant v = asked;
+    v.left = v.left < ATTENTION_UNBOUNDED ? v.left : ATTENTION_UNBOUNDED;
+    v.right = v.right < ATTENTION_UNBOUNDED ? v.right : ATTENTION_UNBOUNDED;
+    Plan plan = make_plan(v, last);
+    if (!v.workspace && (plan.splits > 1 || v.rotary_cos)) return cudaErrorInvalidValue;
+    if (v.rotary_cos) v.Q = v.workspace; // append_kv has turned it
+    plan.O_parts = (float *)((char *)v.workspace + turned_bytes(v));
+    plan.LSE_parts = plan.O_parts + (size_t)plan.splits * plan.q_rows * v.heads * v.v_head_dim;
+    cudaError_t error = v.dtype == F16 ? launch_f16(v, plan, stream) : launch_bf16(v, plan, stream);
+    if (error == cudaSuccess && plan.splits > 1) error = combine_parts(v, plan, stream);
+    return error;
+}

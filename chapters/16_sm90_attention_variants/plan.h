@@ -1,0 +1,49 @@
+// How a launch cuts the work up, and what it may ask of the kernel.
+#pragma once
+
+#include "variants.h"
+
+constexpr int CAUSAL_L2_BYTES = 32 << 20; // what K and V of a group of heads may take of the L2,
+constexpr int FULL_L2_BYTES = 8 << 20;    // where queries see few keys behind them, and where they see all
+
+// The variants, in the order of the steps that bring them.
+enum Variant {
+    WINDOW,
+    SOFTCAP,
+    SINKS,
+    HEAD_DIMS,
+    VARLEN,
+    PACK_GQA,
+    SPLIT_KV,
+    PAGED_KV,
+    APPEND_KV,
+};
+
+struct Plan {
+    int pack;   // query heads of a K/V head that share a block: each query has `pack` rows in it
+    int splits; // parts of the keys; of more than one, O and LSE of each go to:
+    float *O_parts;   // (splits, q_rows, heads, v_head_dim)
+    float *LSE_parts; // (splits, q_rows, heads)
+    int box;            // keys that TMA copies at a time; 0: cp.async copies
+    bool few;           // the tile with one consumer
+    int q_rows, k_rows; // rows of Q and O, of K and V, in memory
+    int packs_in_group; // packs of heads whose tiles come in turn
+    int num_tiles;      // with cu_q: the most that there can be
+};
+
+// Launches attention_kernel with the rules of the steps up to `last`: cudaErrorInvalidValue for what a later one brings.
+cudaError_t launch_attention(const attention_variant &v, Variant last, cudaStream_t stream);
+
+// The kernels of a type, by head dimensions: kernel_bf16.cu and kernel_f16.cu.
+cudaError_t launch_bf16(const attention_variant &v, const Plan &plan, cudaStream_t stream);
+cudaError_t launch_f16(const attention_variant &v, const Plan &plan, cudaStream_t stream);
+
+// The rules of the steps: how many heads share a block (step6_pack_gqa.cu), how many parts the keys have (step7_split_kv.cu) and
+// what puts the parts together, how many keys a copy takes (step8_paged_kv.cu).
+int heads_in_pack(const attention_variant &v);
+int parts_of_keys(const attention_variant &v, const Plan &plan);
+cudaError_t combine_parts(const attention_variant &v, const Plan &plan, cudaStream_t stream);
+int keys_in_box(const attention_variant &v);
+
+// Where append_kv (step9_append_kv.cu) puts Q, turned: the workspace begins with it. Its bytes, 0 when it is not turned.
+size_t turned_bytes(const attention_variant &v);
