@@ -24,7 +24,7 @@ constexpr int WG_Q = 64;                    // rows of a consumer, a warpgroup: 
 constexpr int MMA_K = 16;                   // k of a wgmma
 constexpr float RESCALE_LOG2 = 8;           // how far a score may be above m
 constexpr int GATHER_WARPS = 3;             // of the producer's four; the last looks for work
-constexpr int WORKS = 4;                    // three: looked for, loaded, stored; a power of two, for the remainder
+constexpr int WORKS = 4;                    // looked for, loaded, loaded by the other warp, stored
 constexpr int SMEM_BYTES = 227 << 10;       // that a block may have
 constexpr int SMEM_BYTES_OF_WORK = 1 << 10; // kept for what is behind the tiles in SharedStorage
 
@@ -82,7 +82,8 @@ struct SharedStorage {
     T O_smem[C::CONSUMERS][C::O_BOXES][WG_Q][64];
     Looked looked;
     Work work[WORKS];
-    uint64_t work_wanted, work_found; // the loads of one are nearly all under way; the next is there
+    uint64_t work_wanted;       // the loads of one are nearly all under way
+    uint64_t work_found[WORKS]; // it is there: each its own, for the warps that load may be a work apart
     uint64_t Q_full[C::CONSUMERS];  // the queries have landed
     uint64_t Q_empty[C::CONSUMERS]; // the consumer's warps are done with them, and with the work before
     uint64_t K_full[C::STAGES], V_full[C::STAGES];   // the stage has landed
@@ -91,10 +92,16 @@ struct SharedStorage {
 
 // --- Which work ---------------------------------------------------------------------------------------------------------
 
+// Row r of a consumer is query r / pack of head r % pack; a multiplication, exact for r < 128.
+static __device__ int row_query(const Plan &plan, int row)
+{
+    return row * plan.pack_inverse >> 16;
+}
+
 // Queries of a consumer: each takes a row for every head of the pack.
 static __device__ int consumer_queries(const Plan &plan)
 {
-    return WG_Q / plan.pack;
+    return row_query(plan, WG_Q);
 }
 
 // How many tiles sequence i has, over all heads and parts.
@@ -207,7 +214,7 @@ static __device__ void find_work(SharedStorage<T, C> &smem, const attention_vari
             work.sequence = -1;
         else
             describe_work<C>(work, v, plan, sequence, tile);
-        mbarrier_arrive(&smem.work_found);
+        mbarrier_arrive(&smem.work_found[round % WORKS]);
     }
 }
 
@@ -216,32 +223,76 @@ static __device__ void find_work(SharedStorage<T, C> &smem, const attention_vari
 // The row of K and V, in memory, that has key `key` of the sequence.
 static __device__ int key_row(const attention_variant &v, const Work &work, int key)
 {
-    if (!v.page_table) return work.k_begin + key;
     const int *pages = v.page_table + (size_t)work.sequence * v.pages_per_sequence;
     return pages[key / v.page_size] * v.page_size + key % v.page_size;
 }
 
-// A warp starts the copy of tile kv of K or V into its stage when that is empty: boxes of plan.box keys, none of which
-// crosses the end of a page, and 64 columns. Past the last key there are zeros.
+// A warp starts the copy of tile kv of K or V into its stage when that is empty. Past the last key there are zeros.
 template <typename T, int D, int KV>
 static __device__ void load_tile(T (&dst_smem)[D / 64][KV][64], const CUtensorMap &map, uint64_t *full,
-                                 uint64_t *empty, uint32_t parity, const attention_variant &v, const Plan &plan,
-                                 const Work &work, int kv, int lane)
+                                 uint64_t *empty, uint32_t parity, const Work &work, int kv, int lane)
 {
+    const int end = work.k_begin + work.k_len, first = work.k_begin + kv * KV; // read before it has to wait
+    const int column = work.kv_head * (D / 64);
+    mbarrier_wait(empty, parity ^ 1);
+    if (lane > 0) return;
+    mbarrier_arrive_expect_tx(full, sizeof dst_smem);
+    cp_async_bulk_tensor_5d(dst_smem, map, full, 0, RAGGED + first - end, column, end, RAGGED);
+}
+
+// The same from pages: several copies of plan.box keys, none of which crosses the end of a page, and 64 columns, a lane each.
+template <typename T, int D, int KV>
+static __device__ void load_pages(T (&dst_smem)[D / 64][KV][64], const CUtensorMap &map, uint64_t *full,
+                                  uint64_t *empty, uint32_t parity, const attention_variant &v, const Plan &plan,
+                                  const Work &work, int kv, int lane)
+{
+    constexpr int COLS = D / 64;
+    int i = lane, first = 0, end = 0;
+    const auto look_up = [&] { // the rows of copy i
+        const int key = kv * KV + i / COLS * plan.box, page = __umulhi(key, plan.page_inverse) >> plan.page_shift;
+        const int keys = max(min(work.k_len - key, plan.box), 0);
+        if (keys > 0)
+            first = v.page_table[work.sequence * v.pages_per_sequence + page] * v.page_size + key - page * v.page_size;
+        end = first + keys;
+    };
+    look_up(); // before it has to wait
     mbarrier_wait(empty, parity ^ 1);
     if (lane == 0) mbarrier_arrive_expect_tx(full, sizeof dst_smem);
     __syncwarp(); // The barrier expects the bytes before they land.
+    while (i * plan.box < KV * COLS) {
+        cp_async_bulk_tensor_5d(dst_smem[i % COLS][i / COLS * plan.box], map, full, 0, RAGGED + first - end,
+                                work.kv_head * COLS + i % COLS, end, RAGGED);
+        i += 32;
+        if (i * plan.box < KV * COLS) look_up();
+    }
+}
+
+// The tiles of a work; the last but one is under way when the next work is wanted, by the warp that has `wanted`.
+template <typename T, int D, int KV, int STAGES>
+static __device__ void load_tiles(T (&dst_smem)[STAGES][D / 64][KV][64], const CUtensorMap &map,
+                                  uint64_t (&full)[STAGES], uint64_t (&empty)[STAGES], PipelineState<STAGES> &state,
+                                  const attention_variant &v, const Plan &plan, const Work &work, uint64_t *wanted,
+                                  int lane)
+{
+    const int end = work.tile_end;
+#pragma unroll 1 // and below: the producer has few registers
+    for (int kv = work.tile; kv < end && !v.page_table; kv++) {
+        if (lane == 0 && wanted && kv == end - 1) mbarrier_arrive(wanted);
+        load_tile<T, D, KV>(dst_smem[state.stage], map, &full[state.stage], &empty[state.stage], state.parity, work, kv,
+                            lane);
+        state.advance();
+    }
 #pragma unroll 1
-    for (int i = lane; i < KV / plan.box * (D / 64); i += 32) {
-        const int col = i % (D / 64), in_tile = i / (D / 64) * plan.box, key = kv * KV + in_tile;
-        const int keys = max(min(work.k_len - key, plan.box), 0); // that the box has
-        const int first = keys > 0 ? key_row(v, work, key) : 0, end = first + keys;
-        cp_async_bulk_tensor_4d(dst_smem[col][in_tile], map, full, col * 64, work.kv_head, plan.k_rows + first - end, end);
+    for (int kv = work.tile; kv < end && v.page_table; kv++) {
+        if (lane == 0 && wanted && kv == end - 1) mbarrier_arrive(wanted);
+        load_pages<T, D, KV>(dst_smem[state.stage], map, &full[state.stage], &empty[state.stage], state.parity, v, plan,
+                             work, kv, lane);
+        state.advance();
     }
 }
 
 // The same by cp.async, for pages that no box fits: each of GATHER_WARPS warps copies four rows at a time. Returns
-// without waiting; finish_copy does.
+// without waiting; finish_copies does.
 template <typename T, int D, int KV>
 static __device__ void gather_tile(T (&dst_smem)[D / 64][KV][64], const void *src, uint64_t *empty, uint32_t parity,
                                    const attention_variant &v, const Work &work, int kv, int tid)
@@ -261,64 +312,93 @@ static __device__ void gather_tile(T (&dst_smem)[D / 64][KV][64], const void *sr
     cp_async_commit_group();
 }
 
-// This thread's copies but the latest PENDING tiles have landed: wgmma may read them, who waits at `full` learns.
+// This thread's copies but the latest PENDING have landed: wgmma may read the K and V that they brought, who waits learns.
 template <int PENDING>
-static __device__ void finish_copy(uint64_t *full)
+static __device__ void finish_copies(uint64_t *K_full, uint64_t *V_full)
 {
     cp_async_wait_group<PENDING>();
     fence_proxy_async(); // cp.async writes as ordinary stores do, wgmma reads by the asynchronous proxy
-    mbarrier_arrive(full);
+    mbarrier_arrive(K_full);
+    mbarrier_arrive(V_full);
 }
 
-// The warps of the producer that load: fills place after place, each as soon as it is empty. One warp does it by TMA; GATHER_WARPS
-// gather pages. tid is the thread's number among them.
+// The work of a round, once it has been found.
 template <typename T, class C>
-static __device__ void load_work(SharedStorage<T, C> &smem, const CUtensorMap &Q_map, const CUtensorMap &K_map,
-                                 const CUtensorMap &V_map, const attention_variant &v, const Plan &plan, int tid)
+static __device__ const Work &wait_for_work(SharedStorage<T, C> &smem, unsigned round)
 {
-    const bool gather = C::GATHER && plan.box == 0;
-    const int lane = tid % 32;
+    mbarrier_wait(&smem.work_found[round % WORKS], round / WORKS % 2);
+    return smem.work[round % WORKS];
+}
+
+// One thread fills the queries' places, each as soon as it is empty, or says that there is no more work.
+template <typename T, class C>
+static __device__ void load_queries(SharedStorage<T, C> &smem, const CUtensorMap &Q_map, const Plan &plan,
+                                    const Work &work, unsigned round)
+{
+    const int queries = consumer_queries(plan);
+#pragma unroll 1
+    for (int consumer = 0; consumer < C::CONSUMERS; consumer++) {
+        uint64_t *full = &smem.Q_full[consumer]; // Its arrival hands the work on, too.
+        mbarrier_wait(&smem.Q_empty[consumer], round % 2 ^ 1);
+        if (work.sequence < 0) {
+            mbarrier_arrive(full);
+            continue;
+        }
+        const int end = work.q_begin + work.q_len;
+        const int first = min(work.q_begin + work.query + consumer * queries, end);
+        mbarrier_arrive_expect_tx(full, queries * plan.pack * C::D * sizeof(T));
+#pragma unroll 1
+        for (int col = 0; col < C::D / 64; col++)
+            cp_async_bulk_tensor_5d(smem.Q_smem[consumer][col], Q_map, full, col * 64, work.head, RAGGED + first - end,
+                                    end, RAGGED);
+    }
+}
+
+// A warp of the producer loads Q and K, another one V: neither waits for a place of the other's.
+template <typename T, class C>
+static __device__ void load_Q_and_K(SharedStorage<T, C> &smem, const CUtensorMap &Q_map, const CUtensorMap &K_map,
+                                    const attention_variant &v, const Plan &plan, int lane)
+{
     PipelineState<C::STAGES> state;
     for (unsigned round = 0;; round++) {
-        mbarrier_wait(&smem.work_found, round % 2);
-        const Work &work = smem.work[round % WORKS];
-        if (tid == 0) {
-            const int queries = consumer_queries(plan);
-#pragma unroll 1
-            for (int consumer = 0; consumer < C::CONSUMERS; consumer++) {
-                uint64_t *full = &smem.Q_full[consumer]; // Its arrival hands the work on, too.
-                mbarrier_wait(&smem.Q_empty[consumer], round % 2 ^ 1);
-                if (work.sequence < 0) {
-                    mbarrier_arrive(full);
-                    continue;
-                }
-                const int end = work.q_begin + work.q_len;
-                const int first = min(work.q_begin + work.query + consumer * queries, end);
-                mbarrier_arrive_expect_tx(full, queries * plan.pack * C::D * sizeof(T));
-#pragma unroll 1
-                for (int col = 0; col < C::D / 64; col++)
-                    cp_async_bulk_tensor_4d(smem.Q_smem[consumer][col], Q_map, full, col * 64, work.head,
-                                            plan.q_rows + first - end, end);
-            }
-        }
+        const Work &work = wait_for_work(smem, round);
+        if (lane == 0) load_queries<T, C>(smem, Q_map, plan, work, round);
         if (work.sequence < 0) return;
+        load_tiles<T, C::D, C::KV>(smem.K_smem, K_map, smem.K_full, smem.K_empty, state, v, plan, work,
+                                   &smem.work_wanted, lane);
+    }
+}
 
-#pragma unroll 1
-        for (int kv = work.tile; kv < work.tile_end; kv++) {
-            uint64_t *K_full = &smem.K_full[state.stage], *V_full = &smem.V_full[state.stage];
-            uint64_t *K_empty = &smem.K_empty[state.stage], *V_empty = &smem.V_empty[state.stage];
-            if (tid == 0 && kv == work.tile_end - 1) mbarrier_arrive(&smem.work_wanted);
-            if (gather) {
-                gather_tile<T, C::D, C::KV>(smem.K_smem[state.stage], v.K, K_empty, state.parity, v, work, kv, tid);
-                gather_tile<T, C::DV, C::KV>(smem.V_smem[state.stage], v.V, V_empty, state.parity, v, work, kv, tid);
-                finish_copy<1>(K_full);
-                finish_copy<0>(V_full);
-            } else {
-                load_tile<T, C::D, C::KV>(smem.K_smem[state.stage], K_map, K_full, K_empty, state.parity, v, plan,
-                                          work, kv, lane);
-                load_tile<T, C::DV, C::KV>(smem.V_smem[state.stage], V_map, V_full, V_empty, state.parity, v, plan,
-                                           work, kv, lane);
-            }
+template <typename T, class C>
+static __device__ void load_V(SharedStorage<T, C> &smem, const CUtensorMap &V_map, const attention_variant &v,
+                              const Plan &plan, int lane)
+{
+    PipelineState<C::STAGES> state;
+    for (unsigned round = 0;; round++) {
+        const Work &work = wait_for_work(smem, round);
+        if (work.sequence < 0) return;
+        load_tiles<T, C::DV, C::KV>(smem.V_smem, V_map, smem.V_full, smem.V_empty, state, v, plan, work, nullptr, lane);
+    }
+}
+
+// The same where pages are gathered, by GATHER_WARPS warps together. tid is the thread's number among them.
+template <typename T, class C>
+static __device__ void gather_work(SharedStorage<T, C> &smem, const CUtensorMap &Q_map, const attention_variant &v,
+                                   const Plan &plan, int tid)
+{
+    PipelineState<C::STAGES> state;
+    for (unsigned round = 0;; round++) {
+        const Work &work = wait_for_work(smem, round);
+        if (tid == 0) load_queries<T, C>(smem, Q_map, plan, work, round);
+        if (work.sequence < 0) return;
+        const int begin = work.tile, end = work.tile_end;
+        for (int kv = begin; kv < end; kv++) {
+            const int stage = state.stage, before = (stage + C::STAGES - 1) % C::STAGES;
+            if (tid == 0 && kv == end - 1) mbarrier_arrive(&smem.work_wanted);
+            gather_tile<T, C::D, C::KV>(smem.K_smem[stage], v.K, &smem.K_empty[stage], state.parity, v, work, kv, tid);
+            gather_tile<T, C::DV, C::KV>(smem.V_smem[stage], v.V, &smem.V_empty[stage], state.parity, v, work, kv, tid);
+            if (kv > begin) finish_copies<2>(&smem.K_full[before], &smem.V_full[before]); // a tile behind
+            if (kv == end - 1) finish_copies<0>(&smem.K_full[stage], &smem.V_full[stage]);
             state.advance();
         }
     }
@@ -376,7 +456,7 @@ static __device__ void mask_tile(float (&S)[KV / 2], const attention_variant &v,
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) { // rows l / 4 and l / 4 + 8
-        const int query = first_query + (row + half * 8) / plan.pack;
+        const int query = first_query + row_query(plan, row + half * 8);
         const int first = first_key + lane % 4 * 2; // the thread's first column
         const int from = keys_from(v, work, query) - first, until = keys_until(v, work, query) - first;
 #pragma unroll
@@ -504,8 +584,8 @@ static __device__ void finish_rows(float (&O)[C::DV / 2], const Rows &rows, cons
     const float scale = rsqrtf(C::D);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const int in_consumer = row + half * 8, query = first_query + in_consumer / plan.pack,
-                  head = work.head + in_consumer % plan.pack;
+        const int in_consumer = row + half * 8, in_tile = row_query(plan, in_consumer);
+        const int query = first_query + in_tile, head = work.head + in_consumer - in_tile * plan.pack;
         const bool inside = query < work.q_len && in_consumer < consumer_queries(plan) * plan.pack;
         float l = rows.l[half], m = rows.m[half] * scale, weight = 1;
         l += __shfl_xor_sync(0xffffffff, l, 1);
@@ -560,8 +640,8 @@ static __device__ void store_rows(T (&O_smem)[C::O_BOXES][WG_Q][64], const CUten
         named_barrier_sync(STORE + consumer, 128); // and what the others wrote.
         if (tid == 0) {
             for (int i = 0; i < C::O_BOXES && first < end; i++)
-                cp_async_bulk_tensor_4d_store(O_map, O_smem[i], (box + i) * 64, work.head,
-                                              plan.q_rows + first - end, end);
+                cp_async_bulk_tensor_5d_store(O_map, O_smem[i], (box + i) * 64, work.head, RAGGED + first - end, end,
+                                              RAGGED);
             cp_async_bulk_commit_group();
         }
     }
@@ -745,7 +825,7 @@ __global__ void __launch_bounds__(C::THREADS, 1)
             mbarrier_init(&smem.Q_empty[consumer], 4); // its warps
         }
         mbarrier_init(&smem.work_wanted, 1);
-        mbarrier_init(&smem.work_found, 1);
+        for (int i = 0; i < WORKS; i++) mbarrier_init(&smem.work_found[i], 1);
         for (int stage = 0; stage < C::STAGES; stage++) {
             mbarrier_init(&smem.K_full[stage], arrivals);
             mbarrier_init(&smem.V_full[stage], arrivals);
@@ -763,17 +843,31 @@ __global__ void __launch_bounds__(C::THREADS, 1)
 
     if (threadIdx.x < 128) {
         if (C::CONSUMERS > 1) setmaxnreg_dec<C::PRODUCER_REGS>();
-        const int loading_warps = C::GATHER && plan.box == 0 ? GATHER_WARPS : 1;
-        if (threadIdx.x / 32 == GATHER_WARPS)
-            find_work<T, C>(smem, v, plan, threadIdx.x % 32);
-        else if (threadIdx.x / 32 < loading_warps)
-            load_work<T, C>(smem, Q_map, K_map, V_map, v, plan, threadIdx.x);
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        if (warp == GATHER_WARPS)
+            find_work<T, C>(smem, v, plan, lane);
+        else if (C::GATHER && plan.box == 0)
+            gather_work<T, C>(smem, Q_map, v, plan, threadIdx.x);
+        else if (warp == 0)
+            load_Q_and_K<T, C>(smem, Q_map, K_map, v, plan, lane);
+        else if (warp == 1)
+            load_V<T, C>(smem, V_map, v, plan, lane);
     } else {
         if (C::CONSUMERS > 1) setmaxnreg_inc<C::CONSUMER_REGS>();
         // The shuffle tells the compiler that all lanes have the same: descriptors then take no registers of a thread.
         const int consumer = __shfl_sync(0xffffffff, threadIdx.x / 128, 0) - 1;
         consume<T, C>(smem, O_map, v, plan, consumer);
     }
+}
+
+// key / page_size = key * page_inverse / 2^(32 + page_shift) for keys below 2^30: with 2^L at least page_size, and
+// page_inverse the next whole number from 2^(30 + L) / page_size on, the product is too large by less than 1 / page_size.
+static void find_page_inverse(int page_size, Plan &plan)
+{
+    int L = 3; // a page that a box fits has 8 keys at least
+    while (1 << L < page_size) L++;
+    plan.page_shift = L - 2;
+    plan.page_inverse = page_size ? (unsigned)((((uint64_t)1 << (30 + L)) + page_size - 1) / page_size) : 0;
 }
 
 template <typename T, class C>
@@ -788,16 +882,21 @@ static cudaError_t launch_tile(const attention_variant &v, Plan plan, cudaStream
                                                        ((v.q_len - 1) / (C::CONSUMERS * queries) + 1);
     if (tiles > INT_MAX) return cudaErrorInvalidValue;
     plan.num_tiles = (int)tiles;
+    if (plan.box) find_page_inverse(v.page_size, plan);
+    plan.pack_inverse = 65536 / plan.pack + (65536 % plan.pack > 0);
     // Packs whose K and V, each shared by some packs, stay in the L2 together.
-    const int64_t fitting = (v.right < v.k_len ? CAUSAL_L2_BYTES : FULL_L2_BYTES) /
+    const int64_t fitting = (v.right + 1 < v.k_len ? CAUSAL_L2_BYTES : FULL_L2_BYTES) /
                             ((int64_t)v.k_len * (C::D + C::DV) * sizeof(T)) * (v.heads / v.kv_heads / plan.pack);
     plan.packs_in_group = (int)(fitting < 1 ? 1 : fitting < packs ? fitting : packs);
 
     int device, sms;
-    cudaError_t error = tensor_map_rows(&Q_map, type, v.Q, plan.q_rows, v.heads, C::D, queries, plan.pack);
-    if (error == cudaSuccess) error = tensor_map_rows(&K_map, type, v.K, plan.k_rows, v.kv_heads, C::D, box, 1);
-    if (error == cudaSuccess) error = tensor_map_rows(&V_map, type, v.V, plan.k_rows, v.kv_heads, C::DV, box, 1);
-    if (error == cudaSuccess) error = tensor_map_rows(&O_map, type, v.O, plan.q_rows, v.heads, C::DV, queries, plan.pack);
+    cudaError_t error = tensor_map_ragged_heads(&Q_map, type, v.Q, plan.q_rows, v.heads, C::D, queries, plan.pack);
+    if (error == cudaSuccess)
+        error = tensor_map_ragged_heads(&O_map, type, v.O, plan.q_rows, v.heads, C::DV, queries, plan.pack);
+    if (error == cudaSuccess)
+        error = tensor_map_ragged(&K_map, type, v.K, plan.k_rows, v.kv_heads, C::D, box, v.page_table ? 64 : C::D);
+    if (error == cudaSuccess)
+        error = tensor_map_ragged(&V_map, type, v.V, plan.k_rows, v.kv_heads, C::DV, box, v.page_table ? 64 : C::DV);
     if (error == cudaSuccess) error = cudaGetDevice(&device);
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
     if (error == cudaSuccess)

@@ -27,6 +27,9 @@ struct Plan {
     int box;            // keys that TMA copies at a time; 0: cp.async copies
     bool few;           // the tile with one consumer
     int q_rows, k_rows; // rows of Q and O, of K and V, in memory
+    int pack_inverse;   // 2^16 / pack, rounded up
+    unsigned page_inverse; // find_page_inverse
+    int page_shift;
     int packs_in_group; // packs of heads whose tiles come in turn
     int num_tiles;      // with cu_q: the most that there can be
 };

@@ -8,7 +8,7 @@
 //
 //      LSE = log sum e^LSE_i,   O = sum e^(LSE_i - LSE) O_i
 //
-// which a second kernel does, a warp a row. It is launched before the first one has ended and waits inside (griddepcontrol), so
+// which a second kernel does, a block a row. It is launched before the first one has ended and waits inside (griddepcontrol), so
 // that nobody waits for its launch.
 //
 // parts_of_keys: the fewest parts for which the blocks nearly fill whole rounds of the SMs. An empty part has LSE = -inf and
@@ -52,30 +52,28 @@ int parts_of_keys(const attention_variant &v, const Plan &plan)
     return best;
 }
 
-// O and LSE of a query and a head from those of the parts: a warp each, a lane two columns of every 64.
+// O and LSE of a query and a head from those of the parts: a block each. Every warp has all weights, and adds up every
+// COMBINE_WARPS-th part, a lane two columns of every 64; the first warp adds up the warps.
 template <typename T, int DV>
 static __global__ void __launch_bounds__(COMBINE_WARPS * 32)
     combine_kernel(const __grid_constant__ attention_variant v, const __grid_constant__ Plan plan)
 {
-    const int lane = threadIdx.x % 32;
-    const size_t rows = (size_t)plan.q_rows * v.heads, row = (size_t)blockIdx.x * COMBINE_WARPS + threadIdx.x / 32;
-    if (row >= rows) return;
+    __shared__ float2 sum_smem[COMBINE_WARPS][DV / 64][32];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const size_t rows = (size_t)plan.q_rows * v.heads, row = blockIdx.x;
     griddepcontrol_wait(); // The parts are there.
 
     const float *LSE_parts = plan.LSE_parts + row, *O_parts = plan.O_parts + row * DV + lane * 2;
+    float2 O[DV / 64] = {};
     float top = -INFINITY, sum = 0;
     for (int i = lane; i < plan.splits; i += 32) top = fmaxf(top, LSE_parts[i * rows]);
     for (int mask = 16; mask > 0; mask /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, mask));
     const float finite_top = top > -INFINITY ? top : 0; // no part has seen a key
     for (int i = lane; i < plan.splits; i += 32) sum += expf(LSE_parts[i * rows] - finite_top);
     for (int mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffff, sum, mask);
-    const float LSE = finite_top + logf(sum); // -inf where sum is 0
-
-    float2 O[DV / 64] = {};
-    const float inverse = sum > 0 ? 1 / sum : 0;
 #pragma unroll 4
-    for (int i = 0; i < plan.splits; i++) {
-        const float weight = expf(LSE_parts[i * rows] - finite_top) * inverse;
+    for (int i = warp; i < plan.splits; i += COMBINE_WARPS) {
+        const float weight = expf(LSE_parts[i * rows] - finite_top);
 #pragma unroll
         for (int j = 0; j < DV / 64; j++) {
             const float2 part = *reinterpret_cast<const float2 *>(O_parts + i * rows * DV + j * 64);
@@ -83,25 +81,38 @@ static __global__ void __launch_bounds__(COMBINE_WARPS * 32)
             O[j].y += weight * part.y;
         }
     }
+#pragma unroll
+    for (int j = 0; j < DV / 64; j++) sum_smem[warp][j][lane] = O[j];
+    __syncthreads();
+
+    if (warp > 0) return;
+    const float inverse = sum > 0 ? 1 / sum : 0;
     T *dst = (T *)v.O + row * DV + lane * 2;
 #pragma unroll
-    for (int j = 0; j < DV / 64; j++) store_pair(dst + j * 64, O[j].x, O[j].y);
+    for (int j = 0; j < DV / 64; j++) {
+        for (int other = 1; other < COMBINE_WARPS; other++) {
+            O[j].x += sum_smem[other][j][lane].x;
+            O[j].y += sum_smem[other][j][lane].y;
+        }
+        store_pair(dst + j * 64, O[j].x * inverse, O[j].y * inverse);
+    }
     const size_t query = row / v.heads, head = row % v.heads;
     if (lane == 0)
         v.LSE[v.cu_q ? head * v.q_total + query
-                     : (query / v.q_len * v.heads + head) * v.q_len + query % v.q_len] = LSE;
+                     : (query / v.q_len * v.heads + head) * v.q_len + query % v.q_len] =
+            finite_top + logf(sum); // -inf where sum is 0
 }
 
 template <typename T>
 static cudaError_t launch_combine(const attention_variant &v, const Plan &plan, cudaStream_t stream)
 {
-    const int64_t rows = (int64_t)plan.q_rows * v.heads, blocks = (rows - 1) / COMBINE_WARPS + 1;
-    if (blocks > INT_MAX) return cudaErrorInvalidValue;
+    const int64_t rows = (int64_t)plan.q_rows * v.heads;
+    if (rows > INT_MAX) return cudaErrorInvalidValue;
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)blocks);
+    config.gridDim = dim3((unsigned)rows);
     config.blockDim = dim3(COMBINE_WARPS * 32);
     config.stream = stream;
     config.attrs = &attribute;

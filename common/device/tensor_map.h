@@ -24,16 +24,24 @@ cudaError_t tensor_map_matrix(CUtensorMap *map, CUtensorMapDataType type, const 
 cudaError_t tensor_map_heads(CUtensorMap *map, CUtensorMapDataType type, const void *base, int batch, int len,
                              int heads, int head_dim, int box_rows, int box_cols);
 
-// Describes the rows of `base` (rows, heads, head_dim), in which sequences stand one behind the other, and a box of 64 columns,
-// box_heads heads and box_rows rows for cp.async.bulk.tensor.4d, coordinates {column, head, rows + first - end, end}: the
-// box's row i is row first + i, and from row `end` of `base` on, where the sequence ends, zeros are read and nothing is
-// written. In shared memory the box is (box_rows, box_heads, 64): rows of 128 bytes, swizzled as above. Types and errors as above.
+// Describes the rows of `base` (rows, heads, head_dim), in which sequences stand one behind the other, and a box of box_rows rows
+// of one head for cp.async.bulk.tensor.5d. At {0, RAGGED + first - end, head * head_dim / 64 + column / 64, end, RAGGED} the
+// box's row i is row first + i, and from row `end` of `base` on, where the sequence ends, zeros are read and nothing is written. In
+// shared memory the box is (box_cols / 64, box_rows, 64): rows of 128 bytes, swizzled as above. Types and errors as above.
 //
-// How one map has an end for every sequence: its last two coordinates both count rows. The third, of `rows` rows, ends the box
-// where rows + first - end + i reaches rows, at row `end`; the fourth brings the address there, from a map that begins `rows`
-// rows before `base`: -rows + (rows + first - end) + end = first. Idea: Triton's ragged tensor descriptors.
-cudaError_t tensor_map_rows(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows, int heads,
-                            int head_dim, int box_rows, int box_heads);
+// How one map has an end for every sequence: the second and the fourth coordinate both count rows, and only the second is bounded,
+// by RAGGED: it gets there where first + i gets to `end`. Together they are RAGGED + first rows on; the fifth, RAGGED steps of
+// 2^34 bytes less a row, takes RAGGED rows back and adds 2^64, which an address does not see. A map that began RAGGED rows
+// before `base` would do without the fifth; on an H200 its copies faulted where no memory was. Source: Triton's ragged tensor
+// descriptors (triton/tools/ragged_tma.py).
+enum { RAGGED = 1 << 30 };
+cudaError_t tensor_map_ragged(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows, int heads,
+                              int head_dim, int box_rows, int box_cols);
+
+// The same with a box of 64 columns, box_heads heads and box_rows rows, at {column, head, RAGGED + first - end, end, RAGGED};
+// in shared memory (box_rows, box_heads, 64).
+cudaError_t tensor_map_ragged_heads(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows, int heads,
+                                    int head_dim, int box_rows, int box_heads);
 
 #ifdef __cplusplus
 }

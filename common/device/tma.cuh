@@ -24,17 +24,6 @@ __device__ inline void cp_async_bulk_tensor_2d(void *dst_smem, const CUtensorMap
         : "memory");
 }
 
-// The same of a tensor of four dimensions: the box at {c0, ..., c3}.
-__device__ inline void cp_async_bulk_tensor_4d(void *dst_smem, const CUtensorMap &map, uint64_t *bar, int c0,
-                                               int c1, int c2, int c3)
-{
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
-        "{%2, %3, %4, %5}], [%6];" ::"r"(smem_addr(dst_smem)),
-        "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(smem_addr(bar))
-        : "memory");
-}
-
 // The same of a tensor of five dimensions: the box at {c0, ..., c4}.
 __device__ inline void cp_async_bulk_tensor_5d(void *dst_smem, const CUtensorMap &map, uint64_t *bar, int c0,
                                                int c1, int c2, int c3, int c4)
@@ -66,16 +55,6 @@ __device__ inline void cp_async_bulk_tensor_2d_store(const CUtensorMap &map, con
         "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map),
         "r"(col), "r"(row), "r"(smem_addr(src_smem))
         : "memory");
-}
-
-// The same to a tensor of four dimensions.
-__device__ inline void cp_async_bulk_tensor_4d_store(const CUtensorMap &map, const void *src_smem, int c0,
-                                                     int c1, int c2, int c3)
-{
-    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4}], "
-                 "[%5];" ::"l"(&map),
-                 "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(smem_addr(src_smem))
-                 : "memory");
 }
 
 // The same to a tensor of five dimensions.
