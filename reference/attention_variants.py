@@ -365,6 +365,7 @@ class Paged(Cache):
             "page48": used(333, q=150, k=333, d=256, h=2, g=2, right=0, s=48),
             "splits": used(2000, 900, q=1, k=2000, d=128, h=8, g=2, right=0, s=16),
             "gather_splits": used(1500, q=1, k=1500, d=128, h=8, g=2, right=0, s=1),
+            "gather_d256": used(500, q=1, k=500, d=256, h=2, g=2, right=0, s=5),
             "gather_long": used(300, q=200, k=300, d=64, h=2, g=2, right=0, s=3),
             "window_softcap_sinks": used(700, 300, q=2, k=700, d=64, h=8, g=2, left=200, right=0, s=16, softcap=20, sinks=1),
             "mla": used(300, 200, q=5, k=300, d=192, v=128, h=4, g=4, right=0, s=64),

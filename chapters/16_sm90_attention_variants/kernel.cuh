@@ -396,8 +396,9 @@ static __device__ void gather_work(SharedStorage<T, C> &smem, const CUtensorMap 
             const int stage = state.stage, before = (stage + C::STAGES - 1) % C::STAGES;
             if (tid == 0 && kv == end - 1) mbarrier_arrive(&smem.work_wanted);
             gather_tile<T, C::D, C::KV>(smem.K_smem[stage], v.K, &smem.K_empty[stage], state.parity, v, work, kv, tid);
+            // The tile before, now: its K is what a consumer wants before it gives back the V whose place is next.
+            if (kv > begin) finish_copies<1>(&smem.K_full[before], &smem.V_full[before]);
             gather_tile<T, C::DV, C::KV>(smem.V_smem[stage], v.V, &smem.V_empty[stage], state.parity, v, work, kv, tid);
-            if (kv > begin) finish_copies<2>(&smem.K_full[before], &smem.V_full[before]); // a tile behind
             if (kv == end - 1) finish_copies<0>(&smem.K_full[stage], &smem.V_full[stage]);
             state.advance();
         }
