@@ -36,8 +36,11 @@ def percent(value):
 
 
 def one_shape_a_step(records):
-    """The records of one shape for each step of a type, an overview: the second that it was measured on, if there are two."""
+    """The records of one shape for each step of a type, an overview: the second that it was measured on, if there are two; of the
+    operation that has the step's name, if one has."""
     seen = {}
+    own = {(r["chapter"], r["step"]) for r in records if r.get("operation") == r["step"]}
+    records = [r for r in records if (r["chapter"], r["step"]) not in own or r["operation"] == r["step"]]
     for r in records:
         shapes = seen.setdefault((r["chapter"], r["step"], r["dtype"]), [])
         if r["case"] not in shapes:
@@ -60,6 +63,13 @@ def gain(records, record, step):
     return ""
 
 
+def beside(record, named):
+    """A record's share of its baseline, with its name where a chapter has several; its value where there is none."""
+    if record["ratio"] is None:
+        return f"{record['value']:.0f} {record['metric']}"
+    return f"{record['ratio']:.3f}" + (f" ({record['baseline']})" if named else "")
+
+
 def ladder(results):
     """Markdown: for each chapter its steps, a line each: what it changes, and what it gains on each GPU, on one shape."""
     lines = []
@@ -73,11 +83,11 @@ def ladder(results):
         for gpu, records in results.items():
             dtype = min((r["dtype"] for r in records if r["chapter"] == chapter), default=None)
             shown = [next(iter(mine(one_shape_a_step(records), step, dtype)), None) for step in steps]
-            baseline = next((r["baseline"] for r in shown if r and r["baseline"]), None)
-            if not baseline:
+            baselines = list(dict.fromkeys(r["baseline"] for r in shown if r and r["baseline"]))
+            if not baselines:
                 continue
-            head, rule = head + f" × the step before | × {baseline} |", rule + " ---: | ---: |"
-            table.append([f" {gain(records, r, step)} | {r['ratio']:.3f} |" if r else " | |" for r, step in zip(shown, steps)])
+            head, rule = head + f" × the step before | × {' or '.join(baselines)} |", rule + " ---: | ---: |"
+            table.append([f" {gain(records, r, step)} | {beside(r, len(baselines) > 1)} |" if r else " | |" for r, step in zip(shown, steps)])
             cases = " and ".join(dict.fromkeys(r["case"].replace(",", ", ") for r in shown if r))
             measured.append(f"{gpu}, {dtype}, {cases}")
         lines += [f"**{int(number)} [{name}](chapters/{chapter})**, from sm_{arch}; [note](notes/{chapter}.md)" +
@@ -118,12 +128,15 @@ def chapter_table(results, chapter, shapes=None):
         mine = [r for r in records if r["chapter"] == chapter and (not shapes or r["case"] in shapes)]
         if not mine:
             continue
-        baseline = next((r["baseline"] for r in mine if r["baseline"]), None)
-        limit = mine[0]["limit"]
-        shares = ([f"of {baseline}"] if baseline else []) + ([f"of {limit['value']:g} ({limit['name']})"] if limit else [])
+        # What all have alike is named; else it stands in the table of each operation.
+        baselines = list(dict.fromkeys(r["baseline"] for r in mine if r["baseline"]))
+        limits = list(dict.fromkeys(f"{r['limit']['value']:g} ({r['limit']['name']})" for r in mine if r["limit"]))
+        metrics = " or ".join(dict.fromkeys(r["metric"] for r in mine))
+        shares = ([f"of {baselines[0] if len(baselines) == 1 else 'the baseline, if there is one,'}"] if baselines else [])
+        shares += [f"of {' or '.join(limits)}"] if limits else []
         commits = ", ".join(dict.fromkeys(r["commit"] for r in mine))
         dtypes = list(dict.fromkeys(r["dtype"] for r in mine))
-        lines += [f"{gpu}, commit {commits}, `make bench-{int(chapter[:2])}`: {mine[0]['metric']}{', ' + dtypes[0] if len(dtypes) == 1 else ''}" +
+        lines += [f"{gpu}, commit {commits}, `make bench-{int(chapter[:2])}`: {metrics}{', ' + dtypes[0] if len(dtypes) == 1 else ''}" +
                   (f"; in brackets the share {' and '.join(shares)}" if shares else "") + ".\n"]
         operations = list(dict.fromkeys(r.get("operation") for r in mine))
         for operation in operations:

@@ -35,8 +35,8 @@ struct Tile {
     static constexpr bool SOFTCAP = SOFTCAP_;
     static constexpr int KV = DV == 256 ? 64 : 128; // keys in a stage
     static constexpr int CONSUMERS = FEW ? 1 : D == 64 && DV == 64 ? 3 : 2;
-    static constexpr int THREADS = (1 + CONSUMERS) * 128;         // warpgroup 0 is the producer
-    static constexpr bool GATHER = FEW;                            // cp.async for pages that TMA does not serve
+    static constexpr int THREADS = (1 + CONSUMERS) * 128; // warpgroup 0 is the producer
+    static constexpr bool GATHER = FEW;                   // cp.async for pages that TMA does not serve
     // With more than one consumer. At D = 192 and 256 they leave the producer too few: it spills, once a tile of queries.
     static constexpr int PRODUCER_REGS = CONSUMERS == 3 ? 32 : D >= 192 ? 24 : 40;
     static constexpr int CONSUMER_REGS = CONSUMERS == 3 ? 160 : D >= 192 ? 240 : 232;
@@ -82,8 +82,8 @@ struct SharedStorage {
     T O_smem[C::CONSUMERS][C::O_BOXES][WG_Q][64];
     Looked looked;
     Work work[WORKS];
-    uint64_t work_wanted;       // the loads of one are nearly all under way
-    uint64_t work_found[WORKS]; // it is there: each its own, for the warps that load may be a work apart
+    uint64_t work_wanted;           // the loads of one are nearly all under way
+    uint64_t work_found[WORKS];     // it is there: each its own, for the warps that load may be a work apart
     uint64_t Q_full[C::CONSUMERS];  // the queries have landed
     uint64_t Q_empty[C::CONSUMERS]; // the consumer's warps are done with them, and with the work before
     uint64_t K_full[C::STAGES], V_full[C::STAGES];   // the stage has landed
@@ -125,7 +125,8 @@ static __device__ int count_tiles(const attention_variant &v, const Plan &plan, 
 
 // Finds the sequence that `tile` is of; `tile` becomes its number there. Tiles come in rising order.
 template <class C>
-static __device__ int find_sequence(const attention_variant &v, const Plan &plan, Looked &looked, int &tile, int lane)
+static __device__ int find_sequence(const attention_variant &v, const Plan &plan, Looked &looked, int &tile,
+                                    int lane)
 {
     if (!v.cu_q) {
         const int tiles = sequence_tiles<C>(v, plan, 0);
@@ -158,7 +159,8 @@ static __device__ int find_sequence(const attention_variant &v, const Plan &plan
 // The work of a tile of a sequence. Group of packs by group of packs, in it the last queries first, of each pack in turn; of
 // each the parts.
 template <class C>
-static __device__ void describe_work(Work &work, const attention_variant &v, const Plan &plan, int sequence, int tile)
+static __device__ void describe_work(Work &work, const attention_variant &v, const Plan &plan, int sequence,
+                                     int tile)
 {
     work.sequence = sequence;
     work.q_begin = v.cu_q ? v.cu_q[sequence] : sequence * v.q_len;
@@ -174,7 +176,8 @@ static __device__ void describe_work(Work &work, const attention_variant &v, con
     const int q_tiles = (q_len - 1) / queries + 1;
     const int split = work.split = tile % plan.splits;
     tile /= plan.splits;
-    const int group = tile / (plan.packs_in_group * q_tiles), in_group = tile % (plan.packs_in_group * q_tiles);
+    const int group = tile / (plan.packs_in_group * q_tiles),
+              in_group = tile % (plan.packs_in_group * q_tiles);
     const int packs_here = min(plan.packs_in_group, packs - group * plan.packs_in_group);
     const int query = work.query = (q_tiles - 1 - in_group / packs_here) * queries;
     const int head = work.head = (group * plan.packs_in_group + in_group % packs_here) * plan.pack;
@@ -184,7 +187,8 @@ static __device__ void describe_work(Work &work, const attention_variant &v, con
     const int begin = max(query + shift - v.left, 0);
     const int end = min(min(query + queries, q_len) + shift + v.right, k_len);
     const int first_tile = begin / C::KV, tiles = end > begin ? (end - 1) / C::KV + 1 - first_tile : 0;
-    const int part = first_tile + (unsigned)tiles * split / plan.splits; // at most 2^24 tiles and MAX_SPLITS parts
+    const int part =
+        first_tile + (unsigned)tiles * split / plan.splits; // at most 2^24 tiles and MAX_SPLITS parts
     const int part_end = first_tile + (unsigned)tiles * (split + 1) / plan.splits;
     work.tile = part;
     work.tile_end = max(part_end, part + 1); // at least one, that its sums become 0
@@ -196,7 +200,8 @@ static __device__ unsigned next_tile; // beyond the first of each block
 // A warp of the producer finds the next work when the one that loads wants it: late, so that all blocks end together. That
 // one has then waited for the consumers to be done with the work whose place this takes.
 template <typename T, class C>
-static __device__ void find_work(SharedStorage<T, C> &smem, const attention_variant &v, const Plan &plan, int lane)
+static __device__ void find_work(SharedStorage<T, C> &smem, const attention_variant &v, const Plan &plan,
+                                 int lane)
 {
     const int num_tiles = v.cu_q ? count_tiles<C>(v, plan, lane) : plan.num_tiles;
     int sequence = 0;
@@ -243,16 +248,18 @@ static __device__ void load_tile(T (&dst_smem)[D / 64][KV][64], const CUtensorMa
 // The same from pages: several copies of plan.box keys, none of which crosses the end of a page, and 64 columns, a lane each.
 template <typename T, int D, int KV>
 static __device__ void load_pages(T (&dst_smem)[D / 64][KV][64], const CUtensorMap &map, uint64_t *full,
-                                  uint64_t *empty, uint32_t parity, const attention_variant &v, const Plan &plan,
-                                  const Work &work, int kv, int lane)
+                                  uint64_t *empty, uint32_t parity, const attention_variant &v,
+                                  const Plan &plan, const Work &work, int kv, int lane)
 {
     constexpr int COLS = D / 64;
     int i = lane, first = 0, end = 0;
     const auto look_up = [&] { // the rows of copy i
-        const int key = kv * KV + i / COLS * plan.box, page = __umulhi(key, plan.page_inverse) >> plan.page_shift;
+        const int key = kv * KV + i / COLS * plan.box,
+                  page = __umulhi(key, plan.page_inverse) >> plan.page_shift;
         const int keys = max(min(work.k_len - key, plan.box), 0);
         if (keys > 0)
-            first = v.page_table[work.sequence * v.pages_per_sequence + page] * v.page_size + key - page * v.page_size;
+            first = v.page_table[work.sequence * v.pages_per_sequence + page] * v.page_size + key -
+                    page * v.page_size;
         end = first + keys;
     };
     look_up(); // before it has to wait
@@ -270,23 +277,23 @@ static __device__ void load_pages(T (&dst_smem)[D / 64][KV][64], const CUtensorM
 // The tiles of a work; the last but one is under way when the next work is wanted, by the warp that has `wanted`.
 template <typename T, int D, int KV, int STAGES>
 static __device__ void load_tiles(T (&dst_smem)[STAGES][D / 64][KV][64], const CUtensorMap &map,
-                                  uint64_t (&full)[STAGES], uint64_t (&empty)[STAGES], PipelineState<STAGES> &state,
-                                  const attention_variant &v, const Plan &plan, const Work &work, uint64_t *wanted,
-                                  int lane)
+                                  uint64_t (&full)[STAGES], uint64_t (&empty)[STAGES],
+                                  PipelineState<STAGES> &state, const attention_variant &v, const Plan &plan,
+                                  const Work &work, uint64_t *wanted, int lane)
 {
     const int end = work.tile_end;
 #pragma unroll 1 // and below: the producer has few registers
     for (int kv = work.tile; kv < end && !v.page_table; kv++) {
         if (lane == 0 && wanted && kv == end - 1) mbarrier_arrive(wanted);
-        load_tile<T, D, KV>(dst_smem[state.stage], map, &full[state.stage], &empty[state.stage], state.parity, work, kv,
-                            lane);
+        load_tile<T, D, KV>(dst_smem[state.stage], map, &full[state.stage], &empty[state.stage], state.parity,
+                            work, kv, lane);
         state.advance();
     }
 #pragma unroll 1
     for (int kv = work.tile; kv < end && v.page_table; kv++) {
         if (lane == 0 && wanted && kv == end - 1) mbarrier_arrive(wanted);
-        load_pages<T, D, KV>(dst_smem[state.stage], map, &full[state.stage], &empty[state.stage], state.parity, v, plan,
-                             work, kv, lane);
+        load_pages<T, D, KV>(dst_smem[state.stage], map, &full[state.stage], &empty[state.stage],
+                             state.parity, v, plan, work, kv, lane);
         state.advance();
     }
 }
@@ -294,8 +301,9 @@ static __device__ void load_tiles(T (&dst_smem)[STAGES][D / 64][KV][64], const C
 // The same by cp.async, for pages that no box fits: each of GATHER_WARPS warps copies four rows at a time. Returns
 // without waiting; finish_copies does.
 template <typename T, int D, int KV>
-static __device__ void gather_tile(T (&dst_smem)[D / 64][KV][64], const void *src, uint64_t *empty, uint32_t parity,
-                                   const attention_variant &v, const Work &work, int kv, int tid)
+static __device__ void gather_tile(T (&dst_smem)[D / 64][KV][64], const void *src, uint64_t *empty,
+                                   uint32_t parity, const attention_variant &v, const Work &work, int kv,
+                                   int tid)
 {
     const int chunk = tid % 8;
     mbarrier_wait(empty, parity ^ 1);
@@ -306,8 +314,8 @@ static __device__ void gather_tile(T (&dst_smem)[D / 64][KV][64], const void *sr
         const T *row_src = (const T *)src + ((size_t)row * v.kv_heads + work.kv_head) * D + chunk * 8;
 #pragma unroll
         for (int col = 0; col < D / 64; col++)
-            cp_async_cg_16(smem_addr(dst_smem[col]) + swizzle(in_tile * 128 + chunk * 16, 3), row_src + col * 64,
-                           inside ? 16 : 0);
+            cp_async_cg_16(smem_addr(dst_smem[col]) + swizzle(in_tile * 128 + chunk * 16, 3),
+                           row_src + col * 64, inside ? 16 : 0);
     }
     cp_async_commit_group();
 }
@@ -349,15 +357,16 @@ static __device__ void load_queries(SharedStorage<T, C> &smem, const CUtensorMap
         mbarrier_arrive_expect_tx(full, queries * plan.pack * C::D * sizeof(T));
 #pragma unroll 1
         for (int col = 0; col < C::D / 64; col++)
-            cp_async_bulk_tensor_5d(smem.Q_smem[consumer][col], Q_map, full, col * 64, work.head, RAGGED + first - end,
-                                    end, RAGGED);
+            cp_async_bulk_tensor_5d(smem.Q_smem[consumer][col], Q_map, full, col * 64, work.head,
+                                    RAGGED + first - end, end, RAGGED);
     }
 }
 
 // A warp of the producer loads Q and K, another one V: neither waits for a place of the other's.
 template <typename T, class C>
-static __device__ void load_Q_and_K(SharedStorage<T, C> &smem, const CUtensorMap &Q_map, const CUtensorMap &K_map,
-                                    const attention_variant &v, const Plan &plan, int lane)
+static __device__ void load_Q_and_K(SharedStorage<T, C> &smem, const CUtensorMap &Q_map,
+                                    const CUtensorMap &K_map, const attention_variant &v, const Plan &plan,
+                                    int lane)
 {
     PipelineState<C::STAGES> state;
     for (unsigned round = 0;; round++) {
@@ -377,14 +386,15 @@ static __device__ void load_V(SharedStorage<T, C> &smem, const CUtensorMap &V_ma
     for (unsigned round = 0;; round++) {
         const Work &work = wait_for_work(smem, round);
         if (work.sequence < 0) return;
-        load_tiles<T, C::DV, C::KV>(smem.V_smem, V_map, smem.V_full, smem.V_empty, state, v, plan, work, nullptr, lane);
+        load_tiles<T, C::DV, C::KV>(smem.V_smem, V_map, smem.V_full, smem.V_empty, state, v, plan, work,
+                                    nullptr, lane);
     }
 }
 
 // The same where pages are gathered, by GATHER_WARPS warps together. tid is the thread's number among them.
 template <typename T, class C>
-static __device__ void gather_work(SharedStorage<T, C> &smem, const CUtensorMap &Q_map, const attention_variant &v,
-                                   const Plan &plan, int tid)
+static __device__ void gather_work(SharedStorage<T, C> &smem, const CUtensorMap &Q_map,
+                                   const attention_variant &v, const Plan &plan, int tid)
 {
     PipelineState<C::STAGES> state;
     for (unsigned round = 0;; round++) {
@@ -395,10 +405,12 @@ static __device__ void gather_work(SharedStorage<T, C> &smem, const CUtensorMap 
         for (int kv = begin; kv < end; kv++) {
             const int stage = state.stage, before = (stage + C::STAGES - 1) % C::STAGES;
             if (tid == 0 && kv == end - 1) mbarrier_arrive(&smem.work_wanted);
-            gather_tile<T, C::D, C::KV>(smem.K_smem[stage], v.K, &smem.K_empty[stage], state.parity, v, work, kv, tid);
+            gather_tile<T, C::D, C::KV>(smem.K_smem[stage], v.K, &smem.K_empty[stage], state.parity, v, work,
+                                        kv, tid);
             // The tile before, now: its K is what a consumer wants before it gives back the V whose place is next.
             if (kv > begin) finish_copies<1>(&smem.K_full[before], &smem.V_full[before]);
-            gather_tile<T, C::DV, C::KV>(smem.V_smem[stage], v.V, &smem.V_empty[stage], state.parity, v, work, kv, tid);
+            gather_tile<T, C::DV, C::KV>(smem.V_smem[stage], v.V, &smem.V_empty[stage], state.parity, v, work,
+                                         kv, tid);
             if (kv == end - 1) finish_copies<0>(&smem.K_full[stage], &smem.V_full[stage]);
             state.advance();
         }
@@ -409,7 +421,8 @@ static __device__ void gather_work(SharedStorage<T, C> &smem, const CUtensorMap 
 
 // S = Q Kᵀ, 64 rows and a tile of keys. A descriptor counts in units of 16 bytes; 16 columns are 32 bytes.
 template <typename T, class C>
-static __device__ void multiply_QK(float (&S)[C::KV / 2], const T (*Q_smem)[WG_Q][64], const T (*K_smem)[C::KV][64])
+static __device__ void multiply_QK(float (&S)[C::KV / 2], const T (*Q_smem)[WG_Q][64],
+                                   const T (*K_smem)[C::KV][64])
 {
     const uint64_t Q_desc = wgmma_descriptor(Q_smem), K_desc = wgmma_descriptor(K_smem);
 #pragma unroll
@@ -437,7 +450,8 @@ static __device__ void cap_scores(float (&S)[KV / 2], float cap, float scale)
 {
     const float top = cap / scale, to_log2 = 2 * 1.44269504f / top;
 #pragma unroll
-    for (int i = 0; i < KV / 2; i++) S[i] = top - 2 * top * rcp_approx_ftz(1 + ex2_approx_ftz(S[i] * to_log2));
+    for (int i = 0; i < KV / 2; i++)
+        S[i] = top - 2 * top * rcp_approx_ftz(1 + ex2_approx_ftz(S[i] * to_log2));
 }
 
 // The keys [keys_from, keys_until) that query `query` of the sequence sees; those past the end see what the last one does.
@@ -452,8 +466,8 @@ static __device__ int keys_until(const attention_variant &v, const Work &work, i
 
 // Takes away the scores of keys that a row does not see: first_key is the tile's, first_query the consumer's, row the thread's.
 template <int KV>
-static __device__ void mask_tile(float (&S)[KV / 2], const attention_variant &v, const Plan &plan, const Work &work,
-                                 int first_key, int first_query, int row, int lane)
+static __device__ void mask_tile(float (&S)[KV / 2], const attention_variant &v, const Plan &plan,
+                                 const Work &work, int first_key, int first_query, int row, int lane)
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) { // rows l / 4 and l / 4 + 8
@@ -484,7 +498,8 @@ static __device__ void lane_maximum(float (&maximum)[2], const float (&S)[KV / 2
     for (int half = 0; half < 2; half++) {
         maximum[half] = m[half];
 #pragma unroll
-        for (int i = half * 2; i < KV / 2; i += 4) maximum[half] = fmaxf(maximum[half], fmaxf(S[i], S[i + 1]));
+        for (int i = half * 2; i < KV / 2; i += 4)
+            maximum[half] = fmaxf(maximum[half], fmaxf(S[i], S[i + 1]));
     }
 }
 
@@ -504,14 +519,15 @@ static __device__ void raise_maximum(Rows &rows, const float (&maximum)[2], floa
 
 // P = 2^((S - m) c), rounded, and its sums before that; c is scale log2(e).
 template <typename T, int KV>
-static __device__ void exponentials(const float (&S)[KV / 2], uint32_t (&P)[KV / MMA_K][4], const float (&m)[2],
-                                    float (&sum)[2], float c)
+static __device__ void exponentials(const float (&S)[KV / 2], uint32_t (&P)[KV / MMA_K][4],
+                                    const float (&m)[2], float (&sum)[2], float c)
 {
     float part[2][2] = {}; // two chains of additions a row
 #pragma unroll
     for (int i = 0; i < KV / 2; i += 2) {
         const int half = i / 2 % 2;
-        const float x = ex2_approx_ftz(S[i] * c - m[half] * c), y = ex2_approx_ftz(S[i + 1] * c - m[half] * c);
+        const float x = ex2_approx_ftz(S[i] * c - m[half] * c),
+                    y = ex2_approx_ftz(S[i + 1] * c - m[half] * c);
         part[half][0] += x;
         part[half][1] += y;
         P[i / 8][i / 2 % 4] = pack_pair<T>(x, y);
@@ -544,8 +560,8 @@ static __device__ bool any_above(const uint32_t (&P)[KV / MMA_K][4])
 
 // The online softmax of a tile; first: nothing is known of m yet. Returns whether O must be multiplied with rows.rescale.
 template <typename T, int KV>
-static __device__ bool softmax_tile(const float (&S)[KV / 2], uint32_t (&P)[KV / MMA_K][4], Rows &rows, float c,
-                                    bool first)
+static __device__ bool softmax_tile(const float (&S)[KV / 2], uint32_t (&P)[KV / MMA_K][4], Rows &rows,
+                                    float c, bool first)
 {
     float maximum[2], sum[2];
     if (!first) exponentials<T, KV>(S, P, rows.m, sum, c);
@@ -620,8 +636,8 @@ static __device__ void finish_rows(float (&O)[C::DV / 2], const Rows &rows, cons
 // Writes a consumer's rows of O by way of O_smem. tid is the thread's number in its warpgroup.
 template <typename T, class C>
 static __device__ void store_rows(T (&O_smem)[C::O_BOXES][WG_Q][64], const CUtensorMap &O_map,
-                                  const float (&O)[C::DV / 2], const Plan &plan, const Work &work, int first_query,
-                                  int consumer, int tid)
+                                  const float (&O)[C::DV / 2], const Plan &plan, const Work &work,
+                                  int first_query, int consumer, int tid)
 {
     const int end = work.q_begin + work.q_len, first = work.q_begin + first_query;
 #pragma unroll
@@ -632,8 +648,8 @@ static __device__ void store_rows(T (&O_smem)[C::O_BOXES][WG_Q][64], const CUten
         for (int i = 0; i < C::O_BOXES * 32; i += 8) { // 16 columns: two times four accumulators
             const float *o = &O[box * 32 + i];
             // Matrices 0 to 3: rows 0-7 and 8-15 of the left 8 columns, then of the right ones.
-            const uint32_t pairs[4] = {pack_pair<T>(o[0], o[1]), pack_pair<T>(o[2], o[3]), pack_pair<T>(o[4], o[5]),
-                                       pack_pair<T>(o[6], o[7])};
+            const uint32_t pairs[4] = {pack_pair<T>(o[0], o[1]), pack_pair<T>(o[2], o[3]),
+                                       pack_pair<T>(o[4], o[5]), pack_pair<T>(o[6], o[7])};
             const uint32_t offset = (tid / 32 * 16 + tid % 16) * 128 + (i % 32 / 4 + tid % 32 / 16) * 16;
             stmatrix_x4(smem_addr(O_smem[i / 32]) + swizzle(offset, 3), pairs);
         }
@@ -641,8 +657,8 @@ static __device__ void store_rows(T (&O_smem)[C::O_BOXES][WG_Q][64], const CUten
         named_barrier_sync(STORE + consumer, 128); // and what the others wrote.
         if (tid == 0) {
             for (int i = 0; i < C::O_BOXES && first < end; i++)
-                cp_async_bulk_tensor_5d_store(O_map, O_smem[i], (box + i) * 64, work.head, RAGGED + first - end, end,
-                                              RAGGED);
+                cp_async_bulk_tensor_5d_store(O_map, O_smem[i], (box + i) * 64, work.head,
+                                              RAGGED + first - end, end, RAGGED);
             cp_async_bulk_commit_group();
         }
     }
@@ -652,12 +668,12 @@ static __device__ void store_rows(T (&O_smem)[C::O_BOXES][WG_Q][64], const CUten
 
 // A consumer: tile after tile, 64 rows against the keys of the part. One thread gives a stage back for its warpgroup.
 template <typename T, class C>
-static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_map, const attention_variant &v,
-                               const Plan &plan, int consumer)
+static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_map,
+                               const attention_variant &v, const Plan &plan, int consumer)
 {
     constexpr int KV = C::KV;
     const int tid = threadIdx.x % 128, lane = tid % 32;
-    const int row = tid / 32 * 16 + lane / 4; // and row + 8
+    const int row = tid / 32 * 16 + lane / 4;                  // and row + 8
     const float scale = rsqrtf(C::D), c = scale * 1.44269504f; // log2(e)
     PipelineState<C::STAGES> K_state, V_state;
     const int next_consumer = (consumer + 1) % C::CONSUMERS;
@@ -806,12 +822,12 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
 }
 
 template <typename T, class C>
-__global__ void __launch_bounds__(C::THREADS, 1)
-    attention_kernel(const __grid_constant__ CUtensorMap Q_map, // boxes of consumer_queries rows of `pack` heads
-                     const __grid_constant__ CUtensorMap K_map, // boxes of plan.box rows
-                     const __grid_constant__ CUtensorMap V_map, // the same
-                     const __grid_constant__ CUtensorMap O_map, // as Q_map
-                     const __grid_constant__ attention_variant v, const __grid_constant__ Plan plan)
+__global__ void __launch_bounds__(C::THREADS, 1) attention_kernel(
+    const __grid_constant__ CUtensorMap Q_map, // boxes of consumer_queries rows of `pack` heads
+    const __grid_constant__ CUtensorMap K_map, // boxes of plan.box rows
+    const __grid_constant__ CUtensorMap V_map, // the same
+    const __grid_constant__ CUtensorMap O_map, // as Q_map
+    const __grid_constant__ attention_variant v, const __grid_constant__ Plan plan)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage<T, C> &smem = *reinterpret_cast<SharedStorage<T, C> *>(smem_bytes);
@@ -879,32 +895,37 @@ static cudaError_t launch_tile(const attention_variant &v, Plan plan, cudaStream
     constexpr int smem_bytes = sizeof(SharedStorage<T, C>);
     static_assert(smem_bytes <= SMEM_BYTES, "what a block may have");
     const int queries = WG_Q / plan.pack, box = plan.box ? plan.box : C::KV;
-    const int64_t packs = v.heads / plan.pack, tiles = v.batch * packs * plan.splits *
-                                                       ((v.q_len - 1) / (C::CONSUMERS * queries) + 1);
+    const int64_t packs = v.heads / plan.pack,
+                  tiles = v.batch * packs * plan.splits * ((v.q_len - 1) / (C::CONSUMERS * queries) + 1);
     if (tiles > INT_MAX) return cudaErrorInvalidValue;
     plan.num_tiles = (int)tiles;
     if (plan.box) find_page_inverse(v.page_size, plan);
     plan.pack_inverse = 65536 / plan.pack + (65536 % plan.pack > 0);
     // Packs whose K and V, each shared by some packs, stay in the L2 together.
     const int64_t fitting = (v.right + 1 < v.k_len ? CAUSAL_L2_BYTES : FULL_L2_BYTES) /
-                            ((int64_t)v.k_len * (C::D + C::DV) * sizeof(T)) * (v.heads / v.kv_heads / plan.pack);
+                            ((int64_t)v.k_len * (C::D + C::DV) * sizeof(T)) *
+                            (v.heads / v.kv_heads / plan.pack);
     plan.packs_in_group = (int)(fitting < 1 ? 1 : fitting < packs ? fitting : packs);
 
     int device, sms;
-    cudaError_t error = tensor_map_ragged_heads(&Q_map, type, v.Q, plan.q_rows, v.heads, C::D, queries, plan.pack);
+    cudaError_t error =
+        tensor_map_ragged_heads(&Q_map, type, v.Q, plan.q_rows, v.heads, C::D, queries, plan.pack);
     if (error == cudaSuccess)
         error = tensor_map_ragged_heads(&O_map, type, v.O, plan.q_rows, v.heads, C::DV, queries, plan.pack);
     if (error == cudaSuccess)
-        error = tensor_map_ragged(&K_map, type, v.K, plan.k_rows, v.kv_heads, C::D, box, v.page_table ? 64 : C::D);
+        error = tensor_map_ragged(&K_map, type, v.K, plan.k_rows, v.kv_heads, C::D, box,
+                                  v.page_table ? 64 : C::D);
     if (error == cudaSuccess)
-        error = tensor_map_ragged(&V_map, type, v.V, plan.k_rows, v.kv_heads, C::DV, box, v.page_table ? 64 : C::DV);
+        error = tensor_map_ragged(&V_map, type, v.V, plan.k_rows, v.kv_heads, C::DV, box,
+                                  v.page_table ? 64 : C::DV);
     if (error == cudaSuccess) error = cudaGetDevice(&device);
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
     if (error == cudaSuccess)
-        error = cudaFuncSetAttribute(attention_kernel<T, C>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+        error = cudaFuncSetAttribute(attention_kernel<T, C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     smem_bytes);
     if (error != cudaSuccess) return error;
-    attention_kernel<T, C><<<(int)(tiles < sms ? tiles : sms), C::THREADS, smem_bytes, stream>>>(Q_map, K_map, V_map,
-                                                                                               O_map, v, plan);
+    attention_kernel<T, C><<<(int)(tiles < sms ? tiles : sms), C::THREADS, smem_bytes, stream>>>(
+        Q_map, K_map, V_map, O_map, v, plan);
     return cudaGetLastError();
 }
 
@@ -917,13 +938,14 @@ static cudaError_t launch_type(const attention_variant &v, const Plan &plan, cud
         int head_dim, v_head_dim;
         launcher *launch[2][2]; // [few][softcap]
     } TABLE[] = {
-#define ROW(D, DV)                                                                                   \
-    {                                                                                                \
-        D, DV,                                                                                       \
-        {                                                                                            \
-            {launch_tile<T, Tile<D, DV, false, false>>, launch_tile<T, Tile<D, DV, false, true>>},   \
-                {launch_tile<T, Tile<D, DV, true, false>>, launch_tile<T, Tile<D, DV, true, true>>}, \
-        },                                                                                           \
+#define ROW(D, DV)                                                                                 \
+    {                                                                                              \
+        D,                                                                                         \
+        DV,                                                                                        \
+        {                                                                                          \
+            {launch_tile<T, Tile<D, DV, false, false>>, launch_tile<T, Tile<D, DV, false, true>>}, \
+            {launch_tile<T, Tile<D, DV, true, false>>, launch_tile<T, Tile<D, DV, true, true>>},   \
+        },                                                                                         \
     }
         ROW(64, 64), ROW(128, 128), ROW(256, 256), ROW(192, 128), ROW(64, 256),
 #undef ROW

@@ -43,7 +43,8 @@ static struct attention_variant variant(const struct run *run)
         .rotary_interleaved = run_param(run, "interleaved", 0) != 0,
     };
     // Without a table the pages of K and V are the sequences' caches.
-    v.k_len = (int)run_dim(run, "k", v.page_table ? (int64_t)v.page_size * v.pages_per_sequence : v.page_size);
+    v.k_len =
+        (int)run_dim(run, "k", v.page_table ? (int64_t)v.page_size * v.pages_per_sequence : v.page_size);
     return v;
 }
 
@@ -80,16 +81,16 @@ static cudaError_t launch_sdpa(const struct run *run, cudaStream_t stream)
     const bool causal = v.right == 0;
     if (v.head_dim != v.v_head_dim || v.left < v.k_len - 1 || (!causal && v.right < v.k_len - 1))
         return cudaErrorNotSupported;
-    const struct attention a = {
-        v.dtype, v.Q, v.K, v.V, v.O, v.LSE, v.batch, v.q_len, v.k_len, v.heads, v.kv_heads, v.head_dim, causal};
+    const struct attention a = {v.dtype, v.Q,     v.K,     v.V,        v.O,        v.LSE, v.batch,
+                                v.q_len, v.k_len, v.heads, v.kv_heads, v.head_dim, causal};
     return sdpa_cudnn(&a, stream);
 }
 
 static cudaError_t fetch_sdpa(const struct run *run, cudaStream_t stream)
 {
     const struct attention_variant v = variant(run);
-    const struct attention a = {
-        v.dtype, v.Q, v.K, v.V, v.O, v.LSE, v.batch, v.q_len, v.k_len, v.heads, v.kv_heads, v.head_dim, false};
+    const struct attention a = {v.dtype, v.Q,     v.K,     v.V,        v.O,        v.LSE, v.batch,
+                                v.q_len, v.k_len, v.heads, v.kv_heads, v.head_dim, false};
     return sdpa_fetch(&a, stream);
 }
 
@@ -149,21 +150,38 @@ static const char *check_cache(const int64_t *dim)
     return check_heads(dim[2], dim[3], dim[4], dim[5]);
 }
 
-#define WINDOW        {"left", I32, PARAM, ""}, {"right", I32, PARAM, ""}
-#define SOFTCAP       {"softcap", F32, PARAM, ""}
-#define QUERIES       {"Q", RUN_TYPE, IN, "b,q,h,d"}, {"O", RUN_TYPE, OUT, "b,q,h,v"}, {"LSE", F32, OUT, "b,h,q"}
-#define KEYS          {"K", RUN_TYPE, IN, "b,k,g,d"}, {"V", RUN_TYPE, IN, "b,k,g,v"}
-#define SHAPE         "b", "q", "k", "h", "g", "d", "v"
-#define CACHE         "b", "q", "h", "g", "d", "v", "p", "s", "n"
-#define LAUNCHED      .launch = launch, .types = {BF16, F16}, .bench_difference = 0.02
-#define FLOPS         .flops = "2*b*h*(d+v)*(q*(left+right+1)-(left*(left+1)+right*(right+1))/2)", .limit = LIMIT_BF16_TENSOR
+#define WINDOW                  \
+    {"left", I32, PARAM, ""},   \
+    {                           \
+        "right", I32, PARAM, "" \
+    }
+#define SOFTCAP                   \
+    {                             \
+        "softcap", F32, PARAM, "" \
+    }
+#define QUERIES                                                      \
+    {"Q", RUN_TYPE, IN, "b,q,h,d"}, {"O", RUN_TYPE, OUT, "b,q,h,v"}, \
+    {                                                                \
+        "LSE", F32, OUT, "b,h,q"                                     \
+    }
+#define KEYS                         \
+    {"K", RUN_TYPE, IN, "b,k,g,d"},  \
+    {                                \
+        "V", RUN_TYPE, IN, "b,k,g,v" \
+    }
+#define SHAPE    "b", "q", "k", "h", "g", "d", "v"
+#define CACHE    "b", "q", "h", "g", "d", "v", "p", "s", "n"
+#define LAUNCHED .launch = launch, .types = {BF16, F16}, .bench_difference = 0.02
+#define FLOPS \
+    .flops = "2*b*h*(d+v)*(q*(left+right+1)-(left*(left+1)+right*(right+1))/2)", .limit = LIMIT_BF16_TENSOR
 #define CACHE_BYTES   "size*b*(n*s*g*(d+v)+q*h*(d+v))"
 #define STEP_OF(name) STEP(attention_variant_launcher, name)
 
 static const struct operation operations[] = {
     {
         .name = "window",
-        .title = "each query sees the keys from `left` before its place to `right` behind it; right = 0: causal",
+        .title =
+            "each query sees the keys from `left` before its place to `right` behind it; right = 0: causal",
         .dims = {SHAPE, "left", "right"},
         .tensors = {WINDOW, QUERIES, KEYS},
         .steps = STEPS(STEP_OF(window)),
@@ -296,7 +314,8 @@ static const struct operation operations[] = {
     },
     {
         .name = "append_kv",
-        .title = "`new` keys and values of each sequence go behind its used_k in the cache, turned by their places",
+        .title =
+            "`new` keys and values of each sequence go behind its used_k in the cache, turned by their places",
         .dims = {CACHE, "new", "places", "half", "left", "right"},
         .tensors = {WINDOW,
                     {"interleaved", I32, PARAM, ""},
@@ -315,7 +334,8 @@ static const struct operation operations[] = {
         LAUNCHED,
         .bytes = "size*b*(s*g*(d+v)+q*h*(d+v)+2*new*g*(d+v))",
         .limit = LIMIT_MEMORY,
-        .bench = {"b=16,q=1,h=128,g=8,d=128,v=128,p=16,s=8192,n=1,new=1,places=8192,half=64,left=8191,right=0"},
+        .bench =
+            {"b=16,q=1,h=128,g=8,d=128,v=128,p=16,s=8192,n=1,new=1,places=8192,half=64,left=8191,right=0"},
     },
 };
 

@@ -16,12 +16,14 @@ extern "C" const char *attention_refused(const struct attention_variant *v)
     if (bits % 16) return "Q, K, V and O must begin at multiples of 16 bytes";
     if (v->batch < 1 || v->heads < 1 || v->kv_heads < 1 || v->q_len < 1 || v->k_len < 1)
         return "the batch, the heads and the lengths must be at least 1";
-    if (v->heads % v->kv_heads) return "heads must be a multiple of kv_heads: every K/V head serves as many query heads";
+    if (v->heads % v->kv_heads)
+        return "heads must be a multiple of kv_heads: every K/V head serves as many query heads";
     if (v->heads > 65535 || v->batch > 65535) return "the batch and the heads must be at most 65535";
     if (v->left < 0 || v->right < 0) return "left and right must be at least 0";
     if (!(v->softcap >= 0)) return "softcap must be at least 0";
     if (v->cu_k && !v->cu_q) return "cu_k needs cu_q";
-    if (v->cu_k && (v->used_k || v->page_table || v->K_new)) return "cu_k goes without used_k, page_table and K_new";
+    if (v->cu_k && (v->used_k || v->page_table || v->K_new))
+        return "cu_k goes without used_k, page_table and K_new";
     if (v->page_table && (v->page_size < 1 || v->pages < 1 || v->pages_per_sequence < 1))
         return "page_table needs pages, page_size and pages_per_sequence";
     if (v->page_table && v->k_len > (int64_t)v->pages_per_sequence * v->page_size)
@@ -37,7 +39,8 @@ extern "C" const char *attention_refused(const struct attention_variant *v)
                   k_rows = v->page_table ? (int64_t)v->pages * v->page_size
                            : v->cu_k     ? v->k_total
                                          : (int64_t)v->batch * v->k_len;
-    if (v->q_len > 1 << 29 || v->k_len > 1 << 29 || q_rows < 1 || q_rows > 1 << 30 || k_rows < 1 || k_rows > 1 << 30)
+    if (v->q_len > 1 << 29 || v->k_len > 1 << 29 || q_rows < 1 || q_rows > 1 << 30 || k_rows < 1 ||
+        k_rows > 1 << 30)
         return "lengths must be at most 2^29, rows in all at most 2^30";
     return NULL;
 }
@@ -45,13 +48,13 @@ extern "C" const char *attention_refused(const struct attention_variant *v)
 // The last step whose variant is asked for.
 static Variant needed(const attention_variant &v)
 {
-    return v.K_new                          ? APPEND_KV
-           : v.page_table                   ? PAGED_KV
-           : v.cu_q || v.used_k             ? VARLEN
-           : v.head_dim != v.v_head_dim     ? HEAD_DIMS
-           : v.sinks                        ? SINKS
-           : v.softcap > 0                  ? SOFTCAP
-                                            : WINDOW;
+    return v.K_new                      ? APPEND_KV
+           : v.page_table               ? PAGED_KV
+           : v.cu_q || v.used_k         ? VARLEN
+           : v.head_dim != v.v_head_dim ? HEAD_DIMS
+           : v.sinks                    ? SINKS
+           : v.softcap > 0              ? SOFTCAP
+                                        : WINDOW;
 }
 
 // How a step up to `last` cuts the work up; the pointers are NULL.

@@ -20,14 +20,14 @@ enum Variant {
 };
 
 struct Plan {
-    int pack;   // query heads of a K/V head that share a block: each query has `pack` rows in it
-    int splits; // parts of the keys; of more than one, O and LSE of each go to:
-    float *O_parts;   // (splits, q_rows, heads, v_head_dim)
-    float *LSE_parts; // (splits, q_rows, heads)
-    int box;            // keys that TMA copies at a time; 0: cp.async copies
-    bool few;           // the tile with one consumer
-    int q_rows, k_rows; // rows of Q and O, of K and V, in memory
-    int pack_inverse;   // 2^16 / pack, rounded up
+    int pack;              // query heads of a K/V head that share a block: each query has `pack` rows in it
+    int splits;            // parts of the keys; of more than one, O and LSE of each go to:
+    float *O_parts;        // (splits, q_rows, heads, v_head_dim)
+    float *LSE_parts;      // (splits, q_rows, heads)
+    int box;               // keys that TMA copies at a time; 0: cp.async copies
+    bool few;              // the tile with one consumer
+    int q_rows, k_rows;    // rows of Q and O, of K and V, in memory
+    int pack_inverse;      // 2^16 / pack, rounded up
     unsigned page_inverse; // find_page_inverse
     int page_shift;
     int packs_in_group; // packs of heads whose tiles come in turn

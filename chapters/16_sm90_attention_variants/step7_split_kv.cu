@@ -36,7 +36,8 @@ int parts_of_keys(const attention_variant &v, const Plan &plan)
     if (cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) return 1;
     const int queries = (plan.few ? 1 : 2) * (64 / plan.pack);
     const int64_t tiles = (int64_t)v.batch * (v.heads / plan.pack) * ((v.q_len - 1) / queries + 1);
-    const int64_t keys = (int64_t)v.left + v.right + v.q_len < v.k_len ? (int64_t)v.left + v.right + v.q_len : v.k_len;
+    const int64_t keys =
+        (int64_t)v.left + v.right + v.q_len < v.k_len ? (int64_t)v.left + v.right + v.q_len : v.k_len;
     const int most = (int)(keys / MIN_KEYS < MAX_SPLITS ? keys / MIN_KEYS : MAX_SPLITS);
     if (tiles >= 4 * (int64_t)sms) return 1; // the last round is a fifth of the time at most
     int best = 1;
@@ -126,7 +127,8 @@ static cudaError_t launch_combine(const attention_variant &v, const Plan &plan, 
 
 cudaError_t combine_parts(const attention_variant &v, const Plan &plan, cudaStream_t stream)
 {
-    return v.dtype == F16 ? launch_combine<__half>(v, plan, stream) : launch_combine<__nv_bfloat16>(v, plan, stream);
+    return v.dtype == F16 ? launch_combine<__half>(v, plan, stream)
+                          : launch_combine<__nv_bfloat16>(v, plan, stream);
 }
 
 extern "C" cudaError_t split_kv(const struct attention_variant *v, cudaStream_t stream)

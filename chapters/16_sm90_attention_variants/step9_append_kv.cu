@@ -21,12 +21,14 @@ constexpr int APPEND_WARPS = 4; // of a block
 // A row's head of `dim` numbers from src to dst, its first rotary_dim turned by its place: pairs (x, y) become
 // (x cos - y sin, x sin + y cos).
 template <typename T>
-static __device__ void turn_head(const attention_variant &v, const T *src, T *dst, int dim, int place, int lane)
+static __device__ void turn_head(const attention_variant &v, const T *src, T *dst, int dim, int place,
+                                 int lane)
 {
     const int turned = v.rotary_cos ? v.rotary_dim : 0, half = turned / 2;
     for (int i = lane; i < half; i += 32) {
         const int x = v.rotary_interleaved ? 2 * i : i, y = v.rotary_interleaved ? 2 * i + 1 : i + half;
-        const float cos = v.rotary_cos[(size_t)place * half + i], sin = v.rotary_sin[(size_t)place * half + i];
+        const float cos = v.rotary_cos[(size_t)place * half + i],
+                    sin = v.rotary_sin[(size_t)place * half + i];
         const float src_x = src[x], src_y = src[y];
         dst[x] = T(__fmaf_rn(src_x, cos, -__fmul_rn(src_y, sin))); // spelled out: the result is then one, not
         dst[y] = T(__fmaf_rn(src_x, sin, __fmul_rn(src_y, cos)));  // whichever the compiler makes of it
@@ -43,15 +45,16 @@ static __global__ void __launch_bounds__(APPEND_WARPS * 32)
     const int64_t q_heads = v.rotary_cos ? (int64_t)v.batch * v.q_len * v.heads : 0;
     int64_t i = (int64_t)blockIdx.x * APPEND_WARPS + threadIdx.x / 32;
     if (i < new_heads) {
-        const int head = i % v.kv_heads, row = i / v.kv_heads % v.new_len, sequence = i / v.kv_heads / v.new_len;
+        const int head = i % v.kv_heads, row = i / v.kv_heads % v.new_len,
+                  sequence = i / v.kv_heads / v.new_len;
         const int place = v.used_k[sequence] + row;
         int64_t key = (int64_t)sequence * v.k_len + place;
         if (v.page_table) {
             const int page = v.page_table[(size_t)sequence * v.pages_per_sequence + place / v.page_size];
             key = (int64_t)page * v.page_size + place % v.page_size;
         }
-        turn_head(v, (const T *)v.K_new + i * v.head_dim, (T *)v.K + (key * v.kv_heads + head) * v.head_dim, v.head_dim,
-                  place, lane);
+        turn_head(v, (const T *)v.K_new + i * v.head_dim, (T *)v.K + (key * v.kv_heads + head) * v.head_dim,
+                  v.head_dim, place, lane);
         T *V = (T *)v.V + (key * v.kv_heads + head) * v.v_head_dim;
         for (int j = lane; j < v.v_head_dim; j += 32) V[j] = ((const T *)v.V_new)[i * v.v_head_dim + j];
         return;

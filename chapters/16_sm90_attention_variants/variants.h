@@ -18,24 +18,27 @@ struct attention_variant {
     int head_dim, v_head_dim; // of Q and K; of V and O
     int q_len, k_len;         // of each sequence; with cu_q, cu_k or used_k of the longest
     const void *Q;            // (batch, q_len, heads, head_dim); with cu_q (q_total, heads, head_dim)
-    const void *K;            // (batch, k_len, kv_heads, head_dim); with cu_k (k_total, …), with page_table (pages, page_size, …)
-    const void *V;            // as K, with v_head_dim
-    void *O;                  // as Q, with v_head_dim; 0 in rows that see no key
-    float *LSE;               // (batch, heads, q_len), with cu_q (heads, q_total); -inf in rows that see no key
+    const void *
+        K; // (batch, k_len, kv_heads, head_dim); with cu_k (k_total, …), with page_table (pages, page_size, …)
+    const void *V; // as K, with v_head_dim
+    void *O;       // as Q, with v_head_dim; 0 in rows that see no key
+    float *LSE;    // (batch, heads, q_len), with cu_q (heads, q_total); -inf in rows that see no key
 
     int left, right; // the window; ATTENTION_UNBOUNDED: to the first, to the last key. 0: no further than p
     float softcap;   // c > 0: cap(s) = c tanh(s / c)
     const float *sinks; // (heads): a score of each head that has no value, only a place in the sum
 
-    const int *cu_q, *cu_k;   // (batch + 1): where each sequence begins in Q, in K, and where the last one ends
-    int q_total, k_total;     // the rows of Q with cu_q, of K and V with cu_k
-    const int *used_k;        // (batch): how many keys of k_len each sequence has
-    const int *page_table;    // (batch, pages_per_sequence): which page has keys i * page_size and on
+    const int *cu_q, *cu_k; // (batch + 1): where each sequence begins in Q, in K, and where the last one ends
+    int q_total, k_total;   // the rows of Q with cu_q, of K and V with cu_k
+    const int *used_k;      // (batch): how many keys of k_len each sequence has
+    const int *page_table;  // (batch, pages_per_sequence): which page has keys i * page_size and on
     int pages, page_size, pages_per_sequence;
 
-    const void *K_new, *V_new; // (batch, new_len, kv_heads, head_dim), (…, v_head_dim): behind the used_k keys of K and V
+    const void *K_new,
+        *V_new; // (batch, new_len, kv_heads, head_dim), (…, v_head_dim): behind the used_k keys of K and V
     int new_len;
-    const float *rotary_cos, *rotary_sin; // (rotary_len, rotary_dim / 2): K_new and Q are turned by their places
+    const float *rotary_cos,
+        *rotary_sin; // (rotary_len, rotary_dim / 2): K_new and Q are turned by their places
     int rotary_dim, rotary_len;
     bool rotary_interleaved; // pairs (0, 1), (2, 3), …; else (0, rotary_dim / 2), (1, rotary_dim / 2 + 1), …
 

@@ -57,21 +57,24 @@ cudaError_t tensor_map_heads(CUtensorMap *map, CUtensorMapDataType type, const v
     return tensor_map(map, type, base, 5, dims, stride_bytes, box);
 }
 
-cudaError_t tensor_map_ragged(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows, int heads,
-                              int head_dim, int box_rows, int box_cols)
+cudaError_t tensor_map_ragged(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows,
+                              int heads, int head_dim, int box_rows, int box_cols)
 {
-    const cuuint64_t box_bytes = 64 * type_bytes(type), row_bytes = (cuuint64_t)heads * head_dim / 64 * box_bytes;
-    const cuuint64_t dims[] = {64, RAGGED, (cuuint64_t)heads * head_dim / 64, (cuuint64_t)rows + 1, RAGGED + 1};
+    const cuuint64_t box_bytes = 64 * type_bytes(type),
+                     row_bytes = (cuuint64_t)heads * head_dim / 64 * box_bytes;
+    const cuuint64_t dims[] = {64, RAGGED, (cuuint64_t)heads * head_dim / 64, (cuuint64_t)rows + 1,
+                               RAGGED + 1};
     const cuuint64_t stride_bytes[] = {row_bytes, box_bytes, row_bytes, ((cuuint64_t)1 << 34) - row_bytes};
     const cuuint32_t box[] = {64, (cuuint32_t)box_rows, (cuuint32_t)box_cols / 64, 1, 1};
     return tensor_map(map, type, base, 5, dims, stride_bytes, box);
 }
 
-cudaError_t tensor_map_ragged_heads(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows, int heads,
-                                    int head_dim, int box_rows, int box_heads)
+cudaError_t tensor_map_ragged_heads(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows,
+                                    int heads, int head_dim, int box_rows, int box_heads)
 {
     const cuuint64_t head_bytes = (cuuint64_t)head_dim * type_bytes(type), row_bytes = heads * head_bytes;
-    const cuuint64_t dims[] = {(cuuint64_t)head_dim, (cuuint64_t)heads, RAGGED, (cuuint64_t)rows + 1, RAGGED + 1};
+    const cuuint64_t dims[] = {(cuuint64_t)head_dim, (cuuint64_t)heads, RAGGED, (cuuint64_t)rows + 1,
+                               RAGGED + 1};
     const cuuint64_t stride_bytes[] = {head_bytes, row_bytes, row_bytes, ((cuuint64_t)1 << 34) - row_bytes};
     const cuuint32_t box[] = {64, (cuuint32_t)box_heads, (cuuint32_t)box_rows, 1, 1};
     return tensor_map(map, type, base, 5, dims, stride_bytes, box);

@@ -35,13 +35,13 @@ cudaError_t tensor_map_heads(CUtensorMap *map, CUtensorMapDataType type, const v
 // before `base` would do without the fifth; on an H200 its copies faulted where no memory was. Source: Triton's ragged tensor
 // descriptors (triton/tools/ragged_tma.py).
 enum { RAGGED = 1 << 30 };
-cudaError_t tensor_map_ragged(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows, int heads,
-                              int head_dim, int box_rows, int box_cols);
+cudaError_t tensor_map_ragged(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows,
+                              int heads, int head_dim, int box_rows, int box_cols);
 
 // The same with a box of 64 columns, box_heads heads and box_rows rows, at {column, head, RAGGED + first - end, end, RAGGED};
 // in shared memory (box_rows, box_heads, 64).
-cudaError_t tensor_map_ragged_heads(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows, int heads,
-                                    int head_dim, int box_rows, int box_heads);
+cudaError_t tensor_map_ragged_heads(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows,
+                                    int heads, int head_dim, int box_rows, int box_heads);
 
 #ifdef __cplusplus
 }
