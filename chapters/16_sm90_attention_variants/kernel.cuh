@@ -37,7 +37,7 @@ struct Tile {
     static constexpr int CONSUMERS = FEW ? 1 : D == 64 && DV == 64 ? 3 : 2;
     static constexpr int THREADS = (1 + CONSUMERS) * 128; // warpgroup 0 is the producer
     static constexpr bool GATHER = FEW;                   // cp.async for pages that TMA does not serve
-    // With more than one consumer. At D = 192 and 256 they leave the producer too few: it spills, once a tile of queries.
+    // With more than one consumer. At D = 192 and 256 they are too few for both: some spill, once a tile of queries.
     static constexpr int PRODUCER_REGS = CONSUMERS == 3 ? 32 : D >= 192 ? 24 : 40;
     static constexpr int CONSUMER_REGS = CONSUMERS == 3 ? 160 : D >= 192 ? 240 : 232;
     static constexpr bool OVERLAP = D > 64 || DV > 64; // S and P V in flight together: registers for two P
