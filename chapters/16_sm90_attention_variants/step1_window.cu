@@ -7,8 +7,9 @@
 // others are loaded: work falls from q x k to q x (left + right). mask_tile: two limits instead of one. consume: which tiles
 // every row sees whole, so that they are not masked. Causal is right = 0. All of it is data, looked at once a tile.
 //
-// Grows from: chapter 15, step 10 (tma_store).
-// Code: kernel.cuh, keys_from, keys_until, mask_tile, and tile, tile_end in describe_work.
+// Grows from: nothing.
+// Code: kernel.cuh, keys_from, keys_until, mask_tile, and tile, tile_end in describe_work. The kernel itself is a changed copy of
+// chapters/15_sm90_attention_forward/step10_tma_store.cu: diff -w shows what is new.
 // Run: make chapter-16 OP=window
 #include "launchers.h"
 #include "plan.h"
