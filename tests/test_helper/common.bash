@@ -21,7 +21,7 @@ cd "$ROOT" || exit 1
 # is none of them.
 objects() {
     local source
-    for source in "chapters/$1/main.c" "chapters/$1"/*.cu common/*/*.c common/*/*.cu; do
+    for source in "chapters/$1"/*.c "chapters/$1"/*.cu common/*/*.c common/*/*.cu; do
         [[ "$(basename "${source%.*}")" == "${2:-}" ]] || echo "build/obj/${source%.*}.o"
     done
 }

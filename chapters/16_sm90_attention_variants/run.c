@@ -1,0 +1,150 @@
+#include "run.h"
+
+#include "../../common/harness/sdpa_baseline.h"
+#include "launchers.h"
+
+// What the run has, by name; what its operation does not have is a variant left out.
+static struct attention_variant variant(const struct run *run)
+{
+    struct attention_variant v = {
+        .dtype = run->type,
+        .batch = (int)run_dim(run, "b", 1),
+        .q_len = (int)run_dim(run, "q", 1),
+        .heads = (int)run_dim(run, "h", 1),
+        .kv_heads = (int)run_dim(run, "g", 1),
+        .head_dim = (int)run_dim(run, "d", 0),
+        .v_head_dim = (int)run_dim(run, "v", 0),
+        .left = (int)run_param(run, "left", ATTENTION_UNBOUNDED),
+        .right = (int)run_param(run, "right", ATTENTION_UNBOUNDED),
+        .softcap = (float)run_param(run, "softcap", 0),
+        .Q = run_data(run, "Q"),
+        .K = run_data(run, "K"),
+        .V = run_data(run, "V"),
+        .O = run_data(run, "O"),
+        .LSE = run_data(run, "LSE"),
+        .sinks = run_data(run, "sinks"),
+        .cu_q = run_data(run, "cu_q"),
+        .cu_k = run_data(run, "cu_k"),
+        .q_total = (int)run_dim(run, "tq", 0),
+        .k_total = (int)run_dim(run, "tk", 0),
+        .used_k = run_data(run, "used_k"),
+        .page_table = run_data(run, "page_table"),
+        .pages = (int)run_dim(run, "p", 0),
+        .page_size = (int)run_dim(run, "s", 0),
+        .pages_per_sequence = (int)run_dim(run, "n", 0),
+        .K_new = run_data(run, "K_new"),
+        .V_new = run_data(run, "V_new"),
+        .new_len = (int)run_dim(run, "new", 0),
+        .rotary_cos = run_data(run, "rotary_cos"),
+        .rotary_sin = run_data(run, "rotary_sin"),
+        .rotary_dim = 2 * (int)run_dim(run, "half", 0),
+        .rotary_len = (int)run_dim(run, "places", 0),
+        .rotary_interleaved = run_param(run, "interleaved", 0) != 0,
+    };
+    // Without a table the pages of K and V are the sequences' caches.
+    v.k_len =
+        (int)run_dim(run, "k", v.page_table ? (int64_t)v.page_size * v.pages_per_sequence : v.page_size);
+    return v;
+}
+
+// Kept between launches: a CUDA graph may have recorded it, and has then been launched without it before.
+static cudaError_t set_workspace(struct attention_variant *v)
+{
+    static size_t bytes;
+    static void *workspace;
+    const size_t needed = attention_workspace_bytes(v);
+    if (needed > bytes) {
+        const cudaError_t error = cudaFree(workspace);
+        if (error != cudaSuccess) return error;
+        workspace = NULL;
+        bytes = needed;
+        if (cudaMalloc(&workspace, bytes) != cudaSuccess) return cudaErrorMemoryAllocation;
+    }
+    v->workspace = workspace;
+    return cudaSuccess;
+}
+
+cudaError_t variant_launch(any_launcher *launcher, const struct run *run, cudaStream_t stream)
+{
+    struct attention_variant v = variant(run);
+    const char *refused = attention_refused(&v);
+    if (refused) fprintf(stderr, "refused: %s\n", refused);
+    const cudaError_t error = set_workspace(&v);
+    return error != cudaSuccess ? error : ((attention_variant_launcher *)launcher)(&v, stream);
+}
+
+// PyTorch's cuDNN backend, for the two windows that it has.
+cudaError_t variant_sdpa(const struct run *run, cudaStream_t stream)
+{
+    const struct attention_variant v = variant(run);
+    const bool causal = v.right == 0;
+    if (v.head_dim != v.v_head_dim || v.left < v.k_len - 1 || (!causal && v.right < v.k_len - 1))
+        return cudaErrorNotSupported;
+    const struct attention a = {v.dtype, v.Q,     v.K,     v.V,        v.O,        v.LSE, v.batch,
+                                v.q_len, v.k_len, v.heads, v.kv_heads, v.head_dim, causal};
+    return sdpa_cudnn(&a, stream);
+}
+
+cudaError_t variant_sdpa_fetch(const struct run *run, cudaStream_t stream)
+{
+    const struct attention_variant v = variant(run);
+    const struct attention a = {v.dtype, v.Q,     v.K,     v.V,        v.O,        v.LSE, v.batch,
+                                v.q_len, v.k_len, v.heads, v.kv_heads, v.head_dim, false};
+    return sdpa_fetch(&a, stream);
+}
+
+// Sequences of equal lengths that take as many products as those of draw_lengths: 5 of 9 are as long as the longest.
+cudaError_t variant_equal_lengths(const struct run *run, cudaStream_t stream)
+{
+    struct attention_variant v = variant(run);
+    v.batch = v.batch * 5 / 9;
+    v.cu_q = v.cu_k = NULL;
+    return varlen(&v, stream);
+}
+
+// The same K and V, taken in the order in which they lie in memory.
+cudaError_t variant_without_pages(const struct run *run, cudaStream_t stream)
+{
+    struct attention_variant v = variant(run);
+    v.page_table = NULL;
+    const cudaError_t error = set_workspace(&v);
+    return error != cudaSuccess ? error : split_kv(&v, stream);
+}
+
+// Where sequences begin that have q queries, q / 3, q, q / 3, …
+void draw_lengths(const struct run *run, int32_t *values)
+{
+    const int64_t b = run_dim(run, "b", 0), q = run_dim(run, "q", 0);
+    values[0] = 0;
+    for (int64_t i = 0; i < b; i++) values[i + 1] = values[i] + (int32_t)(i % 2 ? q / 3 : q);
+}
+
+// A page for each of the table's places, none twice, neighbours far apart: 611953 is prime.
+void draw_pages(const struct run *run, int32_t *values)
+{
+    const int64_t count = run_dim(run, "b", 0) * run_dim(run, "n", 0), pages = run_dim(run, "p", 1);
+    for (int64_t i = 0; i < count; i++) values[i] = (int32_t)(i * 611953 % pages);
+}
+
+void draw_full(const struct run *run, int32_t *values)
+{
+    const int64_t k = run_dim(run, "k", run_dim(run, "n", 0) * run_dim(run, "s", 0)) - run_dim(run, "new", 0);
+    for (int64_t i = 0; i < run_dim(run, "b", 0); i++) values[i] = (int32_t)k;
+}
+
+static const char *check_heads(int64_t h, int64_t g, int64_t d, int64_t v)
+{
+    if (h % g) return "h must be a multiple of g: every key/value head serves as many query heads";
+    if (d == 192 ? v == 128 : d == 64 ? v == 64 || v == 256 : v == d && (d == 128 || d == 256)) return NULL;
+    return "d and v must be 64, 128 or 256, or d=192 with v=128, or d=64 with v=256";
+}
+
+// Dimensions b,q,k,h,g,d,v and b,q,h,g,d,v, and others behind them.
+const char *variant_check_shape(const int64_t *dim)
+{
+    return check_heads(dim[3], dim[4], dim[5], dim[6]);
+}
+const char *variant_check_cache(const int64_t *dim)
+{
+    return check_heads(dim[2], dim[3], dim[4], dim[5]);
+}
