@@ -153,7 +153,7 @@ kernel() {
     cp "chapters/$CHAPTER"/*.h "chapters/$CHAPTER/kernel_bf16.cu" "$dir/chapters/$CHAPTER"
     sed -E "$@" "chapters/$CHAPTER/kernel.cuh" >"$dir/chapters/$CHAPTER/kernel.cuh"
     run ! cmp -s "chapters/$CHAPTER/kernel.cuh" "$dir/chapters/$CHAPTER/kernel.cuh"
-    sed -E -i "s/^        ROW\(64, 64\), .*/        ROW($dim, $dim),/" "$dir/chapters/$CHAPTER/kernel.cuh"
+    sed -E -i "s/^(#define ATTENTION_HEAD_DIMS\(PAIR\)).*/\1 PAIR($dim, $dim)/" "$dir/chapters/$CHAPTER/variants.h"
     "$nvcc" -std=c++17 -O3 -lineinfo -gencode arch=compute_90a,code=compute_90a -c -o "$BATS_TEST_TMPDIR/kernel.o" \
         "$dir/chapters/$CHAPTER/kernel_bf16.cu"
     mapfile -t objects < <(objects $CHAPTER kernel_bf16)

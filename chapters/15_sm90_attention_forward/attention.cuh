@@ -11,15 +11,6 @@ __device__ inline int keys_seen(const attention &a, int row)
     return a.causal ? min(a.k_len, min(row, a.q_len - 1) + 1 + a.k_len - a.q_len) : a.k_len;
 }
 
-__device__ inline float2 to_float2(__half2 pair)
-{
-    return __half22float2(pair);
-}
-__device__ inline float2 to_float2(__nv_bfloat162 pair)
-{
-    return __bfloat1622float2(pair);
-}
-
 // Calls launch(T(), integral_constant D) for the type and head dimension of `a`, once its sizes are what a launcher takes.
 template <typename LAUNCH>
 cudaError_t with_attention_types(const attention &a, LAUNCH launch)

@@ -282,19 +282,22 @@ static __device__ void load_tiles(T (&dst_smem)[STAGES][D / 64][KV][64], const C
                                   const Work &work, uint64_t *wanted, int lane)
 {
     const int end = work.tile_end;
-#pragma unroll 1 // and below: the producer has few registers
-    for (int kv = work.tile; kv < end && !v.page_table; kv++) {
-        if (lane == 0 && wanted && kv == end - 1) mbarrier_arrive(wanted);
-        load_tile<T, D, KV>(dst_smem[state.stage], map, &full[state.stage], &empty[state.stage], state.parity,
-                            work, kv, lane);
-        state.advance();
-    }
+    if (v.page_table) {
+#pragma unroll 1 // and below: the producer has few registers, and each loop has its own
+        for (int kv = work.tile; kv < end; kv++) {
+            if (lane == 0 && wanted && kv == end - 1) mbarrier_arrive(wanted);
+            load_pages<T, D, KV>(dst_smem[state.stage], map, &full[state.stage], &empty[state.stage],
+                                 state.parity, v, plan, work, kv, lane);
+            state.advance();
+        }
+    } else {
 #pragma unroll 1
-    for (int kv = work.tile; kv < end && v.page_table; kv++) {
-        if (lane == 0 && wanted && kv == end - 1) mbarrier_arrive(wanted);
-        load_pages<T, D, KV>(dst_smem[state.stage], map, &full[state.stage], &empty[state.stage],
-                             state.parity, v, plan, work, kv, lane);
-        state.advance();
+        for (int kv = work.tile; kv < end; kv++) {
+            if (lane == 0 && wanted && kv == end - 1) mbarrier_arrive(wanted);
+            load_tile<T, D, KV>(dst_smem[state.stage], map, &full[state.stage], &empty[state.stage],
+                                state.parity, work, kv, lane);
+            state.advance();
+        }
     }
 }
 
@@ -536,15 +539,6 @@ static __device__ void exponentials(const float (&S)[KV / 2], uint32_t (&P)[KV /
     sum[1] = part[1][0] + part[1][1];
 }
 
-static __device__ float2 to_float2(__half2 pair)
-{
-    return __half22float2(pair);
-}
-static __device__ float2 to_float2(__nv_bfloat162 pair)
-{
-    return __bfloat1622float2(pair);
-}
-
 // Whether any P of the warp's is above 2^RESCALE_LOG2.
 template <typename T, int KV>
 static __device__ bool any_above(const uint32_t (&P)[KV / MMA_K][4])
@@ -593,7 +587,7 @@ static __device__ size_t LSE_index(const attention_variant &v, const Work &work,
 }
 
 // Adds up l over a row's lanes and the sink, writes LSE, and divides O by l. Of several parts of the keys, O in fp32 is
-// written too: combine_parts makes one of them. row is the thread's first in the consumer, queries the consumer's first.
+// written too: combine_parts makes one of them. row is the thread's first in the consumer, first_query the consumer's.
 template <class C>
 static __device__ void finish_rows(float (&O)[C::DV / 2], const Rows &rows, const attention_variant &v,
                                    const Plan &plan, const Work &work, int first_query, int row, int lane)
@@ -884,7 +878,7 @@ static void find_page_inverse(int page_size, Plan &plan)
     int L = 3; // a page that a box fits has 8 keys at least
     while (1 << L < page_size) L++;
     plan.page_shift = L - 2;
-    plan.page_inverse = page_size ? (unsigned)((((uint64_t)1 << (30 + L)) + page_size - 1) / page_size) : 0;
+    plan.page_inverse = (unsigned)((((uint64_t)1 << (30 + L)) + page_size - 1) / page_size);
 }
 
 template <typename T, class C>
@@ -899,7 +893,7 @@ static cudaError_t launch_tile(const attention_variant &v, Plan plan, cudaStream
                   tiles = v.batch * packs * plan.splits * ((v.q_len - 1) / (C::CONSUMERS * queries) + 1);
     if (tiles > INT_MAX) return cudaErrorInvalidValue;
     plan.num_tiles = (int)tiles;
-    if (plan.box) find_page_inverse(v.page_size, plan);
+    if (v.page_table && plan.box) find_page_inverse(v.page_size, plan);
     plan.pack_inverse = 65536 / plan.pack + (65536 % plan.pack > 0);
     // Packs whose K and V, each shared by some packs, stay in the L2 together.
     const int64_t fitting = (v.right + 1 < v.k_len ? CAUSAL_L2_BYTES : FULL_L2_BYTES) /
@@ -938,16 +932,12 @@ static cudaError_t launch_type(const attention_variant &v, const Plan &plan, cud
         int head_dim, v_head_dim;
         launcher *launch[2][2]; // [few][softcap]
     } TABLE[] = {
-#define ROW(D, DV)                                                                                 \
-    {                                                                                              \
-        D,                                                                                         \
-        DV,                                                                                        \
-        {                                                                                          \
-            {launch_tile<T, Tile<D, DV, false, false>>, launch_tile<T, Tile<D, DV, false, true>>}, \
-            {launch_tile<T, Tile<D, DV, true, false>>, launch_tile<T, Tile<D, DV, true, true>>},   \
-        },                                                                                         \
-    }
-        ROW(64, 64), ROW(128, 128), ROW(256, 256), ROW(192, 128), ROW(64, 256),
+#define ROW(D, DV)                                                                           \
+    {D,                                                                                      \
+     DV,                                                                                     \
+     {{launch_tile<T, Tile<D, DV, false, false>>, launch_tile<T, Tile<D, DV, false, true>>}, \
+      {launch_tile<T, Tile<D, DV, true, false>>, launch_tile<T, Tile<D, DV, true, true>>}}},
+        ATTENTION_HEAD_DIMS(ROW)
 #undef ROW
     };
     for (const auto &row : TABLE)

@@ -1,16 +1,12 @@
 // What a launch may ask, how its work is cut up, and how much memory that takes.
 #include "plan.h"
 
-#include <climits>
-
-static const int HEAD_DIMS_SERVED[][2] = {{64, 64}, {128, 128}, {256, 256}, {192, 128}, {64, 256}};
-
 extern "C" const char *attention_refused(const struct attention_variant *v)
 {
     const uintptr_t bits = (uintptr_t)v->Q | (uintptr_t)v->K | (uintptr_t)v->V | (uintptr_t)v->O;
-    bool served = false;
-    for (const auto &dims : HEAD_DIMS_SERVED) served |= v->head_dim == dims[0] && v->v_head_dim == dims[1];
-    if (!served) return "head dimensions must be 64, 128 or 256, or 192 with V's 128, or 64 with V's 256";
+#define SERVES(D, DV) || (v->head_dim == D && v->v_head_dim == DV)
+    if (!(false ATTENTION_HEAD_DIMS(SERVES)))
+        return "head dimensions must be 64, 128 or 256, or 192 with V's 128, or 64 with V's 256";
     if (v->dtype != BF16 && v->dtype != F16) return "dtype must be bf16 or f16";
     if (!v->Q || !v->K || !v->V || !v->O || !v->LSE) return "Q, K, V, O and LSE must be there";
     if (bits % 16) return "Q, K, V and O must begin at multiples of 16 bytes";
@@ -26,6 +22,8 @@ extern "C" const char *attention_refused(const struct attention_variant *v)
         return "cu_k goes without used_k, page_table and K_new";
     if (v->page_table && (v->page_size < 1 || v->pages < 1 || v->pages_per_sequence < 1))
         return "page_table needs pages, page_size and pages_per_sequence";
+    if (v->page_table && (int64_t)v->batch * v->pages_per_sequence > INT32_MAX)
+        return "page_table must have fewer than 2^31 pages";
     if (v->page_table && v->k_len > (int64_t)v->pages_per_sequence * v->page_size)
         return "k_len must be at most pages_per_sequence * page_size";
     if (!v->K_new != !v->V_new) return "K_new and V_new come together";

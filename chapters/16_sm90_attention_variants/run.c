@@ -57,8 +57,9 @@ static cudaError_t set_workspace(struct attention_variant *v)
         const cudaError_t error = cudaFree(workspace);
         if (error != cudaSuccess) return error;
         workspace = NULL;
+        bytes = 0;
+        if (cudaMalloc(&workspace, needed) != cudaSuccess) return cudaErrorMemoryAllocation;
         bytes = needed;
-        if (cudaMalloc(&workspace, bytes) != cudaSuccess) return cudaErrorMemoryAllocation;
     }
     v->workspace = workspace;
     return cudaSuccess;
@@ -135,7 +136,8 @@ void draw_full(const struct run *run, int32_t *values)
 static const char *check_heads(int64_t h, int64_t g, int64_t d, int64_t v)
 {
     if (h % g) return "h must be a multiple of g: every key/value head serves as many query heads";
-    if (d == 192 ? v == 128 : d == 64 ? v == 64 || v == 256 : v == d && (d == 128 || d == 256)) return NULL;
+#define SERVES(D, DV) || (d == D && v == DV)
+    if (false ATTENTION_HEAD_DIMS(SERVES)) return NULL;
     return "d and v must be 64, 128 or 256, or d=192 with v=128, or d=64 with v=256";
 }
 

@@ -15,14 +15,14 @@
 struct attention_variant {
     enum dtype dtype; // BF16 or F16: of Q, K, V, O, K_new, V_new
     int batch, heads, kv_heads;
-    int head_dim, v_head_dim; // of Q and K; of V and O
+    int head_dim, v_head_dim; // of Q and K; of V and O: a pair of ATTENTION_HEAD_DIMS
     int q_len, k_len;         // of each sequence; with cu_q, cu_k or used_k of the longest
     const void *Q;            // (batch, q_len, heads, head_dim); with cu_q (q_total, heads, head_dim)
-    const void *
-        K; // (batch, k_len, kv_heads, head_dim); with cu_k (k_total, …), with page_table (pages, page_size, …)
-    const void *V; // as K, with v_head_dim
-    void *O;       // as Q, with v_head_dim; 0 in rows that see no key
-    float *LSE;    // (batch, heads, q_len), with cu_q (heads, q_total); -inf in rows that see no key
+    const void *K;            // (batch, k_len, kv_heads, head_dim); with cu_k (k_total, …), with page_table
+                              // (pages, page_size, …)
+    const void *V;            // as K, with v_head_dim
+    void *O;                  // as Q, with v_head_dim; 0 in rows that see no key
+    float *LSE; // (batch, heads, q_len), with cu_q (heads, q_total); -inf in rows that see no key
 
     int left, right; // the window; ATTENTION_UNBOUNDED: to the first, to the last key. 0: no further than p
     float softcap;   // c > 0: cap(s) = c tanh(s / c)
@@ -34,16 +34,20 @@ struct attention_variant {
     const int *page_table;  // (batch, pages_per_sequence): which page has keys i * page_size and on
     int pages, page_size, pages_per_sequence;
 
-    const void *K_new,
-        *V_new; // (batch, new_len, kv_heads, head_dim), (…, v_head_dim): behind the used_k keys of K and V
+    const void *K_new; // (batch, new_len, kv_heads, head_dim): go behind the used_k keys of K, which
+                       // append_kv writes, as it does V
+    const void *V_new; // (batch, new_len, kv_heads, v_head_dim)
     int new_len;
-    const float *rotary_cos,
-        *rotary_sin; // (rotary_len, rotary_dim / 2): K_new and Q are turned by their places
+    const float *rotary_cos; // (rotary_len, rotary_dim / 2): K_new and Q are turned by their places,
+    const float *rotary_sin; // which must be below rotary_len
     int rotary_dim, rotary_len;
     bool rotary_interleaved; // pairs (0, 1), (2, 3), …; else (0, rotary_dim / 2), (1, rotary_dim / 2 + 1), …
 
     void *workspace; // attention_workspace_bytes(); NULL when that is 0
 };
+
+// The pairs (head_dim, v_head_dim) that there are kernels for.
+#define ATTENTION_HEAD_DIMS(PAIR) PAIR(64, 64) PAIR(128, 128) PAIR(256, 256) PAIR(192, 128) PAIR(64, 256)
 
 enum { ATTENTION_UNBOUNDED = (1 << 30) - 1 };
 

@@ -31,6 +31,16 @@ __device__ inline uint32_t pack_pair(float x, float y)
     return pair;
 }
 
+// Two of a 16-bit type, in fp32.
+__device__ inline float2 to_float2(__half2 pair)
+{
+    return __half22float2(pair);
+}
+__device__ inline float2 to_float2(__nv_bfloat162 pair)
+{
+    return __bfloat1622float2(pair);
+}
+
 // What a tensor map calls the type.
 template <typename T>
 constexpr CUtensorMapDataType tensor_map_type()
