@@ -18,13 +18,14 @@ struct token {
 };
 
 struct lexer {
-    const char *at, *limit;
-    u32 line;
+    const char *text, *at, *limit;
     struct token token; /* the current one */
 };
 
 void lex_start(struct lexer *l, const char *text, size_t length);
 void lex_next(struct lexer *l);
+/* The line of the text that it has come to, from 1 on. */
+u32 lex_line(const struct lexer *l);
 /* Passes over the rest of a { } block whose `{` was the token before: its `}` is the current token then. */
 void lex_skip_block(struct lexer *l);
 const char *intern(const char *s, size_t length);

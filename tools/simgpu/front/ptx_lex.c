@@ -1,7 +1,6 @@
 /* ptx_lex.c: PTX ISA, "Syntax": names, directives, numbers, comments. */
 #include "lex.h"
 
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,10 +14,30 @@ void *keep(size_t bytes)
     return p;
 }
 
+/* What a character may be. MARK: a block's text is looked through for these. */
+enum { SPACE = 1, DIGIT = 2, LETTER = 4, NAME = 8, MARK = 16 };
+static const u8 class_of[256] = {[' '] = SPACE,
+                                 ['\t' ... '\r'] = SPACE,
+                                 ['0' ... '9'] = DIGIT | NAME,
+                                 ['a' ... 'z'] = LETTER | NAME,
+                                 ['A' ... 'Z'] = LETTER | NAME,
+                                 ['_'] = NAME,
+                                 ['$'] = NAME,
+                                 ['%'] = NAME,
+                                 ['{'] = MARK,
+                                 ['}'] = MARK,
+                                 ['"'] = MARK,
+                                 ['/'] = MARK};
+static inline bool is(char c, u32 classes)
+{
+    return class_of[(u8)c] & classes;
+}
+
 const char *intern(const char *s, size_t length)
 {
     static struct entry {
         struct entry *next;
+        u64 hash;
         size_t length;
         char text[];
     } * table[1 << 14];
@@ -26,8 +45,9 @@ const char *intern(const char *s, size_t length)
     for (size_t i = 0; i < length; i++) hash = (hash ^ (u8)s[i]) * 1099511628211u;
     struct entry **slot = &table[(hash ^ hash >> 29) & ((1 << 14) - 1)];
     for (struct entry *e = *slot; e; e = e->next)
-        if (e->length == length && memcmp(e->text, s, length) == 0) return e->text;
+        if (e->hash == hash && e->length == length && memcmp(e->text, s, length) == 0) return e->text;
     struct entry *e = keep(sizeof *e + length + 1);
+    e->hash = hash;
     e->length = length;
     memcpy(e->text, s, length);
     e->next = *slot;
@@ -37,26 +57,27 @@ const char *intern(const char *s, size_t length)
 
 void lex_start(struct lexer *l, const char *text, size_t length)
 {
-    *l = (struct lexer){.at = text, .limit = text + length, .line = 1};
+    *l = (struct lexer){.at = text, .limit = text + length, .text = text};
     lex_next(l);
 }
 
-static bool name_char(char c)
+u32 lex_line(const struct lexer *l)
 {
-    return isalnum((u8)c) || c == '_' || c == '$' || c == '%';
+    u32 line = 1;
+    for (const char *c = l->text; c < l->at; c++) line += *c == '\n';
+    return line;
 }
 
 static void skip_space(struct lexer *l)
 {
     for (;;) {
-        if (l->at < l->limit && isspace((u8)*l->at)) {
-            if (*l->at == '\n') l->line++;
+        if (l->at < l->limit && is(*l->at, SPACE)) {
             l->at++;
         } else if (l->at + 1 < l->limit && l->at[0] == '/' && l->at[1] == '/') {
             while (l->at < l->limit && *l->at != '\n') l->at++;
         } else if (l->at + 1 < l->limit && l->at[0] == '/' && l->at[1] == '*') {
-            for (l->at += 2; l->at + 1 < l->limit && !(l->at[0] == '*' && l->at[1] == '/'); l->at++)
-                if (*l->at == '\n') l->line++;
+            l->at += 2;
+            while (l->at + 1 < l->limit && !(l->at[0] == '*' && l->at[1] == '/')) l->at++;
             l->at = l->at + 2 < l->limit ? l->at + 2 : l->limit;
         } else {
             return;
@@ -75,7 +96,8 @@ void lex_skip_block(struct lexer *l)
 {
     l->at = l->token.start;
     for (u32 depth = 1; l->at < l->limit; l->at++) {
-        skip_space(l);
+        while (l->at < l->limit && !is(*l->at, MARK)) l->at++;
+        if (l->at < l->limit && *l->at == '/') skip_space(l); /* a comment */
         if (l->at >= l->limit) break;
         if (*l->at == '{') depth++;
         if (*l->at == '}' && --depth == 0) break;
@@ -89,7 +111,7 @@ static void number(struct lexer *l, struct token *t)
 {
     const char *s = l->at;
     while (l->at < l->limit &&
-           (isalnum((u8)*l->at) || *l->at == '.' ||
+           (is(*l->at, DIGIT | LETTER) || *l->at == '.' ||
             ((*l->at == '+' || *l->at == '-') && s[0] != '0' && (l->at[-1] == 'e' || l->at[-1] == 'E'))))
         l->at++;
     char text[64];
@@ -121,18 +143,17 @@ void lex_next(struct lexer *l)
     if (l->at >= l->limit || !*l->at) {
         t.kind = TOKEN_END;
         t.text = "end of text";
-    } else if (isdigit((u8)*l->at)) {
+    } else if (is(*l->at, DIGIT)) {
         t.kind = TOKEN_NUMBER;
         number(l, &t);
         t.text = intern(t.start, (size_t)(l->at - t.start));
-    } else if (name_char(*l->at)) {
+    } else if (is(*l->at, NAME)) {
         t.kind = TOKEN_NAME;
-        while (l->at < l->limit && name_char(*l->at)) l->at++;
+        while (l->at < l->limit && is(*l->at, NAME)) l->at++;
         t.text = intern(t.start, (size_t)(l->at - t.start));
-    } else if (*l->at == '.' && l->at + 1 < l->limit && name_char(l->at[1])) {
+    } else if (*l->at == '.' && l->at + 1 < l->limit && is(l->at[1], NAME)) {
         t.kind = TOKEN_DOT_NAME;
-        for (l->at++; l->at < l->limit && (name_char(*l->at) || (l->at[0] == ':' && l->at[1] == ':'));
-             l->at++)
+        for (l->at++; l->at < l->limit && (is(*l->at, NAME) || (l->at[0] == ':' && l->at[1] == ':')); l->at++)
             if (*l->at == ':') l->at++;
         t.text = intern(t.start, (size_t)(l->at - t.start));
     } else if (*l->at == '"') {

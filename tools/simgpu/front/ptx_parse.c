@@ -9,7 +9,7 @@
 
 static _Noreturn void parse_error(struct parser *p, const char *expected)
 {
-    fprintf(stderr, "simgpu: PTX line %u: expected %s, found '%.60s'\n", p->lex.line, expected,
+    fprintf(stderr, "simgpu: PTX line %u: expected %s, found '%.60s'\n", lex_line(&p->lex), expected,
             p->lex.token.text);
     longjmp(p->on_error, 1);
 }
