@@ -27,7 +27,7 @@ setup() { export PYTHONPATH=$ROOT/reference; }
 
 @test "chapter 6: shapes of the user's own are right, odd and even" {
     local shape
-    for shape in b=3,t=50,c=1,v=9 b=1,t=1,c=4099,v=2 b=2,t=130,c=1600,v=50304; do
+    for shape in b=3,t=50,c=1,v=9 b=1,t=1,c=4099,v=2 b=2,t=130,c=1600,v=50 b=2,t=130,c=20,v=50304; do
         for op in encoder_forward encoder_backward; do
             run -0 make chapter-6 DEVICE=sim PROFILE=0 OP=$op SHAPE=$shape
             assert_line --regexp "^$CHAPTER: all [0-9]+ runs right$"

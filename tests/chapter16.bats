@@ -140,12 +140,13 @@ print(sum(line["copied_bytes"] for k in json.load(open(sys.argv[1])) for line in
     assert_equal "$(copied window window one_query 'RAGGED \+ first - end, column')" $((2 * 3 * 128 * 2 * 256))
 }
 
-# --- Broken kernels: kernel.cuh with one edit, one pair of head dimensions --------------------------------------------
+# --- Broken kernels: kernel.cuh with one edit, and one kernel of its table --------------------------------------------
 
-# kernel DIM SED...: builds the chapter with an edited kernel.cuh for D = DV = DIM; sets BROKEN.
+# kernel DIM few|many SED...: builds the chapter with an edited kernel.cuh, for D = DV = DIM, one consumer or more, no softcap; sets BROKEN.
 kernel() {
-    local dir=$BATS_TEST_TMPDIR/tree dim=$1 objects nvcc cuda_lib
-    shift
+    local dir=$BATS_TEST_TMPDIR/tree dim=$1 others objects nvcc cuda_lib
+    [[ $2 == few ]] && others='false, false' || others='true, false'
+    shift 2
     nvcc=$(sed -n 's/^NVCC *:= *//p' build/config.mk)
     cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
     mkdir -p "$dir/chapters/$CHAPTER"
@@ -153,6 +154,7 @@ kernel() {
     cp "chapters/$CHAPTER"/*.h "chapters/$CHAPTER/kernel_bf16.cu" "$dir/chapters/$CHAPTER"
     sed -E "$@" "chapters/$CHAPTER/kernel.cuh" >"$dir/chapters/$CHAPTER/kernel.cuh"
     run ! cmp -s "chapters/$CHAPTER/kernel.cuh" "$dir/chapters/$CHAPTER/kernel.cuh"
+    sed -E -i "s/launch_tile<T, Tile<D, DV, ($others|false, true|true, true)>>/nullptr/g" "$dir/chapters/$CHAPTER/kernel.cuh"
     sed -E -i "s/^(#define ATTENTION_HEAD_DIMS\(PAIR\)).*/\1 PAIR($dim, $dim)/" "$dir/chapters/$CHAPTER/variants.h"
     "$nvcc" -std=c++17 -O3 -lineinfo -gencode arch=compute_90a,code=compute_90a -c -o "$BATS_TEST_TMPDIR/kernel.o" \
         "$dir/chapters/$CHAPTER/kernel_bf16.cu"
@@ -178,38 +180,38 @@ is_stopped() {
 }
 
 @test "chapter 16: a window that ends a key too early, or is not masked at its beginning, is wrong" {
-    kernel 128 's/work\.shift \+ v\.right \+ 1, work\.seen/work.shift + v.right, work.seen/'
+    kernel 128 many 's/work\.shift \+ v\.right \+ 1, work\.seen/work.shift + v.right, work.seen/'
     is_wrong window window causal
-    kernel 128 's/if \(kv < whole_begin \|\| /if (/'
+    kernel 128 many 's/if \(kv < whole_begin \|\| /if (/'
     is_wrong window window left
 }
 
 @test "chapter 16: a box that reads a row behind the last key brings its NaN in" {
-    kernel 128 's/end = work\.k_begin \+ work\.k_len, first/end = work.k_begin + work.k_len + 1, first/'
+    kernel 128 few 's/end = work\.k_begin \+ work\.k_len, first/end = work.k_begin + work.k_len + 1, first/'
     is_wrong split_kv split_kv used
 }
 
 @test "chapter 16: a part without keys that weighs something is wrong" {
-    kernel 64 's/work\.seen = part < part_end \? k_len : 0/work.seen = k_len/'
+    kernel 64 few 's/work\.seen = part < part_end \? k_len : 0/work.seen = k_len/'
     is_wrong split_kv split_kv parts_beyond
 }
 
 @test "chapter 16: pages handed over too late, with two stages, end with who waits for what" {
-    kernel 256 -e '/The tile before, now/,/if \(kv > begin\) finish_copies/{/finish_copies/d}' -e \
+    kernel 256 few -e '/The tile before, now/,/if \(kv > begin\) finish_copies/{/finish_copies/d}' -e \
         's/^( *)if \(kv == end - 1\) finish_copies<0>/\1if (kv > begin) finish_copies<2>(\&smem.K_full[before], \&smem.V_full[before]);\n&/'
     is_stopped paged_kv paged_kv gather_d256
     noted $CHAPTER 'deadlock: no warp of block … can go on'
 }
 
 @test "chapter 16: pages handed over without a fence between the proxies are a fault" {
-    kernel 128 '/^ *fence_proxy_async\(\); \/\/ cp\.async writes/d'
+    kernel 128 few '/^ *fence_proxy_async\(\); \/\/ cp\.async writes/d'
     is_stopped paged_kv paged_kv page10
     noted $CHAPTER 'fence.proxy.async is missing'
 }
 
 @test "chapter 16: a work written over one that is in use is found" {
     local seed
-    kernel 128 's/^constexpr int WORKS = 4;/constexpr int WORKS = 1;/'
+    kernel 128 many 's/^constexpr int WORKS = 4;/constexpr int WORKS = 1;/'
     for seed in 0 1 2 3; do
         SIMGPU_SMS=2 run run_case varlen varlen causal --seed $seed
         [[ $status -eq 1 || $status -eq 3 ]]

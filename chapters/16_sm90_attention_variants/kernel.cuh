@@ -604,7 +604,7 @@ static __device__ void finish_rows(float (&O)[C::DV / 2], const Rows &rows, cons
         if (v.sinks && work.split == 0 && inside) { // a score of this row like any other, without a value
             const float sink = v.sinks[head], top = fmaxf(m, sink);
             weight = __expf(m - top);
-            l = l * weight + expf(sink - top);
+            l = l * weight + __expf(sink - top);
             m = top;
         }
         const float LSE = l > 0 ? m + logf(l) : -INFINITY, inverse = l > 0 ? weight / l : 0;

@@ -3,25 +3,10 @@
 #include "launchers.h"
 #include "run.h"
 
-#define WINDOW                  \
-    {"left", I32, PARAM, ""},   \
-    {                           \
-        "right", I32, PARAM, "" \
-    }
-#define SOFTCAP                   \
-    {                             \
-        "softcap", F32, PARAM, "" \
-    }
-#define QUERIES                                                      \
-    {"Q", RUN_TYPE, IN, "b,q,h,d"}, {"O", RUN_TYPE, OUT, "b,q,h,v"}, \
-    {                                                                \
-        "LSE", F32, OUT, "b,h,q"                                     \
-    }
-#define KEYS                         \
-    {"K", RUN_TYPE, IN, "b,k,g,d"},  \
-    {                                \
-        "V", RUN_TYPE, IN, "b,k,g,v" \
-    }
+#define WINDOW   {"left", I32, PARAM, ""}, {"right", I32, PARAM, ""},
+#define SOFTCAP  {"softcap", F32, PARAM, ""},
+#define QUERIES  {"Q", RUN_TYPE, IN, "b,q,h,d"}, {"O", RUN_TYPE, OUT, "b,q,h,v"}, {"LSE", F32, OUT, "b,h,q"},
+#define KEYS     {"K", RUN_TYPE, IN, "b,k,g,d"}, {"V", RUN_TYPE, IN, "b,k,g,v"},
 #define SHAPE    "b", "q", "k", "h", "g", "d", "v"
 #define CACHE    "b", "q", "h", "g", "d", "v", "p", "s", "n"
 #define LAUNCHED .launch = variant_launch, .types = {BF16, F16}, .bench_difference = 0.02
@@ -36,7 +21,7 @@ static const struct operation operations[] = {
         .title =
             "each query sees the keys from `left` before its place to `right` behind it; right = 0: causal",
         .dims = {SHAPE, "left", "right"},
-        .tensors = {WINDOW, QUERIES, KEYS},
+        .tensors = {WINDOW QUERIES KEYS},
         .steps = STEPS(STEP_OF(window)),
         .check_shape = variant_check_shape,
         .baseline = {.name = "SDPA CUDNN", .launch = variant_sdpa, .fetch = variant_sdpa_fetch},
@@ -53,7 +38,7 @@ static const struct operation operations[] = {
         .name = "softcap",
         .title = "scores s become softcap tanh(s / softcap)",
         .dims = {SHAPE, "left", "right", "softcap"},
-        .tensors = {WINDOW, SOFTCAP, QUERIES, KEYS},
+        .tensors = {WINDOW SOFTCAP QUERIES KEYS},
         .steps = STEPS(STEP_OF(softcap)),
         .check_shape = variant_check_shape,
         LAUNCHED,
@@ -65,7 +50,7 @@ static const struct operation operations[] = {
         .name = "sinks",
         .title = "a score of each head that has no value takes part in the sum",
         .dims = {SHAPE, "left", "right"},
-        .tensors = {WINDOW, {"sinks", F32, IN, "h"}, QUERIES, KEYS},
+        .tensors = {{"sinks", F32, IN, "h"}, WINDOW QUERIES KEYS},
         .steps = STEPS(STEP_OF(sinks)),
         .check_shape = variant_check_shape,
         LAUNCHED,
@@ -76,7 +61,7 @@ static const struct operation operations[] = {
         .name = "head_dims",
         .title = "d numbers in a head of Q and K, v in one of V and O",
         .dims = {SHAPE, "left", "right"},
-        .tensors = {WINDOW, QUERIES, KEYS},
+        .tensors = {WINDOW QUERIES KEYS},
         .steps = STEPS(STEP_OF(head_dims)),
         .check_shape = variant_check_shape,
         LAUNCHED,
@@ -88,9 +73,7 @@ static const struct operation operations[] = {
         .name = "varlen",
         .title = "sequences of any lengths, at most q and k, one behind the other: rows cu[i] to cu[i + 1]",
         .dims = {SHAPE, "left", "right", "softcap", "tq", "tk"},
-        .tensors = {WINDOW,
-                    SOFTCAP,
-                    {"b", I32, PARAM, ""},
+        .tensors = {{"b", I32, PARAM, ""},
                     {"q", I32, PARAM, ""},
                     {"k", I32, PARAM, ""},
                     {"sinks", F32, IN_OPTIONAL, "h"},
@@ -100,7 +83,8 @@ static const struct operation operations[] = {
                     {"K", RUN_TYPE, IN, "tk,g,d"},
                     {"V", RUN_TYPE, IN, "tk,g,v"},
                     {"O", RUN_TYPE, OUT, "tq,h,v"},
-                    {"LSE", F32, OUT, "h,tq"}},
+                    {"LSE", F32, OUT, "h,tq"},
+                    WINDOW SOFTCAP},
         .steps = STEPS(STEP_OF(varlen), STEP_OF(append_kv)),
         .check_shape = variant_check_shape,
         .baseline = {.name = "equal lengths", .launch = variant_equal_lengths, .other_work = true},
@@ -114,7 +98,7 @@ static const struct operation operations[] = {
         .name = "pack_gqa",
         .title = "the query heads of a K/V head share a block",
         .dims = {SHAPE, "left", "right"},
-        .tensors = {WINDOW, QUERIES, KEYS},
+        .tensors = {WINDOW QUERIES KEYS},
         .steps = STEPS(STEP_OF(varlen), STEP_OF(pack_gqa)),
         .check_shape = variant_check_shape,
         .baseline = DEVICE_COPY,
@@ -127,7 +111,7 @@ static const struct operation operations[] = {
         .name = "split_kv",
         .title = "the keys of a query are shared out; used_k[i] of k keys are there",
         .dims = {SHAPE, "left", "right"},
-        .tensors = {WINDOW, {"used_k", I32, IN_OPTIONAL, "b"}, QUERIES, KEYS},
+        .tensors = {{"used_k", I32, IN_OPTIONAL, "b"}, WINDOW QUERIES KEYS},
         .steps = STEPS(STEP_OF(pack_gqa), STEP_OF(split_kv)),
         .check_shape = variant_check_shape,
         .baseline = DEVICE_COPY,
@@ -145,14 +129,12 @@ static const struct operation operations[] = {
         .name = "paged_kv",
         .title = "K and V in p pages of s keys; page_table says where those of a sequence are, n at most",
         .dims = {CACHE, "left", "right", "softcap"},
-        .tensors = {WINDOW,
-                    SOFTCAP,
-                    {"sinks", F32, IN_OPTIONAL, "h"},
+        .tensors = {{"sinks", F32, IN_OPTIONAL, "h"},
                     {"used_k", I32, IN, "b", .draw = draw_full},
                     {"page_table", I32, IN, "b,n", .draw = draw_pages},
-                    QUERIES,
                     {"K", RUN_TYPE, IN, "p,s,g,d"},
-                    {"V", RUN_TYPE, IN, "p,s,g,v"}},
+                    {"V", RUN_TYPE, IN, "p,s,g,v"},
+                    WINDOW SOFTCAP QUERIES},
         .steps = STEPS(STEP_OF(paged_kv)),
         .check_shape = variant_check_cache,
         .baseline = {.name = "without pages", .launch = variant_without_pages, .other_work = true},
@@ -170,17 +152,16 @@ static const struct operation operations[] = {
         .title =
             "`new` keys and values of each sequence go behind its used_k in the cache, turned by their places",
         .dims = {CACHE, "new", "places", "half", "left", "right"},
-        .tensors = {WINDOW,
-                    {"interleaved", I32, PARAM, ""},
+        .tensors = {{"interleaved", I32, PARAM, ""},
                     {"used_k", I32, IN, "b", .draw = draw_full},
                     {"page_table", I32, IN_OPTIONAL, "b,n"},
-                    QUERIES,
                     {"K", RUN_TYPE, INOUT, "p,s,g,d"},
                     {"V", RUN_TYPE, INOUT, "p,s,g,v"},
                     {"K_new", RUN_TYPE, IN, "b,new,g,d"},
                     {"V_new", RUN_TYPE, IN, "b,new,g,v"},
                     {"rotary_cos", F32, IN, "places,half"},
-                    {"rotary_sin", F32, IN, "places,half"}},
+                    {"rotary_sin", F32, IN, "places,half"},
+                    WINDOW QUERIES},
         .steps = STEPS(STEP_OF(append_kv)),
         .check_shape = variant_check_cache,
         .baseline = DEVICE_COPY,

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Runs Bats files, as many at a time as there are cores, and prints each test's line as it ends, its file's name in front. Closes
+# with "N passed, M failed" alone on a line. A run without tests, or one that stops before its plan is done, fails.
+#
+# A file with the line "# Runs alone: WHY" runs before the others, by itself; these begin with the largest, which mostly take
+# longest, so that no core idles at the end.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+
+[[ $# -gt 0 ]] || { echo "tests/run.sh: no test files" >&2; exit 1; }
+counts=$(mktemp -d)
+trap 'rm -rf "$counts"' EXIT
+
+# run_file FILE: prints its lines; leaves "PASSED FAILED SKIPPED" in a file of $counts.
+run_file() {
+    local line name passed=0 failed=0 skipped=0 planned=0 missing
+    name=$(basename "$1" .bats)
+    while IFS= read -r line; do
+        case "$line" in
+        1..*) planned=${line#1..} ; continue ;;
+        "ok "*"# skip"*) skipped=$((skipped + 1)) ;;
+        "ok "*) passed=$((passed + 1)) ;;
+        "not ok "*) failed=$((failed + 1)) ;;
+        esac
+        printf '%s: %s\n' "$name" "$line"
+    done < <(bats --timing --formatter tap "$1" 2>&1)
+    missing=$((planned - passed - failed - skipped))
+    [[ $planned -gt 0 ]] || missing=1
+    [[ $missing -le 0 ]] || printf '%s: # %d planned tests never ran\n' "$name" "$missing"
+    echo "$passed $((failed + (missing > 0 ? missing : 0))) $skipped" >"$counts/${1//\//_}"
+}
+
+together=()
+for file in "$@"; do
+    if grep -qs '^# Runs alone: ' "$file"; then run_file "$file"; else together+=("$file"); fi
+done
+[[ ${#together[@]} -eq 0 ]] || mapfile -t together < <(stat -c '%s %n' "${together[@]}" | sort -rn | cut -d' ' -f2-)
+for file in ${together[@]+"${together[@]}"}; do
+    while [[ $(jobs -rp | wc -l) -ge $(nproc) ]]; do wait -n; done
+    run_file "$file" &
+done
+wait
+
+passed=0 failed=0 skipped=0
+for file in "$@"; do
+    read -r p f s <"$counts/${file//\//_}" || { p=0 f=1 s=0; }
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+done
+echo "$passed passed, $failed failed$([[ $skipped -eq 0 ]] || echo ", $skipped skipped")"
+[[ $failed -eq 0 && $passed -gt 0 ]]
