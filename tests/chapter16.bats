@@ -156,7 +156,7 @@ kernel() {
     run ! cmp -s "chapters/$CHAPTER/kernel.cuh" "$dir/chapters/$CHAPTER/kernel.cuh"
     sed -E -i "s/launch_tile<T, Tile<D, DV, ($others|false, true|true, true)>>/nullptr/g" "$dir/chapters/$CHAPTER/kernel.cuh"
     sed -E -i "s/^(#define ATTENTION_HEAD_DIMS\(PAIR\)).*/\1 PAIR($dim, $dim)/" "$dir/chapters/$CHAPTER/variants.h"
-    "$nvcc" -std=c++17 -O3 -lineinfo -gencode arch=compute_90a,code=compute_90a -c -o "$BATS_TEST_TMPDIR/kernel.o" \
+    compiled "$BATS_TEST_TMPDIR/kernel.o" "$nvcc" -std=c++17 -O3 -lineinfo -gencode arch=compute_90a,code=compute_90a -c \
         "$dir/chapters/$CHAPTER/kernel_bf16.cu"
     mapfile -t objects < <(objects $CHAPTER kernel_bf16)
     BROKEN=$BATS_TEST_TMPDIR/broken

@@ -18,6 +18,26 @@ device_code() {
         END { if (!host) print "yes" }' "$1" -
 }
 
+# compiled OUT COMMAND...: COMMAND -o OUT, which compiles files of the edited tree, $BATS_TEST_TMPDIR/tree. Half of the suite's time
+# is the compiler's: what it has made of the same command and the same files before is in build/tests/edited.
+compiled() {
+    local out=$1 tree=$BATS_TEST_TMPDIR/tree kept
+    shift
+    kept=build/tests/edited/$({
+        grep '^NVCC' build/config.mk
+        printf '%s\n' "${@//"$tree"/}"
+        (cd "$tree" && find -L . -type f -exec sha256sum {} + | sort)
+    } | sha256sum | cut -d ' ' -f 1)
+    if [[ -e $kept ]]; then
+        cp "$kept" "$out"
+    else
+        "$@" -o "$out"
+        mkdir -p build/tests/edited
+        cp "$out" "$kept.$BASHPID"
+        mv "$kept.$BASHPID" "$kept" # at once: the same may be made beside this
+    fi
+}
+
 # edited CHAPTER FILE.cu SED...: builds the chapter's program with one step edited; sets BROKEN.
 edited() {
     local chapter=$1 file=$2 dir=$BATS_TEST_TMPDIR/tree arch nvcc cuda_lib objects is_device_code
@@ -35,11 +55,11 @@ edited() {
     [[ ! ${ONE_TYPE:-} ]] || sed -E -i "$ONE_TYPE" "$dir/chapters/$chapter/"*.cu* "$dir/common/device/matmul_types.cuh"
     local compile=("$nvcc" -std=c++17 -O3 -lineinfo -gencode "arch=compute_$arch,code=compute_$arch" "$dir/chapters/$chapter/$file")
     if [[ $is_device_code ]]; then
-        "${compile[@]}" -fatbin -o "$BATS_TEST_TMPDIR/edited.fatbin"
+        compiled "$BATS_TEST_TMPDIR/edited.fatbin" "${compile[@]}" -fatbin
         objcopy --update-section ".nv_fatbin=$BATS_TEST_TMPDIR/edited.fatbin" "build/obj/chapters/$chapter/${file%.cu}.o" \
             "$BATS_TEST_TMPDIR/edited.o"
     else
-        "${compile[@]}" -c -o "$BATS_TEST_TMPDIR/edited.o"
+        compiled "$BATS_TEST_TMPDIR/edited.o" "${compile[@]}" -c
     fi
     mapfile -t objects < <(objects "$chapter" "${file%.cu}")
     BROKEN=$BATS_TEST_TMPDIR/broken
