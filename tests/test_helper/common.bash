@@ -9,6 +9,7 @@ PYTHON=$ROOT/.venv/bin/python3
 export SIMGPU=${SIMGPU_UNDER_TEST:-$ROOT/build/simgpu/simgpu}
 export PYTHONPYCACHEPREFIX=$ROOT/build/pycache
 unset PYTHONDONTWRITEBYTECODE # Without a cache, NumPy takes three times as long to load.
+export OPENBLAS_NUM_THREADS=1 # NumPy's threads spin while they wait: the cores are for the tests that run beside each other.
 # Programs that nvcc linked know nothing of a toolkit that the loader does not look in, such as the wheels'.
 LD_LIBRARY_PATH=$(sed -n 's/^CUDA_LIB *:= *//p' "$ROOT/build/config.mk")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
