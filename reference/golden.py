@@ -6,7 +6,8 @@
     golden.py MODULE --types bf16 --inputs DIR                               outputs and tolerances for your own inputs
 
 A module of reference/ has OPERATIONS, name -> operation. An operation has DIMS, the names of its dimensions; INPUTS, those of
-its inputs, of which OPTIONAL may be left out and OWN_TYPE are stored as they are, while the others are of the case's type;
+its inputs, of which OPTIONAL may be left out and OWN_TYPE are stored as they are, while the others are of the case's type, or of
+the one that FIXED, if there is such a dict, has for their name;
 cases(dtype) and of_shape(dims), name -> case, a dict with the dimensions and what is special; check_shape(dims, dtype), None
 or what the dimensions would have to be; shapes(case), name of a large array -> shape; inputs(rng, case), name -> array, in
 float64 if it is of the case's type; outputs(inputs, dtype), name -> (expected, tolerance).
@@ -58,6 +59,11 @@ def write_outputs(folder, results):
         np.save(os.path.join(folder, f"{name}.tol.npy"), tolerance)
 
 
+def file_type(operation, name, dtype):
+    """The type of an input's file that is not stored as it is."""
+    return getattr(operation, "FIXED", {}).get(name, dtype)
+
+
 def write_case(operation, dtype, folder, case, seed):
     """Makes one case in `folder`, which appears complete or not at all."""
     rng = np.random.default_rng([seed, zlib.crc32(os.path.basename(folder).encode())])
@@ -68,8 +74,9 @@ def write_case(operation, dtype, folder, case, seed):
     for name, array in arrays.items():
         suffix = ".npy"
         if name not in operation.OWN_TYPE:
-            array, suffix = dtypes.encode(array, dtype), dtypes.TYPES[dtype][1]
-            arrays[name] = dtypes.decode(array, dtype)
+            stored = file_type(operation, name, dtype)
+            array, suffix = dtypes.encode(array, stored), dtypes.TYPES[stored][1]
+            arrays[name] = dtypes.decode(array, stored)
         np.save(os.path.join(partial, name + suffix), array)
     write_outputs(partial, operation.outputs(arrays, dtype))
     shutil.rmtree(folder, ignore_errors=True)
@@ -96,9 +103,10 @@ def find_type(operation, types, folder):
 
 def read_inputs(operation, dtype, folder):
     """The user's own inputs, of this type; the chapter's program checks their shapes against each other."""
-    stored, suffix, *_ = dtypes.TYPES[dtype]
     arrays = {}
     for name in operation.INPUTS:
+        kind = file_type(operation, name, dtype)
+        stored, suffix, *_ = dtypes.TYPES[kind]
         own_type = name in operation.OWN_TYPE
         path = os.path.join(folder, name + (".npy" if own_type else suffix))
         if name in operation.OPTIONAL and not os.path.exists(path):
@@ -106,7 +114,7 @@ def read_inputs(operation, dtype, folder):
         array = load(path)
         if not own_type and array.dtype != stored:
             raise BadInput(f"{path}: dtype {array.dtype}, expected {np.dtype(stored)}")
-        arrays[name] = array if own_type else dtypes.decode(array, dtype)
+        arrays[name] = array if own_type else dtypes.decode(array, kind)
     return arrays
 
 

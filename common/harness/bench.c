@@ -153,7 +153,9 @@ static void fill_inputs(const struct operation *op, const struct run *run)
         }
         for (int64_t i = 0; i < unique; i++)
             dtype_set(array.dtype, values, i,
-                      below ? floor((double)limit * erand48(seed)) : pool[(i + offset) % POOL]);
+                      below                     ? floor((double)limit * erand48(seed))
+                      : op->tensors[t].positive ? fabs(pool[(i + offset) % POOL])
+                                                : pool[(i + offset) % POOL]);
         CUDA_CHECK(cudaMemcpy(data, values, period, cudaMemcpyHostToDevice));
         for (size_t done = period; done < total; done += period)
             CUDA_CHECK(cudaMemcpy(data + done, data, total - done < period ? total - done : period,
@@ -162,13 +164,14 @@ static void fill_inputs(const struct operation *op, const struct run *run)
     }
 }
 
-// A parameter is the dimension of its name, else 1.
+// A parameter is what its tensor says, else the dimension of its name, else 1.
 static void set_parameters(const struct operation *op, struct run *run)
 {
     for (int t = 0; t < operation_tensors(op); t++) {
         const char *name = op->tensors[t].name;
         int d = shape_find(op->dims, name, strlen(name));
-        if (op->tensors[t].role == PARAM) run->param[t] = d >= 0 ? (double)run->dim[d] : 1;
+        if (op->tensors[t].role != PARAM) continue;
+        run->param[t] = op->tensors[t].bench ? op->tensors[t].bench : d >= 0 ? (double)run->dim[d] : 1;
     }
 }
 

@@ -32,6 +32,8 @@ struct tensor {
     const char *below; // integers: --bench draws them from 0 to this expression - 1; NULL: normal numbers
     // Integers that must fit together: writes those of --bench for the run's dimensions. NULL: `below`.
     void (*draw)(const struct run *run, int32_t *values);
+    bool positive; // numbers that must not be negative: --bench draws absolute values
+    double bench;  // a PARAM in --bench; 0: the dimension of its name, else 1
 };
 
 // What one launch works on; indices are those of the operation's tensors[] and dims[].

@@ -1,0 +1,2 @@
+ARCH   := 80
+GOLDEN := adamw --types f32,bf16
