@@ -15,8 +15,8 @@ How far a correct kernel may be off (u = 2^-24; gamma and the theorems as in bou
 
 * m: two products, a difference 1 - beta1 and a sum: gamma_4 (beta1 |m| + (1 - beta1) |g|), and (1 - beta1) E(g) where g is computed.
   v, whose terms are not negative: gamma_5 v, and that of g^2; each underflow of a square is worth 2^-149.
-* c1, c2 are computed in double and rounded: u. With a = c2 v and E(a) = c2 E(v) + gamma_2 a, a root passes on at most E(a) / sqrt(a), and
-  never more than sqrt(E(a)): |sqrt(a) - sqrt(b)| <= sqrt(|a - b|).
+* c1, c2 are computed in double and rounded: u. With a = c2 v, E(a) = c2 E(v) + gamma_2 a. A root passes on |sqrt(a) - sqrt(b)| =
+  |a - b| / (sqrt(a) + sqrt(b)), at most E(a) / (sqrt(a) + sqrt(a - E(a))), and where E(a) >= a sqrt(E(a)).
 * sqrt.approx is off by 2^-23, div.approx by 2 ulp, 2^-22 (PTX ISA).
 * A quotient x / d is off by (E(x) + |x / d| E(d)) / (d - E(d)), exactly that, and its rounding; epsilon > 0 keeps d from 0.
 * The rest are products and sums: 3 roundings of what is subtracted, one of the difference.
@@ -49,6 +49,12 @@ def correction(beta, t):
     return 1 / (1 - float(beta) ** int(t))
 
 
+def root_error(square, error):
+    """How far the root of what is off by at most `error` from `square` is off."""
+    below = np.sqrt(np.maximum(square - error, 0))
+    return np.where(below > 0, error / np.where(below > 0, np.sqrt(square) + below, 1), np.sqrt(error))
+
+
 def adamw(param, g, g_error, m, v, a, c1, c2):
     """(param, m, v) after the step, each with its bound; `a` has the settings and lr, g_error is the bound of g."""
     lr, beta1, beta2, epsilon, decay = (float(a[name]) for name in ("lr",) + SETTINGS)
@@ -60,10 +66,9 @@ def adamw(param, g, g_error, m, v, a, c1, c2):
     square = c2 * v_after
     square_error = c2 * v_error * (1 + gamma(2, U)) + gamma(2, U) * square + TINY
     root = np.sqrt(square)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        root_error = np.where(root > 0, np.minimum(np.sqrt(square_error), square_error / root), np.sqrt(square_error))
     d = root + epsilon
-    d_error = root_error + (gamma(2, U) + SQRT) * (d + root_error)
+    passed_on = root_error(square, square_error)
+    d_error = passed_on + (gamma(2, U) + SQRT) * (d + passed_on)
     x, x_error = c1 * m_after, c1 * m_error * (1 + gamma(2, U)) + gamma(2, U) * c1 * np.abs(m_after) + TINY
     direction = x / d
     direction_error = (x_error + np.abs(direction) * d_error) / (d - d_error) * (1 + DIVIDE) + DIVIDE * np.abs(direction) + FLUSHED
@@ -74,11 +79,11 @@ def adamw(param, g, g_error, m, v, a, c1, c2):
 
 
 def hash32(x):
-    """lowbias32 of C. Wellons, on arrays of uint32."""
+    """triple32 of C. Wellons, on arrays of uint32."""
     x = np.asarray(x, np.uint32)
-    x = (x ^ x >> np.uint32(16)) * np.uint32(0x7FEB352D)
-    x = (x ^ x >> np.uint32(15)) * np.uint32(0x846CA68B)
-    return x ^ x >> np.uint32(16)
+    for shift, factor in (17, 0xED5AD4BB), (11, 0xAC4C1B51), (15, 0x31848BAB):
+        x = (x ^ x >> np.uint32(shift)) * np.uint32(factor)
+    return x ^ x >> np.uint32(14)
 
 
 def random_bits(seed, t, n):
@@ -108,7 +113,7 @@ def root_of(total, relative, n):
         return total, 0.0
     error = relative * total + n * TINY + -(-n // 8192) * FLUSHED
     root = np.sqrt(total)
-    return root, (min(np.sqrt(error), error / root) if root > 0 else np.sqrt(error)) + U * root
+    return root, root_error(total, error) + U * root
 
 
 def factor_of(norm, error, max_norm):
@@ -248,6 +253,7 @@ class GradNorm(Flat):
 
 SCALING = {
     "first_step": {"steps": 0, "good_steps": 0},
+    "second_step": {"steps": 1, "beta2": 0.999},
     "growth": {"good_steps": 1999},
     "before_growth": {"good_steps": 1998},
     "overflow": {"spoilt": np.inf},

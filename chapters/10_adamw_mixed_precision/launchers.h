@@ -52,7 +52,7 @@ struct update_state {
     int *good_steps; // without an overflow since scale changed
     int *steps;      // t of the last update
     float *norm;     // of grad / scale; infinity: grad has overflowed, and nothing is updated
-    float *control;  // (3): what grad is multiplied by (clipping and 1 / scale), 1 / (1 - beta1^t), 1 / (1 - beta2^t); or 0, 0, 0
+    float *control;  // (3): clipping / scale, 1 / (1 - beta1^t), 1 / (1 - beta2^t); or 0, 0, 0
 };
 
 // The norm of a scaled gradient, and all of the state. A sum of squares that is infinity or NaN is an overflow: norm is infinity,

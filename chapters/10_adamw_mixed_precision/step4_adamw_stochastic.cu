@@ -34,12 +34,13 @@ static __device__ float adamw_of(float param, float grad, float &m, float &v, co
     return param - settings.lr * (direction + settings.weight_decay * param);
 }
 
-// A hash of 32 bits: every bit of x changes about half of those of the result (C. Wellons, lowbias32).
+// A hash of 32 bits: every bit of x changes about half of those of the result (C. Wellons, triple32).
 static __host__ __device__ uint32_t hash(uint32_t x)
 {
-    x = (x ^ x >> 16) * 0x7feb352du;
-    x = (x ^ x >> 15) * 0x846ca68bu;
-    return x ^ x >> 16;
+    x = (x ^ x >> 17) * 0xed5ad4bbu;
+    x = (x ^ x >> 11) * 0xac4c1b51u;
+    x = (x ^ x >> 15) * 0x31848babu;
+    return x ^ x >> 14;
 }
 
 // 16 random bits for element i.
