@@ -18,12 +18,12 @@
 #include <cfloat>
 #include <climits>
 
+#include "../../common/device/attention.cuh"
 #include "../../common/device/mbarrier.cuh"
 #include "../../common/device/tensor_map.h"
 #include "../../common/device/tma.cuh"
 #include "../../common/device/trace.cuh"
 #include "../../common/device/wgmma.cuh"
-#include "attention.cuh"
 #include "launchers.h"
 
 constexpr int WG_Q = 64;                  // queries of a consumer, a warpgroup: the rows of a wgmma

@@ -80,16 +80,16 @@ __device__ inline void wgmma_touch(const uint32_t (&A_frag)[COUNT][4])
 #define WGMMA_REGS(t)    WGMMA_REGS_8(t), "+f"(acc[t##8]), "+f"(acc[t##9])
 
 // The instruction for n columns. `text` names its accumulators, i0 to i5 are the numbers of the operands behind them.
-// A and B by their descriptors:
+// A and B by their descriptors; A_MN, B_MN: the transpose flags.
 #define WGMMA_SS(n, type, text, i0, i1, i2, i3, i4, i5, ...)                                          \
     asm volatile("{\n"                                                                                \
                  ".reg .pred p;\n"                                                                    \
                  "setp.ne.b32 p, %" #i2 ", 0;\n"                                                      \
                  "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" text "}, %" #i0 \
-                 ", %" #i1 ", p, 1, 1, 0, 0;\n"                                                       \
+                 ", %" #i1 ", p, 1, 1, %" #i3 ", %" #i4 ";\n"                                         \
                  "}"                                                                                  \
                  : __VA_ARGS__                                                                        \
-                 : "l"(A_desc), "l"(B_desc), "r"((int)accumulate)                                     \
+                 : "l"(A_desc), "l"(B_desc), "r"((int)accumulate), "n"((int)A_MN), "n"((int)B_MN)     \
                  : "memory")
 // A from registers, B transposed:
 #define WGMMA_RS(n, type, text, i0, i1, i2, i3, i4, i5, ...)                                           \
@@ -103,6 +103,8 @@ __device__ inline void wgmma_touch(const uint32_t (&A_frag)[COUNT][4])
                  : "r"(A_frag[0]), "r"(A_frag[1]), "r"(A_frag[2]), "r"(A_frag[3]), "l"(B_desc),        \
                    "r"((int)accumulate)                                                                \
                  : "memory")
+#define WGMMA_N32(FORM, type) \
+    FORM(32, type, WGMMA_TEXT() WGMMA_TEXT_6(1), 16, 17, 18, 19, 20, 21, WGMMA_REGS(), WGMMA_REGS_6(1))
 #define WGMMA_N64(FORM, type)                                                                        \
     FORM(64, type, WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT_2(3), 32, 33, 34, 35, 36, 37, \
          WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS_2(3))
@@ -147,13 +149,16 @@ __device__ inline void wgmma_touch(const uint32_t (&A_frag)[COUNT][4])
 // wgmma.mma_async: acc(64, N) = A(64, 16) * B(N, 16)ᵀ, + acc if `accumulate`; A and B in shared memory, their rows along
 // k, of type T (bf16 or f16). Thread t of the warpgroup holds in acc[r]
 //      row 16 (t / 32) + t % 32 / 4 + 8 (r / 2 % 2),  column 8 (r / 4) + 2 (t % 4) + r % 2.
-template <int N, typename T>
+// A_MN, B_MN: A's rows run along m, B's along n (wgmma_descriptor_mn).
+template <int N, typename T, bool A_MN = false, bool B_MN = false>
 __device__ inline void wgmma(float (&acc)[N / 2], uint64_t A_desc, uint64_t B_desc, bool accumulate)
 {
     constexpr bool bf16 = std::is_same<T, __nv_bfloat16>::value;
-    static_assert(N == 64 || N == 80 || N == 96 || N == 112 || N == 128 || N == 144 || N == 192 || N == 256,
+    static_assert(N == 32 || N == 64 || N == 80 || N == 96 || N == 112 || N == 128 || N == 144 || N == 192 ||
+                      N == 256,
                   "the shapes that are used");
     static_assert(bf16 || std::is_same<T, __half>::value, "the types that are used");
+    WGMMA_N(32, WGMMA_SS);
     WGMMA_N(64, WGMMA_SS);
     WGMMA_N(80, WGMMA_SS);
     WGMMA_N(96, WGMMA_SS);
@@ -182,6 +187,7 @@ __device__ inline void wgmma_rs(float (&acc)[N / 2], const uint32_t (&A_frag)[4]
 #undef WGMMA_SS
 #undef WGMMA_RS
 #undef WGMMA_N
+#undef WGMMA_N32
 #undef WGMMA_N64
 #undef WGMMA_N80
 #undef WGMMA_N96

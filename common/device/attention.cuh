@@ -1,9 +1,9 @@
-// What every step of this chapter needs and none of them teaches.
+// What the attention kernels of the Hopper chapters share: the causal mask, and the choice of a kernel by type and head dimension.
 #pragma once
 #include <type_traits>
 
-#include "../../common/device/attention.h"
-#include "../../common/device/types.cuh"
+#include "attention.h"
+#include "types.cuh"
 
 // The number of keys that query `row` sees, at most 0 when none; rows past the end see what the last one does.
 __device__ inline int keys_seen(const attention &a, int row)
