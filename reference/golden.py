@@ -10,7 +10,7 @@ its inputs, of which OPTIONAL may be left out and OWN_TYPE are stored as they ar
 the one that FIXED, if there is such a dict, has for their name;
 cases(dtype) and of_shape(dims), name -> case, a dict with the dimensions and what is special; check_shape(dims, dtype), None
 or what the dimensions would have to be; shapes(case), name of a large array -> shape; inputs(rng, case), name -> array, in
-float64 if it is of the case's type; outputs(inputs, dtype), name -> (expected, tolerance).
+float64 if it is of the case's type, which is case["dtype"]; outputs(inputs, dtype), name -> (expected, tolerance).
 
 The cases of several operations are written into a folder for each; --op chooses one, whose cases come without that folder. The
 cases of each type but the first have names that end in it: ragged, ragged_bf16.
@@ -70,7 +70,7 @@ def write_case(operation, dtype, folder, case, seed):
     partial = folder + ".partial"
     shutil.rmtree(partial, ignore_errors=True)
     os.makedirs(partial)
-    arrays = operation.inputs(rng, case)
+    arrays = operation.inputs(rng, dict(case, dtype=dtype))
     for name, array in arrays.items():
         suffix = ".npy"
         if name not in operation.OWN_TYPE:

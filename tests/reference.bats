@@ -114,3 +114,45 @@ for scale in 1, 100:
     assert_output "[[0.0, 4.0], [1.0, 5.0], [2.0, 6.0]]"
     run -0 "$SIMGPU" "$(chapter 01_naive_matmul)" --golden "$dir"
 }
+
+@test "reference: the gradients of attention are what central finite differences say, and tile by tile the same" {
+    run -0 python 'import attention, attention_backward as backward
+rng = np.random.default_rng(9)
+for q, k, causal in (7, 9, False), (7, 9, True), (9, 5, True): # the last with queries that see no key
+    Q, K, V, dO = (rng.standard_normal((2, 1, heads, rows, 8)) for heads, rows in ((3, q), (1, k), (1, k), (3, q)))
+    O, LSE = attention.direct(Q, K, V, causal)
+    gradients = backward.direct(Q, K, V, dO, causal)
+    for right, tiles in zip(gradients, backward.tile_by_tile(Q, K, V, O, dO, LSE, causal, 4, 3)):
+        np.testing.assert_allclose(tiles, right, rtol=1e-11, atol=1e-13)
+    for array, gradient in zip((Q, K, V), gradients):
+        difference, h = np.zeros_like(array), 1e-5
+        for i in np.ndindex(array.shape):
+            x, sums = array[i], []
+            for moved in x + h, x - h:
+                array[i] = moved
+                sums.append((attention.direct(Q, K, V, causal)[0] * dO).sum())
+            array[i] = x
+            difference[i] = (sums[0] - sums[1]) / (2 * h)
+        assert np.abs(difference - gradient).max() < 1e-8, (q, k, causal) # h^2 and 1e-16 / h are below that'
+}
+
+@test "reference: gradients without dPsum, without the scale or with one key too many are outside the tolerance, twice as many tiles are not" {
+    run -0 python 'import attention, attention_backward as backward, dtypes
+operation = backward.OPERATIONS["attention"]
+for dtype in "bf16", "f16":
+    case = dict(b=1, q=70, k=90, h=2, g=1, d=64, causal=True, dtype=dtype)
+    arrays = {name: array if name in operation.OWN_TYPE else dtypes.rounded(array, dtype) for name, array in operation.inputs(np.random.default_rng(10), case).items()}
+    results = operation.outputs(arrays, dtype)
+    Q, K, V, O, dO, LSE = backward.by_group(arrays)
+    def outside(computed):
+        "the share of elements that are too far off, of dQ, dK and dV"
+        laid_out = (array.reshape(1, -1, *array.shape[-2:]).swapaxes(1, 2) for array in computed)
+        return [np.mean(~(np.abs(array - expected) <= tolerance)) for array, (expected, tolerance) in zip(laid_out, results.values())]
+    tiles = dict(float_type=np.float32, dtype=dtype)
+    assert outside(backward.tile_by_tile(Q, K, V, O, dO, LSE, True, 32, 32, **tiles)) == [0, 0, 0]
+    without_dPsum = outside(backward.tile_by_tile(Q, K, V, 0 * O, dO, LSE, True, **tiles))
+    without_scale = outside([8 * array for array in backward.tile_by_tile(Q, K, V, O, dO, LSE, True, **tiles)][:2])
+    more_keys = outside(backward.tile_by_tile(Q, K, V, O, dO, LSE, False, **tiles))
+    print(dtype, without_dPsum, without_scale, more_keys)
+    assert min(without_dPsum[:2]) > 0.5 and min(without_scale) > 0.9 and min(more_keys) > 0.5'
+}

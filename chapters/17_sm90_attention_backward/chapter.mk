@@ -1,0 +1,2 @@
+ARCH   := 90a
+GOLDEN := attention_backward --types bf16,f16

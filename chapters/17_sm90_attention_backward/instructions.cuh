@@ -1,0 +1,32 @@
+// The PTX instructions that this chapter brings in, one inline function each, named after the instruction.
+#pragma once
+#include "../../common/device/ptx.cuh"
+
+// Parallel synchronization, red.global.add.v4.f32: adds each of the four to memory, relaxed: others may add to the same at the same
+// time, in any order. dst is a multiple of 16 bytes.
+__device__ inline void red_add_v4(float4 *dst, float4 value)
+{
+    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(dst), "f"(value.x),
+                 "f"(value.y), "f"(value.z), "f"(value.w)
+                 : "memory");
+}
+
+// cp.async.bulk, global to shared: `bytes` bytes, which are counted at `bar` as they land. Both addresses and `bytes` are multiples
+// of 16.
+__device__ inline void cp_async_bulk(void *dst_smem, const void *src, uint32_t bytes, uint64_t *bar)
+{
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+            smem_addr(dst_smem)),
+        "l"(src), "r"(bytes), "r"(smem_addr(bar))
+        : "memory");
+}
+
+// cp.reduce.async.bulk, shared to global: adds `bytes` bytes of floats to those at dst, relaxed as above. Both addresses and `bytes`
+// are multiples of 16. Belongs to this thread's current bulk group.
+__device__ inline void cp_reduce_async_bulk_add(float4 *dst, const float4 *src_smem, uint32_t bytes)
+{
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(dst),
+                 "r"(smem_addr(src_smem)), "r"(bytes)
+                 : "memory");
+}
