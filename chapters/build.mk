@@ -1,7 +1,8 @@
 # build.mk: what is made of common/ and of each chapter. Included by the Makefile, which has CHAPTERS and the compilers.
 #
 # A chapter is a folder with main.c, step*.cu, .c and .cu files that they share, and chapter.mk, which sets ARCH (the oldest GPU it
-# runs on, or an exact one such as 90a), GOLDEN (its reference/golden.py arguments) and LIBS.
+# runs on, or an exact one such as 90a), GOLDEN (its reference/golden.py arguments), LIBS, and USES (steps of other chapters that it calls,
+# 08_online_softmax/step8_causal).
 
 # PTX for every architecture of a chapter, and machine code besides where this machine's GPU can run it: a GPU of
 # the same or a newer architecture, but for an exact one (90a) only that.
@@ -39,6 +40,7 @@ define chapter_rules
 ARCH   :=
 GOLDEN :=
 LIBS   :=
+USES   :=
 include chapters/$1/chapter.mk
 ARCH_$1     := $$(ARCH)
 GOLDEN_$1   := $$(GOLDEN)
@@ -47,7 +49,7 @@ SASS_$1     := $$(sort $$(ARCH_$1) $$(if $$(filter %a,$$(ARCH_$1)),,90))
 GENCODE_$1  := $$(call gencode,$$(ARCH_$1))
 SIM_FOR_$1  := $$(if $$(and $$(call sass_here,$$(firstword $$(ARCH_$1))),$$(filter-out sim,$$(or $$(DEVICE),auto))),,$$(SIMGPU) $$(SIMGPU_LIBS))
 STEPS_$1    := $$(sort $$(wildcard chapters/$1/*.cu))
-OBJ_$1      := $$(patsubst %.c,build/obj/%.o,$$(sort $$(wildcard chapters/$1/*.c))) $$(STEPS_$1:%.cu=build/obj/%.o)
+OBJ_$1      := $$(patsubst %.c,build/obj/%.o,$$(sort $$(wildcard chapters/$1/*.c))) $$(STEPS_$1:%.cu=build/obj/%.o) $$(USES:%=build/obj/chapters/%.o)
 LINK_$1      = -L$$(CUDA_LIB) -l:libcudart.so.13 $$(patsubst %,-Wl$$(comma)-rpath$$(comma)%,$$(sort $$(CUDA_LIB) $$(CUBLAS_LIB))) -Wl,--enable-new-dtags $$(LIBS_$1) -ldl -lm
 TRACED_$1    = $$(basename $$(notdir $$(if $$(STEP),$$(wildcard $$(foreach s,step$$(STEP)_* step[0-9]_$$(STEP) step[0-9][0-9]_$$(STEP),chapters/$1/$$s.cu)))))
 

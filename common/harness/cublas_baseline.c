@@ -50,6 +50,15 @@ static bool open_cublas(void)
     return status == 0;
 }
 
+struct cublasContext *cublas_open(cudaStream_t stream)
+{
+    if (!open_cublas()) return NULL;
+    int status = cublas.set_stream(cublas.handle, stream); // which resets the workspace
+    if (status == 0) status = cublas.set_workspace(cublas.handle, cublas.workspace, WORKSPACE_BYTES);
+    if (status != 0) fprintf(stderr, "cuBLAS: cublasSetStream or cublasSetWorkspace: status %d\n", status);
+    return status == 0 ? cublas.handle : NULL;
+}
+
 static cudaDataType data_type(enum dtype dtype)
 {
     return dtype == F32 ? CUDA_R_32F : dtype == F16 ? CUDA_R_16F : CUDA_R_16BF;
@@ -59,15 +68,13 @@ cudaError_t cublas_matmul(enum dtype dtype, enum dtype C_dtype, const void *A, c
                           int64_t M, int64_t N, int64_t K, cudaStream_t stream)
 {
     const float one = 1, zero = 0;
-    int m = (int)M, n = (int)N, k = (int)K;
-    if (!open_cublas()) return cudaErrorSharedObjectInitFailed;
-    int status = cublas.set_stream(cublas.handle, stream); // which resets the workspace
-    if (status == 0) status = cublas.set_workspace(cublas.handle, cublas.workspace, WORKSPACE_BYTES);
+    int m = (int)M, n = (int)N, k = (int)K, status = 0;
+    if (!cublas_open(stream)) return cudaErrorSharedObjectInitFailed;
     // cuBLAS is column-major: row-major C[M,N] is its Cᵀ[N,M] = B · Aᵀ, with B and A as it sees them, K x N and K x M.
-    if (status == 0 && dtype == F32)
+    if (dtype == F32)
         status =
             cublas.sgemm(cublas.handle, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, &one, B, k, A, k, &zero, C, n);
-    else if (status == 0)
+    else
         status = cublas.gemm_ex(cublas.handle, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, &one, B, data_type(dtype),
                                 k, A, data_type(dtype), k, &zero, C, data_type(C_dtype), n,
                                 CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);

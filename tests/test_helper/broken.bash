@@ -40,7 +40,7 @@ compiled() {
 
 # edited CHAPTER FILE.cu SED...: builds the chapter's program with one step edited; sets BROKEN.
 edited() {
-    local chapter=$1 file=$2 dir=$BATS_TEST_TMPDIR/tree arch nvcc cuda_lib objects is_device_code
+    local chapter=$1 file=$2 dir=$BATS_TEST_TMPDIR/tree arch nvcc cuda_lib objects is_device_code used
     shift 2
     arch=$(sed -n 's/^ARCH *:= *//p' "chapters/$chapter/chapter.mk")
     nvcc=$(sed -n 's/^NVCC *:= *//p' build/config.mk)
@@ -49,6 +49,7 @@ edited() {
     ln -sfn "$ROOT/common/harness" "$dir/common/harness"
     ln -sf -t "$dir/common/device" "$ROOT"/common/device/*
     find "$ROOT/chapters/$chapter" \( -name '*.h' -o -name '*.cuh' \) -exec ln -sf -t "$dir/chapters/$chapter" {} +
+    for used in $(uses "$chapter"); do ln -sfn "$ROOT/${used%/*}" "$dir/${used%/*}"; done
     sed -E "$@" "chapters/$chapter/$file" >"$dir/chapters/$chapter/$file"
     run ! cmp -s "chapters/$chapter/$file" "$dir/chapters/$chapter/$file"
     is_device_code=$(device_code "chapters/$chapter/$file" "$dir/chapters/$chapter/$file")

@@ -18,11 +18,14 @@ unset MAKEFLAGS MAKELEVEL DEVICE OP TYPE STEP CASE SHAPE SEED PROFILE TRACE
 
 cd "$ROOT" || exit 1
 
+# uses CHAPTER: the steps of other chapters that it calls.
+uses() { sed -n 's/^USES *:= *//p' "chapters/$1/chapter.mk" | sed -E 's/[^ ]+/chapters\/&.cu/g'; }
+
 # objects CHAPTER [NAME]: the object files of a chapter's program, but for those called NAME.o. What an older tree left in build/
 # is none of them.
 objects() {
     local source
-    for source in "chapters/$1"/*.c "chapters/$1"/*.cu common/*/*.c common/*/*.cu; do
+    for source in "chapters/$1"/*.c "chapters/$1"/*.cu $(uses "$1") common/*/*.c common/*/*.cu; do
         [[ "$(basename "${source%.*}")" == "${2:-}" ]] || echo "build/obj/${source%.*}.o"
     done
 }
