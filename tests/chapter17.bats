@@ -13,7 +13,7 @@ CHAPTER=17_sm90_attention_backward
 setup() { export PYTHONPATH=$ROOT/reference; }
 
 @test "chapter 17: every step is right on every case" {
-    all_right 4
+    all_right 5
 }
 
 @test "chapter 17: the warps' order does not matter" {
@@ -22,8 +22,8 @@ setup() { export PYTHONPATH=$ROOT/reference; }
 
 @test "chapter 17: a shape of the user's own, causal and not; other head dimensions are refused in one line" {
     run -0 make chapter-17 DEVICE=sim SHAPE=b=1,q=77,k=190,h=2,g=1,d=256 SEED=3 PROFILE=0
-    assert_line --regexp '^ +4 in_flight +causal +b=1,q=77,k=190,h=2,g=1,d=256,causal=1 right'
-    assert_line --regexp '^ +4 in_flight +full +b=1,q=77,k=190,h=2,g=1,d=256,causal=0 right'
+    assert_line --regexp '^ +5 in_registers +causal +b=1,q=77,k=190,h=2,g=1,d=256,causal=1 right'
+    assert_line --regexp '^ +5 in_registers +full +b=1,q=77,k=190,h=2,g=1,d=256,causal=0 right'
     run -2 make --no-print-directory chapter-17 SHAPE=b=1,q=9,k=9,h=2,g=1,d=96
     assert_line --partial "d, the head dimension, must be 64, 128 or 256"
 }
@@ -32,9 +32,9 @@ setup() { export PYTHONPATH=$ROOT/reference; }
 
 @test "chapter 17: wgmma reads its operands without a bank conflict, transposed or not" {
     local name
-    for name in len250 len250_causal d256_causal; do
-        [[ $(count 4 $name shared_wavefronts_ideal '^ *wgmma') -gt 0 ]]
-        assert_equal "$(count 4 $name shared_wavefronts '^ *wgmma')" "$(count 4 $name shared_wavefronts_ideal '^ *wgmma')"
+    for name in len250 len250_causal d256_causal; do # D = 256 is step 4's kernel
+        [[ $(count 5 $name shared_wavefronts_ideal 'wgmma') -gt 0 ]]
+        assert_equal "$(count 5 $name shared_wavefronts 'wgmma')" "$(count 5 $name shared_wavefronts_ideal 'wgmma')"
     done
 }
 
@@ -43,6 +43,13 @@ setup() { export PYTHONPATH=$ROOT/reference; }
     assert_equal "$(count 2 len250_causal global_sectors 'red_add_v4')" $((6 * 64 * 128 * 4 / 32))
     assert_equal "$(count 3 len250_causal global_sectors 'cp_reduce_async_bulk_add')" $((6 * 64 * 128 * 4 / 32))
     assert_equal "$(count 3 len250_causal shared_wavefronts 'dQ_smem\[consumer\]\[i')" $((6 * 64 * 128 * 4 / 128))
+}
+
+@test "chapter 17: step 5 stores half of what step 4 stores for its products, without a bank conflict" {
+    local four five
+    four=$(count 4 len250_causal shared_wavefronts 'stmatrix') five=$(count 5 len250_causal shared_wavefronts 'stmatrix')
+    assert_equal "$four" $((2 * five))
+    assert_equal "$five" "$(count 5 len250_causal shared_wavefronts_ideal 'stmatrix')"
 }
 
 # --- Broken kernels, each a step with one edit ----------------------------------------------------------------------
@@ -102,8 +109,15 @@ setup() { export PYTHONPATH=$ROOT/reference; }
     noted $CHAPTER 'fence.proxy.async is missing: …'
 }
 
+@test "chapter 17: step 5 without the barrier behind dS, or with P of the wrong form, is found" {
+    broken $CHAPTER step5_in_registers.cu '/and what the others wrote/d'
+    fails $CHAPTER 5 len250_causal
+    broken $CHAPTER step5_in_registers.cu 's/stmatrix_x4_trans\(/stmatrix_x4(/'
+    wrong $CHAPTER 5 len250_causal
+}
+
 @test "chapter 17: a second producer that is one tile late is wrong" {
-    broken $CHAPTER step3_bulk_reduction.cu 's/\+ head, first_row, consumer\)/+ head, max(first_row - TILE_Q, 0), consumer)/'
+    broken $CHAPTER step3_bulk_reduction.cu 's/cp_reduce_async_bulk_add\(dQ_sum,/cp_reduce_async_bulk_add(dQ_sum - (first_row > 0 ? 16 * D : 0),/'
     wrong $CHAPTER 3 len250
 }
 

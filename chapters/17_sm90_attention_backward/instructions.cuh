@@ -30,3 +30,11 @@ __device__ inline void cp_reduce_async_bulk_add(float4 *dst, const float4 *src_s
                  "r"(smem_addr(src_smem)), "r"(bytes)
                  : "memory");
 }
+
+// Warp-level matrix store, stmatrix with .trans: as stmatrix_x4, and each 8x8 matrix is stored transposed.
+__device__ inline void stmatrix_x4_trans(uint32_t addr, const uint32_t (&frag)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(addr),
+                 "r"(frag[0]), "r"(frag[1]), "r"(frag[2]), "r"(frag[3])
+                 : "memory");
+}

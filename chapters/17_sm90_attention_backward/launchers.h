@@ -7,7 +7,7 @@
 extern "C" {
 #endif
 
-attention_backward_launcher five_products, producer, bulk_reduction, in_flight;
+attention_backward_launcher five_products, producer, bulk_reduction, in_flight, in_registers;
 
 #ifdef __cplusplus
 }

@@ -53,11 +53,9 @@ static const char *check_shape(const int64_t *dim)
 }
 
 static const struct step steps[] = {
-    STEP(attention_backward_launcher, five_products),
-    STEP(attention_backward_launcher, producer),
-    STEP(attention_backward_launcher, bulk_reduction),
-    STEP(attention_backward_launcher, in_flight),
-    {0},
+    STEP(attention_backward_launcher, five_products),  STEP(attention_backward_launcher, producer),
+    STEP(attention_backward_launcher, bulk_reduction), STEP(attention_backward_launcher, in_flight),
+    STEP(attention_backward_launcher, in_registers),   {0},
 };
 
 static const struct operation operations[] = {{

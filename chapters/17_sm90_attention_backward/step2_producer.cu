@@ -80,7 +80,7 @@ struct SharedStorage {
     T dS_smem[Tile<D>::KV / 64][TILE_Q][64];
     float LSE_log2_smem[Tile<D>::STAGES][TILE_Q];
     float dPsum_smem[Tile<D>::STAGES][TILE_Q];
-    Work<D> work;     // for the consumers, who have no registers to keep it in
+    Work<D> work;     // read where it is needed: registers are too few to keep it
     uint64_t KV_full; // K and V have landed
     uint64_t Q_full[Tile<D>::STAGES], dO_full[Tile<D>::STAGES];   // the stage has landed, and its statistics
     uint64_t Q_empty[Tile<D>::STAGES], dO_empty[Tile<D>::STAGES]; // every consumer is done with it
@@ -212,7 +212,7 @@ static __device__ void produce(SharedStorage<T, D> &smem, const CUtensorMap &Q_m
 {
     const attention &a = backward.forward;
     const Workspace workspace(backward);
-    const Work<D> work(a, blockIdx.x);
+    const Work<D> &work = smem.work;
     trace(LOAD);
     mbarrier_arrive_expect_tx(&smem.KV_full, sizeof smem.K_smem + sizeof smem.V_smem);
     cp_async_bulk_tensor_5d(smem.K_smem, K_map, &smem.KV_full, 0, work.kv_head, work.first_key, 0,

@@ -80,7 +80,7 @@ struct SharedStorage {
     T dS_smem[Tile<D>::KV / 64][TILE_Q][64];
     float LSE_log2_smem[Tile<D>::STAGES][TILE_Q];
     float dPsum_smem[Tile<D>::STAGES][TILE_Q];
-    Work<D> work;     // for the consumers, who have no registers to keep it in
+    Work<D> work;     // read where it is needed: registers are too few to keep it
     uint64_t KV_full; // K and V have landed
     uint64_t Q_full[Tile<D>::STAGES], dO_full[Tile<D>::STAGES];   // the stage has landed, and its statistics
     uint64_t Q_empty[Tile<D>::STAGES], dO_empty[Tile<D>::STAGES]; // every consumer is done with it
@@ -212,7 +212,7 @@ static __device__ void produce(SharedStorage<T, D> &smem, const CUtensorMap &Q_m
 {
     const attention &a = backward.forward;
     const Workspace workspace(backward);
-    const Work<D> work(a, blockIdx.x);
+    const Work<D> &work = smem.work;
     trace(LOAD);
     mbarrier_arrive_expect_tx(&smem.KV_full, sizeof smem.K_smem + sizeof smem.V_smem);
     cp_async_bulk_tensor_5d(smem.K_smem, K_map, &smem.KV_full, 0, work.kv_head, work.first_key, 0,
@@ -242,7 +242,9 @@ static __device__ void store_dQ(SharedStorage<T, D> &smem, const attention_backw
     const Workspace workspace(backward);
     const Work<D> work(a, blockIdx.x);
     const int lane = threadIdx.x % 32;
-    for (int head = work.first_head; head < work.last_head; head++)
+    for (int head = work.first_head; head < work.last_head; head++) {
+        float4 *dQ_sum =
+            workspace.dQ_half<D>(work.batch * a.heads + head, work.first_row, 0); // The others follow.
         for (int first_row = work.first_row; first_row < a.q_len; first_row += TILE_Q) {
             for (int consumer = 0; consumer < CONSUMERS; consumer++)
                 named_barrier_arrive(DQ_EMPTY + consumer, DQ_THREADS);
@@ -251,15 +253,16 @@ static __device__ void store_dQ(SharedStorage<T, D> &smem, const attention_backw
                 named_barrier_sync(DQ_FULL + consumer, DQ_THREADS);
                 trace(STORE);
                 if (lane == 0) {
-                    cp_reduce_async_bulk_add(
-                        workspace.dQ_half<D>(work.batch * a.heads + head, first_row, consumer),
-                        smem.dQ_smem[consumer][0], sizeof smem.dQ_smem[consumer]);
+                    cp_reduce_async_bulk_add(dQ_sum, smem.dQ_smem[consumer][0],
+                                             sizeof smem.dQ_smem[consumer]);
                     cp_async_bulk_commit_group();
                 }
+                dQ_sum += D / 16 * 128;
             }
             if (lane == 0) cp_async_bulk_wait_group_read<0>();
             __syncwarp(); // Nobody says that it is empty before lane 0 knows.
         }
+    }
 }
 
 // A consumer: every tile of queries against the block's keys. One thread gives a stage back for its warpgroup.
