@@ -27,9 +27,9 @@ force:
 
 # --- Chapters -------------------------------------------------------------------------------------------------------
 
-CHAPTERS := $(sort $(notdir $(patsubst %/,%,$(dir $(wildcard chapters/*/step1_*.cu)))))
+FOLDERS  := $(sort $(notdir $(patsubst %/,%,$(dir $(wildcard chapters/*/step1_*.cu)))))
 number    = $(shell echo $$((10#$(firstword $(subst _, ,$1)))))
-NUMBERS  := $(foreach c,$(CHAPTERS),$(call number,$c))
+NUMBERS  := $(foreach c,$(FOLDERS),$(call number,$c))
 
 CC         := gcc
 CXX        := g++
@@ -43,8 +43,7 @@ Q          := $(if $(V),,@)
 
 # The simulated GPU (sets SIMGPU and SIMGPU_LIBS), the CUDA programs of its tests, and what is made of a chapter.
 include tools/simgpu/build.mk
-include tests/simgpu/build.mk
-include tests/fuzz/build.mk
+-include tests/simgpu/build.mk tests/fuzz/build.mk # not in a student's tree
 include chapters/build.mk
 
 export PYTHONPYCACHEPREFIX := build/pycache
@@ -85,9 +84,33 @@ build:
 	@$(MAKE) --no-print-directory $(if $(V),,-s) -j$(JOBS) all
 all: $(NUMBERS:%=build-%) $(SIMGPU) $(SIMGPU_LIBS)
 
+## exercises      list them; hint-4.2: a hint to one of them, LEVEL=2 a plainer one, LEVEL=3 nearly the answer
+.PHONY: exercises student grade
+exercises: build/config.mk
+	@$(PYTHON) tools/classroom/exercises.py list
+hint-%: build/config.mk
+	@$(PYTHON) tools/classroom/exercises.py hint $* $(LEVEL)
+
+## predict-N      say chapter N's counters before the run, then see what they are
+predict-%: build/config.mk
+	@$(PYTHON) tools/classroom/predict.py $*
+
+## grade          points for each exercise of this tree, or of SUBMISSION=DIR; EXERCISE=4.2: only for that one
+##                  SEED=7: other data; HIDDEN=FILE: more shapes; TAP=, JUNIT=, JSON=FILE: the result too, JSON as Gradescope reads it
+EXERCISED = $(foreach e,$(wildcard exercises/[0-9][0-9].toml),$(call number,$(basename $(notdir $e))))
+grade: build/config.mk
+	@$(MAKE) --no-print-directory $(if $(V),,-s) -j$(JOBS) $(EXERCISED:%=build-%) $(SIMGPU) $(SIMGPU_LIBS)
+	@$(PYTHON) tools/classroom/grade.py $(if $(SUBMISSION),--submission $(SUBMISSION)) $(if $(EXERCISE),--exercise $(EXERCISE)) \
+	    $(if $(SEED),--seed $(SEED)) $(if $(HIDDEN),--hidden $(HIDDEN)) $(if $(TAP),--tap $(TAP)) $(if $(JUNIT),--junit $(JUNIT)) $(if $(JSON),--json $(JSON))
+
+## student        write a student's tree, the solutions cut out: OUT=DIR [CHAPTERS=1-5]
+student: build/config.mk
+	@$(if $(OUT),,echo "make student: expected OUT=DIR, a new folder" >&2; exit 2)
+	@$(PYTHON) tools/classroom/student.py --out $(OUT) $(if $(CHAPTERS),--chapters $(CHAPTERS))
+
 ## golden         generate the golden files of every chapter
 .PHONY: golden
-golden: $(CHAPTERS:%=build/golden/%/.stamp)
+golden: $(FOLDERS:%=build/golden/%/.stamp)
 
 ## bench          time every chapter beside its baseline and record it in results/ (needs a GPU); bench-N: only chapter N
 # Where the PyTorch of the user's own Python is, the attention chapters' baseline; nothing where it has none.
@@ -121,7 +144,7 @@ timelines: need-test
 
 ## sass           assemble every kernel for its architectures; fail on undeclared spills and on ptxas warnings
 .PHONY: sass
-sass: $(foreach c,$(CHAPTERS),$(patsubst chapters/%.cu,build/sass/%.ok,$(STEPS_$c)))
+sass: $(foreach c,$(FOLDERS),$(patsubst chapters/%.cu,build/sass/%.ok,$(STEPS_$c)))
 
 ## conformance-record  run the conformance kernels on a real GPU and record what it computes
 .PHONY: conformance-record

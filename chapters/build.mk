@@ -1,4 +1,4 @@
-# build.mk: what is made of common/ and of each chapter. Included by the Makefile, which has CHAPTERS and the compilers.
+# build.mk: what is made of common/ and of each chapter. Included by the Makefile, which has FOLDERS and the compilers.
 #
 # A chapter is a folder with main.c, step*.cu, .c and .cu files that they share, and chapter.mk, which sets ARCH (the oldest GPU it
 # runs on, or an exact one such as 90a), GOLDEN (its reference/golden.py arguments), LIBS, and USES (steps of other chapters that it calls,
@@ -110,4 +110,4 @@ trace-$2: need-test
 diff-$2:
 	@$$(PYTHON) tools/diff.py $1
 endef
-$(foreach c,$(CHAPTERS),$(eval $(call chapter_rules,$c,$(call number,$c))))
+$(foreach c,$(FOLDERS),$(eval $(call chapter_rules,$c,$(call number,$c))))

@@ -32,7 +32,9 @@ static_assert(BLOCK_N == 32, "a warp is one row of outputs");
 // The sum of x over the 32 lanes, in every lane.
 static __device__ float warp_sum(float x)
 {
+    // EXERCISE 1.3: add up the 32 lanes' x, so that every lane has the sum (1 line)
     for (int mask = 16; mask > 0; mask /= 2) x += __shfl_xor_sync(0xffffffff, x, mask);
+    // END
     return x;
 }
 
@@ -52,6 +54,7 @@ __global__ void __launch_bounds__(NUM_THREADS) coalesced_kernel(const float *A, 
     const int warp_col = blockIdx.x * BLOCK_N;
 
     float acc[BLOCK_N] = {};
+    // EXERCISE 1.2: add this lane's share of the products to acc, each load of the warp one piece of memory (about 6 lines)
     for (int k = lane; k < K; k += 32) {
         const float a = A_row[k]; // 4 sectors a warp
         for (int j = 0; j < BLOCK_N; j++) {
@@ -59,6 +62,8 @@ __global__ void __launch_bounds__(NUM_THREADS) coalesced_kernel(const float *A, 
             acc[j] += a * B[(size_t)j_col * K + k];     // 4 sectors a warp
         }
     }
+    // STUB acc[0] = A_row[0] + warp_col + lane;
+    // END
 
     float sum = 0.0f;
     for (int j = 0; j < BLOCK_N; j++) {

@@ -48,11 +48,13 @@ template <int ROWS>
 static __device__ void load_tile(float (&tile)[BLOCK_K][ROWS + PADDING], const float *matrix, int row0,
                                  int num_rows, int k0, int K, int tid)
 {
+    // EXERCISE 2.2: copy the tile, transposed, neighbouring threads along k, zeros past the edges (about 5 lines)
     const int k = tid % BLOCK_K;
     for (int r = tid / BLOCK_K; r < ROWS; r += NUM_THREADS / BLOCK_K) {
         const bool inside = row0 + r < num_rows && k0 + k < K;
         tile[k][r] = inside ? matrix[(size_t)(row0 + r) * K + k0 + k] : 0.0f;
     }
+    // END
 }
 
 __global__ void __launch_bounds__(NUM_THREADS) register_tile_kernel(const float *A,    // (M, K)
@@ -75,11 +77,13 @@ __global__ void __launch_bounds__(NUM_THREADS) register_tile_kernel(const float 
         __syncthreads(); // The tiles are complete before anyone reads them.
 
         for (int k = 0; k < BLOCK_K; k++) {
+            // EXERCISE 2.3: 8 values of A and 8 of B into registers, and their 64 products into acc (about 5 lines)
             float A_frag[THREAD_M], B_frag[THREAD_N];
             for (int i = 0; i < THREAD_M; i++) A_frag[i] = smem.A_smem[k][y + i * THREADS_M];
             for (int j = 0; j < THREAD_N; j++) B_frag[j] = smem.B_smem[k][x + j * THREADS_N];
             for (int i = 0; i < THREAD_M; i++)
                 for (int j = 0; j < THREAD_N; j++) acc[i][j] += A_frag[i] * B_frag[j];
+            // END
         }
         __syncthreads(); // Everyone has read the tiles before anyone overwrites them.
     }

@@ -79,12 +79,17 @@ static __device__ void mma_tile(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4],
     for (int k = 0; k < BLOCK_K / MMA_K; k++) {
         const uint32_t k_bytes = k * MMA_K * sizeof(__nv_bfloat16);
         uint32_t A_frag[WARP_M / MMA_M][4], B_frag[WARP_N / MMA_N][2];
+        // EXERCISE 3.3: all of A's fragments of this slice of k, and all of B's, and all of their products (about 6 lines)
         for (int i = 0; i < WARP_M / MMA_M; i++)
             ldmatrix_x4(A_frag[i], A_addr + k_bytes + i * MMA_M * ROW_BYTES);
         for (int j = 0; j < WARP_N / MMA_N; j++)
             ldmatrix_x2(B_frag[j], B_addr + k_bytes + j * MMA_N * ROW_BYTES);
         for (int i = 0; i < WARP_M / MMA_M; i++)
             for (int j = 0; j < WARP_N / MMA_N; j++) mma_m16n8k16_bf16(acc[i][j], A_frag[i], B_frag[j]);
+        // STUB ldmatrix_x4(A_frag[0], A_addr + k_bytes + 0 * MMA_M * ROW_BYTES);
+        // STUB ldmatrix_x2(B_frag[0], B_addr + k_bytes);
+        // STUB mma_m16n8k16_bf16(acc[0][0], A_frag[0], B_frag[0]);
+        // END
     }
 }
 
@@ -136,8 +141,11 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) mma_kernel(const __nv_bfloat16
 
     // Lanes 0-15 give rows 0-15 of A's left half, 16-31 of its right half; lanes 0-7 and 8-15 the same of B's
     // 8 rows (lanes 16-31 repeat them: ldmatrix.x2 does not look).
+    // EXERCISE 3.2: the row of 16 bytes that this lane gives to ldmatrix, of A's pieces and of B's (2 lines)
     const uint32_t A_addr = smem_addr(&smem.A_smem[warp_row + lane % 16][lane / 16 * 8]);
     const uint32_t B_addr = smem_addr(&smem.B_smem[warp_col + lane % 8][lane / 8 % 2 * 8]);
+    // STUB const uint32_t A_addr = smem_addr(&smem.A_smem[warp_row][0]), B_addr = smem_addr(&smem.B_smem[warp_col][0]);
+    // END
 
     // Mainloop.
     float acc[WARP_M / MMA_M][WARP_N / MMA_N][4] = {};

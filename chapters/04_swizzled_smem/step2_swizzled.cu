@@ -67,8 +67,11 @@ static __device__ void load_tile(__nv_bfloat16 (&tile)[ROWS][BLOCK_K], const __n
         const int row = tid / CHUNKS_PER_ROW + i * COPY_ROWS;
         const bool inside = row0 + row < num_rows && k0 + col < K;
         const __nv_bfloat16 *src = matrix + (size_t)(row0 + row) * K + k0 + col;
+        // EXERCISE 4.2: where in the tile this chunk is kept, so that ldmatrix meets no bank conflict (about 2 lines)
         char *dst = reinterpret_cast<char *>(tile) +
                     swizzle(row * ROW_BYTES + col * sizeof(__nv_bfloat16), SWIZZLE_BITS);
+        // STUB __nv_bfloat16 *dst = &tile[row][col];
+        // END
         *reinterpret_cast<uint4 *>(dst) =
             inside ? *reinterpret_cast<const uint4 *>(src) : make_uint4(0, 0, 0, 0);
     }
@@ -83,10 +86,16 @@ static __device__ void mma_tile(float (&acc)[WARP_M / MMA_M][WARP_N / MMA_N][4],
     for (int k = 0; k < BLOCK_K / MMA_K; k++) {
         const uint32_t k_bytes = k * MMA_K * sizeof(__nv_bfloat16);
         uint32_t A_frag[WARP_M / MMA_M][4], B_frag[WARP_N / MMA_N][2];
+        // EXERCISE 4.3: these are chapter 3's addresses: what must they be in swizzled tiles? (4 lines)
         for (int i = 0; i < WARP_M / MMA_M; i++)
             ldmatrix_x4(A_frag[i], (A_addr ^ k_bytes) + i * MMA_M * ROW_BYTES);
         for (int j = 0; j < WARP_N / MMA_N; j++)
             ldmatrix_x2(B_frag[j], (B_addr ^ k_bytes) + j * MMA_N * ROW_BYTES);
+        // STUB for (int i = 0; i < WARP_M / MMA_M; i++)
+        // STUB     ldmatrix_x4(A_frag[i], A_addr + k_bytes + i * MMA_M * ROW_BYTES);
+        // STUB for (int j = 0; j < WARP_N / MMA_N; j++)
+        // STUB     ldmatrix_x2(B_frag[j], B_addr + k_bytes + j * MMA_N * ROW_BYTES);
+        // END
         for (int i = 0; i < WARP_M / MMA_M; i++)
             for (int j = 0; j < WARP_N / MMA_N; j++) mma_m16n8k16_bf16(acc[i][j], A_frag[i], B_frag[j]);
     }

@@ -160,11 +160,14 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) multi_stage_kernel(const __nv_
     float acc[WARP_M / MMA_M][WARP_N / MMA_N][4] = {};
     for (int tile = 0; tile < num_tiles; tile++) {
         const int stage = tile % NUM_STAGES;
+        // EXERCISE 5.3: one turn of the loop: wait for this tile, multiply it, fill the stage that is free (about 4 lines)
         cp_async_wait_group<NUM_STAGES - 2>(); // This tile has arrived; those after it may be in flight.
         __syncthreads(); // And so has every other thread's part of it. All have read the stage filled below.
 
         mma_tile(acc, A_addr + stage * BLOCK_M * ROW_BYTES, B_addr + stage * BLOCK_N * ROW_BYTES);
         load_stage(tile + NUM_STAGES - 1, (tile + NUM_STAGES - 1) % NUM_STAGES);
+        // STUB mma_tile(acc, A_addr + stage * BLOCK_M * ROW_BYTES, B_addr + stage * BLOCK_N * ROW_BYTES);
+        // END
     }
 
     // Epilogue.

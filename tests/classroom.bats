@@ -1,0 +1,215 @@
+#!/usr/bin/env bats
+# The exercises: each solution has all points, each stub fails as it says; a student's tree builds and grades; what a submission
+# tries besides solving them gets no point and does no harm.
+
+# shellcheck disable=SC2154 # Bats sets status and output
+load test_helper/common
+
+grade() { "$PYTHON" tools/classroom/grade.py "$@"; }
+
+# solutions DIR: every exercise's own file, right.
+solutions() {
+    "$PYTHON" -c 'import sys; sys.path.insert(0, "tools/classroom")
+import exercises, pathlib
+for exercise in exercises.load().values():
+    path = pathlib.Path(sys.argv[1]) / exercise.own_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(exercise.solution())' "$1"
+}
+
+@test "classroom: the solutions have all points, and the results say so in every form" {
+    local dir=$BATS_TEST_TMPDIR
+    solutions "$dir/solved"
+    run -0 grade --submission "$dir/solved" --tap "$dir/tap" --junit "$dir/junit.xml" --json "$dir/results.json"
+    assert_line --regexp '^([0-9]+) of \1 points$'
+    run ! grep "^not ok" "$dir/tap"
+    run -0 plain_python 'import json, sys, xml.etree.ElementTree as xml
+folder = sys.argv[1]
+tests = json.load(open(folder + "/results.json"))["tests"]
+tap = open(folder + "/tap").read().splitlines()
+suite = xml.parse(folder + "/junit.xml").getroot()
+assert len(tests) >= 20 and tap[0] == f"1..{len(tests)}" and len(suite) == len(tests) == int(suite.get("tests")) and suite.get("failures") == "0"
+assert all(0 < t["score"] == t["max_score"] and t["status"] == "passed" for t in tests)' "$dir"
+}
+
+@test "classroom: every stub fails, with the message meant" {
+    local dir=$BATS_TEST_TMPDIR
+    run -0 make student OUT="$dir/student" CHAPTERS=1-5
+    run -1 grade --submission "$dir/student" --json "$dir/results.json"
+    assert_line --regexp '^0 of [0-9]+ points$'
+    run -0 plain_python 'import json, re, sys
+sys.path.insert(0, "tools/classroom")
+import exercises
+results = {test["number"]: test for test in json.load(open(sys.argv[1]))["tests"]}
+for name, exercise in exercises.load().items():
+    says = "predictions.json is missing" if exercise.kind == "predict" else exercise.says
+    assert results[name]["score"] == 0 and re.search(says, results[name]["output"]), (name, says, results[name]["output"])' "$dir/results.json"
+}
+
+@test "classroom: the counters to be predicted are what the simulated GPU counts" {
+    run -0 plain_python 'import json, re, subprocess, sys
+sys.path.insert(0, "tools/classroom")
+import exercises
+for e in exercises.load().values():
+    if e.kind != "predict": continue
+    counted = sys.argv[1] + "/counts.json"
+    subprocess.run([sys.argv[2], "--json", counted, f"build/chapters/{e.chapter}", "--golden", f"build/golden/{e.chapter}", "--step", e.step, "--case", e.case],
+                   check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    lines = [line for kernel in json.load(open(counted)) for line in kernel["lines"]]
+    for q in e.questions:
+        count = sum(line[q["field"]] for line in lines if re.search(q.get("line", ""), line["text"]))
+        assert count == q["count"], (e.id, q["ask"], count)
+    assert len(e.questions) == 5' "$BATS_TEST_TMPDIR" "$SIMGPU"
+}
+
+@test "classroom: a student's tree has no solution, builds, runs README's first command and grades" {
+    local dir=$BATS_TEST_TMPDIR/student
+    run -0 make student OUT="$dir" CHAPTERS=1
+    assert_line --partial "5 exercises of chapters 1,"
+    run ! grep -rq "j_col \* K\|for (int mask = 16" "$dir/chapters"
+    run ! grep -q "^edits" "$dir/exercises/01.toml"
+    run -2 make student OUT="$dir"
+    assert_line --partial "expected a new or an empty folder"
+    # What it would install and build again is as it is here.
+    mkdir "$dir/build"
+    cp -a build/config.mk build/simgpu "$dir/build"
+    ln -s "$ROOT/.venv" "$dir/.venv"
+    run -2 make -C "$dir" chapter-1 DEVICE=sim PROFILE=0
+    assert_output --partial "1 uncoalesced"
+    assert_output --partial "WRONG"
+    run make -C "$dir" grade
+    assert_line --regexp "^0 of [0-9]+ points$"
+    # A solved exercise.
+    cp chapters/01_naive_matmul/step2_coalesced.cu "$dir/chapters/01_naive_matmul"
+    run make -C "$dir" grade EXERCISE=1.2
+    assert_line "6 of 6 points"
+    run bats -f '^1\.[34] ' "$dir/tests/exercises.bats"
+    assert_line --regexp "^ok 1 1.3 "
+    assert_line --regexp "^not ok 2 1.4 "
+}
+
+@test "classroom: predictions are asked for once, before the run, and graded" {
+    local dir=$BATS_TEST_TMPDIR/student
+    run -0 make student OUT="$dir" CHAPTERS=4
+    cd "$dir"
+    run -2 "$PYTHON" tools/classroom/predict.py 4 <<<$'256\n256'
+    assert_line --partial "nothing was kept"
+    run -0 "$PYTHON" tools/classroom/predict.py 4 <<<$'256\nmany\n256\n256\n1,024\n2048'
+    assert_line --regexp "^right  wavefronts of ldmatrix_x4"
+    assert_line --regexp "^not so sectors that the copies fetch: you said 1,024, it is 512"
+    run -0 "$PYTHON" tools/classroom/predict.py 4 </dev/null
+    assert_line --partial "has been predicted before"
+    run -1 "$PYTHON" tools/classroom/grade.py --exercise 4.1
+    assert_line "4 of 5 points"
+}
+
+# --- Hostile submissions --------------------------------------------------------------------------------------------
+
+FILE=chapters/01_naive_matmul/step2_coalesced.cu
+
+# submitted SED...: a submission whose step 2 is the stub, edited.
+submitted() {
+    SUBMISSION=$BATS_TEST_TMPDIR/submission
+    rm -rf "$SUBMISSION"
+    mkdir -p "$SUBMISSION/${FILE%/*}"
+    plain_python 'import sys; sys.path.insert(0, "tools/classroom")
+import exercises; print(exercises.cut(open(sys.argv[1]).read()), end="")' "$FILE" | sed -E "$@" >"$SUBMISSION/$FILE"
+}
+
+# no_point [PATTERN]: the submission gets none, the reason matches, and the grader's own file is whole.
+no_point() {
+    local results=$BATS_TEST_TMPDIR/results.json
+    rm -f "$results"
+    run -1 grade --submission "$SUBMISSION" --exercise 1.3 --json "$results" --seed 5
+    assert_line "0 of 3 points"
+    assert_output --regexp "${1:-WRONG}"
+    run -0 plain_python 'import json, sys; assert json.load(open(sys.argv[1]))["score"] == 0' "$results"
+}
+
+# constructor CODE: host code that runs when the program is loaded.
+constructor() { submitted "s|^#include <cuda_runtime.h>|&\n#include <cstdio>\n#include <cstdlib>\n#include <csignal>\n#include <unistd.h>\nstatic int attack = [] { $1; return 0; }();|"; }
+
+@test "classroom: host code of a submission is not executed: results written, parents killed, forks, a full disk, an early exit" {
+    local mark=$BATS_TEST_TMPDIR/mark
+    constructor "FILE *f = fopen(\"$mark\", \"w\"); if (f) fclose(f); f = fopen(\"$BATS_TEST_TMPDIR/results.json\", \"w\"); if (f) fclose(f)"
+    no_point
+    constructor "kill(getppid(), SIGKILL); while (true) if (fork() < 0) abort()"
+    no_point
+    constructor "FILE *f = fopen(\"$mark\", \"w\"); while (f \&\& fputs(\"full\", f) >= 0) { }"
+    no_point
+    constructor "puts(\"01_naive_matmul: all 2 runs right\"); exit(0)"
+    no_point
+    [[ ! -e "$mark" ]]
+}
+
+@test "classroom: a kernel that says it is right, floods the output, loops or asks for memory gets no point" {
+    submitted 's|^    const int lane = threadIdx.x;|&\n    if (row + col == 0) printf("01_naive_matmul: all 2 runs right\\n");|; s|^#include <cuda_runtime.h>|&\n#include <cstdio>|'
+    no_point
+    submitted 's|^    const int lane = threadIdx.x;|&\n    for (int i = 0; i < 100000; i++) printf("%d right right right right right right right right\\n", i);|; s|^#include <cuda_runtime.h>|&\n#include <cstdio>|'
+    no_point "WRONG|ended by|warp instructions"
+    submitted 's|^    const int lane = threadIdx.x;|&\n    while (true) atomicAdd(C, 1.0f);|'
+    no_point "livelock|warp instructions"
+    submitted 's|^constexpr int BLOCK_M = 8;|__device__ char large[8ull << 30];\n&|; s|^    const int lane = threadIdx.x;|&\n    large[M] = 1;|'
+    no_point "memory|WRONG"
+    submitted 's|^    const int lane = threadIdx.x;|&\n    C[1ull << 40] = 1;|'
+    no_point "no device address"
+}
+
+@test "classroom: a kernel that includes what is not its own, is none, is a link or too long gets no point" {
+    submitted "s|^#include <cuda_runtime.h>|&\n#include \"$ROOT/build/config.mk\"|"
+    no_point "does not compile|includes"
+    printf 'static int secret;\n' >"$BATS_TEST_TMPDIR/secret.h"
+    submitted "s|^#include <cuda_runtime.h>|&\n#include \"$BATS_TEST_TMPDIR/secret.h\"|; s|static int secret|//|"
+    no_point "includes .*secret.h|does not compile"
+    submitted 's|^extern "C"|template <int N> struct Bomb { Bomb<N + 1> a; }; Bomb<0> bomb;\n&|'
+    no_point "does not compile"
+    submitted 's/coalesced_kernel/other_kernel/g'
+    no_point "kernel"
+    ln -sf "$ROOT/$FILE" "$SUBMISSION/$FILE"
+    no_point "no ordinary file"
+    rm "$SUBMISSION/$FILE"
+    no_point "is missing"
+    mkfifo "$SUBMISSION/$FILE"
+    no_point "no ordinary file"
+    rm "$SUBMISSION/$FILE"
+    head -c 300000 /dev/zero >"$SUBMISSION/$FILE"
+    no_point "300000 bytes"
+}
+
+@test "classroom: other files of a submission do not count, and what is right for one seed or shape only is found" {
+    submitted ''
+    mkdir -p "$SUBMISSION/common" "$SUBMISSION/build" "$SUBMISSION/tools/classroom"
+    cp -r common/harness "$SUBMISSION/common"
+    sed -i 's/return false/return true/' "$SUBMISSION"/common/harness/*.c
+    echo 'print("3 of 3 points")' >"$SUBMISSION/tools/classroom/grade.py"
+    no_point
+    # Right for the shapes that the exercise names, with their k.
+    cp "$FILE" "$SUBMISSION/$FILE"
+    sed -i -E 's|^    float sum = 0.0f;|&\n    if (K != 100 \&\& K != 31) return;|' "$SUBMISSION/$FILE"
+    run -0 grade --submission "$SUBMISSION" --exercise 1.3
+    echo '"1.3" = ["m=3,n=40,k=50"]' >"$BATS_TEST_TMPDIR/hidden.toml"
+    run -1 grade --submission "$SUBMISSION" --exercise 1.3 --hidden "$BATS_TEST_TMPDIR/hidden.toml"
+    assert_line "0 of 3 points"
+    mkdir -p "$SUBMISSION/exercises/1.1"
+    local predictions
+    for predictions in '' '[]' '{"a": 1}' "$(printf '[%.0s' {1..100000})" 'null'; do
+        echo "$predictions" >"$SUBMISSION/exercises/1.1/predictions.json"
+        run -1 grade --submission "$SUBMISSION" --exercise 1.1
+        assert_line "0 of 5 points"
+    done
+}
+
+@test "classroom: what is asked for and is not there is refused in one line" {
+    run -2 grade --exercise 9.9
+    assert_output --partial "there is no exercise 9.9, expected one of 1.1,"
+    run -2 grade --submission /nowhere
+    assert_output --partial "no such folder"
+    run -2 grade --chapters 22
+    assert_output --partial "nothing to grade"
+    run -2 make --no-print-directory student
+    assert_line "make student: expected OUT=DIR, a new folder"
+    run -2 make --no-print-directory hint-4.2 LEVEL=4
+    assert_line "exercises: LEVEL=4: expected 1, 2 or 3"
+    run -2 make --no-print-directory predict-12
+    assert_line "predict: chapter 12 has no counters to predict"
+}

@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""The exercises: what exercises/NN.toml says, one file a chapter, and what is marked in the kernels.
+
+    exercises.py list            a line each
+    exercises.py hint 4.2 [2]    the exercise's first hint, or the one of that level; make hint-4.2 calls it
+
+A kernel has the solution of a `write` exercise between marks, with the stub that a student finds instead:
+
+    // EXERCISE 4.2: store the chunk so that ldmatrix meets no bank conflict (about 2 lines)
+    ... the solution ...
+    // STUB char *dst = reinterpret_cast<char *>(tile);
+    // END
+
+exercises/NN.toml has a table [[exercise]] for each: `id`; `kind`; `title`; `step`, by which the kernel's file is found; `points`;
+`hints`, three, the last just short of the answer; `shapes`, what it is checked on; `says`, the pattern of the line that the
+untouched exercise fails with; `counters`, what the simulated GPU may count at most, each with its own points. Kinds:
+
+    predict   `questions`: counters that the student says before the run, each with the `answer`'s reason
+    write     the marked lines of a kernel in chapters/
+    bug       `edits`, [old, new] pairs, break the step; the student mends exercises/ID/stepK_name.cu
+    further   the student makes exercises/ID/stepK_name.cu, a copy of the step, better; `edits` are one way to do it
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+try:
+    import tomllib
+except ModuleNotFoundError:
+    sys.exit("exercises: Python is older than 3.11, which the exercises need")
+
+ROOT = Path(__file__).resolve().parents[2]
+KINDS = "predict", "write", "bug", "further"
+MARKED = re.compile(r"^ *// EXERCISE (\d+\.\d+): [^\n]*\n(.*?)^ *// END\n", re.M | re.S)
+
+
+class BadInput(Exception):
+    """One line for the user: what was found and what was expected."""
+
+
+class Exercise:
+    """One exercise of a chapter of the tree `root`."""
+
+    def __init__(self, root, chapter, table):
+        self.__dict__ = {"counters": [], **table, "root": root, "chapter": chapter}
+        for name in ("id", "kind", "title", "points"):
+            if name not in table:
+                raise BadInput(f"exercises/{chapter[:2]}.toml: exercise {table.get('id', '?')} has no {name}")
+        if self.kind not in KINDS:
+            raise BadInput(f"exercise {self.id}: kind is '{self.kind}', expected one of {', '.join(KINDS)}")
+
+    def all_points(self):
+        if self.kind == "predict":
+            return self.points * len(self.questions)
+        return self.points + sum(counter["points"] for counter in self.counters)
+
+    def step_file(self):
+        """The kernel's file in chapters/, relative to the root."""
+        found = [p for p in (self.root / "chapters" / self.chapter).glob("step*.cu") if p.stem.partition("_")[2] == self.step]
+        if len(found) != 1:
+            raise BadInput(f"exercise {self.id}: chapters/{self.chapter} has no step '{self.step}'")
+        return found[0].relative_to(self.root)
+
+    def own_file(self):
+        """What the student writes, relative to the root."""
+        if self.kind == "predict":
+            return Path("exercises") / self.id / "predictions.json"
+        return self.step_file() if self.kind == "write" else Path("exercises") / self.id / self.step_file().name
+
+    def edited(self, text):
+        """The kernel `text` with the exercise's edits."""
+        for old, new in self.edits:
+            if text.count(old) != 1:
+                raise BadInput(f"exercise {self.id}: {self.step_file()} has '{old}' {text.count(old)} times, expected once")
+            text = text.replace(old, new)
+        return text
+
+    def solution(self):
+        """What own_file() says when everything is right."""
+        if self.kind == "predict":
+            return json.dumps({question["ask"]: question["count"] for question in self.questions})
+        text = (self.root / self.step_file()).read_text(encoding="utf-8")
+        return self.edited(text) if self.kind == "further" else text
+
+
+def load(root=ROOT, chapters=None):
+    """The exercises of a tree, by id; of `chapters` (numbers) only, if given."""
+    exercises = {}
+    for path in sorted(root.glob("exercises/[0-9][0-9].toml")):
+        if chapters and int(path.stem) not in chapters:
+            continue
+        folder = [p.name for p in (root / "chapters").glob(path.stem + "_*")]
+        with path.open("rb") as file:
+            for table in tomllib.load(file)["exercise"]:
+                exercise = Exercise(root, folder[0], table)
+                if exercise.id in exercises or int(exercise.id.split(".")[0]) != int(path.stem):
+                    raise BadInput(f"{path.name}: exercise {exercise.id} is not its chapter's, or is there twice")
+                exercises[exercise.id] = exercise
+    return exercises
+
+
+def marked(text):
+    """The exercises whose solutions are marked in a kernel."""
+    return [match[1] for match in MARKED.finditer(text)]
+
+
+def cut(text):
+    """A kernel as a student finds it: the stubs in place of the marked lines."""
+
+    def stub(match):
+        first, *lines, end = match[0].splitlines(keepends=True)
+        return first + "".join(line.replace("// STUB ", "") for line in lines if "// STUB " in line) + end
+
+    return MARKED.sub(stub, text)
+
+
+def numbers(text):
+    """'1-3,5' -> {1, 2, 3, 5}"""
+    chosen = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if not match:
+            raise BadInput(f"CHAPTERS={text}: found '{part}', expected numbers such as 1-3,5")
+        chosen |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return chosen
+
+
+def find(exercises, name):
+    if name not in exercises:
+        raise BadInput(f"there is no exercise {name}, expected one of {', '.join(exercises)}")
+    return exercises[name]
+
+
+def main(arguments):
+    exercises = load()
+    if arguments[:1] == ["list"]:
+        for e in exercises.values():
+            print(f"{e.id}  {e.kind:8} {e.all_points():2} points  {e.title}  ({e.own_file()})")
+    elif arguments[:1] == ["hint"] and len(arguments) in (2, 3):
+        hints = find(exercises, arguments[1]).hints
+        level = arguments[2] if len(arguments) == 3 else "1"
+        if level not in ("1", "2", "3"):
+            raise BadInput(f"LEVEL={level}: expected 1, 2 or 3")
+        print(f"{arguments[1]}, hint {level} of 3: {hints[int(level) - 1]}")
+    else:
+        print(__doc__)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except BadInput as problem:
+        print(f"exercises: {problem}", file=sys.stderr)
+        sys.exit(2)

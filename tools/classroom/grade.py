@@ -1,0 +1,323 @@
+#!/usr/bin/env python3
+"""Grades a student's tree: points an exercise, by values, faults and counts of the simulated GPU, never by time.
+
+    grade.py [--submission DIR] [--exercise 4.2] [--chapters 1-5] [--seed N] [--hidden FILE] [--json|--junit|--tap FILE]
+
+Of what was handed in, only the exercises' own files are taken, and of these only what runs on the GPU: nvcc makes PTX of the
+student's kernel, and the launcher, the program around it and the simulated GPU are this tree's. No line of host code that a
+student wrote is ever executed, and a kernel can neither open a file nor end a process. What it includes besides its own headers
+is refused. Compiler and program run one exercise at a time, in a session of their own, with limits of time, memory and output;
+the program's exit status and counters are what counts, not what it prints.
+
+An exercise of `points` is right when every shape is, with --seed's data and warps in several orders, without a fault; then its
+counters have points of their own. --hidden FILE is TOML: "4.2" = ["m=129,n=257,k=96"], shapes in addition to the exercise's own.
+
+Exit status: 0 all points, 1 some are missing, 2 bad usage. Files are written whole, at the end.
+"""
+
+import argparse
+import functools
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+import exercises as book
+from exercises import ROOT, BadInput
+
+SECONDS = 300  # for a compilation or a run
+COMPILER_MEMORY = 8 << 30
+RUN_MEMORY = 96 << 30  # addresses, of which the simulated GPU reserves 64 GiB; the device itself has DEVICE_MEMORY
+DEVICE_MEMORY = "2G"
+INSTRUCTIONS = 200_000_000  # of a launch; the exercises need a thousandth of it
+FILE_BYTES = 64 << 20
+SOURCE_BYTES = 256 << 10
+ORDERS = 0, 1, 2  # the seeds of the order of warps
+
+
+class Failed(Exception):
+    """Why an exercise gets no points: one line for the student."""
+
+
+def setting(name):
+    """A variable of build/config.mk."""
+    match = re.search(rf"^{name} *:= *(.*)$", (ROOT / "build/config.mk").read_text(), re.M)
+    return match[1].strip() if match else ""
+
+
+def limited(command, folder, memory):
+    """Runs a command whose input is the student's; returns its exit status (negative: a signal, None: too late) and its output."""
+
+    def limits():
+        os.setsid()
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    environment = {"PATH": os.environ["PATH"], "TMPDIR": str(folder), "HOME": str(folder), "LC_ALL": "C.UTF-8",
+                   "LD_LIBRARY_PATH": ":".join(filter(None, (setting("CUDA_LIB"), os.environ.get("LD_LIBRARY_PATH"))))}
+    with tempfile.TemporaryFile(dir=folder) as output:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output,
+                                   stderr=subprocess.STDOUT, preexec_fn=limits)
+        try:
+            status = process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            status = None
+        try:
+            os.killpg(process.pid, signal.SIGKILL)  # and whoever it left behind
+        except ProcessLookupError:
+            pass
+        process.wait()
+        output.seek(0)
+        return status, output.read(1 << 20).decode(errors="replace")
+
+
+def taken(submission, path):
+    """What the submission has at `path`: an ordinary file of its own, of no more than SOURCE_BYTES."""
+    full = submission / path
+    if not full.exists() and not full.is_symlink():
+        raise Failed(f"{path} is missing")
+    if full.is_symlink() or not full.is_file() or not full.resolve().is_relative_to(submission.resolve()):
+        raise Failed(f"{path} is no ordinary file of the submission")
+    if full.stat().st_size > SOURCE_BYTES:
+        raise Failed(f"{path} has {full.stat().st_size} bytes, expected at most {SOURCE_BYTES}")
+    return full.read_bytes()
+
+
+def first_error(output, fallback):
+    """What was wrong: the simulated GPU's first fault with its place in the code, a compiler's error, or the last line."""
+    fault = re.search(r"simgpu: ((?!.*warp instructions).*)", output)
+    if fault:
+        place = re.search(r"^  at \S*/(\S+\.cuh?:\d+)", output[fault.end():], re.M)
+        return fault[1] + (f" (at {place[1]})" if place else "")
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return next((line for line in lines if re.search(r"\berror\b", line)), lines[-1] if lines else fallback)
+
+
+class Program:
+    """A chapter's program with a student's kernel in place of a step's; `folder` is its own."""
+
+    def __init__(self, chapter, step, source, folder):
+        self.chapter, self.folder = chapter, folder
+        tree = folder / "tree"
+        own = tree / "chapters" / chapter
+        own.mkdir(parents=True)
+        for header in (ROOT / "chapters" / chapter).glob("*.*h"):
+            if header.suffix in (".h", ".cuh"):
+                shutil.copy(header, own)
+        shutil.copytree(ROOT / "common/device", tree / "common/device")
+        shutil.copytree(ROOT / "common/harness", tree / "common/harness", ignore=shutil.ignore_patterns("*.c", "*.cu"))
+        kernel = own / step.name
+        kernel.write_bytes(source)
+        self.compile(kernel)
+        self.link(step)
+
+    def compile(self, kernel):
+        """PTX of the kernel, which may include what the step does and nothing else."""
+        arch = re.search(r"^ARCH *:= *(\S+)", (ROOT / "chapters" / self.chapter / "chapter.mk").read_text(), re.M)[1]
+        fatbin, depends = self.folder / "kernel.fatbin", self.folder / "kernel.d"
+        status, output = limited(
+            [setting("NVCC"), "-std=c++17", "-O3", "-lineinfo", "-Werror", "all-warnings", "-gencode", f"arch=compute_{arch},code=compute_{arch}",
+             "-fatbin", "-MD", "-MF", str(depends), "-o", str(fatbin), str(kernel)], self.folder, COMPILER_MEMORY)
+        if status is None:
+            raise Failed(f"nvcc was stopped after {SECONDS} s")
+        if status != 0:
+            raise Failed("it does not compile: " + first_error(output, "nvcc ended without a word").replace(f"{kernel.parent}/", ""))
+        system = [Path(p).resolve() for p in ("/usr/include", "/usr/lib", "/usr/local/include", setting("CUDA_INCLUDE"), self.folder) if p]
+        for name in re.findall(r"(?:\\ |\S)+", depends.read_text().partition(":")[2].replace("\\\n", " ")):
+            path = (self.folder / name.replace("\\ ", " ")).resolve()
+            if not any(path.is_relative_to(place) for place in system):
+                raise Failed(f"it includes {name}, which is none of its headers")
+
+    def link(self, step):
+        """The object of the step with the student's PTX in place of its own, and everything else as it was built."""
+        objects = [ROOT / "build/obj" / path.relative_to(ROOT).with_suffix(".o")
+                   for folder in ("common/harness", "common/device", f"chapters/{self.chapter}")
+                   for path in (ROOT / folder).iterdir() if path.suffix in (".c", ".cu")]
+        original = ROOT / "build/obj" / step.with_suffix(".o")
+        if not original.exists():
+            raise BadInput(f"{original.relative_to(ROOT)} is missing, expected the chapter to be built: make build-{int(self.chapter[:2])}")
+        edited = self.folder / "step.o"
+        self.path = self.folder / "program"
+        subprocess.run(["objcopy", "--update-section", f".nv_fatbin={self.folder}/kernel.fatbin", original, edited], check=True)
+        subprocess.run(["g++", "-o", self.path, edited, *(o for o in objects if o != original), f"-L{setting('CUDA_LIB')}",
+                        "-l:libcudart.so.13", "-ldl", "-lm"], check=True)
+
+    def run(self, step, golden, order=0):
+        """Runs a step on a case; returns the counters by source line."""
+        counts = self.folder / "counters.json"
+        status, output = limited(
+            [str(ROOT / "build/simgpu/simgpu"), "--memory", DEVICE_MEMORY, "--max-instructions", str(INSTRUCTIONS), "--seed", str(order),
+             "--json", str(counts), str(self.path), "--golden", str(golden), "--step", step], self.folder, RUN_MEMORY)
+        shape = golden.name
+        if status is None or status < 0:
+            raise Failed(f"{shape}: stopped after {SECONDS} s" if status is None else f"{shape}: ended by {signal.Signals(-status).name}")
+        if status == 1:
+            raise Failed(f"{shape}: WRONG: " + first_wrong(output))
+        if status != 0:
+            raise Failed(f"{shape}: " + first_error(output, f"exit status {status}"))
+        return [line for kernel in json.loads(counts.read_text()) for line in kernel["lines"]]
+
+
+@functools.cache
+def program(chapter, step, source, folder):
+    """Compiled once for the exercises that share a kernel; what it failed with is remembered too."""
+    own = Path(tempfile.mkdtemp(dir=folder))
+    try:
+        return Program(chapter, step, source, own), None
+    except Failed as reason:
+        return None, reason
+
+
+def first_wrong(output):
+    """Where the program says that the first wrong element is."""
+    for line in output.splitlines():
+        if re.search(r"\bexpected\b", line):
+            return line.strip()
+    return "its output is not what NumPy says"
+
+
+@functools.cache
+def golden_case(chapter, shape, seed, folder):
+    """Inputs and expected outputs of a shape, made once; returns their folder, which has the shape's name."""
+    golden = folder / chapter / shape
+    arguments = re.search(r"^GOLDEN *:= *(.*)", (ROOT / "chapters" / chapter / "chapter.mk").read_text(), re.M)[1].split()
+    made = subprocess.run([sys.executable, ROOT / "reference/golden.py", *arguments, "--out", golden, "--shape", shape, "--seed", str(seed)],
+                          capture_output=True, text=True)
+    if made.returncode:
+        raise BadInput(f"a shape of chapter {chapter}: {made.stderr.strip()}")
+    return golden
+
+
+def total(lines, field, pattern):
+    return sum(line[field] for line in lines if re.search(pattern, line["text"]))
+
+
+def grade_kernel(exercise, submission, seed, hidden, folders):
+    """(points, what to say) of an exercise that is a kernel. The folders are of programs and of goldens, apart from each other."""
+    programs, goldens = folders
+    built, reason = program(exercise.chapter, exercise.step_file(), taken(submission, exercise.own_file()), programs)
+    if reason:
+        raise reason
+
+    def counts(shape, order=0):
+        return built.run(exercise.step, golden_case(exercise.chapter, shape, seed, goldens), order)
+
+    for shape in [*exercise.shapes, *hidden]:
+        for order in ORDERS:
+            counts(shape, order)
+    points, says = exercise.points, ["right"]
+    for counter in exercise.counters:
+        lines = counts(counter["shape"])
+        pattern = counter.get("line", "")
+        count, most = total(lines, counter["field"], pattern), counter["at_most"]
+        if isinstance(most, str):
+            most = total(lines, most, pattern)
+        points += counter["points"] if count <= most else 0
+        says.append(f"{counter['ask']}: {count:,}, {'expected at most' if count > most else 'within'} {most:,}")
+    return points, "; ".join(says)
+
+
+def grade_predictions(exercise, submission):
+    """(points, what to say) of predictions that `make predict-N` has asked for."""
+    try:
+        said = json.loads(taken(submission, exercise.own_file()))
+        right = sum(said[question["ask"]] == question["count"] for question in exercise.questions)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise Failed(f"{exercise.own_file()} does not have a number for each question")
+    return right * exercise.points, f"{right} of {len(exercise.questions)} counters predicted"
+
+
+def grade(exercise, submission, seed, hidden, folders):
+    try:
+        if exercise.kind == "predict":
+            return grade_predictions(exercise, submission)
+        return grade_kernel(exercise, submission, seed, hidden, folders)
+    except Failed as reason:
+        return 0, str(reason)
+
+
+def write(path, text):
+    """Writes a file whole or not at all."""
+    partial = f"{path}.partial"
+    Path(partial).write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+def as_tap(results):
+    lines = [f"1..{len(results)}"]
+    for number, (exercise, points, says) in enumerate(results, 1):
+        most = exercise.all_points()
+        lines += [f"{'ok' if points == most else 'not ok'} {number} {exercise.id} {exercise.title}: {points} of {most} points", f"# {says}"]
+    return "\n".join(lines) + "\n"
+
+
+def as_junit(results):
+    suite = xml.Element("testsuite", name="exercises", tests=str(len(results)), errors="0",
+                        failures=str(sum(points < e.all_points() for e, points, _ in results)))
+    for exercise, points, says in results:
+        case = xml.SubElement(suite, "testcase", classname=exercise.chapter, name=f"{exercise.id} {exercise.title}", time="0")
+        if points < exercise.all_points():
+            xml.SubElement(case, "failure", message=f"{points} of {exercise.all_points()} points").text = printable(says)
+        else:
+            xml.SubElement(case, "system-out").text = printable(says)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + xml.tostring(suite, encoding="unicode") + "\n"
+
+
+def as_gradescope(results):
+    return json.dumps({"score": sum(points for _, points, _ in results), "tests": [
+        {"number": e.id, "name": f"{e.id} {e.title}", "score": points, "max_score": e.all_points(),
+         "status": "passed" if points == e.all_points() else "failed", "output": printable(says)}
+        for e, points, says in results]}, indent=1) + "\n"
+
+
+def printable(text):
+    return "".join(c if c.isprintable() else "�" for c in text)[:2000]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--submission", type=Path, default=ROOT)
+    parser.add_argument("--exercise", action="append", help="only this one; may come several times")
+    parser.add_argument("--chapters", type=book.numbers, help="such as 1-3,5")
+    parser.add_argument("--seed", type=int, default=1, help="of the data")
+    parser.add_argument("--hidden", type=Path, help="more shapes")
+    for kind in ("tap", "junit", "json"):
+        parser.add_argument(f"--{kind}", type=Path, metavar="FILE", help="Gradescope's results.json" if kind == "json" else None)
+    arguments = parser.parse_args()
+    if not arguments.submission.is_dir():
+        raise BadInput(f"{arguments.submission}: no such folder")
+    hidden = book.tomllib.loads(arguments.hidden.read_text()) if arguments.hidden else {}
+    chosen = book.load(ROOT, arguments.chapters)
+    if arguments.exercise:
+        chosen = {name: book.find(chosen, name) for name in arguments.exercise}
+    if not chosen:
+        raise BadInput("there is nothing to grade: no exercise was found")
+    results = []
+    with tempfile.TemporaryDirectory(prefix="grade-") as programs, tempfile.TemporaryDirectory() as goldens:
+        for exercise in chosen.values():
+            print(f"{exercise.id:5} {exercise.title} … ", end="", flush=True)
+            points, says = grade(exercise, arguments.submission, arguments.seed, hidden.get(exercise.id, []), (Path(programs), Path(goldens)))
+            results.append((exercise, points, says))
+            print(f"{points} of {exercise.all_points()} points\n      {printable(says)}", flush=True)
+    points, most = sum(p for _, p, _ in results), sum(e.all_points() for e, _, _ in results)
+    print(f"{points} of {most} points")
+    for path, text in (arguments.tap, as_tap), (arguments.junit, as_junit), (arguments.json, as_gradescope):
+        if path:
+            write(path, text(results))
+    return 0 if points == most else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except BadInput as problem:
+        print(f"grade: {problem}", file=sys.stderr)
+        sys.exit(2)
