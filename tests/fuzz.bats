@@ -63,7 +63,7 @@ refuses() {
         replays fatbin "$ROOT/tests/fuzz/fatbin/$name"
         assert_line "its device code is damaged (an entry reaches past the end)"
     done
-    for name in text-without-end compressed-past-the-end; do
+    for name in text-without-end compressed-past-the-end larger-than-it-can-hold; do
         replays fatbin "$ROOT/tests/fuzz/fatbin/$name"
         assert_line "its PTX is damaged (an entry says that it is larger than it can be)"
     done

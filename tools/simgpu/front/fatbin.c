@@ -17,6 +17,10 @@ enum { KIND_PTX = 1, KIND_ELF = 2 };
 enum { FLAG_LZ4 = 0x2000, FLAG_ZSTD = 0x8000 };
 enum { MAX_PTX = 1 << 30 }; /* bytes of text that are taken for possible */
 
+/* The most that so many compressed bytes can hold: of zstd, blocks of 4 bytes that repeat one 128 Ki times (RFC 8878, "Blocks"); of
+ * LZ4, lengths that grow by 255 a byte. */
+enum { ZSTD_BLOCK = 4, ZSTD_BLOCK_HOLDS = 128 << 10, LZ4_BYTE_HOLDS = 255 };
+
 static const char *const HOW_TO_COMPILE =
     "compile with `-arch=sm_90a`, or with `-gencode arch=compute_90a,code=[sm_90a,compute_90a]`";
 
@@ -74,8 +78,10 @@ static void open_zstd(void)
 /* The payload as NUL-terminated text, malloc'ed; NULL and *why when it cannot be unpacked. */
 static char *unpack(const struct entry_header *e, const u8 *payload, size_t *length, const char **why)
 {
-    size_t bytes = e->flags & (FLAG_ZSTD | FLAG_LZ4) ? e->raw_bytes : e->padded_bytes;
-    if (bytes > MAX_PTX || e->compressed_bytes > e->padded_bytes) {
+    bool zipped = e->flags & (FLAG_ZSTD | FLAG_LZ4);
+    u64 bytes = zipped ? e->raw_bytes : e->padded_bytes, packed = e->compressed_bytes;
+    u64 most = e->flags & FLAG_ZSTD ? (packed / ZSTD_BLOCK + 1) * ZSTD_BLOCK_HOLDS : packed * LZ4_BYTE_HOLDS;
+    if (bytes > MAX_PTX || packed > e->padded_bytes || (zipped && bytes > most)) {
         *why = "its PTX is damaged (an entry says that it is larger than it can be)";
         return NULL;
     }
