@@ -8,8 +8,8 @@
 
 constexpr int STAGES = 2, STEPS = 6, STAGE_WORDS = 128, STAGE_BYTES = 4 * STAGE_WORDS;
 
-// The words that each kernel gets, as a tensor of 64 x 64 words; a box has 32 x 4.
-__constant__ CUtensorMap map;
+// The words that each kernel gets, as a tensor of 64 x 64 words; a box has 32 x 4. The other map begins as many rows before it.
+__constant__ CUtensorMap map, early_map;
 constexpr int BOX_BYTES = 32 * 4 * 4;
 
 __shared__ __align__(1024) u32 stages[STAGES][STAGE_WORDS];
@@ -283,6 +283,21 @@ __global__ void map_in_shared_memory(u32 *out)
     out[T] = stages[0][T];
 }
 
+// Row 64 of the map is row 0 of the tensor.
+// bug map_before_memory: the tensor map begins where no memory is
+template <bool BROKEN>
+__global__ void map_before_memory(u32 *out)
+{
+    init(1, 1);
+    if (T == 0) {
+        bar_expect(FULL(0), BOX_BYTES);
+        const CUtensorMap *used = BROKEN ? &early_map : &map;
+        tensor_in(stages[0], used, 0, BROKEN ? 64 : 0, FULL(0)); // map_before_memory
+    }
+    bar_wait(FULL(0), 0);
+    out[T] = stages[0][T];
+}
+
 // bug tile_misaligned: must be a multiple of 128
 template <bool BROKEN>
 __global__ void tile_misaligned(u32 *out)
@@ -481,6 +496,7 @@ static const bug bugs[] = {
     BUG(mbarrier_overwritten, 1, 64),
     BUG(map_in_local_memory, 1, 128),
     BUG(map_in_shared_memory, 1, 128),
+    BUG(map_before_memory, 1, 128),
     BUG(tile_misaligned, 1, 128),
     BUG(box_between_pieces, 1, 128),
     BUG(copy_past_the_end, 1, 128),
@@ -497,12 +513,15 @@ static const bug bugs[] = {
 
 static void make_map(u32 *memory)
 {
-    const u64 dims[] = {64, 64}, strides[] = {256};
+    const u64 dims[] = {64, 64}, twice[] = {64, 128}, strides[] = {256};
     const u32 box[] = {32, 4}, steps[] = {1, 1};
     CUtensorMap made;
     encode_map(&made, CU_TENSOR_MAP_DATA_TYPE_UINT32, 2, memory, dims, strides, box, steps,
                CU_TENSOR_MAP_SWIZZLE_NONE);
     CUDA_CHECK(cudaMemcpyToSymbol(map, &made, sizeof made));
+    encode_map(&made, CU_TENSOR_MAP_DATA_TYPE_UINT32, 2, memory - 64 * 64, twice, strides, box, steps,
+               CU_TENSOR_MAP_SWIZZLE_NONE);
+    CUDA_CHECK(cudaMemcpyToSymbol(early_map, &made, sizeof made));
 }
 
 int main(int argc, char **argv)

@@ -276,6 +276,22 @@ static u64 address_of(struct warp *w, const struct inst *address, u32 lane)
     return a[lane] - SHARED_WINDOW < WINDOW_BYTES ? a[lane] - SHARED_WINDOW : a[lane];
 }
 
+/* An H200 faults on a map that begins where no memory is, wherever the box lies (measured: common/device/tensor_map.h). */
+static void check_base(struct warp *w, const struct inst *in, u32 lane, const struct tensor_map *m)
+{
+    struct allocation found, near;
+    char where[80] = "";
+    if (heap_find(m->address, &found)) return;
+    if (heap_nearest(m->address, &near) && m->address < near.address)
+        snprintf(where, sizeof where, ", %llu bytes before allocation %u",
+                 (unsigned long long)(near.address - m->address), near.number);
+    fault(
+        w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
+        "the tensor map begins where no memory is, at 0x%llx%s: its copies fault on a GPU, even those whose box lies in the "
+        "tensor. Let it begin in the tensor, and choose the coordinates",
+        (unsigned long long)m->address, where);
+}
+
 static void read_map(struct warp *w, const struct inst *in, u32 lane, const struct form *f, struct bulk *c)
 {
     u64 a = address_of(w, &f->source, lane);
@@ -297,6 +313,7 @@ static void read_map(struct warp *w, const struct inst *in, u32 lane, const stru
             "no tensor map lies at 0x%llx: cuTensorMapEncodeTiled makes one, to be passed as a const __grid_constant__ parameter",
             (unsigned long long)a);
     tensormap_check(w, in, lane, m);
+    check_base(w, in, lane, m);
     if (f->direction == LOAD && m->nan_fill && m->type < MAP_FLOAT16) /* an edited map may say so */
         fault(w, in, 1u << lane, ERR_ILLEGAL_INSTRUCTION,
               "the tensor map fills with NaN what is out of bounds, but its elements are %s",
