@@ -40,28 +40,16 @@ struct lowering;
 
 /* ---- Operands ------------------------------------------------------------------------------------------------- */
 
-/* Where an operand's 32 lanes lie: the low two bits name a bank of the warp, the rest is a byte offset into it, a multiple
- * of 4. So registers, constants and special registers are all read alike, and no executor has a case for immediates. */
-typedef u32 operand;
-enum bank { BANK_REGS, BANK_CONSTS, BANK_SPECIAL, NUM_BANKS };
-#define NO_OPERAND 0xffffffffu /* a destination `_`, an absent operand */
-static inline operand operand_at(enum bank bank, u32 offset)
-{
-    return offset | bank;
-}
-static inline enum bank bank_of(operand o)
-{
-    return o & 3;
-}
-static inline u32 offset_of(operand o)
-{
-    return o & ~3u;
-}
+/* Where an operand's 32 lanes lie: a byte offset from where the frame's registers begin, a multiple of 4. Below them, each frame
+ * has the special registers, and below these the function's constants, the first one next to them. So registers, constants and
+ * special registers are all read alike, and no executor has a case for immediates. */
+typedef s32 operand;
+#define NO_OPERAND (-1) /* a destination `_`, an absent operand */
 
 /* ---- Instructions ---------------------------------------------------------------------------------------------- */
 
 /* Executes `in` for the lanes in `mask` (never 0, a subset of w->active). w->pc already points past `in`; past the whole run
- * of plain instructions when it is in one. In such a run it may go on with the next instruction by itself: GO_ON. */
+ * of plain instructions when it is in one. Of an instruction that can be in a run, it ends with GO_ON. */
 typedef void (*exec_fn)(struct warp *w, const struct inst *in, u32 mask);
 
 /* SPACE_SHARED is the block's own shared memory (.shared::cta), SPACE_CLUSTER that of all blocks of the cluster. */
@@ -78,7 +66,7 @@ enum space {
 struct inst {
     exec_fn exec;
     operand d, a, b, c;  /* destination and sources; what an executor needs beyond these is in `more` */
-    u32 guard;           /* offset of the guard predicate in BANK_REGS, or NO_OPERAND */
+    operand guard;       /* the guard predicate, or NO_OPERAND */
     u32 guard_flip;      /* ~0 for @!p */
     s64 imm;             /* address offset, or an immediate that is the same in all lanes */
     const operand *more; /* further operands: vector elements, fragments, call arguments */
@@ -149,12 +137,12 @@ struct function {
     bool refused;          /* lowering met something unsupported; `why` says what and where */
     char *why;
     struct counter **counters; /* with --profile: for each worker, one for each instruction */
-    u8 *consts;                /* BANK_CONSTS: every immediate of the function, spread over 32 lanes */
+    u8 *consts; /* the end of every immediate of the function, spread over 32 lanes: the first is the last */
     u32 consts_bytes;
     u8 *rank_consts
         [MAX_CLUSTER]; /* the same for the blocks of each rank in a cluster, while a launch needs them */
     struct shared_ref {
-        u32 offset;
+        operand at;
         s64 address; /* for dynamic shared memory: beyond its start, which each launch decides */
         bool is64, is_dynamic;
     } * shared_refs; /* constants that hold the address of a shared variable: it contains the block's rank */
@@ -192,7 +180,7 @@ struct variable *module_variable(struct module *m, const char *name);
 struct frame {
     struct frame *up;
     const struct function *fn;
-    u8 *regs;              /* fn->reg_bytes */
+    u8 *regs;              /* fn->reg_bytes, and what operands find below */
     u8 *args;              /* .param variables: 32 lanes x fn->arg_bytes */
     u32 local_base;        /* where this frame's .local variables start in each thread's local memory */
     u32 return_pc;         /* in up->fn */
@@ -246,14 +234,13 @@ struct worker;
 
 struct warp {
     /* what executors touch; valid while the warp runs, else saved in splits[current] */
-    u8 *bank[NUM_BANKS]; /* minus the bank's number, which an operand has in its low bits */
+    u8 *regs; /* of the frame: what operands are offsets from */
     const struct inst *pc;
-    const struct inst *plain_end,
-        *plain_at;              /* the run of plain instructions: its end, NULL outside; where it is */
-    u32 active;                 /* lanes of the current split */
-    s32 budget;                 /* instructions left before other warps get a turn; set to 0 to stop now */
-    struct counter *counters;   /* counters of the current function, NULL unless --profile */
-    struct frame *frame, *root; /* of the current split; the kernel's own */
+    const struct inst *plain_end; /* of the run of plain instructions, NULL outside */
+    u32 active;                   /* lanes of the current split */
+    s32 budget;                   /* instructions left before other warps get a turn; set to 0 to stop now */
+    struct counter *counters;     /* counters of the current function, NULL unless --profile */
+    struct frame *frame, *root;   /* of the current split; the kernel's own */
     struct block *block;
     struct bounds {
         u64 lo, hi;
@@ -271,7 +258,6 @@ struct warp {
     u32 cluster_released;     /* when it last arrived with .release, by the block's clock */
     s32 current;              /* index of the running split */
     u8 *local;                /* local memory: 32 x block->launch->local_bytes, lane after lane */
-    u8 *special;              /* BANK_SPECIAL storage */
     u64 executed;             /* warp instructions until its turn began, or until it last stopped */
     s32 turn;                 /* the budget then */
     s32 unused_budget;        /* what was left of the budget when the warp stopped early, else -1 */
@@ -298,7 +284,7 @@ struct warp {
     struct split splits[MAX_SPLITS];
 };
 
-/* Special registers that are plain data: offsets in BANK_SPECIAL in units of one 32-lane register. */
+/* Special registers that are plain data. */
 enum special {
     SR_TID_X,
     SR_TID_Y,
@@ -343,6 +329,15 @@ enum special {
     SR_WORKSPACE_LOW,
     NUM_SPECIAL
 };
+enum { SPECIAL_BYTES = NUM_SPECIAL * 4 * LANES };
+static inline operand special_operand(enum special which)
+{
+    return (operand)which * 4 * LANES - SPECIAL_BYTES;
+}
+static inline bool is_constant(operand o)
+{
+    return o < -SPECIAL_BYTES;
+}
 
 /* ---- Blocks and launches ------------------------------------------------------------------------------------------ */
 
@@ -502,7 +497,7 @@ void breach_against(struct warp *w, const struct inst *in, u32 lanes, int error,
 
 static inline void *lanes_of(struct warp *w, operand o)
 {
-    return w->bank[bank_of(o)] + o;
+    return w->regs + o;
 }
 static inline u32 predicate_of(struct warp *w, operand o)
 {
@@ -518,19 +513,27 @@ static inline u32 first_lane(u32 mask)
     return (u32)__builtin_ctz(mask);
 }
 
-/* The end of an executor: the next plain instruction, if there is one. So each executor has a jump of its own to what follows,
- * which the host foresees far better than a single one for all. The sanitizers' builds do without: they make no tail calls. */
-#ifdef SANITIZER
+/* The end of an executor: the next plain instruction, if the run has one more. So each executor has a jump of its own to what
+ * follows, which the host foresees far better than a single one for all. Builds without tail calls do without: exec/warp.c. */
+#if defined(SANITIZER) || !defined(__OPTIMIZE__)
 #define GO_ON(w, in, mask) (void)0
 #else
 #define GO_ON(w, in, mask)                       \
     do {                                         \
-        if ((in) + 1 < (w)->plain_end) {         \
-            (w)->plain_at = (in) + 1;            \
+        if ((in) + 1 < (w)->plain_end)           \
             (in)[1].exec((w), (in) + 1, (mask)); \
-        }                                        \
+        else                                     \
+            (w)->plain_end = NULL;               \
     } while (0)
 #endif
+
+/* An executor that does `work`, a function with variables in memory, and goes on: with these it could not jump. */
+#define EXECUTOR_GOES_ON(name, work)                                  \
+    static void name(struct warp *w, const struct inst *in, u32 mask) \
+    {                                                                 \
+        work(w, in, mask);                                            \
+        GO_ON(w, in, mask);                                           \
+    }
 
 /* Runs `statement` for each lane i in `mask`; when all are on, without a mask. No lane reads what another one wrote: that
  * lets the compiler turn the loop into vector instructions even when source and destination are one register. */

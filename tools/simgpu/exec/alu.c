@@ -92,6 +92,7 @@ EXECUTOR(in_rounding_mode)
     exec(w, in, mask);
     fesetround(FE_TONEAREST);
     w->plain_end = end;
+    GO_ON(w, in, mask);
 }
 
 void round_toward(struct inst *in, enum rounding mode)

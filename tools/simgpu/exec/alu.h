@@ -211,6 +211,7 @@ OPERAND_TYPE(bf16dr, lane32, double, T_BF16, (double)f32_of_bf16(x), bf16_of_f32
             if (mask >> i & 1) to[i] = T##_put((T##_value)result);    \
         }                                                             \
         if (in->flags) set_predicate(w, in->more[0], mask, out);      \
+        GO_ON(w, in, mask);                                           \
     }
 
 /* ---- Comparisons --------------------------------------------------------------------------------------------------- */

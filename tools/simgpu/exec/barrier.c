@@ -26,7 +26,7 @@ static void write_reduction(const struct barrier *bar, const struct split *s)
 {
     const struct inst *in = &s->frame->fn->code[s->pc - 1];
     if (in->flags < BAR_POPC) return;
-    u32 value = reduction(bar, in->flags), *d = (u32 *)(s->frame->regs + offset_of(in->d));
+    u32 value = reduction(bar, in->flags), *d = (u32 *)(s->frame->regs + in->d);
     if (in->flags != BAR_POPC)
         *d = value ? *d | s->mask : *d & ~s->mask;
     else
@@ -111,8 +111,7 @@ static void exec_barrier(struct warp *w, const struct inst *in, u32 mask)
         for (u64 left = w->gathered; left;
              left &= left - 1) { /* through another call: registers of their own */
             const struct split *s = &w->splits[__builtin_ctzll(left)];
-            bool own = bank_of(in->c) == BANK_REGS;
-            truth |= s->mask & (own ? *(u32 *)(s->frame->regs + offset_of(in->c)) : predicate_of(w, in->c));
+            truth |= s->mask & *(u32 *)(s->frame->regs + in->c);
         }
         truth = (truth ^ (in->aux ? ~0u : 0)) & mask;
         bar->popc += (u32)__builtin_popcount(truth);

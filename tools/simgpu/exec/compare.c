@@ -34,6 +34,7 @@ EXECUTOR(setp_general)
     struct truths t = compare(w, in);
     if (in->d != NO_OPERAND) set_predicate(w, in->d, mask, t.low);
     if (in->more[0] != NO_OPERAND) set_predicate(w, in->more[0], mask, t.high);
+    GO_ON(w, in, mask);
 }
 /* set: the low word of inst.imm where true, 0 where false; of 16-bit pairs, each half has its own. */
 EXECUTOR(set_general)
@@ -43,6 +44,7 @@ EXECUTOR(set_general)
     const u32 value = (u32)in->imm, low = in->flags ? value & 0xffff : value,
               high = in->flags ? value & 0xffff0000 : 0;
     FOR_LANES(mask, { d[i] = (t.low >> i & 1 ? low : 0) | (t.high >> i & 1 ? high : 0); });
+    GO_ON(w, in, mask);
 }
 
 /* Finds the comparison and lowers the sources a, b and c, which follow the destination. */

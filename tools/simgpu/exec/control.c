@@ -16,6 +16,11 @@
 
 /* ---- Branches --------------------------------------------------------------------------------------------------------- */
 
+void lower_skip(struct warp *w, const struct inst *in, u32 mask)
+{
+    GO_ON(w, in, mask);
+}
+
 void lower_join(struct warp *w, const struct inst *in, u32 mask)
 {
     (void)mask;
@@ -499,7 +504,7 @@ operand lower_special(struct lowering *lo, const char *name, u32 bytes)
         }
     for (u32 k = 0; k < sizeof specials / sizeof *specials; k++)
         if (streq(specials[k].name, name)) {
-            operand o = operand_at(BANK_SPECIAL, specials[k].special * 4u * LANES);
+            operand o = special_operand(specials[k].special);
             if (bytes == 4) return o;
             operand d = lower_temp(lo, 8);
             struct inst *in = lower_emit(lo);

@@ -166,6 +166,7 @@ EXECUTOR(cvt_general)
         else
             to_32[i] = (u32)(result & bits_below(8 * c->to_bytes));
     }
+    GO_ON(w, in, mask);
 }
 
 static bool convertible(enum type t)

@@ -16,7 +16,7 @@ static u32 members(struct warp *w, const struct inst *in, u32 mask, operand memb
     if (member_mask == NO_OPERAND) return mask;
     const u32 *member = lanes_of(w, member_mask);
     u32 want = 0, missing = 0;
-    if (bank_of(member_mask) == BANK_CONSTS) { /* written in the program, and so the same for all */
+    if (is_constant(member_mask)) { /* written in the program, and so the same for all */
         want = member[0];
         missing = mask & ~want;
     } else {
@@ -118,7 +118,8 @@ static void must_be_live(struct warp *w, const struct inst *in, u32 mask, const 
     }
 }
 
-static void shuffle(struct warp *w, const struct inst *in, u32 mask, const struct sources *s)
+static __attribute__((noinline)) void shuffle(struct warp *w, const struct inst *in, u32 mask,
+                                              const struct sources *s)
 {
     const u32 *a = lanes_of(w, in->a);
     u32 got[LANES], *d = lanes_of(w, in->d);
@@ -141,9 +142,16 @@ static void exec_shfl(struct warp *w, const struct inst *in, u32 mask)
     shuffle(w, in, mask, &s);
 }
 
-/* The same with b and c written in the program; data: the sources. */
+/* The same with b and c written in the program; data: the sources. aux: all lanes are members. When they are all here, nobody is
+ * waited for, and the run of plain instructions goes on. */
 static void exec_shfl_known(struct warp *w, const struct inst *in, u32 mask)
 {
+    if (mask == ALL_LANES && in->aux) {
+        shuffle(w, in, mask, in->data);
+        GO_ON(w, in, mask);
+        return;
+    }
+    warp_leave_run(w, in);
     mask = members(w, in, mask, in->more[2]);
     if (mask) shuffle(w, in, mask, in->data);
 }
@@ -181,6 +189,9 @@ static bool lower_shfl(struct lowering *lo, const struct ptx_inst *p, struct ins
         find_quarters(s);
         in->exec = exec_shfl_known;
         in->data = s;
+        const struct ptx_operand *member = sync ? lower_known(&p->op[4], T_B32) : NULL;
+        in->aux = !member || (member->kind == OPERAND_IMM && (u32)member->imm == ALL_LANES);
+        in->plain = !p->guard;
     }
     return true;
 }

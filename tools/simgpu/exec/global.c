@@ -650,7 +650,8 @@ void global_access_now(struct warp *w, const struct inst *in, u32 mask, const u6
         widen(&global_written.low, &global_written.high, low, high);
     if (!(how & ACCESS_WRITE) && (low < grid.read_low || high > grid.read_high))
         widen(&grid.read_low, &grid.read_high, low, high);
-    bool has_reads = low < grid.read_high && high > grid.read_low, line = mask == ALL_LANES && bytes % 4 == 0;
+    bool has_reads = low < grid.read_high && high > grid.read_low,
+         line = mask == ALL_LANES && at[0] % 4 == 0 && LANES * bytes % 4 == 0;
     for (u32 i = 0; i < LANES && line; i++) line = at[i] == at[0] + (u64)i * bytes;
     if (line && how == ACCESS_WRITE &&
         write_line(at[0], LANES * bytes / 4, record(w, in, how, 15), floor, has_reads))
@@ -678,9 +679,11 @@ void global_wrote(const void *to, const void *from, u64 bytes)
     if (!heap_is_device(at)) return;
     pthread_once(&once, reserve);
     if (!grid.writes) return;
-    for (; at + 1 < end; at += 2)
+    for (; at + 1 < end; at += 2) {
+        while (end - at > 4 * LANES && !undefined_maybe((const void *)(uintptr_t)at)) at += 4 * LANES;
         if (*(const u16 *)(uintptr_t)at == UNWRITTEN_HALF && !(from && global_never_written(at + source)))
             grid.writes[(at - grid.base) / 4] = BY_OTHERS;
+    }
 }
 
 void global_will_be_written(const void *to, u64 bytes)

@@ -174,7 +174,7 @@ static inline u32 look_up(u32 table, u32 a, u32 b, u32 c)
     u32 a1b0c = (row[4] & ~c) | (row[5] & c), a1b1c = (row[6] & ~c) | (row[7] & c);
     return (((b0c & ~b) | (b1c & b)) & ~a) | (((a1b0c & ~b) | (a1b1c & b)) & a);
 }
-EXECUTOR(lop3)
+static inline void combine_bits(struct warp *w, const struct inst *in, u32 mask)
 {
     LANES_OF(u32, to, in->d);
     const LANES_OF(u32, a, in->a);
@@ -184,15 +184,22 @@ EXECUTOR(lop3)
     FOR_LANES(mask, { to[i] = look_up(table, a[i], b[i], c[i]); });
 }
 
+EXECUTOR(lop3)
+{
+    combine_bits(w, in, mask);
+    GO_ON(w, in, mask);
+}
+
 enum combine { COMBINE_NONE, COMBINE_AND, COMBINE_OR };
 /* lop3.BoolOp d|p: p = (d != 0) BoolOp q */
 EXECUTOR(lop3_predicate)
 {
-    lop3(w, in, mask);
+    combine_bits(w, in, mask);
     const LANES_OF(u32, d, in->d);
     u32 q = predicate_of(w, in->more[1]) ^ (u32)in->imm, set = 0;
     for (int i = 0; i < LANES; i++) set |= (u32)(d[i] != 0) << i;
     set_predicate(w, in->more[0], mask, in->flags == COMBINE_AND ? set & q : set | q);
+    GO_ON(w, in, mask);
 }
 
 static bool lower_lop3(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
@@ -238,6 +245,7 @@ static inline u32 flipped(struct warp *w, operand o, u32 flip)
     {                                                                                              \
         u32 a = flipped(w, in->a, (u32)in->imm), b = flipped(w, in->b, (u32)((u64)in->imm >> 32)); \
         set_predicate(w, in->d, mask, a operator b);                                               \
+        GO_ON(w, in, mask);                                                                        \
     }
 PREDICATE_OP(and_pred, &)
 PREDICATE_OP(or_pred, |)
@@ -245,6 +253,7 @@ PREDICATE_OP(xor_pred, ^)
 EXECUTOR(copy_pred)
 {
     set_predicate(w, in->d, mask, flipped(w, in->a, (u32)in->imm));
+    GO_ON(w, in, mask);
 }
 
 static bool lower_logic(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
@@ -277,6 +286,7 @@ static bool lower_logic(struct lowering *lo, const struct ptx_inst *p, struct in
         const LANES_OF(T, b, in->b);                            \
         const u32 c = predicate_of(w, in->c);                   \
         FOR_LANES(mask, { to[i] = c >> i & 1 ? a[i] : b[i]; }); \
+        GO_ON(w, in, mask);                                     \
     }
 SELECT(selp_32, u32)
 SELECT(selp_64, u64)
@@ -308,6 +318,7 @@ EXECUTOR(mov_128)
     b128 *to = lanes_of(w, in->d);
     const b128 *from = lanes_of(w, in->a);
     FOR_LANES(mask, { to[i] = from[i]; });
+    GO_ON(w, in, mask);
 }
 
 /* Lane i of a register as a number, and back: `bytes` is 16, 8 or up to 4. */
@@ -337,6 +348,7 @@ EXECUTOR(pack)
             whole |= (read_lane(w, in->more[n], in->bytes, i) & one) << 8 * in->bytes * n;
         write_lane(w, in->d, in->aux, i, whole);
     });
+    GO_ON(w, in, mask);
 }
 EXECUTOR(unpack)
 {
@@ -347,6 +359,7 @@ EXECUTOR(unpack)
             if (in->more[n] != NO_OPERAND)
                 write_lane(w, in->more[n], in->bytes, i, whole >> 8 * in->bytes * n & one);
     });
+    GO_ON(w, in, mask);
 }
 /* The vectors that compilers write all the time. */
 EXECUTOR(pack_2x16)
@@ -355,6 +368,7 @@ EXECUTOR(pack_2x16)
     const LANES_OF(u32, a, in->a);
     const LANES_OF(u32, b, in->b);
     FOR_LANES(mask, { to[i] = (a[i] & 0xffff) | b[i] << 16; });
+    GO_ON(w, in, mask);
 }
 EXECUTOR(pack_2x32)
 {
@@ -362,6 +376,7 @@ EXECUTOR(pack_2x32)
     const LANES_OF(u32, a, in->a);
     const LANES_OF(u32, b, in->b);
     FOR_LANES(mask, { to[i] = a[i] | (u64)b[i] << 32; });
+    GO_ON(w, in, mask);
 }
 EXECUTOR(unpack_2x16)
 {
@@ -373,6 +388,7 @@ EXECUTOR(unpack_2x16)
         low[i] = whole & 0xffff;
         high[i] = whole >> 16;
     });
+    GO_ON(w, in, mask);
 }
 EXECUTOR(unpack_2x32)
 {
@@ -384,6 +400,7 @@ EXECUTOR(unpack_2x32)
         low[i] = (u32)whole;
         high[i] = (u32)(whole >> 32);
     });
+    GO_ON(w, in, mask);
 }
 
 static bool lower_mov_vector(struct lowering *lo, const struct ptx_inst *p, struct inst *in, enum type t)

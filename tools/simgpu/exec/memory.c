@@ -373,7 +373,7 @@ static inline bool apart_32(const u32 address[LANES], u32 step)
  * the same in all lanes. */
 static inline bool regular(struct warp *w, const struct inst *in, u64 *first, u32 *step)
 {
-    bool written = bank_of(in->a) == BANK_CONSTS;
+    bool written = is_constant(in->a);
     if (in->addr64) {
         const u64 *a = lanes_of(w, in->a);
         u64 by = written ? 0 : a[1] - a[0];
@@ -577,7 +577,7 @@ static inline void look_for_undefined(struct warp *w, const struct inst *in, u32
     if (__builtin_expect(found, 0)) undefined_load(w, in, mask, at);
 }
 
-static void load_vector_32(struct warp *w, const struct inst *in, u32 mask)
+static __attribute__((noinline)) void load_vector(struct warp *w, const struct inst *in, u32 mask)
 {
     u64 at[LANES];
     memory_addresses(w, in, mask, at);
@@ -605,8 +605,9 @@ static void load_vector_32(struct warp *w, const struct inst *in, u32 mask)
         FOR_LANES(mask, { d[i] = ((const u32 *)(uintptr_t)at[i])[k]; });
     }
 }
+EXECUTOR_GOES_ON(load_vector_32, load_vector)
 
-static void load_64(struct warp *w, const struct inst *in, u32 mask)
+static __attribute__((noinline)) void load_64_lanes(struct warp *w, const struct inst *in, u32 mask)
 {
     u64 at[LANES];
     memory_addresses(w, in, mask, at);
@@ -615,6 +616,23 @@ static void load_64(struct warp *w, const struct inst *in, u32 mask)
     u64 *d = lanes_of(w, in->d);
     FOR_LANES(mask, { d[i] = *(const u64 *)(uintptr_t)at[i]; });
 }
+EXECUTOR_GOES_ON(load_64, load_64_lanes)
+
+/* 16-bit elements, one a lane: bf16, f16. aux 4: sign-extended. */
+static __attribute__((noinline)) void load_halves(struct warp *w, const struct inst *in, u32 mask)
+{
+    typedef u16 half __attribute__((may_alias));
+    u64 at[LANES];
+    memory_addresses(w, in, mask, at);
+    memory_resolve(w, in, mask, at, 2, 2, access_of(in));
+    look_for_undefined(w, in, mask, at, 2);
+    u32 v[LANES], *d = lanes_of(w, in->d);
+    for (int i = 0; i < LANES; i++) v[i] = *(const half *)(uintptr_t)at[i];
+    if (in->aux == 4)
+        for (int i = 0; i < LANES; i++) v[i] = (u32)(s32)(s16)v[i];
+    FOR_LANES(mask, { d[i] = v[i]; });
+}
+EXECUTOR_GOES_ON(load_16, load_halves)
 
 /* One element as it goes into a register: zero-extended, or sign-extended to in->aux bytes. */
 static void read_element(const struct inst *in, const void *from, u64 v[2])
@@ -627,7 +645,7 @@ static void read_element(const struct inst *in, const void *from, u64 v[2])
 }
 
 /* Any element size, any count, any register width. */
-static void load_any(struct warp *w, const struct inst *in, u32 mask)
+static __attribute__((noinline)) void load_elements(struct warp *w, const struct inst *in, u32 mask)
 {
     u64 at[LANES];
     u32 bytes = in->bytes, whole = bytes * in->count;
@@ -656,6 +674,7 @@ static void load_any(struct warp *w, const struct inst *in, u32 mask)
         warp_poll(w, in, mask, at, whole, saw);
     }
 }
+EXECUTOR_GOES_ON(load_any, load_elements)
 
 static inline bool store_32_fast(struct warp *w, const struct inst *in, const u32 *v)
 {
@@ -685,7 +704,7 @@ static inline bool store_32_fast(struct warp *w, const struct inst *in, const u3
     return true;
 }
 
-static void store_32(struct warp *w, const struct inst *in, u32 mask)
+static __attribute__((noinline)) void store_words(struct warp *w, const struct inst *in, u32 mask)
 {
     const u32 *v = lanes_of(w, in->d);
     note_change(w->block);
@@ -705,8 +724,9 @@ static void store_32(struct warp *w, const struct inst *in, u32 mask)
     FOR_LANES(mask, { *(u32 *)(uintptr_t)at[i] = v[i]; });
     settle(w, in, mask, at);
 }
+EXECUTOR_GOES_ON(store_32, store_words)
 
-static void store_vector_32(struct warp *w, const struct inst *in, u32 mask)
+static __attribute__((noinline)) void store_vector(struct warp *w, const struct inst *in, u32 mask)
 {
     u64 at[LANES];
     note_change(w->block);
@@ -737,8 +757,25 @@ static void store_vector_32(struct warp *w, const struct inst *in, u32 mask)
     }
     settle(w, in, mask, at);
 }
+EXECUTOR_GOES_ON(store_vector_32, store_vector)
 
-static void store_any(struct warp *w, const struct inst *in, u32 mask)
+static __attribute__((noinline)) void store_halves(struct warp *w, const struct inst *in, u32 mask)
+{
+    typedef u16 half __attribute__((may_alias));
+    u64 at[LANES];
+    const u32 *v = lanes_of(w, in->d);
+    note_change(w->block);
+    memory_addresses(w, in, mask, at);
+    memory_resolve(w, in, mask, at, 2, 2, ACCESS_WRITE);
+    for (u32 left = mask; left; left &= left - 1) {
+        u32 i = first_lane(left);
+        *(half *)(uintptr_t)at[i] = (u16)v[i];
+    }
+    settle(w, in, mask, at);
+}
+EXECUTOR_GOES_ON(store_16, store_halves)
+
+static __attribute__((noinline)) void store_elements(struct warp *w, const struct inst *in, u32 mask)
 {
     u64 at[LANES];
     u32 bytes = in->bytes, whole = bytes * in->count;
@@ -761,9 +798,10 @@ static void store_any(struct warp *w, const struct inst *in, u32 mask)
     settle(w, in, mask, at);
     if (in->flags & POLLS) warp_published(w);
 }
+EXECUTOR_GOES_ON(store_any, store_elements)
 
 /* ld.param in a kernel with a constant address: the same bytes for all lanes. */
-static void load_param(struct warp *w, const struct inst *in, u32 mask)
+static __attribute__((noinline)) void read_param(struct warp *w, const struct inst *in, u32 mask)
 {
     const u8 *from = w->block->launch->params + in->imm;
     for (u32 k = 0; k < in->count; k++) {
@@ -775,9 +813,10 @@ static void load_param(struct warp *w, const struct inst *in, u32 mask)
             if (mask >> i & 1) memcpy(d + i * (in->flags >> 8), v, in->flags >> 8);
     }
 }
+EXECUTOR_GOES_ON(load_param, read_param)
 
 /* .param variables of functions and calls: each thread has its own. */
-static void load_arg(struct warp *w, const struct inst *in, u32 mask)
+static __attribute__((noinline)) void read_arg(struct warp *w, const struct inst *in, u32 mask)
 {
     for (u32 i = 0; i < LANES; i++) {
         if (!(mask >> i & 1)) continue;
@@ -790,13 +829,15 @@ static void load_arg(struct warp *w, const struct inst *in, u32 mask)
         }
     }
 }
-static void store_arg(struct warp *w, const struct inst *in, u32 mask)
+EXECUTOR_GOES_ON(load_arg, read_arg)
+static __attribute__((noinline)) void write_arg(struct warp *w, const struct inst *in, u32 mask)
 {
     for (u32 i = 0; i < LANES; i++)
         for (u32 k = 0; k < in->count && mask >> i & 1; k++)
             memcpy(w->frame->args + i * w->frame->fn->arg_bytes + in->imm + k * in->bytes,
                    (const u8 *)lanes_of(w, in->more[k]) + i * (u32)(in->flags >> 8), in->bytes);
 }
+EXECUTOR_GOES_ON(store_arg, write_arg)
 
 enum space shared_space(const char *m)
 {
@@ -876,7 +917,7 @@ static bool read_registers(struct lowering *lo, const struct ptx_inst *p, const 
                 return refuse(lo, p, "register %s is narrower than the data", e[k].reg->name);
             if (is_load) in->aux = type_signed(type) && reg > in->bytes ? (u16)reg : 0;
             lane_bytes = reg <= 4 ? 4 : reg;
-            more[k] = lower_dest(lo, &e[k], e[k].reg->type);
+            more[k] = (is_load ? lower_dest : lower_source)(lo, &e[k], e[k].reg->type);
         } else if (e[k].kind == OPERAND_SINK && is_load) {
             more[k] = NO_OPERAND;
             continue;
@@ -921,6 +962,10 @@ static bool lower_ld(struct lowering *lo, const struct ptx_inst *p, struct inst 
                        : in->space == SPACE_SHARED ? load_shared_32
                                                    : load_32;
         if (in->bytes == 8) in->exec = load_64;
+    } else if (in->bytes == 2 && in->flags >> 8 == 4 && in->count == 1 && in->more[0] != NO_OPERAND &&
+               !(in->flags & POLLS)) {
+        in->d = in->more[0];
+        in->exec = load_16;
     } else if (plain && in->bytes == 4) {
         in->exec = load_vector_32;
     }
@@ -930,6 +975,7 @@ static bool lower_ld(struct lowering *lo, const struct ptx_inst *p, struct inst 
 static bool lower_st(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     enum type type;
+    in->plain = in->plain && !has_mod(p, "async");
     if (has_mod(p, "async")) return lower_store_async(lo, p, in);
     if (p->op_count < 2 || !read_modifiers(lo, p, in, &type) ||
         !read_registers(lo, p, &p->op[1], in, type, false))
@@ -949,6 +995,7 @@ static bool lower_st(struct lowering *lo, const struct ptx_inst *p, struct inst 
     bool plain = in->flags >> 8 == in->bytes && in->bytes == 4 && !(in->flags & POLLS);
     if (in->flags & POLLS) in->plain = 0; /* the warp may lose its turn */
     in->exec = plain && in->count == 1 ? store_32 : plain ? store_vector_32 : store_any;
+    if (in->bytes == 2 && in->flags >> 8 == 4 && in->count == 1 && !(in->flags & POLLS)) in->exec = store_16;
     if (in->count == 1) in->d = in->more[0];
     return true;
 }
@@ -960,6 +1007,7 @@ static void exec_cvta(struct warp *w, const struct inst *in, u32 mask)
     const u64 *a = lanes_of(w, in->a);
     u64 *d = lanes_of(w, in->d), window = (u64)in->imm;
     FOR_LANES(mask, { d[i] = a[i] + window; });
+    GO_ON(w, in, mask);
 }
 
 static bool lower_cvta(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
@@ -996,6 +1044,7 @@ static void exec_isspacep(struct warp *w, const struct inst *in, u32 mask)
         yes |= (u32)(s == in->space || (own && in->space == SPACE_SHARED)) << i;
     }
     set_predicate(w, in->d, mask, yes);
+    GO_ON(w, in, mask);
 }
 
 static bool lower_isspacep(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
@@ -1040,6 +1089,7 @@ static void exec_mapa(struct warp *w, const struct inst *in, u32 mask)
         else
             ((u32 *)lanes_of(w, in->d))[i] = (u32)to;
     }
+    GO_ON(w, in, mask);
 }
 
 static void exec_getctarank(struct warp *w, const struct inst *in, u32 mask)
@@ -1049,6 +1099,7 @@ static void exec_getctarank(struct warp *w, const struct inst *in, u32 mask)
     u32 *d = lanes_of(w, in->d);
     for (u32 i = 0; i < LANES; i++)
         if (mask >> i & 1) d[i] = (u32)(in->bytes == 8 ? wide[i] : narrow[i]) >> 24;
+    GO_ON(w, in, mask);
 }
 
 /* mapa{.shared::cluster}.u32/.u64 d, a, rank;  getctarank likewise d, a */
@@ -1069,20 +1120,17 @@ static bool lower_cluster_address(struct lowering *lo, const struct ptx_inst *p,
 
 /* ---- Caching hints --------------------------------------------------------------------------------------------------------- */
 
-static void exec_hint(struct warp *w, const struct inst *in, u32 mask)
-{
-    (void)w, (void)in, (void)mask;
-}
 static void exec_policy(struct warp *w, const struct inst *in, u32 mask)
 {
     u64 *d = lanes_of(w, in->d);
     FOR_LANES(mask, { d[i] = 0; });
+    GO_ON(w, in, mask);
 }
 
 static bool lower_hint(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     (void)lo, (void)p;
-    in->exec = exec_hint;
+    in->exec = lower_skip;
     return true;
 }
 static bool lower_policy(struct lowering *lo, const struct ptx_inst *p, struct inst *in)

@@ -249,7 +249,7 @@ void undefined_load(struct warp *w, const struct inst *in, u32 mask, const u64 h
         registers_of(w);
         u8 from[LANES];
         memset(from, new_origin(w, in, first), sizeof from);
-        set_bits(w, offset_of(in->more[k]), width, mask, bits, from);
+        set_bits(w, (u32)in->more[k], width, mask, bits, from);
         if (!watched) warp_change_loop(w, in);
     }
 }
@@ -319,6 +319,7 @@ struct value {
 static struct value value_of(struct warp *w, const struct ptx_operand *o, u32 lane)
 {
     struct value v = {0};
+    if (o->kind == OPERAND_REG && o->reg->value) o = o->reg->value; /* what lowering reads */
     if (o->kind == OPERAND_REG) {
         const u8 *at = w->frame->regs + o->reg->offset;
         u32 bytes = lane_bytes(o->reg->type);

@@ -27,8 +27,7 @@ static void save(struct warp *w)
 static void enter_frame(struct warp *w, struct frame *f)
 {
     w->frame = f;
-    w->bank[BANK_REGS] = f->regs;
-    w->bank[BANK_CONSTS] = f->fn->rank_consts[w->block->cluster_rank] - BANK_CONSTS;
+    w->regs = f->regs;
     w->counters = f->fn->counters ? f->fn->counters[w->block->worker->index] : NULL;
 }
 
@@ -68,6 +67,18 @@ static s32 new_split(struct warp *w)
 
 /* ---- The instruction loop ------------------------------------------------------------------------------------------------ */
 
+/* The instructions from `in` to w->plain_end. */
+static inline void run_plain(struct warp *w, const struct inst *in, u32 mask)
+{
+#if defined(SANITIZER) || !defined(__OPTIMIZE__)
+    for (; in < w->plain_end; in++) in->exec(w, in, mask);
+    w->plain_end = NULL;
+#else
+    in->exec(w, in, mask);
+    if (w->plain_end) abort(); /* an executor of a plain instruction did not go on */
+#endif
+}
+
 static void run(struct warp *w)
 {
     while (w->budget > 0) {
@@ -77,17 +88,13 @@ static void run(struct warp *w)
             u32 count = in->plain < (u32)w->budget ? in->plain : (u32)w->budget;
             w->pc = w->plain_end = in + count;
             w->budget -= (s32)count;
-            for (; in < w->plain_end; in = w->plain_at + 1) {
-                w->plain_at = in;
-                in->exec(w, in, mask);
-            }
-            w->plain_end = NULL;
+            run_plain(w, in, mask);
             continue;
         }
         w->budget--;
         w->pc++;
         if (in->guard != NO_OPERAND) {
-            mask &= *(u32 *)(w->bank[BANK_REGS] + in->guard) ^ in->guard_flip;
+            mask &= predicate_of(w, in->guard) ^ in->guard_flip;
             if (!mask) continue;
         }
         in->exec(w, in, mask);
@@ -100,7 +107,7 @@ static void run_counting(struct warp *w)
         w->budget--;
         const struct inst *in = w->pc++;
         u32 mask = w->active;
-        if (in->guard != NO_OPERAND) mask &= *(u32 *)(w->bank[BANK_REGS] + in->guard) ^ in->guard_flip;
+        if (in->guard != NO_OPERAND) mask &= predicate_of(w, in->guard) ^ in->guard_flip;
         struct counter *c = &w->counters[warp_index_of(w, in)];
         c->warps++;
         c->lanes += (u32)__builtin_popcount(mask);
@@ -108,12 +115,17 @@ static void run_counting(struct warp *w)
     }
 }
 
+void warp_leave_run(struct warp *w, const struct inst *in)
+{
+    if (!w->plain_end) return;
+    w->budget += (s32)(w->plain_end - in) - 1;
+    w->pc = in + 1;
+    w->plain_end = NULL;
+}
+
 void warp_change_loop(struct warp *w, const struct inst *in)
 {
-    if (w->plain_end) { /* the rest of the run is to be executed one by one */
-        w->budget += (s32)(w->plain_end - in) - 1;
-        w->pc = w->plain_end = in + 1;
-    }
+    warp_leave_run(w, in);
     stop(w);
 }
 
@@ -126,7 +138,7 @@ static void run_watching(struct warp *w)
         w->budget--;
         const struct inst *in = w->pc++;
         u32 mask = w->active;
-        if (in->guard != NO_OPERAND) mask &= *(u32 *)(w->bank[BANK_REGS] + in->guard) ^ in->guard_flip;
+        if (in->guard != NO_OPERAND) mask &= predicate_of(w, in->guard) ^ in->guard_flip;
         if (w->counters) {
             struct counter *c = &w->counters[warp_index_of(w, in)];
             c->warps++;
@@ -283,15 +295,18 @@ void warp_diverge(struct warp *w, u32 taken, u32 target, s32 meet)
     w->active = stay;
 }
 
+static void free_frame(struct frame *f)
+{
+    free(f->regs - SPECIAL_BYTES - f->fn->consts_bytes);
+    free(f->args);
+    free(f);
+}
+
 static void leave_frame(struct frame *f)
 {
     while (f && --f->refs == 0) {
         struct frame *up = f->up;
-        if (up) { /* a kernel's own frame belongs to the warp and is kept */
-            free(f->regs);
-            free(f->args);
-            free(f);
-        }
+        if (up) free_frame(f); /* a kernel's own frame belongs to the warp and is kept */
         f = up;
     }
 }
@@ -471,6 +486,15 @@ static void *frame_memory(size_t bytes)
     return p;
 }
 
+/* A frame's registers, with the function's constants below; the special registers between them are the caller's to fill. */
+static u8 *new_registers(const struct warp *w, const struct function *fn)
+{
+    u8 *start = frame_memory((size_t)fn->consts_bytes + SPECIAL_BYTES + fn->reg_bytes);
+    if (fn->consts_bytes)
+        memcpy(start, fn->rank_consts[w->block->cluster_rank] - fn->consts_bytes, fn->consts_bytes);
+    return start + fn->consts_bytes + SPECIAL_BYTES;
+}
+
 void warp_call(struct warp *w, const struct inst *in, const struct function *callee)
 {
     struct frame *up = w->frame, *f = malloc(sizeof *f);
@@ -487,13 +511,14 @@ void warp_call(struct warp *w, const struct inst *in, const struct function *cal
     }
     *f = (struct frame){.up = up,
                         .fn = callee,
-                        .regs = frame_memory(callee->reg_bytes),
+                        .regs = new_registers(w, callee),
                         .args = frame_memory((size_t)callee->arg_bytes * LANES),
                         .local_base = top,
                         .return_pc = (u32)(w->pc - up->fn->code),
                         .return_reconverge = s->reconverge,
                         .call = in,
                         .refs = 1};
+    memcpy(f->regs - SPECIAL_BYTES, up->regs - SPECIAL_BYTES, SPECIAL_BYTES);
     /* The caller's .param variables named in the call become the callee's formal ones. in->more: result offsets, then
      * argument offsets. */
     for (u32 k = 0; k < callee->param_count; k++)
@@ -541,7 +566,7 @@ static void set_special_registers(struct warp *w)
 {
     const struct block *b = w->block;
     const struct launch *l = b->launch;
-    u32(*sr)[LANES] = (void *)w->special;
+    u32(*sr)[LANES] = (void *)(w->root->regs - SPECIAL_BYTES);
     memset(sr, 0, NUM_SPECIAL * sizeof *sr);
     for (u32 i = 0; i < LANES; i++) {
         u32 t = w->id * LANES + i;
@@ -602,15 +627,13 @@ void warp_start(struct warp *w, struct block *b, u32 id)
     w->poll.in = NULL;
     if (!root) {
         root = w->root = calloc(1, sizeof *root);
-        w->special = frame_memory(NUM_SPECIAL * 4 * LANES);
         w->local = frame_memory((size_t)b->launch->local_bytes * LANES);
         if (!root) abort();
         root->fn = fn;
-        root->regs = frame_memory(fn->reg_bytes);
+        root->regs = new_registers(w, fn);
         root->args = frame_memory((size_t)fn->arg_bytes * LANES);
     }
     root->refs = 1;
-    w->bank[BANK_SPECIAL] = w->special - BANK_SPECIAL;
     w->live = w->active = left >= LANES ? ALL_LANES : (1u << left) - 1;
     memset(w->splits, 0, sizeof w->splits);
     w->split_count = 1;
@@ -628,16 +651,11 @@ void warp_free_frames(struct warp *w)
 {
     for (s32 i = 0; i < w->split_count; i++) /* a fault may leave calls unfinished */
         if (w->splits[i].state != SPLIT_FREE) leave_frame(w->splits[i].frame);
-    if (w->root) {
-        free(w->root->regs);
-        free(w->root->args);
-        free(w->root);
-    }
+    if (w->root) free_frame(w->root);
     free(w->suspects);
     global_free_warp(w);
     async_free_warp(w);
     undefined_free_warp(w);
     wgmma_free_warp(w);
-    free(w->special);
     free(w->local);
 }

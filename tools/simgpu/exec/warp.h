@@ -15,6 +15,9 @@ bool warp_run(struct warp *w, s32 quantum);
  * they may be the ones to arrive there. False when that makes no split ready. */
 bool warp_release(struct warp *w);
 
+/* `in`, the instruction that is being executed, is the last of its run of plain ones: what follows is looked at anew. */
+void warp_leave_run(struct warp *w, const struct inst *in);
+
 /* `in`, the instruction that is being executed, has changed what decides about the loop that runs the warp. */
 void warp_change_loop(struct warp *w, const struct inst *in);
 

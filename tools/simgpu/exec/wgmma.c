@@ -325,7 +325,7 @@ static void multiply(struct warp *w, const struct inst *in, const struct product
 
 static u32 slot_of(operand o)
 {
-    return offset_of(o) / 64;
+    return (u32)o / 64;
 }
 
 static _Noreturn void touched_fault(struct warp *w, const struct inst *in, const struct product *p,

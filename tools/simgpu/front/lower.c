@@ -67,17 +67,24 @@ static u32 frame_space(struct lowering *lo, u32 bytes)
 static operand reg_operand(struct lowering *lo, struct reg *r)
 {
     if (r->offset == UNPLACED) r->offset = frame_space(lo, reg_size(r->type));
-    return operand_at(BANK_REGS, r->offset);
+    return (operand)r->offset;
+}
+
+/* The same for one that is read. */
+static operand source_operand(struct lowering *lo, struct reg *r)
+{
+    r->read = true;
+    return reg_operand(lo, r);
 }
 
 operand lower_temp(struct lowering *lo, u32 bytes)
 {
-    return operand_at(BANK_REGS, frame_space(lo, bytes * LANES));
+    return (operand)frame_space(lo, bytes * LANES);
 }
 
 operand lower_carry(struct lowering *lo)
 {
-    if (lo->carry == NO_OPERAND) lo->carry = operand_at(BANK_REGS, frame_space(lo, 4));
+    if (lo->carry == NO_OPERAND) lo->carry = (operand)frame_space(lo, 4);
     return lo->carry;
 }
 
@@ -117,26 +124,28 @@ operand lower_const(struct lowering *lo, u64 value, u32 bytes)
     u32 slot = (u32)(value * 0x9e3779b97f4a7c15u >> 52) ^ bytes;
     struct const_entry **chain = &lo->consts[slot % CONST_BUCKETS];
     for (struct const_entry *e = *chain; e; e = e->next)
-        if (e->value == value && e->bytes == bytes) return operand_at(BANK_CONSTS, e->offset);
+        if (e->value == value && e->bytes == bytes) return e->at;
     struct const_entry *e = keep(sizeof *e);
-    *e = (struct const_entry){*chain, value, bytes, fn->consts_bytes};
-    *chain = e;
     if (fn->consts_bytes + bytes * LANES > lo->consts_capacity) {
-        lo->consts_capacity = lo->consts_capacity ? 2 * lo->consts_capacity : 1 << 16;
-        u8 *grown = aligned_alloc(64, lo->consts_capacity);
+        u8 *old = fn->consts ? fn->consts - lo->consts_capacity : NULL;
+        lo->consts_capacity = lo->consts_capacity ? 2 * lo->consts_capacity : 1 << 14;
+        u8 *grown = malloc(lo->consts_capacity);
         if (!grown) exit(3);
-        if (fn->consts) memcpy(grown, fn->consts, fn->consts_bytes);
-        free(fn->consts);
+        grown += lo->consts_capacity;
+        if (fn->consts) memcpy(grown - fn->consts_bytes, fn->consts - fn->consts_bytes, fn->consts_bytes);
+        free(old);
         fn->consts = grown;
     }
+    fn->consts_bytes += bytes * LANES;
+    *e = (struct const_entry){*chain, value, bytes, -(operand)(SPECIAL_BYTES + fn->consts_bytes)};
+    *chain = e;
     for (u32 i = 0; i < LANES; i++) {
-        u8 *at = fn->consts + fn->consts_bytes + i * bytes;
+        u8 *at = fn->consts - fn->consts_bytes + i * bytes;
         u64 high = 0;
         memcpy(at, &value, bytes < 8 ? bytes : 8);
         if (bytes == 16) memcpy(at + 8, &high, 8);
     }
-    fn->consts_bytes += bytes * LANES;
-    return operand_at(BANK_CONSTS, e->offset);
+    return e->at;
 }
 
 /* The address of a shared variable depends on the block's rank in its cluster, and that of dynamic shared memory on the
@@ -147,14 +156,13 @@ static operand shared_const(struct lowering *lo, u64 address, bool is64, bool is
     const struct shared_ref ref = {.address = (s64)address, .is64 = is64, .is_dynamic = is_dynamic};
     for (u32 i = 0; i < fn->shared_ref_count; i++) {
         const struct shared_ref *r = &fn->shared_refs[i];
-        if (r->address == ref.address && r->is64 == is64 && r->is_dynamic == is_dynamic)
-            return operand_at(BANK_CONSTS, r->offset);
+        if (r->address == ref.address && r->is64 == is64 && r->is_dynamic == is_dynamic) return r->at;
     }
     operand o = lower_const(lo, 0x5eedull << 48 | fn->shared_ref_count, is64 ? 8 : 4);
     fn->shared_refs = realloc(fn->shared_refs, (fn->shared_ref_count + 1) * sizeof *fn->shared_refs);
     if (!fn->shared_refs) exit(3);
     fn->shared_refs[fn->shared_ref_count] = ref;
-    fn->shared_refs[fn->shared_ref_count++].offset = offset_of(o);
+    fn->shared_refs[fn->shared_ref_count++].at = o;
     return o;
 }
 
@@ -221,7 +229,7 @@ operand lower_source(struct lowering *lo, const struct ptx_operand *o, enum type
     u64 keep_bits = type_bytes(t) >= 8 ? ~0ull : (1ull << 8 * type_bytes(t)) - 1;
     switch (o->kind) {
     case OPERAND_REG: {
-        operand reg = reg_operand(lo, o->reg);
+        operand reg = source_operand(lo, o->reg);
         u32 have = type_bytes(o->reg->type);
         if (t == T_PRED || o->reg->type == T_PRED) {
             if (t != o->reg->type)
@@ -252,7 +260,7 @@ operand lower_source(struct lowering *lo, const struct ptx_operand *o, enum type
 
 operand lower_dest(struct lowering *lo, const struct ptx_operand *o, enum type t)
 {
-    if (o->kind == OPERAND_SINK) return operand_at(BANK_REGS, frame_space(lo, reg_size(t)));
+    if (o->kind == OPERAND_SINK) return (operand)frame_space(lo, reg_size(t));
     if (o->kind != OPERAND_REG) {
         refuse(lo, lo->at, "the destination is not a register");
         return NO_OPERAND;
@@ -279,7 +287,7 @@ bool lower_address(struct lowering *lo, const struct ptx_operand *o, struct inst
     in->addr64 = true;
     if (o->reg) {
         in->addr64 = type_bytes(o->reg->type) == 8;
-        in->a = reg_operand(lo, o->reg);
+        in->a = source_operand(lo, o->reg);
     } else if (o->symbol) {
         in->imm = 0;
         in->a = symbol_value(lo, o->symbol, o->offset, 8);
@@ -299,7 +307,8 @@ static void note_definition(struct reg *r, void *value)
 }
 
 /* nvcc moves a constant into a register and reads it from there, many instructions later. Of a register that one mov writes and
- * nothing else, the constant itself is read: an executor then sees that it is one. The mov is executed all the same. */
+ * nothing else, the constant itself is read: an executor then sees that it is one. The mov counts all the same, but has nothing to do
+ * when all that read the register do so. */
 static void find_constants(struct parsed_function *f)
 {
     for (u32 i = 0; i < f->count; i++) {
@@ -309,6 +318,16 @@ static void find_constants(struct parsed_function *f)
         visit_definitions(p, note_definition, constant ? from : NULL);
     }
     for (u32 k = 0; k < f->async_reg_count; k++) f->async_regs[k]->value = NULL; /* wgmma wants registers */
+}
+
+static void drop_unread(struct function *fn)
+{
+    for (u32 k = 0; k < fn->code_count; k++) {
+        const struct ptx_inst *p = fn->ptx[k];
+        const struct reg *r = is_opcode(p, "mov") && p->op_count == 2 ? p->op[0].reg : NULL;
+        bool whole = r && r->value && !r->read && fn->code[k].d == (operand)r->offset;
+        if (whole) fn->code[k].exec = lower_skip;
+    }
 }
 
 /* ---- A function ---------------------------------------------------------------------------------------------------------- */
@@ -336,7 +355,7 @@ static void lower_instruction(struct lowering *lo, const struct ptx_inst *p)
                       .target = -1,
                       .reconverge = -1};
     if (p->guard) {
-        in.guard = reg_operand(lo, p->guard);
+        in.guard = source_operand(lo, p->guard);
         in.guard_flip = p->guard_negated ? ~0u : 0;
     }
     if (!o)
@@ -391,7 +410,7 @@ void lower_function(struct parser *p, struct parsed_function *f)
             if (is_opcode(at, "call")) {
                 fn->calls = true;
                 if (at->guard) { /* lanes that do not call wait behind it */
-                    operand guard = reg_operand(&lo, at->guard);
+                    operand guard = source_operand(&lo, at->guard);
                     struct inst *skip = lower_emit(&lo);
                     skip->exec = lower_branch;
                     skip->guard = guard;
@@ -431,6 +450,7 @@ void lower_function(struct parser *p, struct parsed_function *f)
         if (in->exec == lower_branch_table)
             for (s64 t = 0; t < in->imm; t++) ((u32 *)in->data)[t] = place[((u32 *)in->data)[t]];
     }
+    drop_unread(fn);
     for (u32 k = fn->code_count; k-- > 1;)
         if (fn->code[k - 1].plain) fn->code[k - 1].plain += fn->code[k].plain;
     fn->reg_bytes = (lo.reg_bytes + 63) / 64 * 64;

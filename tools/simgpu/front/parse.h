@@ -80,7 +80,8 @@ enum { CONST_BUCKETS = 1024 };
 struct const_entry {
     struct const_entry *next;
     u64 value;
-    u32 bytes, offset;
+    u32 bytes;
+    operand at;
 };
 
 struct line_info {

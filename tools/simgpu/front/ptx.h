@@ -47,6 +47,7 @@ struct reg {
     u32 id;       /* index among the function's registers */
     u32 offset;   /* byte offset in the frame, once allocated */
     bool defined; /* some instruction writes it */
+    bool read;    /* some instruction, as lowered, reads it */
     const struct ptx_operand
         *value; /* what a mov, the only one that does, moves there: a constant; else NULL */
 };

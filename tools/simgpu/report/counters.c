@@ -16,17 +16,17 @@ u32 shared_passes(u32 mask, const u64 address[LANES], u32 bytes, u32 *ideal)
     u32 group = bytes <= 4 ? 32 : bytes == 8 ? 16 : 8, passes = 0, words_each = bytes <= 4 ? 1 : bytes / 4;
     *ideal = 0;
     for (u32 first = 0; first < LANES; first += group) {
-        u32 seen[LANES * 4], count = 0, per_bank[32] = {0}, most = 0;
+        u32 words[32][LANES], per_bank[32] = {0}, count = 0, most = 0; /* different ones, by bank */
         for (u32 i = first; i < first + group; i++) {
             if (!(mask >> i & 1)) continue;
             for (u32 k = 0; k < words_each; k++) {
-                u32 word = (u32)(address[i] >> 2) + k;
-                bool again = false;
-                for (u32 s = 0; s < count && !again; s++) again = seen[s] == word;
-                if (again) continue;
-                seen[count++] = word;
-                u32 n = ++per_bank[word % 32];
-                if (n > most) most = n;
+                u32 word = (u32)(address[i] >> 2) + k, bank = word % 32, n = 0;
+                while (n < per_bank[bank] && words[bank][n] != word) n++;
+                if (n < per_bank[bank]) continue;
+                words[bank][n] = word;
+                per_bank[bank]++;
+                count++;
+                if (n >= most) most = n + 1;
             }
         }
         passes += most;

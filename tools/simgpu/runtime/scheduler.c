@@ -377,15 +377,17 @@ static void place_shared_of(const struct launch *l, struct function *fn)
     for (u32 rank = 0; rank < cluster_size(l); rank++) {
         u8 **consts = &fn->rank_consts[rank];
         if (!*consts) {
-            if (!(*consts = aligned_alloc(64, (fn->consts_bytes + 64) / 64 * 64))) abort();
-            if (fn->consts_bytes) memcpy(*consts, fn->consts, fn->consts_bytes);
+            if (!(*consts = malloc(fn->consts_bytes + 1))) abort();
+            *consts += fn->consts_bytes;
+            if (fn->consts_bytes)
+                memcpy(*consts - fn->consts_bytes, fn->consts - fn->consts_bytes, fn->consts_bytes);
         }
         for (u32 i = 0; i < fn->shared_ref_count; i++)
             for (u32 lane = 0; lane < LANES; lane++) {
                 const struct shared_ref *r = &fn->shared_refs[i];
                 u64 address = (r->is_dynamic ? dynamic : 0) + (u64)r->address + ((u64)rank << 24);
                 u32 bytes = r->is64 ? 8 : 4;
-                memcpy(*consts + r->offset + lane * bytes, &address, bytes);
+                memcpy(*consts + SPECIAL_BYTES + r->at + lane * bytes, &address, bytes);
             }
     }
 }
