@@ -581,6 +581,12 @@ void race_access(struct warp *w, const struct inst *in, u32 mask, struct block *
 {
     struct races *r = b->races;
     if (!usable(w, r)) return;
+    if (mask == ALL_LANES && bytes == 4 && b == w->block && !(how & ~(u32)ACCESS_WRITE)) {
+        u32 word[LANES]; /* an access of 4 bytes is aligned */
+        for (u32 i = 0; i < LANES; i++) word[i] = at[i] / 4;
+        race_access_words(w, in, word, how);
+        return;
+    }
     bool whole = bytes == 16 && b == w->block;
     for (u32 left = whole ? mask : 0; left; left &= left - 1) whole &= at[first_lane(left)] % 16 == 0;
     if (whole && how & ACCESS_WRITE)
