@@ -85,7 +85,7 @@ build:
 all: $(NUMBERS:%=build-%) $(SIMGPU) $(SIMGPU_LIBS)
 
 ## exercises      list them; hint-4.2: a hint to one of them, LEVEL=2 a plainer one, LEVEL=3 nearly the answer
-.PHONY: exercises student grade
+.PHONY: exercises student grade submission gradescope
 exercises: build/config.mk
 	@$(PYTHON) tools/classroom/exercises.py list
 hint-%: build/config.mk
@@ -107,6 +107,15 @@ grade: build/config.mk
 student: build/config.mk
 	@$(if $(OUT),,echo "make student: expected OUT=DIR, a new folder" >&2; exit 2)
 	@$(PYTHON) tools/classroom/student.py --out $(OUT) $(if $(CHAPTERS),--chapters $(CHAPTERS))
+
+## submission     pack what you wrote for the exercises: OUT=submission.zip
+submission: build/config.mk
+	@$(PYTHON) tools/classroom/pack.py submission $(or $(OUT),submission.zip)
+
+## gradescope     Gradescope's autograder: OUT=autograder.zip [CHAPTERS=1-5] [SEED=7] [HIDDEN=FILE]
+gradescope: build/config.mk
+	@$(PYTHON) tools/classroom/pack.py gradescope $(or $(OUT),autograder.zip) $(if $(CHAPTERS),--chapters $(CHAPTERS)) \
+	    $(if $(SEED),--seed $(SEED)) $(if $(HIDDEN),--hidden $(HIDDEN))
 
 ## golden         generate the golden files of every chapter
 .PHONY: golden

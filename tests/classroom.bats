@@ -86,6 +86,25 @@ for e in exercises.load().values():
     run bats -f '^1\.[34] ' "$dir/tests/exercises.bats"
     assert_line --regexp "^ok 1 1.3 "
     assert_line --regexp "^not ok 2 1.4 "
+    # Handed in, and graded as Gradescope does it: unpacked, built, a results.json for each submission.
+    run -0 make --no-print-directory -C "$dir" submission OUT="$BATS_TEST_TMPDIR/submission.zip"
+    assert_line --partial "submission.zip: 3 files"
+    assert_line "  without exercises/1.1/predictions.json"
+    export AUTOGRADER=$BATS_TEST_TMPDIR/autograder
+    echo '"1.3" = ["m=3,n=40,k=50"]' >"$BATS_TEST_TMPDIR/hidden.toml"
+    run -0 make --no-print-directory gradescope OUT="$BATS_TEST_TMPDIR/autograder.zip" CHAPTERS=1 SEED=7 HIDDEN="$BATS_TEST_TMPDIR/hidden.toml"
+    plain_python 'import os, sys, zipfile
+for name, folder in ("autograder", "source"), ("submission", "submission"): # as unzip does it: times and modes too
+    with zipfile.ZipFile(f"{sys.argv[1]}/{name}.zip") as archive:
+        for entry in archive.infolist():
+            path = archive.extract(entry, f"{sys.argv[1]}/autograder/{folder}")
+            os.chmod(path, entry.external_attr >> 16)
+            os.utime(path, (315532800, 315532800))' "$BATS_TEST_TMPDIR"
+    mv "$dir/build" "$dir/.venv" "$AUTOGRADER/source/tree"
+    run -0 bash "$AUTOGRADER/source/run_autograder"
+    plain_python 'import json, sys
+results = json.load(open(sys.argv[1]))
+assert results["score"] == 9 and [t["score"] for t in results["tests"]] == [0, 6, 3, 0, 0], results' "$AUTOGRADER/results/results.json"
 }
 
 @test "classroom: predictions are asked for once, before the run, and graded" {

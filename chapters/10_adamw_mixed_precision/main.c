@@ -45,48 +45,23 @@ LAUNCH(whole_update, DATA("grad"), DATA("param"), DATA("master"), DATA("m"), DAT
 #define FLAT                                                                                    \
     .types = {F32, BF16}, .dims = {"n"}, .bench = {"n=35482317", "n=124439808", "n=354823168"}, \
     .baseline = DEVICE_COPY, .limit = LIMIT_MEMORY
-#define GRADIENT                  \
-    {                             \
-        "grad", RUN_TYPE, IN, "n" \
-    }
-#define MEANS                                  \
-    {"m", F32, INOUT, "n"},                    \
-    {                                          \
-        "v", F32, INOUT, "n", .positive = true \
-    }
-#define BETAS                                  \
-    {"beta1", F32, PARAM, "", .bench = 0.9},   \
-    {                                          \
-        "beta2", F32, PARAM, "", .bench = 0.95 \
-    }
-#define DECAY                                        \
-    {"epsilon", F32, PARAM, "", .bench = 1e-8},      \
-    {                                                \
-        "weight_decay", F32, PARAM, "", .bench = 0.1 \
-    }
-#define STEP_T                             \
-    {"lr", F32, PARAM, "", .bench = 3e-4}, \
-    {                                      \
-        "t", I32, PARAM, ""                \
-    }
+#define GRADIENT {"grad", RUN_TYPE, IN, "n"},
+#define MEANS    {"m", F32, INOUT, "n"}, {"v", F32, INOUT, "n", .positive = true},
+#define BETAS    {"beta1", F32, PARAM, "", .bench = 0.9}, {"beta2", F32, PARAM, "", .bench = 0.95},
+#define DECAY    {"epsilon", F32, PARAM, "", .bench = 1e-8}, {"weight_decay", F32, PARAM, "", .bench = 0.1},
+#define STEP_T   {"lr", F32, PARAM, "", .bench = 3e-4}, {"t", I32, PARAM, ""},
+#define STEP_LR  {"lr", F32, IN, "1", .positive = true},
 #define STATE                                                                                             \
     {"scale", F32, INOUT, "1", .positive = true}, {"good_steps", I32, INOUT, "1", .below = "2000"},       \
         {"steps", I32, INOUT, "1", .below = "2000"}, {"norm", F32, OUT, "1"}, {"control", F32, OUT, "3"}, \
-        {"max_norm", F32, PARAM, ""},                                                                     \
-    {                                                                                                     \
-        "growth_interval", I32, PARAM, "", .bench = 2000                                                  \
-    }
-#define STEP_LR                              \
-    {                                        \
-        "lr", F32, IN, "1", .positive = true \
-    }
+        {"max_norm", F32, PARAM, ""}, {"growth_interval", I32, PARAM, "", .bench = 2000},
 
 static const struct operation operations[] = {
     {
         .name = "adamw",
         .title = "AdamW on parameters in fp32",
         FLAT,
-        .tensors = {GRADIENT, {"param", F32, INOUT, "n"}, MEANS, BETAS, DECAY, STEP_T},
+        .tensors = {{"param", F32, INOUT, "n"}, GRADIENT MEANS BETAS DECAY STEP_T},
         .steps = STEPS(STEP(adamw_update, adamw), STEP(adamw_update, adamw_fours)),
         .launch = launch_adamw_update,
         .bytes = "(size+24)*n",
@@ -95,8 +70,9 @@ static const struct operation operations[] = {
         .name = "adamw_master",
         .title = "AdamW on a master copy in fp32; the parameters are the nearest bf16",
         FLAT,
-        .tensors =
-            {GRADIENT, {"param", BF16, OUT, "n"}, {"master", F32, INOUT, "n"}, MEANS, BETAS, DECAY, STEP_T},
+        .tensors = {{"param", BF16, OUT, "n"},
+                    {"master", F32, INOUT, "n"},
+                    GRADIENT MEANS BETAS DECAY STEP_T},
         .steps = STEPS(STEP(master_update, adamw_master)),
         .launch = launch_master_update,
         .bytes = "(size+26)*n",
@@ -105,8 +81,7 @@ static const struct operation operations[] = {
         .name = "adamw_stochastic",
         .title = "AdamW on parameters in bf16, rounded up or down by chance",
         FLAT,
-        .tensors =
-            {GRADIENT, {"param", BF16, INOUT, "n"}, MEANS, BETAS, DECAY, STEP_T, {"seed", I32, PARAM, ""}},
+        .tensors = {{"param", BF16, INOUT, "n"}, {"seed", I32, PARAM, ""}, GRADIENT MEANS BETAS DECAY STEP_T},
         .steps = STEPS(STEP(stochastic_update, adamw_stochastic)),
         .launch = launch_stochastic_update,
         .bytes = "(size+20)*n",
@@ -116,7 +91,7 @@ static const struct operation operations[] = {
         .title = "norm = sqrt(sum of grad^2), factor = min(1, max_norm / (norm + 1e-6))",
         FLAT,
         .tensors =
-            {GRADIENT, {"norm", F32, OUT, "1"}, {"factor", F32, OUT, "1"}, {"max_norm", F32, PARAM, ""}},
+            {{"norm", F32, OUT, "1"}, {"factor", F32, OUT, "1"}, {"max_norm", F32, PARAM, ""}, GRADIENT},
         .steps = STEPS(STEP(gradient_norm, norm_atomics), STEP(gradient_norm, norm_partials),
                        STEP(gradient_norm, norm_last_block)),
         .launch = launch_gradient_norm,
@@ -126,7 +101,7 @@ static const struct operation operations[] = {
         .name = "scaled_norm",
         .title = "the norm of a scaled gradient, the next scale of the loss, and what the update must know",
         FLAT,
-        .tensors = {GRADIENT, STATE, BETAS},
+        .tensors = {GRADIENT STATE BETAS},
         .steps = STEPS(STEP(scaled_norm, loss_scale)),
         .launch = launch_scaled_norm,
         .bytes = "size*n",
@@ -136,14 +111,9 @@ static const struct operation operations[] = {
         .title =
             "scaled_norm, then AdamW on a master copy, with the clipped gradient, unless it has overflowed",
         FLAT,
-        .tensors = {GRADIENT,
-                    {"param", BF16, INOUT, "n"},
+        .tensors = {{"param", BF16, INOUT, "n"},
                     {"master", F32, INOUT, "n"},
-                    MEANS,
-                    STATE,
-                    BETAS,
-                    DECAY,
-                    STEP_LR},
+                    GRADIENT MEANS STATE BETAS DECAY STEP_LR},
         .steps = STEPS(STEP(whole_update, update_in_one_pass)),
         .launch = launch_whole_update,
         .bytes = "(2*size+26)*n",
@@ -152,7 +122,7 @@ static const struct operation operations[] = {
         .name = "update",
         .title = "the same without parameters in bf16",
         FLAT,
-        .tensors = {GRADIENT, {"master", F32, INOUT, "n"}, MEANS, STATE, BETAS, DECAY, STEP_LR},
+        .tensors = {{"master", F32, INOUT, "n"}, GRADIENT MEANS STATE BETAS DECAY STEP_LR},
         .steps = STEPS(STEP(whole_update, update_in_one_pass)),
         .launch = launch_whole_update,
         .bytes = "(2*size+24)*n",
