@@ -516,7 +516,7 @@ static inline u32 first_lane(u32 mask)
 /* The end of an executor: the next plain instruction, if the run has one more. So each executor has a jump of its own to what
  * follows, which the host foresees far better than a single one for all. Builds without tail calls do without: exec/warp.c. */
 #if defined(SANITIZER) || !defined(__OPTIMIZE__)
-#define GO_ON(w, in, mask) (void)0
+#define GO_ON(w, in, mask) ((void)(w), (void)(in), (void)(mask))
 #else
 #define GO_ON(w, in, mask)                       \
     do {                                         \
