@@ -30,8 +30,8 @@ static cudaDataType data_type(enum dtype dtype)
     return dtype == F32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-// cuBLAS counts columns first: what is a row-major C (M, N) to us is C^T (N, M) to it, and A and B are their transposes too. C^T =
-// op(B)^T op(A)^T: so B comes first, and a matrix that we do not transpose it need not either.
+// cuBLAS counts columns first: what is a row-major C (M, N) to us is C^T (N, M) to it, and A and B are their transposes
+// too. C^T = op(B)^T op(A)^T: so B comes first, and a matrix that we do not transpose it need not either.
 cudaError_t blas_multiply(struct blas_matrix A, struct blas_matrix B, float alpha, float beta,
                           struct blas_matrix C, int M, int N, int K, int batches, cudaStream_t stream)
 {
@@ -91,7 +91,8 @@ static bool open_lt(void)
            lt.create(&lt.handle) == 0;
 }
 
-// As above: out^T (N, M) = B A^T. A row-major B (N, K) is a K x N matrix to cuBLASLt, to be transposed; A a K x M matrix as it is.
+// As above: out^T (N, M) = B A^T. A row-major B (N, K) is a K x N matrix to cuBLASLt, to be transposed; A a K x M matrix
+// as it is.
 cudaError_t blas_multiply_gelu(enum dtype dtype, const void *A, const void *B, const void *bias, void *pre,
                                void *out, int M, int N, int K, cudaStream_t stream)
 {

@@ -21,14 +21,14 @@ struct blas_matrix {
     bool transposed;
 };
 
-// C (M, N) = alpha op(A) op(B) + beta C for each of `batches`; op(A) is (M, K) and op(B) (K, N), where op turns what is `transposed`
-// and lies in memory the other way around. A and B are of one type, F32 (without TF32) or BF16, C of it or F32; sums are fp32.
-// Returns an error, after a line on stderr, when libcublas.so.13 cannot be opened or refuses.
+// C (M, N) = alpha op(A) op(B) + beta C for each of `batches`; op(A) is (M, K) and op(B) (K, N), where op turns what is
+// `transposed` and lies in memory the other way around. A and B are of one type, F32 (without TF32) or BF16, C of it or
+// F32; sums are fp32. Returns an error, after a line on stderr, when libcublas.so.13 cannot be opened or refuses.
 cudaError_t blas_multiply(struct blas_matrix A, struct blas_matrix B, float alpha, float beta,
                           struct blas_matrix C, int M, int N, int K, int batches, cudaStream_t stream);
 
-// pre (M, N) = A (M, K) B (N, K)^T + bias (N), out (M, N) = GELU(pre), by one call of cuBLASLt: all of type dtype, without gaps, N a
-// multiple of 8. The same errors; cudaErrorNotSupported where cuBLASLt has no kernel for it.
+// pre (M, N) = A (M, K) B (N, K)^T + bias (N), out (M, N) = GELU(pre), by one call of cuBLASLt: all of type dtype,
+// without gaps, N a multiple of 8. The same errors; cudaErrorNotSupported where cuBLASLt has no kernel for it.
 cudaError_t blas_multiply_gelu(enum dtype dtype, const void *A, const void *B, const void *bias, void *pre,
                                void *out, int M, int N, int K, cudaStream_t stream);
 

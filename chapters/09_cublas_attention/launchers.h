@@ -11,14 +11,13 @@
 extern "C" {
 #endif
 
-// Arrays are in device memory, begin at a multiple of 16 bytes, and are of type `dtype`, F32 or BF16, but for dweight and dbias,
-// which are fp32. The names are llm.c's: B sequences of T positions, H heads of D numbers.
-// cuBLAS's workspace and bias_partials's own memory are allocated by the first launch that needs them, which therefore cannot be one
-// that a CUDA graph records.
+// Arrays are in device memory, begin at a multiple of 16 bytes, and are of type `dtype`, F32 or BF16, but for dweight and
+// dbias, which are fp32. The names are llm.c's: B sequences of T positions, H heads of D numbers. cuBLAS's workspace and
+// bias_partials's own memory are allocated by the first launch that needs them, which therefore cannot be one that a CUDA
+// graph records.
 
-// out (S, B, H, T, D) = inp (B, T, S, H, D): S is 3 of queries, keys and values side by side, else 1. head_unpermute: and back,
-// out (B, T, S, H, D) = inp (S, B, H, T, D). B is below 65536, and so is S * H times D / 256, rounded
-// up.
+// out (S, B, H, T, D) = inp (B, T, S, H, D): S is 3 of queries, keys and values side by side, else 1. head_unpermute: and
+// back, out (B, T, S, H, D) = inp (S, B, H, T, D). B is below 65536, and so is S * H times D / 256, rounded up.
 typedef cudaError_t head_permute(enum dtype dtype, const void *inp, void *out, int B, int T, int S, int H,
                                  int D, cudaStream_t stream);
 head_permute permute, permute_packs;
@@ -26,14 +25,15 @@ typedef cudaError_t head_unpermute(enum dtype dtype, const void *inp, void *out,
                                    int D, cudaStream_t stream);
 head_unpermute unpermute_packs;
 
-// Causal attention: att (B, H, T, T) = softmax(Q K^T / sqrt(D)), with zeros above the diagonal, out (B, T, H, D) = att V, of qkv
-// (B, T, 3, H, D). B * H * T is below 2^31, T at most 16384. scratch: 4 * B * T * H * D elements; NULL where it is not used.
+// Causal attention: att (B, H, T, T) = softmax(Q K^T / sqrt(D)), with zeros above the diagonal, out (B, T, H, D) = att V,
+// of qkv (B, T, 3, H, D). B * H * T is below 2^31, T at most 16384. scratch: 4 * B * T * H * D elements; NULL where it is
+// not used.
 typedef cudaError_t attention_forward(enum dtype dtype, const void *qkv, void *att, void *out, void *scratch,
                                       int B, int T, int H, int D, cudaStream_t stream);
 attention_forward attention_permuted, attention_in_place, attention_reverse;
 
-// Its backward, of the att that the forward left: dqkv (B, T, 3, H, D), and datt (B, H, T, T), the gradient of Q K^T. scratch: 7 * B *
-// T * H * D elements; NULL where it is not used.
+// Its backward, of the att that the forward left: dqkv (B, T, 3, H, D), and datt (B, H, T, T), the gradient of Q K^T.
+// scratch: 7 * B * T * H * D elements; NULL where it is not used.
 typedef cudaError_t attention_backward(enum dtype dtype, const void *qkv, const void *att, const void *dout,
                                        void *datt, void *dqkv, void *scratch, int B, int T, int H, int D,
                                        cudaStream_t stream);
@@ -44,8 +44,8 @@ typedef cudaError_t bias_backward(enum dtype dtype, const void *dout, float *dbi
                                   cudaStream_t stream);
 bias_backward bias_atomics, bias_partials;
 
-// Of out = inp weight^T + bias: dinp (rows, C) = dout (rows, OC) weight (OC, C), dweight (OC, C) += dout^T inp, dbias (OC) += the
-// sum of the rows of dout.
+// Of out = inp weight^T + bias: dinp (rows, C) = dout (rows, OC) weight (OC, C), dweight (OC, C) += dout^T inp, dbias
+// (OC) += the sum of the rows of dout.
 typedef cudaError_t matmul_backward(enum dtype dtype, const void *inp, const void *weight, const void *dout,
                                     void *dinp, float *dweight, float *dbias, int rows, int C, int OC,
                                     cudaStream_t stream);

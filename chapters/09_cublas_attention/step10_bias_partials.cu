@@ -1,12 +1,13 @@
 // Chapter 9, step 10: packs, and an order.
 //
-// Question: a lane of step 9 has 2 bytes of bf16 in a load, and the last bits of dbias depend on which block is first. Can both be
-// had, more bytes in flight and the same bits?
+// Question: a lane of step 9 has 2 bytes of bf16 in a load, and the last bits of dbias depend on which block is first.
+// Can both be had, more bytes in flight and the same bits?
 //
 // Grows from: step 9 (bias_atomics).
-// A lane has a pack of columns, 4 or 8, and UNROLL rows in flight. The 16 warps of a block share its rows, every 16th each, and add
-// their sums up in shared memory in their order. What a block has it writes to its own place, and a second kernel adds the blocks.
-// The rows are cut into so many parts that the grid fills an H200 twice; elsewhere into as many, for the same bits.
+// A lane has a pack of columns, 4 or 8, and UNROLL rows in flight. The 16 warps of a block share its rows, every 16th
+// each, and add their sums up in shared memory in their order. What a block has it writes to its own place, and a second
+// kernel adds the blocks. The rows are cut into so many parts that the grid fills an H200 twice; elsewhere into as many,
+// for the same bits.
 //
 //      block (x, y), warp w:  columns of tile x; rows of part y: w, w + 16, …  ->  16 sums -> partials[y]  ->  dbias
 //

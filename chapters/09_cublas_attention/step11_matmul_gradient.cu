@@ -3,8 +3,9 @@
 // Question: out = inp weight^T + bias. Three inputs, three gradients; which of them begin anew?
 //
 // Grows from: step 10 (bias_partials).
-// dinp does: the layer's input has this one reader. A weight's gradient is the sum over all micro-batches since it was set to 0, so
-// cuBLAS adds to what is there, beta = 1, in fp32: in bf16 the sum of many would stop to grow. dbias likewise.
+// dinp does: the layer's input has this one reader. A weight's gradient is the sum over all micro-batches since it was
+// set to 0, so cuBLAS adds to what is there, beta = 1, in fp32: in bf16 the sum of many would stop to grow. dbias
+// likewise.
 //
 //      dinp (rows, C) = dout (rows, OC) weight (OC, C)        dweight (OC, C) += dout^T (OC, rows) inp (rows, C)
 //

@@ -1,10 +1,11 @@
 // Chapter 9, step 12: a product, and a kernel behind it for bias and GELU.
 //
-// Question: the wide layer of GPT-2 is a product, a bias and a GELU, whose backward wants what was before it. What do the last two cost?
+// Question: the wide layer of GPT-2 is a product, a bias and a GELU, whose backward wants what was before it. What do the
+// last two cost?
 //
 // Grows from: chapter 6, step 6 (gelu_exp2).
-// Bytes: cuBLAS writes the product, a kernel reads it, adds the bias, writes it back, and writes GELU: 4 passes over (rows, OC) where
-// 2 would do. In bf16 it also rounds once more, before the bias.
+// Bytes: cuBLAS writes the product, a kernel reads it, adds the bias, writes it back, and writes GELU: 4 passes over
+// (rows, OC) where 2 would do. In bf16 it also rounds once more, before the bias.
 //
 //      inp, weight --cuBLAS--> pre      pre + bias -> pre, GELU(pre) -> out
 //

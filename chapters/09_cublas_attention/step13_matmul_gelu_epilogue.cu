@@ -3,9 +3,9 @@
 // Question: cuBLAS has every element of the product in a register before it stores it. Why not add and bend it there?
 //
 // Grows from: step 12 (matmul_gelu).
-// cuBLASLt does, when asked: an epilogue is part of the description of the product, like the layouts. GELU_AUX_BIAS adds a bias, writes
-// what GELU is going to see to an auxiliary matrix, for the backward, and GELU of it to the output. Two passes less over (rows, OC), and
-// one rounding.
+// cuBLASLt does, when asked: an epilogue is part of the description of the product, like the layouts. GELU_AUX_BIAS adds
+// a bias, writes what GELU is going to see to an auxiliary matrix, for the backward, and GELU of it to the output. Two
+// passes less over (rows, OC), and one rounding.
 //
 //      desc: COMPUTE_32F, TRANSA, EPILOGUE = GELU_AUX_BIAS, BIAS_POINTER, AUX_POINTER, AUX_LD      blas.c has the calls
 //

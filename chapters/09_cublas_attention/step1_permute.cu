@@ -1,7 +1,7 @@
 // Chapter 9, step 1: heads beside heads become matrices, one element a thread.
 //
-// Question: a layer leaves queries, keys and values of all heads side by side, row after row. cuBLAS multiplies matrices that
-// lie at a fixed distance from each other. Who moves the numbers there?
+// Question: a layer leaves queries, keys and values of all heads side by side, row after row. cuBLAS multiplies matrices
+// that lie at a fixed distance from each other. Who moves the numbers there?
 //
 // Grows from: chapter 6, step 8 (encoder).
 // A permutation: no arithmetic but that of the indices, which is four divisions an element.

@@ -1,11 +1,11 @@
 // Chapter 9, step 2: 16 bytes a thread, four times, and no division.
 //
-// Question: an SM gets 32 bytes a nanosecond, 8 bf16 to read and 8 to write, and each of step 1's costs four divisions of 64 bits.
-// Need a thread divide to know where it is?
+// Question: an SM gets 32 bytes a nanosecond, 8 bf16 to read and 8 to write, and each of step 1's costs four divisions of
+// 64 bits. Need a thread divide to know where it is?
 //
 // Grows from: step 1 (permute).
-// The grid has three dimensions, and the block two: sequence, head and tile of positions are the block's numbers, position and
-// pack the thread's. A thread asks for its PACKS packs, of positions further on, before it stores the first.
+// The grid has three dimensions, and the block two: sequence, head and tile of positions are the block's numbers,
+// position and pack the thread's. A thread asks for its PACKS packs, of positions further on, before it stores the first.
 //
 //      blockIdx.z: b    blockIdx.y: s, h    blockIdx.x: a tile of positions
 //

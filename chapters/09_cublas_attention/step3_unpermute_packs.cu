@@ -3,8 +3,8 @@
 // Question: what attention leaves, head after head, the next layer wants position by position. Is that another kernel?
 //
 // Grows from: step 2 (permute_packs).
-// The same with source and destination exchanged. It serves twice: S = 1 for the output, S = 3 for the gradients of queries, keys
-// and values.
+// The same with source and destination exchanged. It serves twice: S = 1 for the output, S = 3 for the gradients of
+// queries, keys and values.
 //
 //      inp (S, B, H, T, D)    s b h t d  ->  out (B, T, S, H, D)    b t s h d
 //

@@ -1,15 +1,17 @@
 // Chapter 9, step 4: attention from products that others wrote.
 //
-// Question: attention is two products and a softmax. With a library for the products and chapter 8 for the softmax, what is left?
+// Question: attention is two products and a softmax. With a library for the products and chapter 8 for the softmax, what
+// is left?
 //
 // Grows from: step 2 (permute_packs).
-// The order of calls. A batch of B * H products, Q K^T; softmax, which also scales, masks, and is done in place; another batch, att V;
-// and what permutes before and after.
+// The order of calls. A batch of B * H products, Q K^T; softmax, which also scales, masks, and is done in place; another
+// batch, att V; and what permutes before and after.
 //
 //      qkv --permute--> Q, K, V --cuBLAS--> Q K^T --causal--> att --cuBLAS--> heads --unpermute--> out
 //
-// All of att is written, read and written again, B * H * T * T numbers: 3 times 403 MB for 16 sequences of GPT-2's smallest in bf16.
-// The scores are rounded to the type in memory, as llm.c does. Chapters 12 and 15 write none of them.
+// att, B * H * T * T numbers, is written, half of it read, and all of it written and read again: 3.5 times 403 MB for 16
+// sequences of GPT-2's smallest in bf16. The scores are rounded to the type in memory, as llm.c does. Chapters 12 and 15
+// write none of them.
 //
 // Run: make chapter-9 OP=attention_forward STEP=attention_permuted
 #include "../08_online_softmax/launchers.h"

@@ -1,17 +1,18 @@
 // Chapter 9, step 5: no permutation.
 //
-// Question: step 4 copies queries, keys and values only for cuBLAS to find them. What does it need to know to find them where they are?
+// Question: step 4 copies queries, keys and values only for cuBLAS to find them. What does it need to know to find them
+// where they are?
 //
 // Grows from: step 4 (attention_permuted).
-// Where a row begins and where the next matrix. A head of one sequence is a matrix already: T rows of D, 3 H D elements apart, and
-// the next head begins D further on. One call takes the H heads of a sequence; from sequence to sequence the distance is another,
-// so there are B calls.
+// Where a row begins and where the next matrix. A head of one sequence is a matrix already: T rows of D, 3 H D elements
+// apart, and the next head begins D further on. One call takes the H heads of a sequence; from sequence to sequence the
+// distance is another, so there are B calls.
 //
 //      qkv, sequence b:   t = 0   Q0 Q1 … K0 K1 … V0 V1 …       Q1:  data + D,  ld = 3 H D,  stride = D
 //                         t = 1   Q0 Q1 … K0 K1 … V0 V1 …
 //
-// The output's heads lie side by side just so, and the last product writes them there. Half of what step 4 moved besides att is gone,
-// and with it the scratch memory.
+// The output's heads lie side by side just so, and the last product writes them there. Two thirds of what step 4 moved
+// besides att are gone, and with them the scratch memory.
 //
 // Run: make chapter-9 OP=attention_forward STEP=attention_in_place
 #include "../08_online_softmax/launchers.h"

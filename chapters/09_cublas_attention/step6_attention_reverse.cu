@@ -1,11 +1,12 @@
 // Chapter 9, step 6: a softmax that begins where the product ended.
 //
-// Question: the first product ends with the last rows of the last head, and leaves them in the L2. Why does the softmax begin with the
-// first row of the first?
+// Question: the first product ends with the last rows of the last head, and leaves them in the L2. Why does the softmax
+// begin with the first row of the first?
 //
 // Grows from: step 5 (attention_in_place).
-// For no reason: chapter 8's last causal step begins with the last row. It also computes no exponential of the future, which step 5's
-// throws away. What is read is the same, row i up to column i; the products still make, and read, both halves.
+// For no reason: chapter 8's last causal step begins with the last row. It also computes no exponential of the future,
+// which step 5's throws away. What is read is the same, row i up to column i; the products still make, and read, both
+// halves.
 //
 //      product:  b = 0, h = 0, row 0  …  b = B - 1, h = H - 1, row T - 1  |  softmax:  row T - 1  …
 //

@@ -5,8 +5,8 @@
 //      dV = att^T dO        dP = dO V^T        dS = softmax's backward of dP, times 1 / sqrt(D)        dQ = dS K        dK = dS^T Q
 //
 // Grows from: step 4 (attention_permuted).
-// A product has a product for the gradient of each of its factors: the transposes are only another way to read. dS takes the place of
-// dP, and zeros above the diagonal keep the future out of dQ and dK.
+// A product has a product for the gradient of each of its factors: the transposes are only another way to read. dS takes
+// the place of dP, and zeros above the diagonal keep the future out of dQ and dK.
 //
 //      dout, qkv --permute--> dO, Q, K, V  --four batches--> dQ, dK, dV --unpermute--> dqkv
 //

@@ -3,8 +3,9 @@
 // Question: step 7 permutes four arrays and three back. Which of them must lie together?
 //
 // Grows from: step 7 (gradient_permuted).
-// None, as in step 5: queries, keys, values and their gradients are matrices with rows 3 H D apart, dout's and out's with rows H D
-// apart. Four products for each sequence, and the softmax's backward between the second and the third, for all at once.
+// None, as in step 5: queries, keys, values and their gradients are matrices with rows 3 H D apart, dout's and out's with
+// rows H D apart. Four products for each sequence, and the softmax's backward between the second and the third, for all
+// at once.
 //
 //      dqkv, sequence b:   t = 0   dQ0 dQ1 … dK0 dK1 … dV0 dV1 …       dK1:  data + (H + 1) D,  ld = 3 H D,  stride = D
 //

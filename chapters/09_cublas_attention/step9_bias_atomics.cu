@@ -1,11 +1,11 @@
 // Chapter 9, step 9: the gradient of a bias, a sum down every column.
 //
-// Question: bias[c] was added to every row, so its gradient is the sum of dout's column c: thousands of rows, of which a warp reads
-// 128 bytes at a time. Which way should a thread walk?
+// Question: bias[c] was added to every row, so its gradient is the sum of dout's column c: thousands of rows, of which a
+// warp reads 128 bytes at a time. Which way should a thread walk?
 //
 // Grows from: chapter 7, step 5 (gradient_atomics).
-// Down. A lane has a column, a warp 32 neighbours: every row it passes is one line. A block takes ROWS rows of 256 columns, and then
-// sends one atomic a column; ROWS rows make one addend, instead of each its own.
+// Down. A lane has a column, a warp 32 neighbours: every row it passes is one line. A block takes ROWS rows of 256
+// columns, and then sends one atomic a column; ROWS rows make one addend, instead of each its own.
 //
 //      block (x, y):  columns 256 x to 256 x + 255, rows ROWS y to ROWS y + ROWS - 1         thread: one column
 //

@@ -1,5 +1,5 @@
-// Four neighbours of an array, which a lane loads or stores at once: 16 bytes of float, 8 of bf16. So a lane has the same four
-// elements in arrays of both types, and neighbouring lanes neighbouring bytes in each.
+// Four neighbours of an array, which a lane loads or stores at once: 16 bytes of float, 8 of bf16. So a lane has the same
+// four elements in arrays of both types, and neighbouring lanes neighbouring bytes in each.
 #pragma once
 #include "../../common/device/pack.cuh"
 

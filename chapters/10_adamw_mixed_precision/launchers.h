@@ -12,8 +12,8 @@
 extern "C" {
 #endif
 
-// Arrays are in device memory and begin at a multiple of 16 bytes; n elements each. grad is of type `dtype`, F32 or BF16; m and
-// v, the running means of the gradient and of its square, are fp32, and so is what is a pointer to float here.
+// Arrays are in device memory and begin at a multiple of 16 bytes; n elements each. grad is of type `dtype`, F32 or BF16;
+// m and v, the running means of the gradient and of its square, are fp32, and so is what is a pointer to float here.
 
 struct adamw_settings {
     float lr;           // learning rate
@@ -46,7 +46,8 @@ typedef cudaError_t gradient_norm(enum dtype dtype, const void *grad, float *nor
                                   float max_norm, cudaStream_t stream);
 gradient_norm norm_atomics, norm_partials, norm_last_block;
 
-// What a training step leaves for the next one and for its own later kernels, in device memory: the host waits for none of it.
+// What a training step leaves for the next one and for its own later kernels, in device memory: the host waits for none
+// of it.
 struct update_state {
     float *scale;    // the loss was multiplied by it, and so is grad
     int *good_steps; // without an overflow since scale changed
@@ -55,15 +56,16 @@ struct update_state {
     float *control;  // (3): clipping / scale, 1 / (1 - beta1^t), 1 / (1 - beta2^t); or 0, 0, 0
 };
 
-// The norm of a scaled gradient, and all of the state. A sum of squares that is infinity or NaN is an overflow: norm is infinity,
-// control 0, steps stays, scale is halved. Without one scale doubles once growth_interval steps were good; 0: scale never changes.
+// The norm of a scaled gradient, and all of the state. A sum of squares that is infinity or NaN is an overflow: norm is
+// infinity, control 0, steps stays, scale is halved. Without one scale doubles once growth_interval steps were good; 0:
+// scale never changes.
 typedef cudaError_t scaled_norm(enum dtype dtype, const void *grad, size_t n, float max_norm, float beta1,
                                 float beta2, int growth_interval, struct update_state state,
                                 cudaStream_t stream);
 scaled_norm loss_scale;
 
-// scaled_norm, and then what adamw_master does with grad * control[0] and *lr, which is in device memory, instead of settings.lr;
-// nothing on an overflow. param may be NULL: master is all there is.
+// scaled_norm, and then what adamw_master does with grad * control[0] and *lr, which is in device memory, instead of
+// settings.lr; nothing on an overflow. param may be NULL: master is all there is.
 typedef cudaError_t whole_update(enum dtype dtype, const void *grad, void *param, float *master, float *m,
                                  float *v, size_t n, const float *lr, float max_norm,
                                  struct adamw_settings settings, int growth_interval,

@@ -1,7 +1,7 @@
 // Chapter 10, step 2: four parameters a thread.
 //
-// Question: a thread of step 1 has 16 bytes in flight, an SM's 2,048 threads 32 KB, which is just what Little's law asks for
-// (4.2 TB/s * 1 us / 132). Who keeps memory busy while threads begin, divide and store?
+// Question: a thread of step 1 has 16 bytes in flight, an SM's 2,048 threads 32 KB, which is just what Little's law asks
+// for (4.2 TB/s * 1 us / 132). Who keeps memory busy while threads begin, divide and store?
 //
 // Grows from: step 1 (adamw).
 // More bytes a thread. Four floats are 16 bytes, the most that an instruction moves: all four arrays are asked for before

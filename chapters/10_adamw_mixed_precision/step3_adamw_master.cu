@@ -1,7 +1,7 @@
 // Chapter 10, step 3: parameters in bf16, and a copy of them in fp32 that is updated.
 //
-// Question: the tensor cores want parameters in bf16, which has 8 bits: from 1 the next number is 1.0078. A step of lr = 3e-4
-// is lost in rounding, every time. Where do the small steps add up?
+// Question: the tensor cores want parameters in bf16, which has 8 bits: from 1 the next number is 1.0078. A step of lr =
+// 3e-4 is lost in rounding, every time. Where do the small steps add up?
 //
 // Grows from: step 2 (adamw_fours).
 // In a master copy in fp32, which only the optimizer sees. The forward and the backward read what it rounds to, written in

@@ -3,14 +3,15 @@
 // Question: the master copy is 8 of 28 bytes to move, and 4 of 14 to keep. Can bf16 alone keep small steps, on average?
 //
 // Grows from: step 3 (adamw_master).
-// A number between two of bf16 becomes the upper one with the probability of its distance from the lower one: nothing is lost
-// in the mean. In bits: a bf16 is the upper half of a float. Add a random number of 16 bits to the lower half, and cut it off:
+// A number between two of bf16 becomes the upper one with the probability of its distance from the lower one: nothing is
+// lost in the mean. In bits: a bf16 is the upper half of a float. Add a random number of 16 bits to the lower half, and
+// cut it off:
 //
 //      float   upper half | 0x4000      a quarter of the way: of the 65,536 random numbers a quarter carry into the upper half
 //                         + random
 //
-// The random bits are a hash of the seed, the step and the element's number: nobody keeps a state, any thread may ask, and the
-// same run gives the same bits. (NaN must not be added to: 0x7fffffff would carry into 0x8000, which is -0.)
+// The random bits are a hash of the seed, the step and the element's number: nobody keeps a state, any thread may ask,
+// and the same run gives the same bits. (NaN must not be added to: 0x7fffffff would carry into 0x8000, which is -0.)
 //
 // Registers: at most 48. Shared memory: none.
 // Run: make chapter-10 OP=adamw_stochastic STEP=adamw_stochastic

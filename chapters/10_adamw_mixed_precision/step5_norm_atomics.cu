@@ -1,12 +1,12 @@
 // Chapter 10, step 5: the norm of the gradient, and the factor that clips it, without a word to the host.
 //
-// Question: one batch of strange text, and the gradient is a hundred times as long as ever. Clipping keeps its direction and
-// cuts its length to max_norm. It needs the sum of all squares before the first parameter moves. Who adds, who waits?
+// Question: one batch of strange text, and the gradient is a hundred times as long as ever. Clipping keeps its direction
+// and cuts its length to max_norm. It needs the sum of all squares before the first parameter moves. Who adds, who waits?
 //
 // Grows from: chapter 6, step 3 (residual_stream).
-// Blocks that stay, so that each has one sum at the end, and one atomic for it. The stream is what waits: a second kernel, of
-// one thread, begins when all blocks of the first have ended, and writes the factor to device memory, where the update
-// will read it. Were it read by the host, the GPU would idle from then until the next launch arrives.
+// Blocks that stay, so that each has one sum at the end, and one atomic for it. The stream is what waits: a second
+// kernel, of one thread, begins when all blocks of the first have ended, and writes the factor to device memory, where
+// the update will read it. Were it read by the host, the GPU would idle from then until the next launch arrives.
 //
 //      block 0:  packs 0 to 2047, then those MAX_BLOCKS * 2048 further on, …     sum -> atomicAdd
 //

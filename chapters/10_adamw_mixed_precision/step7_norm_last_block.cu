@@ -1,11 +1,12 @@
 // Chapter 10, step 7: one kernel; the block that ends last does what is left.
 //
-// Question: the second kernel of step 6 adds 396 numbers. It begins when the last block of the first has ended: a launch, and
-// on an H200 some microseconds in which 131 SMs do nothing. Must it be a kernel?
+// Question: the second kernel of step 6 adds 396 numbers. It begins when the last block of the first has ended: a launch,
+// and on an H200 some microseconds in which 131 SMs do nothing. Must it be a kernel?
 //
 // Grows from: step 6 (norm_partials).
-// A counter in device memory tells a block how many have ended before it, and so one of them that it is the last. The fence
-// between its partial sum and its count, and the one behind the count, make whoever has counted all blocks see all their sums.
+// A counter in device memory tells a block how many have ended before it, and so one of them that it is the last. The
+// fence between its partial sum and its count, and the one behind the count, make whoever has counted all blocks see all
+// their sums.
 //
 //      block:   partials[b] = sum | fence | count += 1 -> was it the last?  no: ends
 //                                                                           yes: fence | adds all partials, in their order

@@ -1,7 +1,8 @@
 // Chapter 10, step 8: the scale of the loss, and what an overflow does.
 //
-// Question: in 16 bits a small gradient becomes 0 (below 6e-8 in fp16; bf16 reaches as far as fp32). So the loss is multiplied
-// by a large scale, and every gradient with it, until one overflows. Which scale is right, and what becomes of such a step?
+// Question: in 16 bits a small gradient becomes 0 (below 6e-8 in fp16; bf16 reaches as far as fp32). So the loss is
+// multiplied by a large scale, and every gradient with it, until one overflows. Which scale is right, and what becomes of
+// such a step?
 //
 // Grows from: step 7 (norm_last_block).
 // One that is found while training: doubled when growth_interval steps went well, halved at an overflow, whose step is

@@ -3,9 +3,10 @@
 // Question: unscale, clip, skip, decay, step, round: a framework has a kernel for each. How often must a gradient be read?
 //
 // Grows from: step 3 (adamw_master).
-// Twice: by step 8 for the norm, and once here, where its factor is a product in a register. All that the host told step 3
-// and that can change from step to step is in device memory now: the factor, the corrections, the learning rate, and whether
-// there is an update at all. So both kernels can be recorded in a CUDA graph, and replayed for as long as training lasts.
+// Twice: by step 8 for the norm, and once here, where its factor is a product in a register. All that the host told step
+// 3 and that can change from step to step is in device memory now: the factor, the corrections, the learning rate, and
+// whether there is an update at all. So both kernels can be recorded in a CUDA graph, and replayed for as long as
+// training lasts.
 //
 //      step 8:  grad -> norm, control, scale     here:  grad, master, m, v, control  ->  master, m, v, param
 //
@@ -31,8 +32,9 @@ static __device__ float adamw_of(float param, float grad, float &m, float &v, co
     return param - settings.lr * (direction + settings.weight_decay * param);
 }
 
-// The same, or, when the gradient has overflowed and there are no corrections, everything as it was. A return instead of the
-// choice would be shorter, but ptxas puts the loads of the arrays behind it (nvdisasm shows it): they would wait for control.
+// The same, or, when the gradient has overflowed and there are no corrections, everything as it was. A return instead of
+// the choice would be shorter, but ptxas puts the loads of the arrays behind it (nvdisasm shows it): they would wait for
+// control.
 static __device__ float update_of(float param, float grad, float &m, float &v, const adamw_settings &settings,
                                   float correction1, float correction2)
 {
