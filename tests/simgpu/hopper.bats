@@ -176,6 +176,12 @@ print(*[sum(l[field] for l in lines) for field in sys.argv[3:]])' "$@"
     right_in_any_order released_late
 }
 
+@test "simgpu: an ordinary store where another warpgroup's wgmma may still read is named, in any order" {
+    broken_in_any_order store_over_wgmma "this store writes shared offset 0 of block (0,0,0) where the wgmma at line" \
+        "(warps 0 to 3) may still read"
+    right_in_any_order store_after_wgmma
+}
+
 @test "simgpu: a multicast into a stage that another block may still read is named, in any order" {
     broken_in_any_order multicast_over_wgmma "this copy writes shared offset" "nothing that this thread has waited for says"
     broken_in_any_order multicast_over_loads "this copy writes shared offset" "nothing that this thread has waited for says"

@@ -64,6 +64,37 @@ __global__ void released_early(u32 *out)
     }
 }
 
+// A warp stores where four others multiply, when they have said at a barrier that they are done, or (EARLY) that they have issued.
+template <bool EARLY>
+__device__ static void store_behind_product()
+{
+    float d[4] = {};
+    for (u32 i = threadIdx.x; i < STAGE_BYTES / 4; i += blockDim.x) ((u32 *)tile[0])[i] = 0;
+    PROXY_FENCE;
+    __syncthreads();
+    if (threadIdx.x < 128) {
+        WGMMA_FENCE;
+        WGMMA_AT(d, tile_desc(tile[0]), tile_desc(tile[0] + A_BYTES));
+        WGMMA_COMMIT;
+        if (!EARLY) WGMMA_WAIT;
+        asm volatile("bar.arrive 1, 160;" ::: "memory");
+        WGMMA_WAIT;
+    } else {
+        asm volatile("bar.sync 1, 160;" ::: "memory");
+        ((u32 *)tile[0])[threadIdx.x - 128] = 1; // fault: store_over_wgmma
+    }
+}
+
+__global__ void right_store_after_wgmma(u32 *)
+{
+    store_behind_product<false>();
+}
+
+__global__ void store_over_wgmma(u32 *)
+{
+    store_behind_product<true>();
+}
+
 // Each block fetches half of the stage for both, and so needs both blocks' consumers to be done with it.
 #define FETCH_HALF(STAGE)                                                               \
     copy_in_multicast(tile[STAGE] + blockIdx.x * STAGE_BYTES / 2, out, STAGE_BYTES / 2, \
@@ -296,6 +327,8 @@ static const struct {
     int blocks;
 } kernels[] = {KERNEL(right_released_late, 1),
                KERNEL(released_early, 1),
+               KERNEL(right_store_after_wgmma, 1),
+               KERNEL(store_over_wgmma, 1),
                KERNEL(right_multicast, 2),
                KERNEL(multicast_over_wgmma, 2),
                KERNEL(multicast_over_loads, 2),

@@ -185,8 +185,10 @@ u8 *shared_pointer(struct warp *w, const struct inst *in, enum space space, u32 
             is_write ? "write" : "read", bytes, (long long)at - SHARED_BASE, b->shared_bytes,
             b->shared_bytes - b->launch->dynamic_bytes, b->launch->dynamic_bytes);
     if (b != w->block && !is_write) b->visitors |= 1u << w->block->cluster_rank;
-    if (b->stamps && is_write)
+    if (b->stamps && is_write) {
+        order_store(w, in, lane, b, at - SHARED_BASE, bytes);
         proxy_wrote(b, at - SHARED_BASE, bytes, b == w->block ? w->id : WRITER_REMOTE, 1u << lane);
+    }
     return b->shared + (at - SHARED_BASE);
 }
 
@@ -287,9 +289,11 @@ static void resolve_shared(struct warp *w, const struct inst *in, u32 mask, u64 
         if (b->stamps && !is_write)
             for (u32 left = mask; left; left &= left - 1)
                 proxy_loads(w, in, first_lane(left), b, (u32)(address[first_lane(left)] - own), bytes);
-        if (b->stamps && is_write)
-            for (u32 left = mask; left; left &= left - 1)
-                proxy_wrote(b, (u32)(address[first_lane(left)] - own), bytes, w->id, left & -left);
+        for (u32 left = b->stamps && is_write ? mask : 0; left; left &= left - 1) {
+            u32 at = (u32)(address[first_lane(left)] - own);
+            order_store(w, in, first_lane(left), b, at, bytes);
+            proxy_wrote(b, at, bytes, w->id, left & -left);
+        }
         u32 at[LANES];
         for (int i = 0; i < LANES; i++) at[i] = (u32)(address[i] - own);
         race_access(w, in, mask, b, at, bytes, how);
@@ -682,7 +686,10 @@ static inline bool store_32_fast(struct warp *w, const struct inst *in, const u3
         u32 word[LANES], *shared = (u32 *)w->block->shared;
         if (!shared_words(w, in, word)) return false;
         if (w->block->stamps) {
-            for (int i = 0; i < LANES; i++) proxy_wrote(w->block, 4 * word[i], 4, w->id, 1u << i);
+            for (u32 i = 0; i < LANES; i++) {
+                order_store(w, in, i, w->block, 4 * word[i], 4);
+                proxy_wrote(w->block, 4 * word[i], 4, w->id, 1u << i);
+            }
         }
         race_access_words(w, in, word, ACCESS_WRITE);
         for (int i = 0; i < LANES; i++) shared[word[i]] = v[i];

@@ -241,8 +241,8 @@ void order_not_landed(struct warp *w, const struct inst *in, u32 lanes, u32 piec
         16 * piece);
 }
 
-static _Noreturn void still_read(struct warp *w, const struct inst *in, u32 lane, struct block *b, u32 actor,
-                                 u32 piece)
+_Noreturn void order_still_read(struct warp *w, const struct inst *in, u32 lane, struct block *b, u32 actor,
+                                u32 piece, const char *access)
 {
     char who[64];
     u32 group = actor - ACTOR_WARPGROUP, number = b->order->read[actor][piece];
@@ -261,9 +261,9 @@ static _Noreturn void still_read(struct warp *w, const struct inst *in, u32 lane
     }
     fault_against(
         w, in, 1u << lane, ERR_LAUNCH_FAILURE, fn, with,
-        "this copy writes shared offset %u of block (%u,%u,%u) where %s may still read: nothing that this thread has "
+        "this %s writes shared offset %u of block (%u,%u,%u) where %s may still read: nothing that this thread has "
         "waited for says that it is done%s",
-        16 * piece, b->ctaid[0], b->ctaid[1], b->ctaid[2], who,
+        access, 16 * piece, b->ctaid[0], b->ctaid[1], b->ctaid[2], who,
         actor < ACTOR_WARPGROUP ? "" : " (only an arrival after its wgmma.wait_group does)");
 }
 
@@ -279,7 +279,7 @@ void order_copy(struct warp *w, const struct inst *in, u32 lane, struct block *b
         u32 latest = 0;
         for (u32 k = at / 16; k < (at + bytes) / 16; k++) latest = read[k] > latest ? read[k] : latest;
         for (u32 k = at / 16; latest > known[actor]; k++)
-            if (read[k] > known[actor]) still_read(w, in, lane, b, actor, k);
+            if (read[k] > known[actor]) order_still_read(w, in, lane, b, actor, k, "copy");
     }
     for (u32 k = at / 16; k < (at + bytes) / 16; k++) {
         u32 before = o->landing[k], writer = b->stamps[k] & ((1 << WRITER_BITS) - 1);

@@ -156,6 +156,22 @@ static inline u32 *order_reader(struct block *b, u32 actor)
     return read ? read : order_new_reader(b->order, actor, b->shared_bytes);
 }
 
+/* An ordinary store of w to b's shared memory: the products of other warpgroups that read these bytes must be done as far as w
+ * knows. (Those of its own warpgroup are looked at when they end: exec/wgmma.c.) */
+_Noreturn void order_still_read(struct warp *w, const struct inst *in, u32 lane, struct block *b, u32 actor,
+                                u32 piece, const char *access);
+static inline void order_store(struct warp *w, const struct inst *in, u32 lane, struct block *b, u32 at,
+                               u32 bytes)
+{
+    const u32 *known = order_known(w) + b->cluster_rank * ACTORS;
+    for (u32 actor = ACTOR_WARPGROUP; actor < ACTOR_MBARRIER; actor++) {
+        const u32 *read = b->order->read[actor];
+        if (!read || (b == w->block && actor == ACTOR_WARPGROUP + w->id / 4)) continue;
+        for (u32 k = at / 16; k <= (at + bytes - 1) / 16; k++)
+            if (read[k] > known[actor]) order_still_read(w, in, lane, b, actor, k, "store");
+    }
+}
+
 /* A copy that w issues for `lane` will write these pieces of b's shared memory: everybody who read them, and what was to be
  * written there before, must be done as far as w knows. It completes at m. */
 void order_copy(struct warp *w, const struct inst *in, u32 lane, struct block *b, const struct mbarrier *m,
