@@ -17,7 +17,7 @@
 #include <cfloat>
 #include <climits>
 
-#include "../../common/device/attention.cuh"
+#include "../../common/device/sm90_attention.cuh"
 #include "../../common/device/mbarrier.cuh"
 #include "../../common/device/tensor_map.h"
 #include "../../common/device/tma.cuh"

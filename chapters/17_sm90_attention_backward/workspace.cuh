@@ -1,6 +1,6 @@
 // What the three kernels of a backward pass hand each other: statistics of rows, and dQ while it is summed up.
 #pragma once
-#include "../../common/device/attention.cuh"
+#include "../../common/device/sm90_attention.cuh"
 #include "backward.h"
 
 constexpr int TILE_Q = 64; // queries in a tile: the rows of a wgmma

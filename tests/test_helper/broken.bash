@@ -53,7 +53,7 @@ edited() {
     sed -E "$@" "chapters/$chapter/$file" >"$dir/chapters/$chapter/$file"
     run ! cmp -s "chapters/$chapter/$file" "$dir/chapters/$chapter/$file"
     is_device_code=$(device_code "chapters/$chapter/$file" "$dir/chapters/$chapter/$file")
-    [[ ! ${ONE_TYPE:-} ]] || sed -E -i "$ONE_TYPE" "$dir/chapters/$chapter/"*.cu* "$dir/common/device/"{matmul_types,attention}.cuh
+    [[ ! ${ONE_TYPE:-} ]] || sed -E -i "$ONE_TYPE" "$dir/chapters/$chapter/"*.cu* "$dir/common/device/"{matmul_types,sm90_attention}.cuh
     local compile=("$nvcc" -std=c++17 -O3 -lineinfo -gencode "arch=compute_$arch,code=compute_$arch" "$dir/chapters/$chapter/$file")
     if [[ $is_device_code ]]; then
         compiled "$BATS_TEST_TMPDIR/edited.fatbin" "${compile[@]}" -fatbin
