@@ -102,7 +102,7 @@ static struct races *new_races(u32 pieces)
     if (!(r = calloc(1, sizeof *r)) || !(r->cells = calloc(pieces, 4 * sizeof *r->cells + sizeof *r->wrote)))
         abort();
     r->pieces = pieces;
-    while (pieces >> r->region_shift > 64) r->region_shift++;
+    while ((pieces - 1) >> r->region_shift > 63) r->region_shift++;
     r->wrote = (u32 *)(r->cells + 4 * pieces);
     r->base = 1;
     return r;
