@@ -2,57 +2,47 @@
 #include "../../common/harness/chapter.h"
 #include "launchers.h"
 
-enum { SOURCE, DESTINATION }; // tensors of permute and unpermute
-enum { QKV, ATT, OUTPUT };    // of attention_forward
-enum { BACKWARD_QKV, BACKWARD_ATT, DOUT, DATT, DQKV };
-enum { BIAS_DOUT, BIAS_GRADIENT };
-enum { INP, WEIGHT, MATMUL_DOUT, DINP, DWEIGHT, DBIAS };
-enum { X, W, BIAS, PRE, GELU_OUT };
-enum { PERMUTE_B, PERMUTE_T, S, PERMUTE_H, PERMUTE_D }; // dimensions of permute
-enum { B, T, H, D };                                    // of attention
-enum { ROWS, OC, C };                                   // of the products; the first two of bias_backward
+enum { B, T, S, NUM_HEADS, PER_HEAD }; // dimensions of permute and unpermute
+enum { LENGTH = 1, H, HEAD_DIM };      // of attention, from the second on
+enum { ROWS, OC };                     // of the products
 
-// Device memory for `parts` arrays of (B, T, H, D), kept between launches.
+#define DATA(name) run_data(run, name)
+#define SIZE(name) (int)run_dim(run, name, 0)
+
+// Device memory for `parts` arrays of (b, t, h, d).
 static void *scratch(const struct run *run, size_t parts)
 {
-    static void *memory;
-    static size_t size;
-    const size_t bytes =
-        parts * (size_t)(run->dim[B] * run->dim[T] * run->dim[H] * run->dim[D]) * dtype_bytes(run->type);
-    if (size < bytes) {
-        CUDA_CHECK(cudaFree(memory));
-        CUDA_CHECK(cudaMalloc(&memory, bytes));
-        size = bytes;
-    }
+    void *memory;
+    CUDA_CHECK(run_workspace(parts * SIZE("b") * SIZE("t") * SIZE("h") * SIZE("d") * dtype_bytes(run->type),
+                             &memory));
     return memory;
 }
 
-LAUNCH(head_permute, run->data[SOURCE], run->data[DESTINATION], run->dim[PERMUTE_B], run->dim[PERMUTE_T],
-       run->dim[S], run->dim[PERMUTE_H], run->dim[PERMUTE_D])
-LAUNCH(attention_forward, run->data[QKV], run->data[ATT], run->data[OUTPUT], scratch(run, 4), run->dim[B],
-       run->dim[T], run->dim[H], run->dim[D])
-LAUNCH(attention_backward, run->data[BACKWARD_QKV], run->data[BACKWARD_ATT], run->data[DOUT], run->data[DATT],
-       run->data[DQKV], scratch(run, 7), run->dim[B], run->dim[T], run->dim[H], run->dim[D])
-LAUNCH(bias_backward, run->data[BIAS_DOUT], run->data[BIAS_GRADIENT], run->dim[ROWS], run->dim[OC])
-LAUNCH(matmul_backward, run->data[INP], run->data[WEIGHT], run->data[MATMUL_DOUT], run->data[DINP],
-       run->data[DWEIGHT], run->data[DBIAS], run->dim[ROWS], run->dim[C], run->dim[OC])
-LAUNCH(matmul_gelu_forward, run->data[X], run->data[W], run->data[BIAS], run->data[PRE], run->data[GELU_OUT],
-       run->dim[ROWS], run->dim[C], run->dim[OC])
+LAUNCH(head_permute, DATA("inp"), DATA("out"), SIZE("b"), SIZE("t"), SIZE("s"), SIZE("h"), SIZE("d"))
+LAUNCH(attention_forward, DATA("qkv"), DATA("att"), DATA("out"), scratch(run, 4), SIZE("b"), SIZE("t"),
+       SIZE("h"), SIZE("d"))
+LAUNCH(attention_backward, DATA("qkv"), DATA("att"), DATA("dout"), DATA("datt"), DATA("dqkv"),
+       scratch(run, 7), SIZE("b"), SIZE("t"), SIZE("h"), SIZE("d"))
+LAUNCH(bias_backward, DATA("dout"), DATA("dbias"), SIZE("rows"), SIZE("oc"))
+LAUNCH(matmul_backward, DATA("inp"), DATA("weight"), DATA("dout"), DATA("dinp"), DATA("dweight"),
+       DATA("dbias"), SIZE("rows"), SIZE("c"), SIZE("oc"))
+LAUNCH(matmul_gelu_forward, DATA("inp"), DATA("weight"), DATA("bias"), DATA("pre"), DATA("out"), SIZE("rows"),
+       SIZE("c"), SIZE("oc"))
 
 static const char *check_heads(const int64_t *dim)
 {
-    if (dim[PERMUTE_B] > 65535) return "b must be below 65536";
-    if (dim[S] > 65535 || dim[PERMUTE_H] > 65535) return "s and h must be below 65536";
-    const int64_t blocks = dim[S] * dim[PERMUTE_H] * ((dim[PERMUTE_D] + 255) / 256);
+    if (dim[B] > 65535) return "b must be below 65536";
+    if (dim[S] > 65535 || dim[NUM_HEADS] > 65535) return "s and h must be below 65536";
+    const int64_t blocks = dim[S] * dim[NUM_HEADS] * ((dim[PER_HEAD] + 255) / 256);
     return blocks > 65535 ? "s * h, times d / 256 rounded up, must be below 65536" : NULL;
 }
 
 static const char *check_attention(const int64_t *dim)
 {
-    if (dim[T] > 16384) return "t must be at most 16384";
-    if (dim[B] > 65535 || dim[H] > 21845 || dim[H] * 3 * ((dim[D] + 255) / 256) > 65535)
+    if (dim[LENGTH] > 16384) return "t must be at most 16384";
+    if (dim[B] > 65535 || dim[H] > 21845 || dim[H] * 3 * ((dim[HEAD_DIM] + 255) / 256) > 65535)
         return "b must be below 65536, and 3 h, times d / 256 rounded up, too";
-    return dim[B] * dim[H] * dim[T] > INT32_MAX ? "b * h * t must be below 2^31" : NULL;
+    return dim[B] * dim[H] * dim[LENGTH] > INT32_MAX ? "b * h * t must be below 2^31" : NULL;
 }
 
 static const char *check_epilogue(const int64_t *dim)
@@ -79,8 +69,7 @@ static const struct operation operations[] = {
         .name = "permute",
         .title = "out[s,b,h,t,d] = inp[b,t,s,h,d]",
         HEADS,
-        .tensors = {[SOURCE] = {"inp", RUN_TYPE, IN, "b,t,s,h,d"},
-                    [DESTINATION] = {"out", RUN_TYPE, OUT, "s,b,h,t,d"}},
+        .tensors = {{"inp", RUN_TYPE, IN, "b,t,s,h,d"}, {"out", RUN_TYPE, OUT, "s,b,h,t,d"}},
         .steps = STEPS(STEP(head_permute, permute), STEP(head_permute, permute_packs)),
         .launch = launch_head_permute,
     },
@@ -88,8 +77,7 @@ static const struct operation operations[] = {
         .name = "unpermute",
         .title = "out[b,t,s,h,d] = inp[s,b,h,t,d]",
         HEADS,
-        .tensors = {[SOURCE] = {"inp", RUN_TYPE, IN, "s,b,h,t,d"},
-                    [DESTINATION] = {"out", RUN_TYPE, OUT, "b,t,s,h,d"}},
+        .tensors = {{"inp", RUN_TYPE, IN, "s,b,h,t,d"}, {"out", RUN_TYPE, OUT, "b,t,s,h,d"}},
         .steps = STEPS(STEP(head_unpermute, unpermute_packs)),
         .launch = launch_head_permute,
     },
@@ -97,9 +85,9 @@ static const struct operation operations[] = {
         .name = "attention_forward",
         .title = "att = softmax of the causal Q K^T / sqrt(d), out = att V",
         ATTENTION,
-        .tensors = {[QKV] = {"qkv", RUN_TYPE, IN, "b,t,3,h,d"},
-                    [ATT] = {"att", RUN_TYPE, OUT, "b,h,t,t"},
-                    [OUTPUT] = {"out", RUN_TYPE, OUT, "b,t,h,d"}},
+        .tensors = {{"qkv", RUN_TYPE, IN, "b,t,3,h,d"},
+                    {"att", RUN_TYPE, OUT, "b,h,t,t"},
+                    {"out", RUN_TYPE, OUT, "b,t,h,d"}},
         .steps =
             STEPS(STEP(attention_forward, attention_permuted), STEP(attention_forward, attention_in_place),
                   STEP(attention_forward, attention_reverse)),
@@ -111,11 +99,11 @@ static const struct operation operations[] = {
         .name = "attention_backward",
         .title = "dqkv, and datt, the gradient of Q K^T, of attention_forward",
         ATTENTION,
-        .tensors = {[BACKWARD_QKV] = {"qkv", RUN_TYPE, IN, "b,t,3,h,d"},
-                    [BACKWARD_ATT] = {"att", RUN_TYPE, IN, "b,h,t,t"},
-                    [DOUT] = {"dout", RUN_TYPE, IN, "b,t,h,d"},
-                    [DATT] = {"datt", RUN_TYPE, OUT, "b,h,t,t"},
-                    [DQKV] = {"dqkv", RUN_TYPE, OUT, "b,t,3,h,d"}},
+        .tensors = {{"qkv", RUN_TYPE, IN, "b,t,3,h,d"},
+                    {"att", RUN_TYPE, IN, "b,h,t,t"},
+                    {"dout", RUN_TYPE, IN, "b,t,h,d"},
+                    {"datt", RUN_TYPE, OUT, "b,h,t,t"},
+                    {"dqkv", RUN_TYPE, OUT, "b,t,3,h,d"}},
         .steps =
             STEPS(STEP(attention_backward, gradient_permuted), STEP(attention_backward, gradient_in_place)),
         .launch = launch_attention_backward,
@@ -127,8 +115,7 @@ static const struct operation operations[] = {
         .title = "dbias, in fp32, += the sum of the rows of dout",
         BYTES,
         .dims = {"rows", "oc"},
-        .tensors =
-            {[BIAS_DOUT] = {"dout", RUN_TYPE, IN, "rows,oc"}, [BIAS_GRADIENT] = {"dbias", F32, INOUT, "oc"}},
+        .tensors = {{"dout", RUN_TYPE, IN, "rows,oc"}, {"dbias", F32, INOUT, "oc"}},
         .steps = STEPS(STEP(bias_backward, bias_atomics), STEP(bias_backward, bias_partials)),
         .launch = launch_bias_backward,
         .bytes = "size*rows*oc+8*oc",
@@ -139,12 +126,12 @@ static const struct operation operations[] = {
         .title =
             "dinp = dout weight, and in fp32 dweight += dout^T inp, dbias += the sum of the rows of dout",
         PRODUCT,
-        .tensors = {[INP] = {"inp", RUN_TYPE, IN, "rows,c"},
-                    [WEIGHT] = {"weight", RUN_TYPE, IN, "oc,c"},
-                    [MATMUL_DOUT] = {"dout", RUN_TYPE, IN, "rows,oc"},
-                    [DINP] = {"dinp", RUN_TYPE, OUT, "rows,c"},
-                    [DWEIGHT] = {"dweight", F32, INOUT, "oc,c"},
-                    [DBIAS] = {"dbias", F32, INOUT, "oc"}},
+        .tensors = {{"inp", RUN_TYPE, IN, "rows,c"},
+                    {"weight", RUN_TYPE, IN, "oc,c"},
+                    {"dout", RUN_TYPE, IN, "rows,oc"},
+                    {"dinp", RUN_TYPE, OUT, "rows,c"},
+                    {"dweight", F32, INOUT, "oc,c"},
+                    {"dbias", F32, INOUT, "oc"}},
         .steps = STEPS(STEP(matmul_backward, matmul_gradient)),
         .launch = launch_matmul_backward,
         .flops = "4*rows*oc*c",
@@ -155,11 +142,11 @@ static const struct operation operations[] = {
         .title = "pre = inp weight^T + bias, out = GELU(pre)",
         PRODUCT,
         .check_shape = check_epilogue,
-        .tensors = {[X] = {"inp", RUN_TYPE, IN, "rows,c"},
-                    [W] = {"weight", RUN_TYPE, IN, "oc,c"},
-                    [BIAS] = {"bias", RUN_TYPE, IN, "oc"},
-                    [PRE] = {"pre", RUN_TYPE, OUT, "rows,oc"},
-                    [GELU_OUT] = {"out", RUN_TYPE, OUT, "rows,oc"}},
+        .tensors = {{"inp", RUN_TYPE, IN, "rows,c"},
+                    {"weight", RUN_TYPE, IN, "oc,c"},
+                    {"bias", RUN_TYPE, IN, "oc"},
+                    {"pre", RUN_TYPE, OUT, "rows,oc"},
+                    {"out", RUN_TYPE, OUT, "rows,oc"}},
         .steps =
             STEPS(STEP(matmul_gelu_forward, matmul_gelu), STEP(matmul_gelu_forward, matmul_gelu_epilogue)),
         .launch = launch_matmul_gelu_forward,

@@ -36,18 +36,7 @@ static const struct operation operations[] = {{
     .flops = ATTENTION_FLOPS,
     .limit = LIMIT_BF16_TENSOR,
     .bench_difference = 0.02,
-    .bench = {"b=32,q=512,k=512,h=16,g=16,d=128,causal=0",  "b=16,q=1024,k=1024,h=16,g=16,d=128,causal=0",
-              "b=8,q=2048,k=2048,h=16,g=16,d=128,causal=0", "b=4,q=4096,k=4096,h=16,g=16,d=128,causal=0",
-              "b=2,q=8192,k=8192,h=16,g=16,d=128,causal=0", "b=1,q=16384,k=16384,h=16,g=16,d=128,causal=0",
-              "b=32,q=512,k=512,h=16,g=16,d=128,causal=1",  "b=16,q=1024,k=1024,h=16,g=16,d=128,causal=1",
-              "b=8,q=2048,k=2048,h=16,g=16,d=128,causal=1", "b=4,q=4096,k=4096,h=16,g=16,d=128,causal=1",
-              "b=2,q=8192,k=8192,h=16,g=16,d=128,causal=1", "b=1,q=16384,k=16384,h=16,g=16,d=128,causal=1",
-              "b=32,q=512,k=512,h=32,g=32,d=64,causal=0",   "b=16,q=1024,k=1024,h=32,g=32,d=64,causal=0",
-              "b=8,q=2048,k=2048,h=32,g=32,d=64,causal=0",  "b=4,q=4096,k=4096,h=32,g=32,d=64,causal=0",
-              "b=2,q=8192,k=8192,h=32,g=32,d=64,causal=0",  "b=1,q=16384,k=16384,h=32,g=32,d=64,causal=0",
-              "b=32,q=512,k=512,h=32,g=32,d=64,causal=1",   "b=16,q=1024,k=1024,h=32,g=32,d=64,causal=1",
-              "b=8,q=2048,k=2048,h=32,g=32,d=64,causal=1",  "b=4,q=4096,k=4096,h=32,g=32,d=64,causal=1",
-              "b=2,q=8192,k=8192,h=32,g=32,d=64,causal=1",  "b=1,q=16384,k=16384,h=32,g=32,d=64,causal=1"},
+    .bench = {ATTENTION_BENCH(16, 128), ATTENTION_BENCH(32, 64)},
 }};
 
 CHAPTER(operations)

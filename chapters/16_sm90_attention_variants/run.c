@@ -47,30 +47,12 @@ static struct attention_variant variant(const struct run *run)
     return v;
 }
 
-// Kept between launches: a CUDA graph may have recorded it, and has then been launched without it before.
-static cudaError_t set_workspace(struct attention_variant *v)
-{
-    static size_t bytes;
-    static void *workspace;
-    const size_t needed = attention_workspace_bytes(v);
-    if (needed > bytes) {
-        const cudaError_t error = cudaFree(workspace);
-        if (error != cudaSuccess) return error;
-        workspace = NULL;
-        bytes = 0;
-        if (cudaMalloc(&workspace, needed) != cudaSuccess) return cudaErrorMemoryAllocation;
-        bytes = needed;
-    }
-    v->workspace = workspace;
-    return cudaSuccess;
-}
-
 cudaError_t variant_launch(any_launcher *launcher, const struct run *run, cudaStream_t stream)
 {
     struct attention_variant v = variant(run);
     const char *refused = attention_refused(&v);
     if (refused) fprintf(stderr, "refused: %s\n", refused);
-    const cudaError_t error = set_workspace(&v);
+    const cudaError_t error = run_workspace(attention_workspace_bytes(&v), &v.workspace);
     return error != cudaSuccess ? error : ((attention_variant_launcher *)launcher)(&v, stream);
 }
 
@@ -108,7 +90,7 @@ cudaError_t variant_without_pages(const struct run *run, cudaStream_t stream)
 {
     struct attention_variant v = variant(run);
     v.page_table = NULL;
-    const cudaError_t error = set_workspace(&v);
+    const cudaError_t error = run_workspace(attention_workspace_bytes(&v), &v.workspace);
     return error != cudaSuccess ? error : split_kv(&v, stream);
 }
 

@@ -2,49 +2,48 @@
 
 #include "sdpa_baseline.h"
 
-enum { CAUSAL_PARAM, Q, K, V, O, LSE };
 enum { BATCH, Q_LEN, K_LEN, HEADS, KV_HEADS, HEAD_DIM };
 
-static struct attention attention(const struct run *run)
+struct attention attention_of(const struct run *run)
 {
     return (struct attention){
         .dtype = run->type,
-        .Q = run->data[Q],
-        .K = run->data[K],
-        .V = run->data[V],
-        .O = run->data[O],
-        .LSE = run->data[LSE],
+        .Q = run_data(run, "Q"),
+        .K = run_data(run, "K"),
+        .V = run_data(run, "V"),
+        .O = run_data(run, "O"),
+        .LSE = run_data(run, "LSE"),
         .batch = (int)run->dim[BATCH],
         .q_len = (int)run->dim[Q_LEN],
         .k_len = (int)run->dim[K_LEN],
         .heads = (int)run->dim[HEADS],
         .kv_heads = (int)run->dim[KV_HEADS],
         .head_dim = (int)run->dim[HEAD_DIM],
-        .causal = run->param[CAUSAL_PARAM] != 0,
+        .causal = run_param(run, "causal", 0) != 0,
     };
 }
 
 cudaError_t attention_launch(any_launcher *launcher, const struct run *run, cudaStream_t stream)
 {
-    const struct attention a = attention(run);
+    const struct attention a = attention_of(run);
     return ((attention_launcher *)launcher)(&a, stream);
 }
 
 cudaError_t attention_sdpa_flash(const struct run *run, cudaStream_t stream)
 {
-    const struct attention a = attention(run);
+    const struct attention a = attention_of(run);
     return sdpa_flash(&a, stream);
 }
 
 cudaError_t attention_sdpa_cudnn(const struct run *run, cudaStream_t stream)
 {
-    const struct attention a = attention(run);
+    const struct attention a = attention_of(run);
     return sdpa_cudnn(&a, stream);
 }
 
 cudaError_t attention_sdpa_fetch(const struct run *run, cudaStream_t stream)
 {
-    const struct attention a = attention(run);
+    const struct attention a = attention_of(run);
     return sdpa_fetch(&a, stream);
 }
 

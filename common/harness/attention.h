@@ -17,6 +17,17 @@
     }
 #define ATTENTION_FLOPS "4*b*h*q*k*d/(1+causal)"
 
+// Shapes to time: 16384 tokens in sequences of 512 to 16384, H heads of D numbers, without and with the causal mask.
+#define ATTENTION_LENGTHS(heads)                                                        \
+    "b=32,q=512,k=512," heads, "b=16,q=1024,k=1024," heads, "b=8,q=2048,k=2048," heads, \
+        "b=4,q=4096,k=4096," heads, "b=2,q=8192,k=8192," heads, "b=1,q=16384,k=16384," heads
+#define ATTENTION_BENCH(H, D)                                 \
+    ATTENTION_LENGTHS("h=" #H ",g=" #H ",d=" #D ",causal=0"), \
+        ATTENTION_LENGTHS("h=" #H ",g=" #H ",d=" #D ",causal=1")
+
+// What a step is told of the run, whose tensors have the names of ATTENTION_TENSORS.
+struct attention attention_of(const struct run *run);
+
 // Launches a step whose launcher is an attention_launcher.
 cudaError_t attention_launch(any_launcher *launcher, const struct run *run, cudaStream_t stream);
 
