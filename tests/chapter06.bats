@@ -198,20 +198,8 @@ END
 }
 
 @test "chapter 6: make diff-6 compares every step, and every header ends with the command that runs it" {
-    local op steps step file header
-    run -0 make --no-print-directory diff-6
-    for op in "residual_forward residual residual_packs residual_stream" "residual_backward residual_gradient" "gelu_forward gelu gelu_exp2" \
-        "gelu_backward gelu_gradient" "encoder_forward encoder encoder_rows" "encoder_backward encoder_atomics encoder_positions encoder_buckets"; do
-        read -ra steps <<<"$op"
-        for step in "${steps[@]:1}"; do
-            file=$(find "chapters/$CHAPTER" -regex ".*/step[0-9]+_$step\.cu")
-            assert_line --regexp "^=== (.* -> $file|$file grows from nothing)$"
-            header=$(awk '!/^\/\// { exit } { print }' "$file")
-            assert_equal "${header##*$'\n'}" "// Run: make chapter-6 OP=${steps[0]} STEP=$step"
-            assert [ "$(wc -l <<<"$header")" -le 25 ]
-        done
-    done
-    assert_equal "$(grep -c '^===' <<<"$output")" "$(find "chapters/$CHAPTER" -name 'step*.cu' | wc -l)"
+    ladders "residual_forward residual residual_packs residual_stream" "residual_backward residual_gradient" "gelu_forward gelu gelu_exp2" \
+        "gelu_backward gelu_gradient" "encoder_forward encoder encoder_rows" "encoder_backward encoder_atomics encoder_positions encoder_buckets"
 }
 
 # --- Broken kernels -------------------------------------------------------------------------------------------------

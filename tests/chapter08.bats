@@ -166,21 +166,9 @@ END
 }
 
 @test "chapter 8: make diff-8 compares every step, and every header ends with the command that runs it" {
-    local op steps step file header
-    run -0 make --no-print-directory diff-8
-    for op in "forward three_pass online vectorized registers short_rows split split_shared" \
+    ladders "forward three_pass online vectorized registers short_rows split split_shared" \
         "causal causal causal_skip causal_reverse" "backward backward backward_registers backward_split backward_shared" \
-        "causal_backward causal_backward" "classifier classifier classifier_shared classifier_split"; do
-        read -ra steps <<<"$op"
-        for step in "${steps[@]:1}"; do
-            file=$(find "chapters/$CHAPTER" -regex ".*/step[0-9]+_$step\.cu")
-            assert_line --regexp "^=== (.* -> $file|$file grows from nothing)$"
-            header=$(awk '!/^\/\// { exit } { print }' "$file")
-            assert_equal "${header##*$'\n'}" "// Run: make chapter-8 OP=${steps[0]} STEP=$step"
-            assert [ "$(wc -l <<<"$header")" -le 25 ]
-        done
-    done
-    assert_equal "$(grep -c '^===' <<<"$output")" "$(find "chapters/$CHAPTER" -name 'step*.cu' | wc -l)"
+        "causal_backward causal_backward" "classifier classifier classifier_shared classifier_split"
 }
 
 # --- Broken kernels -------------------------------------------------------------------------------------------------

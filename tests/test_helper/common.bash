@@ -52,6 +52,24 @@ any_order() {
     done
 }
 
+# ladders "OPERATION STEP…"…: make diff-N compares each of these steps of $CHAPTER, and no other; a header has at most 25 lines, of which
+# the last is the command that runs the step.
+ladders() {
+    local number=$((10#${CHAPTER%%_*})) op steps step file header
+    run -0 make --no-print-directory "diff-$number"
+    for op in "$@"; do
+        read -ra steps <<<"$op"
+        for step in "${steps[@]:1}"; do
+            file=$(find "chapters/$CHAPTER" -regex ".*/step[0-9]+_$step\.cu")
+            assert_line --regexp "^=== (.* -> $file|$file grows from nothing)$"
+            header=$(awk '!/^\/\// { exit } { print }' "$file")
+            assert_equal "${header##*$'\n'}" "// Run: make chapter-$number OP=${steps[0]} STEP=$step"
+            assert [ "$(wc -l <<<"$header")" -le 25 ]
+        done
+    done
+    assert_equal "$(grep -c '^===' <<<"$output")" "$(find "chapters/$CHAPTER" -name 'step*.cu' | wc -l)"
+}
+
 # plain_python CODE [ARGS]: runs code that needs no more than Python has, at a tenth of the time.
 plain_python() { "$PYTHON" -S -E -c "$@"; }
 
