@@ -44,7 +44,7 @@ includers() {
     local file
     while read -r file; do
         if [[ $file == *.cu ]]; then echo "$file"; else includers "$file"; fi
-    done < <(grep -lE "#include \".*$(basename "$1")\"" chapters/*/*.cu chapters/*/*.cuh common/*/*.cuh)
+    done < <(grep -lE "#include \"(.*/)?$(basename "$1")\"" chapters/*/*.cu chapters/*/*.cuh common/*/*.cuh)
 }
 
 @test "makefile: a touched device header rebuilds exactly the kernels that include it" {
