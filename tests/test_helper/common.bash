@@ -71,7 +71,7 @@ ladders() {
 }
 
 # plain_python CODE [ARGS]: runs code that needs no more than Python has, at a tenth of the time.
-plain_python() { "$PYTHON" -S -E -c "$@"; }
+plain_python() { "$PYTHON" -S -E -B -c "$@"; }
 
 # python CODE [ARGS]: runs NumPy code with np imported; sys.argv[1:] are the arguments.
 python() { "$PYTHON" -c "import sys, numpy as np; $1" "${@:2}"; }
