@@ -43,7 +43,7 @@ Q          := $(if $(V),,@)
 
 # The simulated GPU (sets SIMGPU and SIMGPU_LIBS), the CUDA programs of its tests, and what is made of a chapter.
 include tools/simgpu/build.mk
--include tests/simgpu/build.mk tests/fuzz/build.mk # not in a student's tree
+include $(wildcard tests/*/build.mk) # a student's tree has none
 include chapters/build.mk
 
 export PYTHONPYCACHEPREFIX := build/pycache

@@ -120,6 +120,18 @@ assert results["score"] == 9 and [t["score"] for t in results["tests"]] == [0, 6
     assert_line --partial "has been predicted before"
     run -1 "$PYTHON" tools/classroom/grade.py --exercise 4.1
     assert_line "4 of 5 points"
+    echo '[]' >exercises/4.1/predictions.json
+    run -2 "$PYTHON" tools/classroom/predict.py 4
+    assert_line --partial "does not have a number for each question"
+}
+
+@test "classroom: an instruction that hides from its counter behind a macro gets no point" {
+    local own=exercises/5.5/step1_two_stage.cu dir=$BATS_TEST_TMPDIR
+    solutions "$dir"
+    sed -i 's/__syncthreads()/WAIT()/; s/^constexpr int BLOCK_M = .*/#define WAIT() __syncthreads()\n&/' "$dir/$own"
+    run -1 grade --submission "$dir" --exercise 5.5
+    assert_output --partial "no line that was executed has '__syncthreads', by which the counter finds it"
+    assert_line "0 of 6 points"
 }
 
 # --- Hostile submissions --------------------------------------------------------------------------------------------
@@ -225,10 +237,17 @@ constructor() { submitted "s|^#include <cuda_runtime.h>|&\n#include <cstdio>\n#i
     assert_output --partial "no such folder"
     run -2 grade --chapters 22
     assert_output --partial "nothing to grade"
+    run -2 grade --hidden /nowhere
+    assert_line "grade: /nowhere: [Errno 2] No such file or directory: '/nowhere'"
+    echo '"9.9" = []' >"$BATS_TEST_TMPDIR/hidden.toml"
+    run -2 grade --hidden "$BATS_TEST_TMPDIR/hidden.toml"
+    assert_output --partial "there is no exercise 9.9"
     run -2 make --no-print-directory student
     assert_line "make student: expected OUT=DIR, a new folder"
     run -2 make --no-print-directory hint-4.2 LEVEL=4
     assert_line "exercises: LEVEL=4: expected 1, 2 or 3"
     run -2 make --no-print-directory predict-12
     assert_line "predict: chapter 12 has no counters to predict"
+    run -2 make --no-print-directory predict-x
+    assert_line "predict: chapters x: found 'x', expected numbers such as 1-3,5"
 }

@@ -15,6 +15,7 @@
 // Run: make chapter-7 OP=layernorm_backward STEP=gradient_partials
 #include "../../common/device/pack.cuh"
 #include "../../common/device/ptx.cuh"
+#include "../../common/device/scratch.h"
 #include "launchers.h"
 
 #include <cuda_runtime.h>
@@ -200,23 +201,6 @@ __global__ void __launch_bounds__(TILE *TILE) column_sums_kernel(const float *pa
     __syncthreads(); // Every warp's sums are there.
     sum = warp_sum(sums[lane][warp]);
     if (lane == 0 && c0 + warp < C) gradient[c0 + warp] += sum;
-}
-
-// Device memory that the launches of this step share, one after the other: at least so many bytes, kept for the next.
-static cudaError_t get_scratch(size_t bytes, void **scratch)
-{
-    static void *memory;
-    static size_t size;
-    cudaError_t error = cudaSuccess;
-    if (size < bytes) {
-        error = cudaFree(memory);
-        size = 0;
-        memory = NULL;
-        if (error == cudaSuccess) error = cudaMalloc(&memory, bytes);
-        if (error == cudaSuccess) size = bytes;
-    }
-    *scratch = memory;
-    return error;
 }
 
 template <typename T, int N>

@@ -1,4 +1,5 @@
 // Chapter 9: attention and the layers' products, with cuBLAS to multiply: what is left to write, and where the bytes go.
+#include "../../common/device/scratch.h"
 #include "../../common/harness/chapter.h"
 #include "launchers.h"
 
@@ -13,8 +14,8 @@ enum { ROWS, OC };                     // of the products
 static void *scratch(const struct run *run, size_t parts)
 {
     void *memory;
-    CUDA_CHECK(run_workspace(parts * SIZE("b") * SIZE("t") * SIZE("h") * SIZE("d") * dtype_bytes(run->type),
-                             &memory));
+    CUDA_CHECK(
+        get_scratch(parts * SIZE("b") * SIZE("t") * SIZE("h") * SIZE("d") * dtype_bytes(run->type), &memory));
     return memory;
 }
 

@@ -14,6 +14,7 @@
 // Registers: at most 64. Shared memory: 16 KB in bf16, 8 KB in fp32.
 // Run: make chapter-9 OP=bias_backward STEP=bias_partials
 #include "../../common/device/pack.cuh"
+#include "../../common/device/scratch.h"
 #include "launchers.h"
 
 #include <cuda_runtime.h>
@@ -78,23 +79,6 @@ __global__ void __launch_bounds__(NUM_THREADS) add_partials_kernel(const float *
     dbias[c] = sum;
 }
 
-// Device memory that the launches of this step share, one after the other: at least so many bytes, kept for the next.
-static cudaError_t get_scratch(size_t bytes, float **scratch)
-{
-    static float *memory;
-    static size_t size;
-    cudaError_t error = cudaSuccess;
-    if (size < bytes) {
-        error = cudaFree(memory);
-        size = 0;
-        memory = NULL;
-        if (error == cudaSuccess) error = cudaMalloc((void **)&memory, bytes);
-        if (error == cudaSuccess) size = bytes;
-    }
-    *scratch = memory;
-    return error;
-}
-
 template <typename T, int N>
 static cudaError_t launch_kernels(const T *dout, float *dbias, int rows, int OC, cudaStream_t stream)
 {
@@ -102,9 +86,10 @@ static cudaError_t launch_kernels(const T *dout, float *dbias, int rows, int OC,
     const int wanted = min(max(BLOCKS / tiles, 1), MAX_PARTS);
     const int rows_each = max((rows - 1) / wanted + 1, NUM_WARPS * UNROLL);
     const int parts = (rows - 1) / rows_each + 1;
-    float *partials;
-    cudaError_t error = get_scratch((size_t)parts * OC * sizeof(float), &partials);
+    void *scratch;
+    cudaError_t error = get_scratch((size_t)parts * OC * sizeof(float), &scratch);
     if (error != cudaSuccess) return error;
+    float *partials = (float *)scratch;
     bias_partials_kernel<T, N>
         <<<dim3(tiles, parts), NUM_THREADS, 0, stream>>>(dout, partials, rows, rows_each, OC);
     error = cudaGetLastError();

@@ -1,5 +1,6 @@
 #include "run.h"
 
+#include "../../common/device/scratch.h"
 #include "../../common/harness/sdpa_baseline.h"
 #include "launchers.h"
 
@@ -52,7 +53,7 @@ cudaError_t variant_launch(any_launcher *launcher, const struct run *run, cudaSt
     struct attention_variant v = variant(run);
     const char *refused = attention_refused(&v);
     if (refused) fprintf(stderr, "refused: %s\n", refused);
-    const cudaError_t error = run_workspace(attention_workspace_bytes(&v), &v.workspace);
+    const cudaError_t error = get_scratch(attention_workspace_bytes(&v), &v.workspace);
     return error != cudaSuccess ? error : ((attention_variant_launcher *)launcher)(&v, stream);
 }
 
@@ -90,7 +91,7 @@ cudaError_t variant_without_pages(const struct run *run, cudaStream_t stream)
 {
     struct attention_variant v = variant(run);
     v.page_table = NULL;
-    const cudaError_t error = run_workspace(attention_workspace_bytes(&v), &v.workspace);
+    const cudaError_t error = get_scratch(attention_workspace_bytes(&v), &v.workspace);
     return error != cudaSuccess ? error : split_kv(&v, stream);
 }
 

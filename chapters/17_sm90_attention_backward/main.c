@@ -1,4 +1,5 @@
 // Chapter 17: the backward pass of attention: five products a tile, and sums that belong to different blocks.
+#include "../../common/device/scratch.h"
 #include "../../common/harness/attention.h"
 #include "launchers.h"
 
@@ -11,7 +12,7 @@ static cudaError_t launch(any_launcher *launcher, const struct run *run, cudaStr
         .dK = run_data(run, "dK"),
         .dV = run_data(run, "dV"),
     };
-    const cudaError_t error = run_workspace(attention_backward_workspace_bytes(&a.forward), &a.workspace);
+    const cudaError_t error = get_scratch(attention_backward_workspace_bytes(&a.forward), &a.workspace);
     return error != cudaSuccess ? error : ((attention_backward_launcher *)launcher)(&a, stream);
 }
 

@@ -48,22 +48,6 @@ void *run_data(const struct run *run, const char *name)
     return t < 0 ? NULL : run->data[t];
 }
 
-cudaError_t run_workspace(size_t bytes, void **workspace)
-{
-    static size_t size;
-    static void *memory;
-    if (bytes > size) {
-        const cudaError_t error = cudaFree(memory);
-        if (error != cudaSuccess) return error;
-        memory = NULL;
-        size = 0;
-        if (cudaMalloc(&memory, bytes) != cudaSuccess) return cudaErrorMemoryAllocation;
-        size = bytes;
-    }
-    *workspace = memory;
-    return cudaSuccess;
-}
-
 int operation_steps(const struct operation *op)
 {
     int count = 0;

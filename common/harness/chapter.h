@@ -146,10 +146,6 @@ int64_t run_dim(const struct run *run, const char *name, int64_t otherwise);
 double run_param(const struct run *run, const char *name, double otherwise);
 void *run_data(const struct run *run, const char *name);
 
-// Device memory of at least `bytes` bytes for what launchers need besides the tensors. It is kept between launches: a CUDA graph may
-// have recorded it, and has then been launched without it before.
-cudaError_t run_workspace(size_t bytes, void **workspace);
-
 // Type of tensor t in a run of type `type`.
 enum dtype operation_dtype(const struct operation *op, int t, enum dtype type);
 

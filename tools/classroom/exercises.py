@@ -122,9 +122,22 @@ def numbers(text):
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
         if not match:
-            raise BadInput(f"CHAPTERS={text}: found '{part}', expected numbers such as 1-3,5")
+            raise BadInput(f"chapters {text}: found '{part}', expected numbers such as 1-3,5")
         chosen |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
     return chosen
+
+
+def hidden_shapes(path):
+    """What a file of hidden shapes says, {"4.2": ["m=129,n=257,k=96"]}; {} for None."""
+    try:
+        shapes = tomllib.loads(path.read_text(encoding="utf-8")) if path else {}
+    except (OSError, ValueError) as problem:
+        raise BadInput(f"{path}: {problem}") from None
+    for name, listed in shapes.items():
+        find(load(), name)
+        if not isinstance(listed, list) or not all(isinstance(shape, str) for shape in listed):
+            raise BadInput(f'{path}: exercise {name}: expected a list of shapes, such as ["m=129,n=257,k=96"]')
+    return shapes
 
 
 def find(exercises, name):

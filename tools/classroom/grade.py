@@ -5,7 +5,7 @@
 
 Of what was handed in, only the exercises' own files are taken, and of these only what runs on the GPU: nvcc makes PTX of the
 student's kernel, and the launcher, the program around it and the simulated GPU are this tree's. No line of host code that a
-student wrote is ever executed, and a kernel can neither open a file nor end a process. What it includes besides its own headers
+student wrote is executed, unless this tree is his own, and a kernel can neither open a file nor end a process. What it includes besides its own headers
 is refused. Compiler and program run one exercise at a time, in a session of their own, with limits of time, memory and output;
 the program's exit status and counters are what counts, not what it prints.
 
@@ -46,9 +46,9 @@ class Failed(Exception):
     """Why an exercise gets no points: one line for the student."""
 
 
-def setting(name):
-    """A variable of build/config.mk."""
-    match = re.search(rf"^{name} *:= *(.*)$", (ROOT / "build/config.mk").read_text(), re.M)
+def setting(name, file="build/config.mk"):
+    """A variable of a file of make's; "" where it has none."""
+    match = re.search(rf"^{name} *:= *(.*)$", (ROOT / file).read_text(), re.M)
     return match[1].strip() if match else ""
 
 
@@ -121,7 +121,7 @@ class Program:
 
     def compile(self, kernel):
         """PTX of the kernel, which may include what the step does and nothing else."""
-        arch = re.search(r"^ARCH *:= *(\S+)", (ROOT / "chapters" / self.chapter / "chapter.mk").read_text(), re.M)[1]
+        arch = setting("ARCH", f"chapters/{self.chapter}/chapter.mk").split()[0]
         fatbin, depends = self.folder / "kernel.fatbin", self.folder / "kernel.d"
         status, output = limited(
             [setting("NVCC"), "-std=c++17", "-O3", "-lineinfo", "-Werror", "all-warnings", "-gencode", f"arch=compute_{arch},code=compute_{arch}",
@@ -188,7 +188,7 @@ def first_wrong(output):
 def golden_case(chapter, shape, seed, folder):
     """Inputs and expected outputs of a shape, made once; returns their folder, which has the shape's name."""
     golden = folder / chapter / shape
-    arguments = re.search(r"^GOLDEN *:= *(.*)", (ROOT / "chapters" / chapter / "chapter.mk").read_text(), re.M)[1].split()
+    arguments = setting("GOLDEN", f"chapters/{chapter}/chapter.mk").split()
     made = subprocess.run([sys.executable, ROOT / "reference/golden.py", *arguments, "--out", golden, "--shape", shape, "--seed", str(seed)],
                           capture_output=True, text=True)
     if made.returncode:
@@ -197,7 +197,11 @@ def golden_case(chapter, shape, seed, folder):
 
 
 def total(lines, field, pattern):
-    return sum(line[field] for line in lines if re.search(pattern, line["text"]))
+    """The sum of a counter over the source lines whose text matches; some must."""
+    matching = [line[field] for line in lines if re.search(pattern, line["text"])]
+    if not matching:
+        raise Failed(f"no line that was executed has '{pattern}', by which the counter finds it")
+    return sum(matching)
 
 
 def grade_kernel(exercise, submission, seed, hidden, folders):
@@ -294,7 +298,7 @@ def main():
     arguments = parser.parse_args()
     if not arguments.submission.is_dir():
         raise BadInput(f"{arguments.submission}: no such folder")
-    hidden = book.tomllib.loads(arguments.hidden.read_text()) if arguments.hidden else {}
+    hidden = book.hidden_shapes(arguments.hidden)
     chosen = book.load(ROOT, arguments.chapters)
     if arguments.exercise:
         chosen = {name: book.find(chosen, name) for name in arguments.exercise}

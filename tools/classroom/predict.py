@@ -32,15 +32,24 @@ def ask(exercise):
     return said
 
 
+def predicted(path, exercise):
+    """What was said before."""
+    try:
+        said = json.loads(path.read_bytes())
+        return {question["ask"]: int(said[question["ask"]]) for question in exercise.questions}
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        raise BadInput(f"{exercise.own_file()} does not have a number for each question; without that file they are asked again") from None
+
+
 def main(chapter):
-    found = [e for e in book.load(ROOT, {int(chapter)}).values() if e.kind == "predict"]
+    found = [e for e in book.load(ROOT, book.numbers(chapter)).values() if e.kind == "predict"]
     if not found:
         raise BadInput(f"chapter {chapter} has no counters to predict")
     for exercise in found:
         path = ROOT / exercise.own_file()
         if path.exists():
             print(f"exercise {exercise.id} has been predicted before: {exercise.own_file()}")
-            said = json.loads(path.read_text())
+            said = predicted(path, exercise)
         else:
             said = ask(exercise)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +58,7 @@ def main(chapter):
             os.replace(partial, path)
         print()
         for question in exercise.questions:
-            said_one, count = said.get(question["ask"], 0), question["count"]
+            said_one, count = said[question["ask"]], question["count"]
             print(f"{'right ' if said_one == count else 'not so'} {question['ask']}: you said {said_one:,}, it is {count:,}. {question['why']}")
         print(f"See it: make chapter-{chapter} STEP={exercise.step} CASE={exercise.case} DEVICE=sim")
 
