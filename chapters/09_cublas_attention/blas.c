@@ -9,11 +9,13 @@
 #include "../../common/harness/library.h"
 
 // The few declarations of cublas_api.h and cublasLt.h (CUDA 13) that are used here.
-enum { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1, CUBLAS_COMPUTE_32F = 68, CUBLAS_GEMM_DEFAULT = -1 };
+enum { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1, CUBLAS_GEMM_DEFAULT = -1 };
+enum { CUBLAS_COMPUTE_32F = 68, CUBLAS_COMPUTE_32F_FAST_TF32 = 77 };
 enum { CUBLAS_STATUS_NOT_SUPPORTED = 15 };
 enum { CUBLASLT_MATMUL_DESC_TRANSA = 3, CUBLASLT_MATMUL_DESC_EPILOGUE = 7 };
 enum { CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11 };
-enum { CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12, CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 4 | 32 | 128 };
+enum { CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12 };
+enum { CUBLASLT_EPILOGUE_BIAS = 4, CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 4 | 32 | 128 };
 enum { CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1 };
 enum { LT_WORKSPACE_BYTES = 32 << 20 };
 
@@ -25,9 +27,21 @@ struct lt_heuristic {
     int reserved[4];
 };
 
+static bool tf32_allowed;
+
+void blas_allow_tf32(void)
+{
+    tf32_allowed = true;
+}
+
 static cudaDataType data_type(enum dtype dtype)
 {
     return dtype == F32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+static int compute_type(enum dtype dtype)
+{
+    return dtype == F32 && tf32_allowed ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
 
 // cuBLAS counts columns first: what is a row-major C (M, N) to us is C^T (N, M) to it, and A and B are their transposes
@@ -43,10 +57,11 @@ cudaError_t blas_multiply(struct blas_matrix A, struct blas_matrix B, float alph
     if (!handle ||
         (!gemm && !library_find(dlopen("libcublas.so.13", RTLD_NOW), "cublasGemmStridedBatchedEx", &gemm)))
         return cudaErrorSharedObjectInitFailed;
-    const int status = gemm(
-        handle, B.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, A.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, N, M, K,
-        &alpha, B.data, data_type(B.dtype), B.ld, B.stride, A.data, data_type(A.dtype), A.ld, A.stride, &beta,
-        (void *)C.data, data_type(C.dtype), C.ld, C.stride, batches, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+    const int status =
+        gemm(handle, B.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, A.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, N, M,
+             K, &alpha, B.data, data_type(B.dtype), B.ld, B.stride, A.data, data_type(A.dtype), A.ld,
+             A.stride, &beta, (void *)C.data, data_type(C.dtype), C.ld, C.stride, batches,
+             compute_type(A.dtype), CUBLAS_GEMM_DEFAULT);
     if (status != 0) fprintf(stderr, "cuBLAS: cublasGemmStridedBatchedEx: status %d\n", status);
     return status == 0 ? cudaSuccess : cudaErrorUnknown;
 }
@@ -92,24 +107,27 @@ static bool open_lt(void)
 }
 
 // As above: out^T (N, M) = B A^T. A row-major B (N, K) is a K x N matrix to cuBLASLt, to be transposed; A a K x M matrix
-// as it is.
-cudaError_t blas_multiply_gelu(enum dtype dtype, const void *A, const void *B, const void *bias, void *pre,
-                               void *out, int M, int N, int K, cudaStream_t stream)
+// as it is. Without pre there is no GELU.
+static cudaError_t multiply_bias(enum dtype dtype, const void *A, const void *B, const void *bias, void *pre,
+                                 void *out, int M, int N, int K, cudaStream_t stream)
 {
     const cudaDataType type = data_type(dtype);
-    const int transpose = CUBLAS_OP_T, epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    const int transpose = CUBLAS_OP_T;
+    const int epilogue = pre ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_BIAS;
     const int64_t pre_ld = N;
     const float one = 1, zero = 0;
     void *desc = NULL, *layout_A = NULL, *layout_B = NULL, *layout_out = NULL;
     struct lt_heuristic best;
     int found = 0;
     if (!open_lt()) return cudaErrorSharedObjectInitFailed;
-    int status = lt.desc_create(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    int status = lt.desc_create(&desc, compute_type(dtype), CUDA_R_32F);
     if (!status) status = lt.desc_set(desc, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose);
     if (!status) status = lt.desc_set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
     if (!status) status = lt.desc_set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
-    if (!status) status = lt.desc_set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &pre, sizeof pre);
-    if (!status) status = lt.desc_set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &pre_ld, sizeof pre_ld);
+    if (!status && pre)
+        status = lt.desc_set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &pre, sizeof pre);
+    if (!status && pre)
+        status = lt.desc_set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &pre_ld, sizeof pre_ld);
     if (!status) status = lt.layout_create(&layout_B, type, (uint64_t)K, (uint64_t)N, K);
     if (!status) status = lt.layout_create(&layout_A, type, (uint64_t)K, (uint64_t)M, K);
     if (!status) status = lt.layout_create(&layout_out, type, (uint64_t)N, (uint64_t)M, N);
@@ -128,4 +146,16 @@ cudaError_t blas_multiply_gelu(enum dtype dtype, const void *A, const void *B, c
     return status == 0                             ? cudaSuccess
            : status == CUBLAS_STATUS_NOT_SUPPORTED ? cudaErrorNotSupported
                                                    : cudaErrorUnknown;
+}
+
+cudaError_t blas_multiply_gelu(enum dtype dtype, const void *A, const void *B, const void *bias, void *pre,
+                               void *out, int M, int N, int K, cudaStream_t stream)
+{
+    return multiply_bias(dtype, A, B, bias, pre, out, M, N, K, stream);
+}
+
+cudaError_t blas_multiply_bias(enum dtype dtype, const void *A, const void *B, const void *bias, void *out,
+                               int M, int N, int K, cudaStream_t stream)
+{
+    return multiply_bias(dtype, A, B, bias, NULL, out, M, N, K, stream);
 }

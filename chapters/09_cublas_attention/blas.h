@@ -32,6 +32,13 @@ cudaError_t blas_multiply(struct blas_matrix A, struct blas_matrix B, float alph
 cudaError_t blas_multiply_gelu(enum dtype dtype, const void *A, const void *B, const void *bias, void *pre,
                                void *out, int M, int N, int K, cudaStream_t stream);
 
+// The same without GELU: out (M, N) = A (M, K) B (N, K)^T + bias (N).
+cudaError_t blas_multiply_bias(enum dtype dtype, const void *A, const void *B, const void *bias, void *out,
+                               int M, int N, int K, cudaStream_t stream);
+
+// From now on products of F32 may round A and B to TF32, 10 bits of fraction, for the tensor cores.
+void blas_allow_tf32(void);
+
 #ifdef __cplusplus
 }
 #endif

@@ -72,6 +72,13 @@ typedef cudaError_t whole_update(enum dtype dtype, const void *grad, void *param
                                  struct update_state state, cudaStream_t stream);
 whole_update update_in_one_pass;
 
+// The latter half of that, for some of the parameters: settings.weight_decay need not be the same for all.
+typedef cudaError_t controlled_update(enum dtype dtype, const void *grad, void *param, float *master,
+                                      float *m, float *v, size_t n, const float *lr,
+                                      struct adamw_settings settings, const float *control,
+                                      cudaStream_t stream);
+controlled_update update_as_controlled;
+
 #ifdef __cplusplus
 }
 #endif

@@ -84,20 +84,27 @@ __global__ void __launch_bounds__(NUM_THREADS) update_in_one_pass_kernel(const T
 }
 
 template <typename T>
-static cudaError_t launch(enum dtype dtype, const void *grad, void *param, float *master, float *m, float *v,
-                          size_t n, const float *lr, float max_norm, adamw_settings settings,
-                          int growth_interval, const update_state &state, cudaStream_t stream)
+static cudaError_t launch(const void *grad, void *param, float *master, float *m, float *v, size_t n,
+                          const float *lr, adamw_settings settings, const float *control, cudaStream_t stream)
 {
-    if (!master || !m || !v || !lr || !(settings.epsilon >= 0x1p-126f)) return cudaErrorInvalidValue;
-    if (((uintptr_t)param | (uintptr_t)master | (uintptr_t)m | (uintptr_t)v) % PACK_BYTES != 0)
+    if (!grad || !master || !m || !v || !lr || !control || n == 0 || !(settings.epsilon >= 0x1p-126f))
         return cudaErrorInvalidValue;
-    const cudaError_t error = loss_scale(dtype, grad, n, max_norm, settings.beta1, settings.beta2,
-                                         growth_interval, state, stream); // checks what it takes
-    if (error != cudaSuccess) return error;
+    if (((uintptr_t)grad | (uintptr_t)param | (uintptr_t)master | (uintptr_t)m | (uintptr_t)v) % PACK_BYTES !=
+        0)
+        return cudaErrorInvalidValue;
     const size_t grid = n / (4 * NUM_THREADS) + 1; // one thread more than whole fours
     update_in_one_pass_kernel<<<grid, NUM_THREADS, 0, stream>>>((const T *)grad, (__nv_bfloat16 *)param,
-                                                                master, m, v, n, settings, lr, state.control);
+                                                                master, m, v, n, settings, lr, control);
     return cudaGetLastError();
+}
+
+extern "C" cudaError_t update_as_controlled(enum dtype dtype, const void *grad, void *param, float *master,
+                                            float *m, float *v, size_t n, const float *lr,
+                                            struct adamw_settings settings, const float *control,
+                                            cudaStream_t stream)
+{
+    return dtype == BF16 ? launch<__nv_bfloat16>(grad, param, master, m, v, n, lr, settings, control, stream)
+                         : launch<float>(grad, param, master, m, v, n, lr, settings, control, stream);
 }
 
 extern "C" cudaError_t update_in_one_pass(enum dtype dtype, const void *grad, void *param, float *master,
@@ -105,8 +112,8 @@ extern "C" cudaError_t update_in_one_pass(enum dtype dtype, const void *grad, vo
                                           struct adamw_settings settings, int growth_interval,
                                           struct update_state state, cudaStream_t stream)
 {
-    return dtype == BF16 ? launch<__nv_bfloat16>(dtype, grad, param, master, m, v, n, lr, max_norm, settings,
-                                                 growth_interval, state, stream)
-                         : launch<float>(dtype, grad, param, master, m, v, n, lr, max_norm, settings,
-                                         growth_interval, state, stream);
+    const cudaError_t error = loss_scale(dtype, grad, n, max_norm, settings.beta1, settings.beta2,
+                                         growth_interval, state, stream); // checks what it takes
+    if (error != cudaSuccess) return error;
+    return update_as_controlled(dtype, grad, param, master, m, v, n, lr, settings, state.control, stream);
 }

@@ -19,7 +19,7 @@ unset MAKEFLAGS MAKELEVEL DEVICE OP TYPE STEP CASE SHAPE SEED PROFILE TRACE
 cd "$ROOT" || exit 1
 
 # uses CHAPTER: the steps of other chapters that it calls.
-uses() { sed -n 's/^USES *:= *//p' "chapters/$1/chapter.mk" | sed -E 's/[^ ]+/chapters\/&.cu/g'; }
+uses() { sed -z 's/\\\n/ /g' "chapters/$1/chapter.mk" | sed -n 's/^USES *:= *//p' | sed -E 's/[^ ]+/chapters\/&.cu/g'; }
 
 # objects CHAPTER [NAME]: the object files of a chapter's program, but for those called NAME.o. What an older tree left in build/
 # is none of them.

@@ -1,0 +1,137 @@
+// Layers that the configuration lets different chapters compute.
+#include "layers.h"
+
+#include "../../common/device/matmul.h"
+#include "../../common/harness/error.h"
+#include "../../common/harness/npy.h"
+#include "../06_elementwise_layers/launchers.h"
+#include "../09_cublas_attention/blas.h"
+#include "../09_cublas_attention/launchers.h"
+#include "attention.h"
+#include "profile.h"
+
+// Chapter 14's; its header has more, with names that chapter 15 has too.
+matmul_16bit ping_pong;
+
+void ran(struct model *m, const char *what, double flops, cudaError_t error, cudaStream_t stream)
+{
+    if (error != cudaSuccess) {
+        fprintf(stderr, "%s: %s: %s\n", what, cudaGetErrorName(error), cudaGetErrorString(error));
+        exit(EXIT_CUDA);
+    }
+    if (m->profile) profile_add(m->profile, what, flops, stream);
+}
+
+static const void *part_of(enum dtype dtype, const void *array, int64_t elements)
+{
+    return (const char *)array + elements * (int64_t)dtype_bytes(dtype);
+}
+
+void linear_forward(struct model *m, const void *inp, const void *weight, const void *bias, void *out, int C,
+                    int OC, int parts, cudaStream_t stream)
+{
+    const enum dtype T = m->config.dtype;
+    const int width = OC / parts;
+    for (int i = 0; i < parts; i++) {
+        const void *W = part_of(T, weight, (int64_t)i * width * C), *b = part_of(T, bias, i * width);
+        void *part = (void *)part_of(T, out, (int64_t)i * m->rows * width);
+        const cudaError_t error = m->config.products == PRODUCTS_14
+                                      ? ping_pong(T, T, inp, W, b, part, m->rows, width, C, stream)
+                                      : blas_multiply_bias(T, inp, W, b, part, m->rows, width, C, stream);
+        ran(m, "product forward", 2.0 * m->rows * width * C, error, stream);
+    }
+}
+
+void linear_gelu_forward(struct model *m, const void *inp, const void *weight, const void *bias, void *fc,
+                         void *gelu, int C, int OC, cudaStream_t stream)
+{
+    const enum dtype T = m->config.dtype;
+    if (m->config.products == PRODUCTS_14) {
+        linear_forward(m, inp, weight, bias, fc, C, OC, 1, stream);
+        ran(m, "gelu forward", 0, gelu_exp2(T, fc, gelu, (size_t)m->rows * OC, stream), stream);
+    } else {
+        const cudaError_t error = blas_multiply_gelu(T, inp, weight, bias, fc, gelu, m->rows, OC, C, stream);
+        ran(m, "product forward", 2.0 * m->rows * OC * C, error, stream);
+    }
+}
+
+// dinp (rows, C) = dout (rows, OC) weight (OC, C), added to what is there where `add`; dweight += dout^T inp.
+static void products_backward(struct model *m, const void *inp, const void *weight, const void *dout,
+                              void *dinp, bool add, float *dweight, int C, int OC, cudaStream_t stream)
+{
+    const enum dtype T = m->config.dtype;
+    const struct blas_matrix D = {dout, T, OC, 0, false}, turned = {dout, T, OC, 0, true},
+                             X = {inp, T, C, 0, false}, W = {weight, T, C, 0, false},
+                             dX = {dinp, T, C, 0, false}, dW = {dweight, F32, C, 0, false};
+    const double flops = 2.0 * m->rows * OC * C;
+    ran(m, "product backward", flops, blas_multiply(D, W, 1, add, dX, m->rows, C, OC, 1, stream), stream);
+    ran(m, "product backward", flops, blas_multiply(turned, X, 1, 1, dW, OC, C, m->rows, 1, stream), stream);
+}
+
+void linear_backward(struct model *m, const void *inp, const void *weight, const void *dout, void *dinp,
+                     float *dweight, float *dbias, int C, int OC, int parts, cudaStream_t stream)
+{
+    const enum dtype T = m->config.dtype;
+    const int width = OC / parts;
+    for (int i = 0; i < parts; i++) {
+        const void *part = part_of(T, dout, (int64_t)i * m->rows * width);
+        products_backward(m, inp, part_of(T, weight, (int64_t)i * width * C), part, dinp, i > 0,
+                          dweight + (int64_t)i * width * C, C, width, stream);
+        ran(m, "bias backward", 0, bias_partials(T, part, dbias + i * width, m->rows, width, stream), stream);
+    }
+}
+
+void logits_forward(struct model *m, const void *norm, cudaStream_t stream)
+{
+    const enum dtype T = m->config.dtype;
+    const int C = m->config.channels, V = m->padded_vocabulary;
+    const struct blas_matrix X = {norm, T, C, 0, false}, W = {weight(m, WTE, 0), T, C, 0, true},
+                             out = {activation(m, LOGITS, 0), T, V, 0, false};
+    ran(m, "logits forward", 2.0 * m->rows * V * C, blas_multiply(X, W, 1, 0, out, m->rows, V, C, 1, stream),
+        stream);
+}
+
+void logits_backward(struct model *m, const void *norm, void *dnorm, cudaStream_t stream)
+{
+    products_backward(m, norm, weight(m, WTE, 0), activation(m, LOGITS, 0), dnorm, false, gradient(m, WTE, 0),
+                      m->config.channels, m->padded_vocabulary, stream);
+}
+
+int attention_parts(const struct model *m)
+{
+    return m->config.attention == ATTENTION_9 ? 1 : 3;
+}
+
+void attend_forward(struct model *m, int layer, cudaStream_t stream)
+{
+    const struct model_config *c = &m->config;
+    const int D = c->channels / c->heads;
+    const double flops = 4.0 * m->rows * c->length * c->channels;
+    const void *qkv = activation(m, QKV, layer);
+    void *att = activation(m, ATT, layer), *atty = activation(m, ATTY, layer);
+    const cudaError_t error =
+        c->attention == ATTENTION_9
+            ? attention_reverse(c->dtype, qkv, att, atty, NULL, c->batch, c->length, c->heads, D, stream)
+            : flash_forward(c, qkv, att, atty, stream);
+    ran(m, "attention forward", flops, error, stream);
+}
+
+void attend_backward(struct model *m, int layer, const void *dout, cudaStream_t stream)
+{
+    const struct model_config *c = &m->config;
+    const int D = c->channels / c->heads;
+    const double flops = 8.0 * m->rows * c->length * c->channels;
+    const void *qkv = activation(m, QKV, layer), *att = activation(m, ATT, layer);
+    void *datt = activation(m, D_ATT, 0), *dqkv = activation(m, D_QKV, 0);
+    const cudaError_t error =
+        c->attention == ATTENTION_9
+            ? gradient_in_place(c->dtype, qkv, att, dout, datt, dqkv, NULL, c->batch, c->length, c->heads, D,
+                                stream)
+            : flash_backward(c, qkv, activation(m, ATTY, layer), att, dout, datt, dqkv, stream);
+    ran(m, "attention backward", flops, error, stream);
+}
+
+size_t attention_workspace_bytes(const struct model *m)
+{
+    return m->config.attention == ATTENTION_9 ? 0 : flash_workspace_bytes(&m->config);
+}
