@@ -125,6 +125,13 @@ assert results["score"] == 9 and [t["score"] for t in results["tests"]] == [0, 6
     assert_line --partial "does not have a number for each question"
 }
 
+@test "classroom: a grader whose own limits are lower than those that it sets keeps them" {
+    solutions "$BATS_TEST_TMPDIR"
+    ulimit -v $((80 << 20)) -f 32768
+    run -0 grade --submission "$BATS_TEST_TMPDIR" --exercise 1.3
+    assert_line "3 of 3 points"
+}
+
 @test "classroom: an instruction that hides from its counter behind a macro gets no point" {
     local own=exercises/5.5/step1_two_stage.cu dir=$BATS_TEST_TMPDIR
     solutions "$dir"

@@ -260,4 +260,5 @@ machine() {
     printf '@test "a" { true; }\n@test "b" { skip "why"; }\n@test "c" { false; }\n' >"$file"
     run -1 tests/run.sh "$file"
     assert_line "1 passed, 1 failed, 1 skipped"
+    assert_equal "$(grep -c '^none: not ok 3 c' <<<"$output")" 2 # as it ended, and once more at the end
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs Bats files, as many at a time as there are cores, and prints each test's line as it ends, its file's name in front. Closes
-# with "N passed, M failed" alone on a line. A run without tests, or one that stops before its plan is done, fails.
+# with what failed, once more where it is seen, and "N passed, M failed" alone on a line. A run without tests, or one that stops
+# before its plan is done, fails.
 #
 # A file with the line "# Runs alone: WHY" runs before the others, by itself; these begin with the largest, which mostly take
 # longest, so that no core idles at the end.
@@ -11,22 +12,22 @@ cd "$(dirname "$0")/.." || exit 1
 counts=$(mktemp -d)
 trap 'rm -rf "$counts"' EXIT
 
-# run_file FILE: prints its lines; leaves "PASSED FAILED SKIPPED" in a file of $counts.
+# run_file FILE: prints its lines; leaves "PASSED FAILED SKIPPED" in a file of $counts, and the lines of what failed in another.
 run_file() {
-    local line name passed=0 failed=0 skipped=0 planned=0 missing
+    local line name passed=0 failed=0 skipped=0 planned=0 missing to=/dev/null
     name=$(basename "$1" .bats)
     while IFS= read -r line; do
         case "$line" in
         1..*) planned=${line#1..} ; continue ;;
-        "ok "*"# skip"*) skipped=$((skipped + 1)) ;;
-        "ok "*) passed=$((passed + 1)) ;;
-        "not ok "*) failed=$((failed + 1)) ;;
+        "ok "*"# skip"*) skipped=$((skipped + 1)) to=/dev/null ;;
+        "ok "*) passed=$((passed + 1)) to=/dev/null ;;
+        "not ok "*) failed=$((failed + 1)) to=$counts/$name.failed ;;
         esac
-        printf '%s: %s\n' "$name" "$line"
+        printf '%s: %s\n' "$name" "$line" | tee -a "$to"
     done < <(bats --formatter tap "$1" 2>&1)
     missing=$((planned - passed - failed - skipped))
     [[ $planned -gt 0 ]] || missing=1
-    [[ $missing -le 0 ]] || printf '%s: # %d planned tests never ran\n' "$name" "$missing"
+    [[ $missing -le 0 ]] || printf '%s: # %d planned tests never ran\n' "$name" "$missing" | tee -a "$counts/$name.failed"
     echo "$passed $((failed + (missing > 0 ? missing : 0))) $skipped" >"$counts/${1//\//_}"
 }
 
@@ -46,5 +47,6 @@ for file in "$@"; do
     read -r p f s <"$counts/${file//\//_}" || { p=0 f=1 s=0; }
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 done
+cat "$counts"/*.failed 2>/dev/null
 echo "$passed passed, $failed failed$([[ $skipped -eq 0 ]] || echo ", $skipped skipped")"
 [[ $failed -eq 0 && $passed -gt 0 ]]

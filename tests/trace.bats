@@ -118,12 +118,15 @@ for block in spans:
 
 @test "trace: the overlap of chapter 15 is seen: a softmax under products that are in flight" {
     run -0 timeline attention '
+tiles = 0
 for block in spans:
     for c in (0, 1):
         softmax = [s for s in spans[block][f"consumer {c}"] if s[2] == "softmax"]
         flights = spans[block][f"consumer {c}: products in flight"]
         under = [s for s in softmax if any(f[0] < s[0] and s[1] < f[1] for f in flights)]
-        assert len(softmax) == 8 and len(under) == 6, (len(softmax), len(under)) # 2 tiles of queries, 4 of keys: not the first of each'
+        tiles += len(softmax) // 4 # a tile of queries has 4 of keys; which block takes how many is a matter of luck
+        assert len(softmax) % 4 == 0 and len(under) == len(softmax) // 4 * 3, (len(softmax), len(under)) # not the first of each tile
+assert tiles == 2 * 4, tiles'
 }
 
 @test "trace: what the marks themselves execute is not counted" {

@@ -57,9 +57,10 @@ def limited(command, folder, memory):
 
     def limits():
         os.setsid()
-        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        for kind, value in (resource.RLIMIT_AS, memory), (resource.RLIMIT_FSIZE, FILE_BYTES), (resource.RLIMIT_CORE, 0):
+            hard = resource.getrlimit(kind)[1]  # which nobody but root may raise
+            value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(kind, (value, value))
 
     environment = {"PATH": os.environ["PATH"], "TMPDIR": str(folder), "HOME": str(folder), "LC_ALL": "C.UTF-8",
                    "LD_LIBRARY_PATH": ":".join(filter(None, (setting("CUDA_LIB"), os.environ.get("LD_LIBRARY_PATH"))))}
