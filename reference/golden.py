@@ -7,7 +7,8 @@
 
 A module of reference/ has OPERATIONS, name -> operation. An operation has DIMS, the names of its dimensions; INPUTS, those of
 its inputs, of which OPTIONAL may be left out and OWN_TYPE are stored as they are, while the others are of the case's type, or of
-the one that FIXED, if there is such a dict, has for their name;
+the one that FIXED, if there is such a dict, has for their name; STORED, if there is such, the outputs that are numbers of the case's type
+and stored in it, by which a case is known that has no input of that type;
 cases(dtype) and of_shape(dims), name -> case, a dict with the dimensions and what is special; check_shape(dims, dtype), None
 or what the dimensions would have to be; shapes(case), name of a large array -> shape; inputs(rng, case), name -> array, in
 float64 if it is of the case's type, which is case["dtype"]; outputs(inputs, dtype), name -> (expected, tolerance).
@@ -53,10 +54,13 @@ def parse_shape(text, names):
     return dims
 
 
-def write_outputs(folder, results):
+def write_outputs(folder, operation, dtype, results):
     for name, (expected, tolerance) in results.items():
-        np.save(os.path.join(folder, f"{name}.npy"), expected)
-        np.save(os.path.join(folder, f"{name}.tol.npy"), tolerance)
+        suffix = ".npy"
+        if name in getattr(operation, "STORED", ()):
+            expected, suffix = dtypes.encode(expected, dtype), dtypes.TYPES[dtype][1]
+        np.save(os.path.join(folder, name + suffix), np.asarray(expected, order="C"))
+        np.save(os.path.join(folder, f"{name}.tol.npy"), np.asarray(tolerance, order="C"))
 
 
 def file_type(operation, name, dtype):
@@ -78,7 +82,7 @@ def write_case(operation, dtype, folder, case, seed):
             array, suffix = dtypes.encode(array, stored), dtypes.TYPES[stored][1]
             arrays[name] = dtypes.decode(array, stored)
         np.save(os.path.join(partial, name + suffix), array)
-    write_outputs(partial, operation.outputs(arrays, dtype))
+    write_outputs(partial, operation, dtype, operation.outputs(arrays, dtype))
     shutil.rmtree(folder, ignore_errors=True)
     os.rename(partial, folder)
 
@@ -162,7 +166,7 @@ def main():
             dtype = find_type(operation, types, options.inputs)
             arrays = read_inputs(operation, dtype, options.inputs)
             try:
-                write_outputs(options.inputs, operation.outputs(arrays, dtype))
+                write_outputs(options.inputs, operation, dtype, operation.outputs(arrays, dtype))
             except ValueError as error:
                 raise BadInput(f"{options.inputs}: {error}") from error
         else:

@@ -97,8 +97,8 @@ static int64_t first_difference(enum dtype dtype, int64_t at, double got, int64_
 
 int main(void)
 {
-    const enum dtype types[] = {F32, F64, F16, BF16, E4M3, I32, I64, U8};
-    for (int i = 0; i < 8; i++)
+    const enum dtype types[] = {F32, F64, F16, BF16, E4M3, E5M2, I32, I64, U8};
+    for (int i = 0; i < 9; i++)
         printf("%s: %d %d\n", dtype_name(types[i]), (int)first_difference(types[i], -1, 0, COLS, 1e-4),
                (int)first_difference(types[i], COLS + 4321, 2, COLS, 1e-4));
     printf("NaN: %d\n", (int)first_difference(F32, 7, NAN, COUNT, 100));
@@ -111,6 +111,6 @@ END
     gcc -std=gnu11 -Wall -Werror -Icommon/harness -isystem "$cuda_include" -o "$BATS_TEST_TMPDIR/compare" "$BATS_TEST_TMPDIR/compare.c" \
         build/obj/common/harness/{compare,npy}.o -L"$cuda_lib" -l:libcudart.so.13 -lstdc++ -lm
     run -0 "$SIMGPU" "$BATS_TEST_TMPDIR/compare"
-    assert_output "$(printf '%s: -1 9321\n' f32 f64 f16 bf16 e4m3 i32 i64 u8; printf '%s\n' "NaN: 7" \
+    assert_output "$(printf '%s: -1 9321\n' f32 f64 f16 bf16 e4m3 e5m2 i32 i64 u8; printf '%s\n' "NaN: 7" \
         "an epsilon: -1, two: 7" "a tenth of a row's RMS: 7, of all rows': -1")"
 }

@@ -8,6 +8,7 @@ enum dtype {
     F16,     // '<f2' in NAME.npy
     BF16,    // '<u2' in NAME.bf16.npy
     E4M3,    // '|u1' in NAME.e4m3.npy
+    E5M2,    // '|u1' in NAME.e5m2.npy
     I32,     // '<i4' in NAME.npy
     I64,     // '<i8' in NAME.npy
     U8,      // '|u1' in NAME.npy

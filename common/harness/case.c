@@ -197,13 +197,14 @@ static bool check_shapes(const struct operation *op, const char *dir, const stru
                                 shape_write(op->dims, golden->dim, text, sizeof text), needed);
 }
 
-// The type of the case: that of the first file of the run's type that it has; the operation's first type where it has none.
+// The type of the case: that of the first file of the run's type that it has, an expected output among them if its name says
+// the type; the operation's first type where it has none.
 static bool find_type(const struct operation *op, const char *dir, enum dtype *type, struct error *error)
 {
     char path[PATH_MAX];
     *type = op->types[0];
     for (const struct tensor *t = op->tensors; t->name; t++) {
-        if (t->dtype != RUN_TYPE || (t->role != IN && t->role != INOUT)) continue;
+        if (t->dtype != RUN_TYPE || (t->role != IN && t->role != INOUT && t->role != OUT)) continue;
         unsigned plain = 0; // types whose files are NAME.npy: the file itself says which it holds
         for (int i = 0; i < CHAPTER_MAX_TYPES && op->types[i]; i++) {
             const char *suffix = dtype_suffix(op->types[i]);
@@ -214,7 +215,7 @@ static bool find_type(const struct operation *op, const char *dir, enum dtype *t
                 return *type = op->types[i], true;
         }
         join(path, sizeof path, dir, t->name, ".npy");
-        if (!plain || !exists(path)) continue;
+        if (!plain || t->role == OUT || !exists(path)) continue; // NAME.npy of an output is of any type
         struct npy array = {0};
         if (!npy_load(path, plain, &array, error)) return false;
         *type = array.dtype;

@@ -21,6 +21,7 @@ static __device__ double element(enum dtype dtype, const void *data, int64_t i)
     case I64: return (double)((const int64_t *)data)[i];
     case U8: return ((const uint8_t *)data)[i];
     case E4M3: return (float)((const __nv_fp8_e4m3 *)data)[i];
+    case E5M2: return (float)((const __nv_fp8_e5m2 *)data)[i];
     case F16: return __half2float(((const __half *)data)[i]);
     case BF16: return __bfloat162float(((const __nv_bfloat16 *)data)[i]);
     }

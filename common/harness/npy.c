@@ -12,8 +12,9 @@ static const struct {
 } TYPES[] = {
     [F32] = {"f32", "<f4", ".npy", 4, 23, 8},       [F64] = {"f64", "<f8", ".npy", 8, 52, 11},
     [F16] = {"f16", "<f2", ".npy", 2, 10, 5},       [BF16] = {"bf16", "<u2", ".bf16.npy", 2, 7, 8},
-    [E4M3] = {"e4m3", "|u1", ".e4m3.npy", 1, 3, 4}, [I32] = {"i32", "<i4", ".npy", 4, 0, 0},
-    [I64] = {"i64", "<i8", ".npy", 8, 0, 0},        [U8] = {"u8", "|u1", ".npy", 1, 0, 0},
+    [E4M3] = {"e4m3", "|u1", ".e4m3.npy", 1, 3, 4}, [E5M2] = {"e5m2", "|u1", ".e5m2.npy", 1, 2, 5},
+    [I32] = {"i32", "<i4", ".npy", 4, 0, 0},        [I64] = {"i64", "<i8", ".npy", 8, 0, 0},
+    [U8] = {"u8", "|u1", ".npy", 1, 0, 0},
 };
 
 enum { DTYPES = sizeof TYPES / sizeof *TYPES };
@@ -38,7 +39,7 @@ double dtype_epsilon(enum dtype dtype)
     return TYPES[dtype].mantissa_bits ? ldexp(1, -TYPES[dtype].mantissa_bits) : 0;
 }
 
-// F16, BF16 and E4M3 have the same layout: sign, exponent with bias 2^(e-1)-1, fraction. E4M3 ("fn") has no
+// F16, BF16, E4M3 and E5M2 have the same layout: sign, exponent with bias 2^(e-1)-1, fraction. E4M3 ("fn") has no
 // infinity: its all-ones exponent is an ordinary one, and only an all-ones fraction there means NaN.
 // OCP 8-bit Floating Point Specification 1.0, table 1.
 static double small_float_decode(enum dtype dtype, unsigned bits)
@@ -81,7 +82,8 @@ double dtype_get(enum dtype dtype, const void *data, int64_t i)
     case I32: return ((const int32_t *)data)[i];
     case I64: return (double)((const int64_t *)data)[i];
     case U8: return ((const uint8_t *)data)[i];
-    case E4M3: return small_float_decode(dtype, ((const uint8_t *)data)[i]);
+    case E4M3:
+    case E5M2: return small_float_decode(dtype, ((const uint8_t *)data)[i]);
     case F16: return small_float_decode(dtype, ((const uint16_t *)data)[i]);
     case BF16: { // the upper half of an F32
         uint32_t bits = (uint32_t)((const uint16_t *)data)[i] << 16;
@@ -101,7 +103,8 @@ void dtype_set(enum dtype dtype, void *data, int64_t i, double value)
     case I32: ((int32_t *)data)[i] = (int32_t)nearbyint(value); return;
     case I64: ((int64_t *)data)[i] = (int64_t)nearbyint(value); return;
     case U8: ((uint8_t *)data)[i] = (uint8_t)nearbyint(value); return;
-    case E4M3: ((uint8_t *)data)[i] = (uint8_t)small_float_encode(dtype, value); return;
+    case E4M3:
+    case E5M2: ((uint8_t *)data)[i] = (uint8_t)small_float_encode(dtype, value); return;
     case F16:
     case BF16: ((uint16_t *)data)[i] = (uint16_t)small_float_encode(dtype, value); return;
     }

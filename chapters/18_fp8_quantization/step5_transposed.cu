@@ -1,0 +1,153 @@
+// Chapter 18, step 5: the same numbers along the rows and along the columns, read once.
+//
+// Question: the forward multiplies activations along k, the backward the same along m, for the weights' gradient; and 8-bit
+// products take both matrices with their rows along what is summed up. Along m other 128 numbers share a scale. Must x be
+// kept in bf16, and read again?
+//
+// Grows from: step 4 (squares_of_128).
+// A block has its square in registers anyway. Eight rows of a lane's eight columns are neighbours now, not 16 apart, so that
+// a lane finds eight columns' largest of eight rows without a word to others, and its eight bytes of a column are neighbours
+// in the transposed square. The other warps' maxima come through shared memory, and so does the square on its way out: a
+// row of 128 bytes for each column, swizzled as in chapter 4, written 8 bytes at a time, read 16.
+//
+//      registers: rows r to r + 7, columns c to c + 7  ->  shared memory: rows c to c + 7, bytes r to r + 7  ->  out_t
+//
+// Registers: at most 80. Shared memory: 18,432 bytes.
+// Run: make chapter-18 OP=transposed STEP=transposed
+#include "fp8.cuh"
+#include "launchers.h"
+
+constexpr int NUM_THREADS = 256;
+constexpr int NUM_WARPS = NUM_THREADS / 32;
+constexpr int ROWS = 8; // a thread has in flight, a pack of each; and as many columns
+static_assert(NUM_THREADS / GROUP_LANES * ROWS == GROUP, "the threads have a square");
+
+// Eight magnitudes, and the larger of eight places each.
+static __device__ uint4 magnitudes(uint4 pack)
+{
+    return make_uint4(pack.x & 0x7fff7fff, pack.y & 0x7fff7fff, pack.z & 0x7fff7fff, pack.w & 0x7fff7fff);
+}
+static __device__ uint32_t larger(uint32_t a, uint32_t b)
+{
+    const __nv_bfloat162 pair =
+        larger(*reinterpret_cast<__nv_bfloat162 *>(&a), *reinterpret_cast<__nv_bfloat162 *>(&b));
+    return *reinterpret_cast<const uint32_t *>(&pair);
+}
+static __device__ uint4 larger(uint4 a, uint4 b)
+{
+    return make_uint4(larger(a.x, b.x), larger(a.y, b.y), larger(a.z, b.z), larger(a.w, b.w));
+}
+static __device__ uint4 shuffle_xor(uint4 pack, int lanes)
+{
+    return make_uint4(__shfl_xor_sync(0xffffffff, pack.x, lanes), __shfl_xor_sync(0xffffffff, pack.y, lanes),
+                      __shfl_xor_sync(0xffffffff, pack.z, lanes), __shfl_xor_sync(0xffffffff, pack.w, lanes));
+}
+
+// Element c, 0 to 7, of a pack.
+static __device__ float element(uint4 pack, int c)
+{
+    const uint32_t words[4] = {pack.x, pack.y, pack.z, pack.w};
+    return __uint_as_float(c % 2 ? words[c / 2] & 0xffff0000u : words[c / 2] << 16);
+}
+
+// Where square_t has the eight bytes `eight` of a line. 16 lanes write the same eight of lines that are eight apart: their four
+// bits choose among 16 places, which are all banks; three of them the chunk of 16 bytes, the highest the half of it.
+static __device__ int swizzled(int line, int eight)
+{
+    return line * GROUP + (eight * 8 ^ line / 8 % 8 * 16 ^ line / 64 * 8);
+}
+
+template <typename FORMAT>
+__global__ void __launch_bounds__(NUM_THREADS)
+    transposed_kernel(const __nv_bfloat16 *x, // (m, k)
+                      uint8_t *out,           // (m, k)
+                      float *scale,           // (groups, scale_rows)
+                      uint8_t *out_t,         // (k, out_t_cols)
+                      float *scale_t,         // (ceil(m / 128), k)
+                      int m, int k, int groups, int scale_rows, int out_t_cols, bool pow2)
+{
+    __shared__ uint4 warp_amax[NUM_WARPS][GROUP_LANES];         // of 16 rows, (warp, eight columns)
+    __shared__ __align__(1024) uint8_t square_t[GROUP * GROUP]; // (column, row), swizzled
+    const int tile = blockIdx.x / groups, group = blockIdx.x % groups;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, pack = lane % GROUP_LANES;
+    const int row0 = tile * GROUP + threadIdx.x / GROUP_LANES * ROWS;
+    const int col = group * GROUP + pack * PACK<__nv_bfloat16>;
+    uint4 frag[ROWS];
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+        frag[i] = row0 + i < m && col < k ? __ldcs((const uint4 *)(x + (size_t)(row0 + i) * k + col))
+                                          : make_uint4(0, 0, 0, 0);
+
+    uint4 amax = magnitudes(frag[0]);
+#pragma unroll
+    for (int i = 1; i < ROWS; i++) amax = larger(amax, magnitudes(frag[i]));
+    amax = larger(amax, shuffle_xor(amax, 16)); // the warp's other eight rows
+    if (lane < GROUP_LANES) warp_amax[warp][pack] = amax;
+
+    // The rows, as in step 3. Lane `pack` keeps the scale of row `pack`.
+    float row_scale = 0.0f;
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const float s = scale_of<FORMAT>(lanes_amax<GROUP_LANES>(pack_amax(frag[i])), pow2);
+        float values[8];
+        keep_packed(frag[i]);
+        unpack(values, frag[i], __nv_bfloat16());
+        if (row0 + i < m && col < k)
+            *(uint2 *)(out + (size_t)(row0 + i) * k + col) = quantise<FORMAT>(values, __frcp_rn(s));
+        if (pack == i && row0 + i < m) row_scale = s;
+    }
+    if (pack < ROWS && row0 + pack < scale_rows) scale[(size_t)group * scale_rows + row0 + pack] = row_scale;
+
+    __syncthreads(); // Every warp's maxima of the columns are there.
+#pragma unroll
+    for (int w = 0; w < NUM_WARPS; w++) amax = larger(amax, warp_amax[w][pack]);
+    float s[8];
+#pragma unroll
+    for (int c = 0; c < 8; c++) {
+        s[c] = scale_of<FORMAT>(element(amax, c), pow2);
+        float column[ROWS];
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) column[i] = element(frag[i], c);
+        *(uint2 *)(square_t + swizzled(pack * 8 + c, threadIdx.x / GROUP_LANES)) =
+            quantise<FORMAT>(column, __frcp_rn(s[c]));
+    }
+    if (threadIdx.x < GROUP_LANES && col < k) {
+        float4 *dst = (float4 *)(scale_t + (size_t)tile * k + col);
+        dst[0] = make_float4(s[0], s[1], s[2], s[3]);
+        dst[1] = make_float4(s[4], s[5], s[6], s[7]);
+    }
+
+    __syncthreads(); // The square is there.
+#pragma unroll
+    for (int i = 0; i < GROUP * GROUP / 16 / NUM_THREADS; i++) {
+        const int line = (threadIdx.x + i * NUM_THREADS) / 8, chunk = threadIdx.x % 8;
+        const int column = group * GROUP + line, row = tile * GROUP + chunk * 16;
+        if (column >= k || row >= out_t_cols) continue;
+        const uint4 rows = *(const uint4 *)(square_t + (swizzled(line, 2 * chunk) & ~15));
+        *(uint4 *)(out_t + (size_t)column * out_t_cols + row) =
+            line < GROUP / 2 ? rows : make_uint4(rows.z, rows.w, rows.x, rows.y);
+    }
+}
+
+template <typename FORMAT>
+static cudaError_t launch(FORMAT, const void *x, void *out, float *scale, void *out_t, float *scale_t, int m,
+                          int k, bool pow2, cudaStream_t stream)
+{
+    if (!x || !out || !scale || !out_t || !scale_t) return cudaErrorInvalidValue;
+    if (m <= 0 || m > INT32_MAX - 15 || k <= 0 || k % 16 != 0) return cudaErrorInvalidValue;
+    if (((uintptr_t)x | (uintptr_t)out | (uintptr_t)out_t) % PACK_BYTES != 0) return cudaErrorInvalidValue;
+    const int groups = (k - 1) / GROUP + 1, scale_rows = (m + 3) / 4 * 4, out_t_cols = (m + 15) / 16 * 16;
+    const long long grid = (long long)groups * ((m - 1) / GROUP + 1);
+    if (grid > INT32_MAX) return cudaErrorInvalidConfiguration;
+    transposed_kernel<FORMAT><<<(int)grid, NUM_THREADS, 0, stream>>>((const __nv_bfloat16 *)x, (uint8_t *)out,
+                                                                     scale, (uint8_t *)out_t, scale_t, m, k,
+                                                                     groups, scale_rows, out_t_cols, pow2);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t transposed(enum dtype format, const void *x, void *out, float *scale, void *out_t,
+                                  float *scale_t, int m, int k, bool pow2, cudaStream_t stream)
+{
+    return with_format(format,
+                       [&](auto f) { return launch(f, x, out, scale, out_t, scale_t, m, k, pow2, stream); });
+}
