@@ -13,19 +13,100 @@ CHAPTER=17_sm90_attention_backward
 setup() { export PYTHONPATH=$ROOT/reference; }
 
 @test "chapter 17: every step is right on every case" {
-    all_right 5
+    all_right 7 attention
+}
+
+@test "chapter 17: windows, softcap and sequences of any lengths are right on every case" {
+    local operation
+    for operation in window softcap varlen; do all_right 1 $operation; done
 }
 
 @test "chapter 17: the warps' order does not matter" {
     any_order d256_shared_heads_causal shared_heads_causal len250
 }
 
+@test "chapter 17: variants are right in any order of the warps and on any number of SMs" {
+    local seed
+    for seed in 1 2 3; do
+        SIMGPU_SMS=$seed run -0 "$SIMGPU" --seed $seed "$(chapter $CHAPTER)" --golden "build/golden/$CHAPTER/varlen" --op varlen
+    done
+}
+
 @test "chapter 17: a shape of the user's own, causal and not; other head dimensions are refused in one line" {
-    run -0 make chapter-17 DEVICE=sim SHAPE=b=1,q=77,k=190,h=2,g=1,d=256 SEED=3 PROFILE=0
+    run -0 make chapter-17 DEVICE=sim OP=attention SHAPE=b=1,q=77,k=190,h=2,g=1,d=256 SEED=3 PROFILE=0
     assert_line --regexp '^ +5 in_registers +causal +b=1,q=77,k=190,h=2,g=1,d=256,causal=1 right'
-    assert_line --regexp '^ +5 in_registers +full +b=1,q=77,k=190,h=2,g=1,d=256,causal=0 right'
-    run -2 make --no-print-directory chapter-17 SHAPE=b=1,q=9,k=9,h=2,g=1,d=96
+    assert_line --regexp '^ +7 deterministic +full +b=1,q=77,k=190,h=2,g=1,d=256,causal=0 right'
+    run -0 make chapter-17 DEVICE=sim OP=varlen SHAPE=b=3,q=77,k=190,h=2,g=1,d=128 PROFILE=0
+    assert_line --partial "all 4 runs right"
+    run -2 make --no-print-directory chapter-17 OP=attention SHAPE=b=1,q=9,k=9,h=2,g=1,d=96
     assert_line --partial "d, the head dimension, must be 64, 128 or 256"
+}
+
+@test "chapter 17: the headers end with the commands that run their steps" {
+    ladders "attention five_products producer bulk_reduction in_flight in_registers tiles deterministic" \
+        "window window" "softcap softcap" "varlen varlen"
+}
+
+# dQ_bits PROGRAM STEP SEED SMS: a checksum of dQ of many_keys_f16, whose rounding to 11 bits shows in which order 11 blocks added.
+dQ_bits() {
+    SIMGPU_SMS=$4 "$SIMGPU" --seed "$3" "$1" --golden "build/golden/$CHAPTER" --step "$2" --case many_keys_f16 --out "$BATS_TEST_TMPDIR/out" >/dev/null
+    sha256sum <"$BATS_TEST_TMPDIR/out/$2/many_keys_f16/dQ.npy"
+}
+
+@test "chapter 17: the deterministic step gives the same bits in any order of the warps, on any number of SMs; the one before it does not" {
+    local seed bits
+    bits=$(dQ_bits "$(chapter $CHAPTER)" deterministic 0 132)
+    for seed in 1 2 3; do
+        assert_equal "$(dQ_bits "$(chapter $CHAPTER)" deterministic $seed $seed)" "$bits"
+        assert_equal "$(dQ_bits "$(chapter $CHAPTER)" deterministic $seed 132)" "$bits"
+        [[ "$(dQ_bits "$(chapter $CHAPTER)" tiles $seed 132)" != "$bits" ]]
+    done
+}
+
+@test "chapter 17: what a step does not serve is refused, and attention_backward_refused says what cannot be" {
+    cat >"$BATS_TEST_TMPDIR/main.c" <<'EOF'
+#include <stdio.h>
+#include "launchers.h"
+#define P (void *)16
+static const struct attention_variant_backward plain = {.forward = {.dtype = BF16, .batch = 1, .heads = 2, .kv_heads = 1, .head_dim = 64,
+    .v_head_dim = 64, .q_len = 1, .k_len = 1, .Q = P, .K = P, .V = P, .O = P, .LSE = P, .left = ATTENTION_UNBOUNDED,
+    .right = ATTENTION_UNBOUNDED}, .dO = P, .dQ = P, .dK = P, .dV = P, .workspace = P};
+#define REFUSED(step, ...) do { struct attention_variant_backward b = plain; __VA_ARGS__; \
+    const char *why = attention_backward_refused(&b); printf("%s: %d %s\n", #step, step(&b, 0), why ? why : "-"); } while (0)
+int main(void)
+{
+    REFUSED(window, b.forward.softcap = 1);
+    REFUSED(softcap, (b.forward.cu_q = b.forward.cu_k = P, b.forward.q_total = b.forward.k_total = 1));
+    REFUSED(varlen, b.workspace = NULL);
+    REFUSED(varlen, b.forward.cu_q = P);
+    REFUSED(varlen, b.forward.v_head_dim = 128);
+    REFUSED(varlen, b.forward.kv_heads = 3);
+    REFUSED(varlen, b.forward.right = -1);
+    REFUSED(varlen, b.forward.softcap = -1);
+    REFUSED(varlen, b.forward.sinks = P);
+    REFUSED(varlen, b.forward.k_len = 0);
+    REFUSED(varlen, b.forward.q_len = 1 << 30);
+    REFUSED(varlen, b.dQ = (void *)8);
+    REFUSED(varlen, b.forward.dtype = F32);
+}
+EOF
+    mapfile -t objects < <(objects $CHAPTER main | grep -v '/main\.o$')
+    gcc -c -o "$BATS_TEST_TMPDIR/main.o" -I"chapters/$CHAPTER" -isystem "$(sed -n 's/^CUDA_INCLUDE *:= *//p' build/config.mk)" "$BATS_TEST_TMPDIR/main.c"
+    g++ -o "$BATS_TEST_TMPDIR/refused" "$BATS_TEST_TMPDIR/main.o" "${objects[@]}" -L"$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)" -l:libcudart.so.13 -ldl -lm
+    run -0 "$SIMGPU" "$BATS_TEST_TMPDIR/refused"
+    assert_output "window: 1 -
+softcap: 1 -
+varlen: 1 -
+varlen: 1 cu_q and cu_k come together
+varlen: 1 head dimensions must be 64, 128 or 256, and V's that of Q and K
+varlen: 1 heads must be a multiple of kv_heads: every K/V head serves as many query heads
+varlen: 1 left and right must be at least 0
+varlen: 1 softcap must be at least 0 and finite
+varlen: 1 there is no backward pass of sinks, used_k, page_table, K_new or rotary_cos
+varlen: 1 batch and heads must be from 1 to 65535, kv_heads, q_len and k_len at least 1
+varlen: 1 lengths must be at most 2^29, rows in all from 1 to 2^30
+varlen: 1 Q, K, V, O, LSE, dO, dQ, dK and dV must be given, and begin at multiples of 16 bytes
+varlen: 1 dtype must be BF16 or F16"
 }
 
 # --- Counters -------------------------------------------------------------------------------------------------------
@@ -128,4 +209,52 @@ setup() { export PYTHONPATH=$ROOT/reference; }
     broken $CHAPTER step4_in_flight.cu '0,/wgmma_wait_group<1>\(\);/s/wgmma_wait_group<1>\(\);/wgmma_wait_group<2>();/'
     faults $CHAPTER 4 len250_causal
     noted $CHAPTER 'register … is read before the wgmma at line …, whose result it holds, has been waited for'
+}
+
+# --- Broken kernels: kernel.cuh with one edit, and one kernel of its table --------------------------------------------
+
+# kernel bf16|f16 ROW SED...: builds the chapter with an edited kernel.cuh, for one type and one row of the table, by its beginning; sets
+# BROKEN.
+kernel() {
+    local dir=$BATS_TEST_TMPDIR/tree type=$1 row=$2 objects nvcc
+    shift 2
+    nvcc=$(sed -n 's/^NVCC *:= *//p' build/config.mk)
+    mkdir -p "$dir/chapters/$CHAPTER"
+    ln -sfn "$ROOT/common" "$dir/common"
+    cp "chapters/$CHAPTER"/*.h "chapters/$CHAPTER"/*.cuh "chapters/$CHAPTER/kernel_$type.cu" "$dir/chapters/$CHAPTER"
+    sed -E "$@" "chapters/$CHAPTER/kernel.cuh" >"$dir/chapters/$CHAPTER/kernel.cuh"
+    run ! cmp -s "chapters/$CHAPTER/kernel.cuh" "$dir/chapters/$CHAPTER/kernel.cuh"
+    sed -E -i "/^ *\\{$row,/!{/launch_tile<T, Tile</d}" "$dir/chapters/$CHAPTER/kernel.cuh"
+    compiled "$BATS_TEST_TMPDIR/kernel.o" "$nvcc" -std=c++17 -O3 -lineinfo -gencode arch=compute_90a,code=compute_90a -c \
+        "$dir/chapters/$CHAPTER/kernel_$type.cu"
+    mapfile -t objects < <(objects $CHAPTER "kernel_$type")
+    BROKEN=$BATS_TEST_TMPDIR/broken
+    g++ -o "$BROKEN" "$BATS_TEST_TMPDIR/kernel.o" "${objects[@]}" -L"$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)" -l:libcudart.so.13 -ldl -lm
+}
+
+@test "chapter 17: a counter that is not waited for gives other bits, blocks in the wrong order wait for one that has not begun" {
+    local seed bits
+    bits=$(dQ_bits "$(chapter $CHAPTER)" deterministic 0 132)
+    kernel f16 '64, TILE_Q_64' '/while \(ld_acquire_gpu/,/^    \}/d'
+    for seed in 0 1 2 3; do [[ "$(dQ_bits "$BROKEN" deterministic $seed 132)" != "$bits" ]]; done
+    kernel f16 '64, TILE_Q_64' 's/b\.deterministic && tile < tiles \? tiles - 1 - tile : tile/tile/'
+    for seed in 0 1 2 3; do
+        SIMGPU_SMS=3 run -3 "$SIMGPU" --seed $seed "$BROKEN" --golden "build/golden/$CHAPTER" --step deterministic --case many_keys_f16
+        assert_line --regexp "at .*/chapters/$CHAPTER/kernel.cuh:[0-9]+"
+        noted $CHAPTER 'livelock: warps run on, but have long changed no memory'
+    done
+}
+
+@test "chapter 17: a window whose sides are not exchanged, or not masked at its end, is wrong" {
+    kernel bf16 '128, TILE_Q_128_BOUNDED' 's/place - v\.right - smem/place - v.left - smem/'
+    wrong $CHAPTER window left
+    kernel bf16 '128, TILE_Q_128_BOUNDED' 's/first_key >= last_row \+ work\.shift/first_key >= row + work.shift/'
+    wrong $CHAPTER window left
+}
+
+@test "chapter 17: softcap without its derivative, and the statistics of another sequence, are wrong" {
+    kernel bf16 '128, TILE_Q_SOFTCAP' 's/S\[i\] = x \* \(1 - t \* t\)/S[i] = x/'
+    wrong $CHAPTER softcap outliers
+    kernel bf16 '64, TILE_Q_64' 's/work\.q_tile = first_tile\(v\.cu_q, i,/work.q_tile = first_tile(v.cu_q, i > 0 ? i - 1 : 0,/'
+    wrong $CHAPTER varlen full
 }

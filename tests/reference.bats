@@ -116,24 +116,41 @@ for scale in 1, 100:
 }
 
 @test "reference: the gradients of attention are what central finite differences say, and tile by tile the same" {
-    run -0 python 'import attention, attention_backward as backward
+    run -0 python 'import attention, attention_backward as backward, attention_variants as variants
 rng = np.random.default_rng(9)
-for q, k, causal in (7, 9, False), (7, 9, True), (9, 5, True): # the last with queries that see no key
+# Full, causal, the same with queries that see no key, a window, softcap.
+for q, k, left, right, softcap in (7, 9, 99, 99, 0), (7, 9, 99, 0, 0), (9, 5, 99, 0, 0), (7, 9, 3, 1, 0), (7, 9, 99, 0, 0.8):
     Q, K, V, dO = (rng.standard_normal((2, 1, heads, rows, 8)) for heads, rows in ((3, q), (1, k), (1, k), (3, q)))
-    O, LSE = attention.direct(Q, K, V, causal)
-    gradients = backward.direct(Q, K, V, dO, causal)
-    for right, tiles in zip(gradients, backward.tile_by_tile(Q, K, V, O, dO, LSE, causal, 4, 3)):
-        np.testing.assert_allclose(tiles, right, rtol=1e-11, atol=1e-13)
+    visible = variants.seen(q, k, left, right)
+    assert left < 99 or (visible == attention.seen(q, k, right == 0)).all()
+    O, LSE = backward.forward(Q, K, V, visible, softcap)
+    gradients = backward.direct(Q, K, V, dO, visible, softcap)
+    for expected, tiles in zip(gradients, backward.tile_by_tile(Q, K, V, O, dO, LSE, visible, 4, 3, softcap=softcap)):
+        np.testing.assert_allclose(tiles, expected, rtol=1e-11, atol=1e-13)
     for array, gradient in zip((Q, K, V), gradients):
         difference, h = np.zeros_like(array), 1e-5
         for i in np.ndindex(array.shape):
             x, sums = array[i], []
             for moved in x + h, x - h:
                 array[i] = moved
-                sums.append((attention.direct(Q, K, V, causal)[0] * dO).sum())
+                sums.append((backward.forward(Q, K, V, visible, softcap)[0] * dO).sum())
             array[i] = x
             difference[i] = (sums[0] - sums[1]) / (2 * h)
-        assert np.abs(difference - gradient).max() < 1e-8, (q, k, causal) # h^2 and 1e-16 / h are below that'
+        assert np.abs(difference - gradient).max() < 1e-8, (q, k, left, right, softcap) # h^2 and 1e-16 / h are below that'
+}
+
+@test "reference: a packed batch of sequences has the gradients of each alone" {
+    run -0 python 'import attention_backward as backward, dtypes
+varlen, window = (backward.OPERATIONS[name] for name in ("varlen", "window"))
+case = dict(varlen.lengths((30, 0, 50), (40, 20, 50), 64, h=2, left=20, right=3), dtype="bf16")
+arrays = {name: array if name in varlen.OWN_TYPE else dtypes.rounded(array, "bf16") for name, array in varlen.inputs(np.random.default_rng(2), case).items()}
+packed = varlen.outputs(arrays, "bf16")
+for q, k in ((slice(0, 30), slice(0, 40)), (slice(30, 80), slice(60, 110))):
+    alone = {name: arrays[name][None, q] for name in ("Q", "O", "dO")} | {name: arrays[name][None, k] for name in "KV"}
+    alone |= {"LSE": arrays["LSE"][None, :, q]} | {name: arrays[name] for name in ("left", "right")}
+    for name, rows in (("dQ", q), ("dK", k), ("dV", k)):
+        for whole, part in zip(packed[name], window.outputs(alone, "bf16")[name]): np.testing.assert_array_equal(whole[rows], part[0])
+assert all((packed[name][i][40:60] == 0).all() for name in ("dK", "dV") for i in (0, 1)) # keys without queries'
 }
 
 @test "reference: gradients without dPsum, without the scale or with one key too many are outside the tolerance, twice as many tiles are not" {
@@ -144,15 +161,16 @@ for dtype in "bf16", "f16":
     arrays = {name: array if name in operation.OWN_TYPE else dtypes.rounded(array, dtype) for name, array in operation.inputs(np.random.default_rng(10), case).items()}
     results = operation.outputs(arrays, dtype)
     Q, K, V, O, dO, LSE = backward.by_group(arrays)
+    causal = attention.seen(70, 90, True)
     def outside(computed):
         "the share of elements that are too far off, of dQ, dK and dV"
         laid_out = (array.reshape(1, -1, *array.shape[-2:]).swapaxes(1, 2) for array in computed)
         return [np.mean(~(np.abs(array - expected) <= tolerance)) for array, (expected, tolerance) in zip(laid_out, results.values())]
     tiles = dict(float_type=np.float32, dtype=dtype)
-    assert outside(backward.tile_by_tile(Q, K, V, O, dO, LSE, True, 32, 32, **tiles)) == [0, 0, 0]
-    without_dPsum = outside(backward.tile_by_tile(Q, K, V, 0 * O, dO, LSE, True, **tiles))
-    without_scale = outside([8 * array for array in backward.tile_by_tile(Q, K, V, O, dO, LSE, True, **tiles)][:2])
-    more_keys = outside(backward.tile_by_tile(Q, K, V, O, dO, LSE, False, **tiles))
+    assert outside(backward.tile_by_tile(Q, K, V, O, dO, LSE, causal, 32, 32, **tiles)) == [0, 0, 0]
+    without_dPsum = outside(backward.tile_by_tile(Q, K, V, 0 * O, dO, LSE, causal, **tiles))
+    without_scale = outside([8 * array for array in backward.tile_by_tile(Q, K, V, O, dO, LSE, causal, **tiles)][:2])
+    more_keys = outside(backward.tile_by_tile(Q, K, V, O, dO, LSE, np.ones_like(causal), **tiles))
     print(dtype, without_dPsum, without_scale, more_keys)
     assert min(without_dPsum[:2]) > 0.5 and min(without_scale) > 0.9 and min(more_keys) > 0.5'
 }

@@ -1,4 +1,5 @@
-// Chapter 17: the backward pass of attention: five products a tile, and sums that belong to different blocks.
+// Chapter 17: the backward pass of attention: five products a tile, and sums that belong to different blocks; and of attention with
+// a window, softcap, sequences of any lengths.
 #include "../../common/device/scratch.h"
 #include "../../common/harness/attention.h"
 #include "launchers.h"
@@ -16,6 +17,40 @@ static cudaError_t launch(any_launcher *launcher, const struct run *run, cudaStr
     return error != cudaSuccess ? error : ((attention_backward_launcher *)launcher)(&a, stream);
 }
 
+// What the operation does not have is a variant left out.
+static cudaError_t launch_variant(any_launcher *launcher, const struct run *run, cudaStream_t stream)
+{
+    struct attention_variant_backward b = {
+        .forward = {.dtype = run->type,
+                    .batch = (int)run_dim(run, "b", 1),
+                    .q_len = (int)run_dim(run, "q", 1),
+                    .k_len = (int)run_dim(run, "k", 1),
+                    .heads = (int)run_dim(run, "h", 1),
+                    .kv_heads = (int)run_dim(run, "g", 1),
+                    .head_dim = (int)run_dim(run, "d", 0),
+                    .v_head_dim = (int)run_dim(run, "d", 0),
+                    .left = (int)run_param(run, "left", ATTENTION_UNBOUNDED),
+                    .right = (int)run_param(run, "right", ATTENTION_UNBOUNDED),
+                    .softcap = (float)run_param(run, "softcap", 0),
+                    .Q = run_data(run, "Q"),
+                    .K = run_data(run, "K"),
+                    .V = run_data(run, "V"),
+                    .O = run_data(run, "O"),
+                    .LSE = run_data(run, "LSE"),
+                    .cu_q = run_data(run, "cu_q"),
+                    .cu_k = run_data(run, "cu_k"),
+                    .q_total = (int)run_dim(run, "tq", 0),
+                    .k_total = (int)run_dim(run, "tk", 0)},
+        .dO = run_data(run, "dO"),
+        .dQ = run_data(run, "dQ"),
+        .dK = run_data(run, "dK"),
+        .dV = run_data(run, "dV"),
+        .deterministic = run_param(run, "deterministic", 0) != 0,
+    };
+    const cudaError_t error = get_scratch(attention_backward_variant_bytes(&b), &b.workspace);
+    return error != cudaSuccess ? error : ((attention_variant_backward_launcher *)launcher)(&b, stream);
+}
+
 static const char *check_shape(const int64_t *dim)
 {
     const int64_t d = attention_head_dim(dim);
@@ -23,34 +58,95 @@ static const char *check_shape(const int64_t *dim)
                                            : "d, the head dimension, must be 64, 128 or 256";
 }
 
-static const struct step steps[] = {
-    STEP(attention_backward_launcher, five_products),  STEP(attention_backward_launcher, producer),
-    STEP(attention_backward_launcher, bulk_reduction), STEP(attention_backward_launcher, in_flight),
-    STEP(attention_backward_launcher, in_registers),   {0},
-};
+// Lengths of q and q / 3 in turn.
+static void draw_lengths(const struct run *run, int32_t *values)
+{
+    const int64_t b = run_dim(run, "b", 1), q = run_dim(run, "q", 1);
+    values[0] = 0;
+    for (int64_t i = 0; i < b; i++) values[i + 1] = values[i] + (int32_t)(i % 2 ? q / 3 : q);
+}
 
-static const struct operation operations[] = {{
-    .title =
-        "dQ, dK and dV of O = softmax(Q Kᵀ / sqrt(d)) V, causal (bottom right) or not, g of h heads have K and V",
-    .types = {BF16, F16},
-    .dims = ATTENTION_DIMS,
-    .tensors = {{"causal", I32, PARAM, ""},
-                {"Q", RUN_TYPE, IN, "b,q,h,d"},
-                {"K", RUN_TYPE, IN, "b,k,g,d"},
-                {"V", RUN_TYPE, IN, "b,k,g,d"},
-                {"O", RUN_TYPE, IN, "b,q,h,d"},
-                {"dO", RUN_TYPE, IN, "b,q,h,d"},
-                {"LSE", F32, IN, "b,h,q"},
-                {"dQ", RUN_TYPE, OUT, "b,q,h,d"},
-                {"dK", RUN_TYPE, OUT, "b,k,g,d"},
-                {"dV", RUN_TYPE, OUT, "b,k,g,d"}},
-    .steps = steps,
-    .launch = launch,
-    .check_shape = check_shape,
-    .flops = "10*b*h*q*k*d/(1+causal)",
-    .limit = LIMIT_BF16_TENSOR,
-    .bench_difference = 0.02,
-    .bench = {ATTENTION_BENCH(16, 128), ATTENTION_BENCH(32, 64), ATTENTION_BENCH(8, 256)},
-}};
+#define STEP_OF(name) STEP(attention_variant_backward_launcher, name)
+#define OPTIONS       {"left", I32, PARAM, ""}, {"right", I32, PARAM, ""}, {"deterministic", I32, PARAM, ""},
+#define DENSE                                                                                       \
+    {"Q", RUN_TYPE, IN, "b,q,h,d"}, {"K", RUN_TYPE, IN, "b,k,g,d"}, {"V", RUN_TYPE, IN, "b,k,g,d"}, \
+        {"O", RUN_TYPE, IN, "b,q,h,d"}, {"dO", RUN_TYPE, IN, "b,q,h,d"}, {"LSE", F32, IN, "b,h,q"}, \
+        {"dQ", RUN_TYPE, OUT, "b,q,h,d"}, {"dK", RUN_TYPE, OUT, "b,k,g,d"},                         \
+        {"dV", RUN_TYPE, OUT, "b,k,g,d"},
+#define LAUNCHED \
+    .launch = launch_variant, .types = {BF16, F16}, .check_shape = check_shape, .bench_difference = 0.02
+// Two and a half times the forward pass: five products a tile, not two.
+#define FLOPS \
+    .flops = "10*b*h*d*(q*(left+right+1)-(left*(left+1)+right*(right+1))/2)", .limit = LIMIT_BF16_TENSOR
+
+static const struct operation operations[] = {
+    {
+        .name = "attention",
+        .title =
+            "dQ, dK and dV of O = softmax(Q Kᵀ / sqrt(d)) V, causal (bottom right) or not, g of h heads have K and V",
+        .types = {BF16, F16},
+        .dims = ATTENTION_DIMS,
+        .tensors = {{"causal", I32, PARAM, ""}, DENSE},
+        .steps = STEPS(
+            STEP(attention_backward_launcher, five_products), STEP(attention_backward_launcher, producer),
+            STEP(attention_backward_launcher, bulk_reduction), STEP(attention_backward_launcher, in_flight),
+            STEP(attention_backward_launcher, in_registers), STEP(attention_backward_launcher, tiles),
+            STEP(attention_backward_launcher, deterministic)),
+        .launch = launch,
+        .check_shape = check_shape,
+        // Two and a half times the forward pass: five products a tile, not two.
+        .flops = "10*b*h*q*k*d/(1+causal)",
+        .limit = LIMIT_BF16_TENSOR,
+        .bench_difference = 0.02,
+        .bench = {ATTENTION_BENCH(16, 128), ATTENTION_BENCH(32, 64), ATTENTION_BENCH(8, 256)},
+    },
+    {
+        .name = "window",
+        .title = "the same; each query sees the keys from `left` before its place to `right` behind it",
+        .dims = {"b", "q", "k", "h", "g", "d", "left", "right"},
+        .tensors = {OPTIONS DENSE},
+        .steps = STEPS(STEP_OF(window)),
+        LAUNCHED,
+        FLOPS,
+        .bench = {"b=1,q=16384,k=16384,h=16,g=16,d=128,left=1023,right=0",
+                  "b=1,q=16384,k=16384,h=32,g=32,d=64,left=1023,right=0"},
+    },
+    {
+        .name = "softcap",
+        .title = "the same; scores s became softcap tanh(s / softcap)",
+        .dims = {"b", "q", "k", "h", "g", "d", "left", "right", "softcap"},
+        .tensors = {{"softcap", F32, PARAM, ""}, OPTIONS DENSE},
+        .steps = STEPS(STEP_OF(softcap)),
+        LAUNCHED,
+        FLOPS,
+        .bench = {"b=4,q=4096,k=4096,h=16,g=16,d=128,left=4095,right=0,softcap=50"},
+    },
+    {
+        .name = "varlen",
+        .title = "sequences of any lengths, at most q and k, one behind the other: rows cu[i] to cu[i + 1]",
+        .dims = {"b", "q", "k", "h", "g", "d", "left", "right", "softcap", "tq", "tk"},
+        .tensors = {{"b", I32, PARAM, ""},
+                    {"q", I32, PARAM, ""},
+                    {"k", I32, PARAM, ""},
+                    {"softcap", F32, PARAM, ""},
+                    {"cu_q", I32, IN, "b+1", .draw = draw_lengths},
+                    {"cu_k", I32, IN, "b+1", .draw = draw_lengths},
+                    {"Q", RUN_TYPE, IN, "tq,h,d"},
+                    {"K", RUN_TYPE, IN, "tk,g,d"},
+                    {"V", RUN_TYPE, IN, "tk,g,d"},
+                    {"O", RUN_TYPE, IN, "tq,h,d"},
+                    {"dO", RUN_TYPE, IN, "tq,h,d"},
+                    {"LSE", F32, IN, "h,tq"},
+                    {"dQ", RUN_TYPE, OUT, "tq,h,d"},
+                    {"dK", RUN_TYPE, OUT, "tk,g,d"},
+                    {"dV", RUN_TYPE, OUT, "tk,g,d"},
+                    OPTIONS},
+        .steps = STEPS(STEP_OF(varlen)),
+        LAUNCHED,
+        .flops = "10*b/18*h*10*d*(q*(left+right+1)-(left*(left+1)+right*(right+1))/2)",
+        .limit = LIMIT_BF16_TENSOR,
+        .bench = {"b=18,q=3072,k=3072,h=16,g=16,d=128,left=3071,right=0,softcap=0,tq=36864,tk=36864"},
+    },
+};
 
 CHAPTER(operations)

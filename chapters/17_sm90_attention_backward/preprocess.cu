@@ -4,10 +4,10 @@
 // pass over D numbers instead of one over all keys.
 #include <climits>
 
-#include "workspace.cuh"
+#include "../../common/device/sm90_attention.cuh"
+#include "plan.h"
 
 constexpr int NUM_THREADS = 256;
-static_assert(TILE_Q * 64 / 8 % NUM_THREADS == 0, "a tile's rows are whole blocks");
 
 // Sum of the products of eight pairs.
 template <typename T>
@@ -25,51 +25,53 @@ static __device__ float dot(uint4 x, uint4 y)
 }
 
 template <typename T, int D>
-__global__ void __launch_bounds__(NUM_THREADS) preprocess_kernel(const attention_backward a)
+__global__ void __launch_bounds__(NUM_THREADS)
+    preprocess_kernel(const __grid_constant__ attention_variant_backward b,
+                      const __grid_constant__ BackwardPlan plan)
 {
     constexpr int LANES = D / 8; // that share a row: 8, 16 or 32
-    const attention &f = a.forward;
-    const Workspace w(a);
+    const attention_variant &v = b.forward;
     const size_t row = (size_t)blockIdx.x * (NUM_THREADS / LANES) + threadIdx.x / LANES; // padded ones too
-    const int lane = threadIdx.x % LANES, q = row % w.q_padded;
-    const size_t head = row / w.q_padded; // counts over the batch
+    const size_t tile = row / plan.q_tile;                                               // over all heads
+    const int lane = threadIdx.x % LANES, head = tile / plan.q_tiles, number = tile % plan.q_tiles;
+    if (head >= v.heads) return;
+    const int i = find_sequence(v.cu_q, v.batch, v.q_len, plan.q_tile, number);
+    const Sequence rows(v.cu_q, i, v.q_len);
+    const int query =
+        (number - first_tile(v.cu_q, i, v.q_len, plan.q_tile)) * plan.q_tile + (int)(row % plan.q_tile);
 
     float sum = 0;
-    if (q < f.q_len) {
-        const size_t i = (((head / f.heads * f.q_len + q) * f.heads + head % f.heads) * LANES) +
-                         lane; // in packs of 16 bytes
-        sum = dot<T>(((const uint4 *)f.O)[i], ((const uint4 *)a.dO)[i]);
+    if (query < rows.len) {
+        const size_t pack = (((size_t)rows.begin + query) * v.heads + head) * LANES + lane; // of 16 bytes
+        sum = dot<T>(((const uint4 *)v.O)[pack], ((const uint4 *)b.dO)[pack]);
     }
 #pragma unroll
     for (int mask = LANES / 2; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffff, sum, mask);
     if (lane == 0) {
-        const float LSE = q < f.q_len ? f.LSE[head * f.q_len + q] : -INFINITY;
-        w.LSE_log2[row] = LSE == -INFINITY ? INFINITY : LSE * 1.44269504f; // log2(e)
-        w.dPsum[row] = sum;
+        const float *LSE =
+            v.LSE + (v.cu_q ? (size_t)head * v.q_total + rows.begin : ((size_t)i * v.heads + head) * v.q_len);
+        const float row_LSE = query < rows.len ? LSE[query] : -INFINITY;
+        plan.LSE_log2[row] = row_LSE == -INFINITY ? INFINITY : row_LSE * 1.44269504f; // log2(e)
+        plan.dPsum[row] = sum;
+        if (row % plan.q_tile == 0) plan.arrived[tile] = 0;
+        if (row == 0) *plan.blocks = 0;
     }
-    float4 *dQ_sum = w.dQ_sum + row * LANES * 2 + lane; // as many as the row has, whichever they are
+    float4 *dQ_sum = plan.dQ_sum + row * LANES * 2 + lane; // as many as the row has, whichever they are
     dQ_sum[0] = dQ_sum[LANES] = make_float4(0, 0, 0, 0);
 }
 
 template <typename T, int D>
-static cudaError_t launch(const attention_backward &a, cudaStream_t stream)
+static cudaError_t launch(const attention_variant_backward &b, const BackwardPlan &plan, cudaStream_t stream)
 {
-    const size_t blocks = Workspace(a).rows(a.forward) * (D / 8) / NUM_THREADS; // rows are whole tiles
+    const int64_t rows = (int64_t)b.forward.heads * plan.q_tiles * plan.q_tile;
+    const int64_t blocks = (rows * (D / 8) - 1) / NUM_THREADS + 1;
     if (blocks > INT_MAX) return cudaErrorInvalidValue;
-    preprocess_kernel<T, D><<<(int)blocks, NUM_THREADS, 0, stream>>>(a);
+    preprocess_kernel<T, D><<<(int)blocks, NUM_THREADS, 0, stream>>>(b, plan);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t backward_preprocess(const attention_backward *a, cudaStream_t stream)
+cudaError_t preprocess(const attention_variant_backward &b, const BackwardPlan &plan, cudaStream_t stream)
 {
-    return with_attention_types(a->forward,
-                                [&](auto t, auto d) { return launch<decltype(t), d.value>(*a, stream); });
-}
-
-extern "C" size_t attention_backward_workspace_bytes(const attention *forward)
-{
-    attention_backward a = {};
-    a.forward = *forward;
-    const size_t rows = Workspace(a).rows(*forward);
-    return rows * (2 + forward->head_dim) * sizeof(float);
+    return with_types(b.forward.dtype, b.forward.head_dim,
+                      [&](auto t, auto d) { return launch<decltype(t), d.value>(b, plan, stream); });
 }

@@ -19,7 +19,7 @@
 // Grows from: chapter 15, step 1 (producer_consumer).
 // New instructions: wgmma with A transposed in shared memory, red.global.add.v4.
 // Registers: at most 255 a thread; D = 128 keeps 64 of dK and 64 of dV, and 32 each of S, dP and dQ.
-// Run: make chapter-17 STEP=five_products
+// Run: make chapter-17 OP=attention STEP=five_products
 #include <climits>
 
 #include "../../common/device/mbarrier.cuh"
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
                                         work.batch);
             }
             const int row = first_row + tid / 32 * 16 + lane / 4; // and row + 8
-            const size_t row_index = workspace.row(work.batch * a.heads + head, row);
+            const size_t row_index = workspace.row(work.batch, head, row);
             const float *LSE_log2 = workspace.LSE_log2 + row_index, *dPsum = workspace.dPsum + row_index;
             const float row_LSE_log2[2] = {LSE_log2[0], LSE_log2[8]}, row_dPsum[2] = {dPsum[0], dPsum[8]};
             float P[WG_KEYS / 2], dS[WG_KEYS / 2], dQ[D / 4];
@@ -268,7 +268,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
             wgmma_commit_group();
             wgmma_wait_group<0>();
             wgmma_touch(dQ);
-            float4 *dQ_sum = workspace.dQ_half<D>(work.batch * a.heads + head, first_row, warpgroup) + tid;
+            float4 *dQ_sum = workspace.dQ_half<D>(work.batch, head, first_row, warpgroup) + tid;
 #pragma unroll
             for (int i = 0; i < D / 4; i += 4)
                 red_add_v4(&dQ_sum[i / 4 * 128], make_float4(dQ[i], dQ[i + 1], dQ[i + 2], dQ[i + 3]));

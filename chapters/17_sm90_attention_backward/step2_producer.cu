@@ -16,7 +16,7 @@
 // Grows from: step 1 (five_products).
 // New instructions: cp.async.bulk without a tensor map.
 // Registers: 240 a thread of the consumers.
-// Run: make chapter-17 STEP=producer
+// Run: make chapter-17 OP=attention STEP=producer
 #include <climits>
 
 #include "../../common/device/mbarrier.cuh"
@@ -222,7 +222,7 @@ static __device__ void produce(SharedStorage<T, D> &smem, const CUtensorMap &Q_m
     PipelineState<Tile<D>::STAGES> state;
     for (int head = work.first_head; head < work.last_head; head++)
         for (int first_row = work.first_row; first_row < a.q_len; first_row += TILE_Q) {
-            const size_t row = workspace.row(work.batch * a.heads + head, first_row);
+            const size_t row = workspace.row(work.batch, head, first_row);
             const int stage = state.stage;
             load_tile<T, D>(smem.Q_smem[stage], Q_map, smem.LSE_log2_smem[stage], workspace.LSE_log2 + row,
                             &smem.Q_full[stage], &smem.Q_empty[stage], state.parity, head, first_row,
@@ -303,7 +303,7 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention_backwa
             wgmma_wait_group<0>();
             wgmma_touch(dQ);
             trace(STORE);
-            float4 *dQ_sum = workspace.dQ_half<D>(work.batch * a.heads + head, first_row, consumer) + tid;
+            float4 *dQ_sum = workspace.dQ_half<D>(work.batch, head, first_row, consumer) + tid;
 #pragma unroll
             for (int i = 0; i < D / 4; i += 4)
                 red_add_v4(&dQ_sum[i / 4 * 128], make_float4(dQ[i], dQ[i + 1], dQ[i + 2], dQ[i + 3]));

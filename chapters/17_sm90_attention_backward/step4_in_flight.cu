@@ -12,7 +12,7 @@
 // Grows from: step 3 (bulk_reduction).
 // New instructions: none.
 // Registers: as step 2; S and dP, or dV, dQ and dK, are in flight at once.
-// Run: make chapter-17 STEP=in_flight
+// Run: make chapter-17 OP=attention STEP=in_flight
 #include <climits>
 
 #include "../../common/device/mbarrier.cuh"
@@ -222,7 +222,7 @@ static __device__ void produce(SharedStorage<T, D> &smem, const CUtensorMap &Q_m
     PipelineState<Tile<D>::STAGES> state;
     for (int head = work.first_head; head < work.last_head; head++)
         for (int first_row = work.first_row; first_row < a.q_len; first_row += TILE_Q) {
-            const size_t row = workspace.row(work.batch * a.heads + head, first_row);
+            const size_t row = workspace.row(work.batch, head, first_row);
             const int stage = state.stage;
             load_tile<T, D>(smem.Q_smem[stage], Q_map, smem.LSE_log2_smem[stage], workspace.LSE_log2 + row,
                             &smem.Q_full[stage], &smem.Q_empty[stage], state.parity, head, first_row,
@@ -243,8 +243,7 @@ static __device__ void store_dQ(SharedStorage<T, D> &smem, const attention_backw
     const Work<D> work(a, blockIdx.x);
     const int lane = threadIdx.x % 32;
     for (int head = work.first_head; head < work.last_head; head++) {
-        float4 *dQ_sum =
-            workspace.dQ_half<D>(work.batch * a.heads + head, work.first_row, 0); // The others follow.
+        float4 *dQ_sum = workspace.dQ_half<D>(work.batch, head, work.first_row, 0); // The others follow.
         for (int first_row = work.first_row; first_row < a.q_len; first_row += TILE_Q) {
             for (int consumer = 0; consumer < CONSUMERS; consumer++)
                 named_barrier_arrive(DQ_EMPTY + consumer, DQ_THREADS);

@@ -1,0 +1,30 @@
+// Chapter 17, step 7: the same bits in every run.
+//
+// Question: blocks add to dQ in the order in which they come, and fp32 sums depend on it. What does a fixed order cost, and how do blocks
+// keep it without one waiting for another that has not begun?
+//
+// Every tile of dQ has a counter of the blocks that have added to it. Warp 1 waits until it says how many come before (wait_for_turn),
+// adds, waits until the addition is complete and not only read, and counts on. The last keys come first: behind a causal mask a
+// block meets its first tile of queries there, where no other has been before it and those with fewer keys come later, so the blocks
+// are in step without waiting. A block's number is drawn as it begins (begin_block): whoever it waits for has begun before it.
+//
+//      keys                  tiles of queries, the time at which a block comes to each; causal, 2 tiles of queries a tile of keys
+//      block 2               .  .  .  .  0  1
+//      block 1               .  .  0  1  2  3
+//      block 0               0  1  2  3  4  5      each column falls from top to bottom: nobody waits
+//
+// dK and dV are one block's, of all heads that share them: their order is fixed as it is.
+//
+// Grows from: step 6 (tiles).
+// Code: kernel.cuh, wait_for_turn, store_dQ, and the order in find_work.
+// New instructions: cp.async.bulk.wait_group without .read, fence.proxy.async.global.
+// Run: make chapter-17 OP=attention STEP=deterministic
+#include "launchers.h"
+#include "plan.h"
+
+extern "C" cudaError_t deterministic(const attention_backward *a, cudaStream_t stream)
+{
+    attention_variant_backward b = without_variants(*a);
+    b.deterministic = true;
+    return launch_backward(b, DETERMINISTIC, stream);
+}
