@@ -8,6 +8,7 @@ typedef CUresult encode_tiled(CUtensorMap *, CUtensorMapDataType, cuuint32_t ran
 static size_t type_bytes(CUtensorMapDataType type)
 {
     switch (type) {
+    case CU_TENSOR_MAP_DATA_TYPE_UINT8: return 1; // and e4m3, which TMA only moves
     case CU_TENSOR_MAP_DATA_TYPE_FLOAT16:
     case CU_TENSOR_MAP_DATA_TYPE_BFLOAT16: return 2;
     case CU_TENSOR_MAP_DATA_TYPE_FLOAT32: return 4;

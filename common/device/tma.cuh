@@ -12,6 +12,17 @@ __device__ inline void prefetch_tensormap(const CUtensorMap &map)
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
+// cp.async.bulk, global to shared: `bytes` neighbouring bytes, counted at `bar` as they land. They and both addresses are
+// multiples of 16.
+__device__ inline void cp_async_bulk(void *dst_smem, const void *src, uint32_t bytes, uint64_t *bar)
+{
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+            smem_addr(dst_smem)),
+        "l"(src), "r"(bytes), "r"(smem_addr(bar))
+        : "memory");
+}
+
 // cp.async.bulk.tensor, global to shared: the box at {col, row}. Its bytes, also those past an edge, are counted at
 // `bar` as they land.
 __device__ inline void cp_async_bulk_tensor_2d(void *dst_smem, const CUtensorMap &map, uint64_t *bar, int col,

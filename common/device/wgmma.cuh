@@ -103,6 +103,17 @@ __device__ inline void wgmma_touch(const uint32_t (&A_frag)[COUNT][4])
                  : "r"(A_frag[0]), "r"(A_frag[1]), "r"(A_frag[2]), "r"(A_frag[3]), "l"(B_desc),        \
                    "r"((int)accumulate)                                                                \
                  : "memory")
+// Of 8-bit types, whose rows always run along k:
+#define WGMMA_SS_8(n, type, text, i0, i1, i2, i3, i4, i5, ...)                                        \
+    asm volatile("{\n"                                                                                \
+                 ".reg .pred p;\n"                                                                    \
+                 "setp.ne.b32 p, %" #i2 ", 0;\n"                                                      \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32." type "." type " {" text "}, %" #i0 \
+                 ", %" #i1 ", p, 1, 1;\n"                                                             \
+                 "}"                                                                                  \
+                 : __VA_ARGS__                                                                        \
+                 : "l"(A_desc), "l"(B_desc), "r"((int)accumulate)                                     \
+                 : "memory")
 #define WGMMA_N32(FORM, type) \
     FORM(32, type, WGMMA_TEXT() WGMMA_TEXT_6(1), 16, 17, 18, 19, 20, 21, WGMMA_REGS(), WGMMA_REGS_6(1))
 #define WGMMA_N64(FORM, type)                                                                        \
@@ -129,6 +140,12 @@ __device__ inline void wgmma_touch(const uint32_t (&A_frag)[COUNT][4])
              WGMMA_TEXT_2(7),                                                                              \
          72, 73, 74, 75, 76, 77, WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS(4), \
          WGMMA_REGS(5), WGMMA_REGS(6), WGMMA_REGS_2(7))
+#define WGMMA_N160(FORM, type)                                                                             \
+    FORM(160, type,                                                                                        \
+         WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT(4) WGMMA_TEXT(5) WGMMA_TEXT(6)  \
+             WGMMA_TEXT_10(7),                                                                             \
+         80, 81, 82, 83, 84, 85, WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS(4), \
+         WGMMA_REGS(5), WGMMA_REGS(6), WGMMA_REGS(7))
 #define WGMMA_N192(FORM, type)                                                                               \
     FORM(192, type,                                                                                          \
          WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT(4) WGMMA_TEXT(5) WGMMA_TEXT(6)    \
@@ -169,6 +186,19 @@ __device__ inline void wgmma(float (&acc)[N / 2], uint64_t A_desc, uint64_t B_de
     WGMMA_N(256, WGMMA_SS);
 }
 
+// The same of e4m3: acc(64, N) = A(64, 32) * B(N, 32)ᵀ, + acc if `accumulate`. The sum of 32 products and of acc keeps 13
+// bits behind the leading one of the largest of them (notes/19_fp8_gemm.md).
+template <int N>
+__device__ inline void wgmma_e4m3(float (&acc)[N / 2], uint64_t A_desc, uint64_t B_desc, bool accumulate)
+{
+    static_assert(N == 64 || N == 96 || N == 128 || N == 160 || N == 192, "the shapes that are used");
+    if constexpr (N == 64) WGMMA_N64(WGMMA_SS_8, "e4m3");
+    if constexpr (N == 96) WGMMA_N96(WGMMA_SS_8, "e4m3");
+    if constexpr (N == 128) WGMMA_N128(WGMMA_SS_8, "e4m3");
+    if constexpr (N == 160) WGMMA_N160(WGMMA_SS_8, "e4m3");
+    if constexpr (N == 192) WGMMA_N192(WGMMA_SS_8, "e4m3");
+}
+
 // wgmma.mma_async with A in registers: acc(64, N) = A(64, 16) * B(16, N), + acc if `accumulate`; B in shared memory, its
 // rows along n (wgmma_descriptor_mn). A thread's A_frag[i], two of T, are in the places of acc[2 i] and acc[2 i + 1] of a
 // product with 16 columns: what one product has left in registers is A of the next.
@@ -185,6 +215,7 @@ __device__ inline void wgmma_rs(float (&acc)[N / 2], const uint32_t (&A_frag)[4]
 }
 
 #undef WGMMA_SS
+#undef WGMMA_SS_8
 #undef WGMMA_RS
 #undef WGMMA_N
 #undef WGMMA_N32
@@ -194,6 +225,7 @@ __device__ inline void wgmma_rs(float (&acc)[N / 2], const uint32_t (&A_frag)[4]
 #undef WGMMA_N112
 #undef WGMMA_N128
 #undef WGMMA_N144
+#undef WGMMA_N160
 #undef WGMMA_N192
 #undef WGMMA_N256
 #undef WGMMA_TEXT

@@ -1,0 +1,2 @@
+ARCH   := 90a
+GOLDEN := fp8_gemm --types e4m3

@@ -1,0 +1,383 @@
+// Chapter 19, step 4: blocks stay, share B, store with TMA, and their tiles are as wide as the shape likes.
+//
+// Question: what chapter 14 found for bf16, it found for any product. What is different where a tile has scales?
+//
+// Grows from: step 3 (two_math_warpgroups).
+// Its width. Two accumulators of 64 x BLOCK_N take BLOCK_N registers a thread: 256 columns are too many, 192 fit. And
+// clusters come in rounds: tiles of 4096 x 4096 fill 66 clusters 8 times with 128 columns, where 192 would take 6 rounds, each
+// half as long again. The launcher takes the width with the smallest rounds * BLOCK_N, the wider of two.
+//
+//      BLOCK_N = 160:   columns 160 to 319 are in squares 1 and 2: 96 columns with one scale of B, 64 with the next
+//
+// So a tile has one or two scales of B, and where the second begins is one of four places: the promotion is compiled for each.
+// The rest is chapter 14's: clusters of two blocks, each of which fetches half of B for both; numbers of tiles that walk
+// down GROUP_M of them; each warp's 16 rows of D by way of shared memory and a TMA store, 32 or 64 columns at a time.
+// New instructions: none. Shared memory: up to 226 KB, 32 of them for D. Registers: as step 3.
+// Run: make chapter-19 OP=gemm STEP=persistent_multicast
+#include "../../common/device/mbarrier.cuh"
+#include "../../common/device/swizzle.cuh"
+#include "../../common/device/tensor_map.h"
+#include "../../common/device/tma.cuh"
+#include "../../common/device/trace.cuh"
+#include "../../common/device/wgmma.cuh"
+#include "gemm.cuh"
+#include "launchers.h"
+
+#include <algorithm>
+
+constexpr int BLOCK_M = 128;                  // rows of D a block owns
+constexpr int WIDTHS[] = {96, 128, 160, 192}; // columns of D a block owns: BLOCK_N is one of them
+constexpr int BLOCK_K = GROUP; // columns of A and B in shared memory at a time: the swizzle's 128 bytes
+constexpr int MMA_M = 64;      // rows of a wgmma
+constexpr int MMA_K = 32;      // k of a wgmma
+constexpr int NUM_CONSUMERS = BLOCK_M / MMA_M;         // warpgroups that multiply, 64 rows each
+constexpr int NUM_THREADS = (1 + NUM_CONSUMERS) * 128; // warpgroup 0 is the producer
+constexpr int CLUSTER = 2; // blocks, one above the other, that share their tiles of B
+constexpr int GROUP_M = 8; // rows of cluster tiles that clusters of neighbouring numbers share
+
+constexpr int PRODUCER_REGS = 40;
+constexpr int CONSUMER_REGS = 232;
+constexpr int LAUNCH_REGS = 65536 / NUM_THREADS / 8 * 8; // what __launch_bounds__ makes of 65,536 registers
+static_assert(PRODUCER_REGS + NUM_CONSUMERS * CONSUMER_REGS <= (1 + NUM_CONSUMERS) * LAUNCH_REGS,
+              "setmaxnreg moves registers of the block, it makes none");
+
+constexpr int STORE_ROWS = 16;       // rows of D a warp stores, those it has in its accumulators
+constexpr int STORE_ROW_BYTES = 128; // room for each of them at a time
+constexpr int STORE_BYTES = NUM_CONSUMERS * 4 * 2 * STORE_ROWS * STORE_ROW_BYTES;
+constexpr int MAX_SMEM = 227 * 1024; // of a block
+
+// Columns of D that a warp stores at a time, at most a buffer's row of them.
+template <int BLOCK_N, typename TD>
+constexpr int STORE_COLS = sizeof(TD) == 2 && BLOCK_N % 64 == 0 ? 64 : 32;
+
+// As many stages as there is room for beside D's buffers and the barriers.
+template <int BLOCK_N>
+constexpr int NUM_STAGES = (MAX_SMEM - STORE_BYTES - 256) /
+                           ((BLOCK_M + BLOCK_N) * BLOCK_K + BLOCK_M * (int)sizeof(float));
+
+template <int BLOCK_N>
+struct SharedStorage {
+    uint8_t A_smem[NUM_STAGES<BLOCK_N>][BLOCK_M][BLOCK_K];           // (stage, m, k)
+    uint8_t B_smem[NUM_STAGES<BLOCK_N>][BLOCK_N][BLOCK_K];           // (stage, n, k)
+    char D_smem[NUM_CONSUMERS * 4][2][STORE_ROWS * STORE_ROW_BYTES]; // (warp, buffer), 2,048 bytes a buffer
+    float scale_smem[NUM_STAGES<BLOCK_N>][BLOCK_M];                  // (stage, m)
+    uint64_t full[NUM_STAGES<BLOCK_N>];  // the stage's tiles and scales have landed
+    uint64_t empty[NUM_STAGES<BLOCK_N>]; // every consumer of the cluster is done with them
+};
+
+// Starts the copies of a tile into a stage, and of this block's part of B for the whole cluster. One thread does. `scales` of
+// the tile's rows have scales in memory. The other part of B comes from the other block, and is counted here as well.
+template <int BLOCK_N>
+static __device__ void load_tile(SharedStorage<BLOCK_N> &smem, const CUtensorMap &A_map,
+                                 const CUtensorMap &B_map, const float *tile_scale_A, int scales, int row,
+                                 int col, int k, int stage, int rank)
+{
+    trace(LOAD);
+    constexpr int PART = BLOCK_N / CLUSTER;
+    uint64_t *full = &smem.full[stage];
+    const int scale_bytes = scales * (int)sizeof(float);
+    mbarrier_arrive_expect_tx(full, sizeof smem.A_smem[stage] + sizeof smem.B_smem[stage] + scale_bytes);
+    cp_async_bulk_tensor_2d(smem.A_smem[stage], A_map, full, k, row);
+    cp_async_bulk_tensor_2d_multicast(smem.B_smem[stage][rank * PART], B_map, full, k, col + rank * PART,
+                                      (1 << CLUSTER) - 1);
+    if (scales > 0) cp_async_bulk(smem.scale_smem[stage], tile_scale_A + row, scale_bytes, full);
+}
+
+// Multiplies a warpgroup's 64 rows of a tile. A descriptor counts in units of 16 bytes.
+template <int BLOCK_N>
+static __device__ void mma_tile(float (&acc)[BLOCK_N / 2], const uint8_t *A_smem, const uint8_t *B_smem)
+{
+    const uint64_t A_desc = wgmma_descriptor(A_smem), B_desc = wgmma_descriptor(B_smem);
+#pragma unroll
+    for (int slice = 0; slice < BLOCK_K / MMA_K; slice++)
+        wgmma_e4m3<BLOCK_N>(acc, A_desc + slice * MMA_K / 16, B_desc + slice * MMA_K / 16, slice > 0);
+}
+
+// The scales of this thread's two rows in a tile, times that of the first columns' square, and times that of the next one.
+struct Scales {
+    float first[2], second[2];
+};
+
+// sum += scale * acc, the first FIRST columns by the first scales. acc[r] is of this thread's first row if r / 2 is even.
+template <int FIRST, int COUNT>
+static __device__ void promote(float (&sum)[COUNT], const float (&acc)[COUNT], const Scales &scales)
+{
+#pragma unroll
+    for (int r = 0; r < COUNT; r++)
+        sum[r] += (r / 4 * 8 < FIRST ? scales.first : scales.second)[r / 2 % 2] * acc[r];
+}
+
+// The same where `first` columns, a multiple of 32, are in the first square.
+template <int BLOCK_N>
+static __device__ void promote_tile(float (&sum)[BLOCK_N / 2], const float (&acc)[BLOCK_N / 2],
+                                    const Scales &scales, int first)
+{
+    if (BLOCK_N == GROUP || first >= BLOCK_N)
+        promote<BLOCK_N>(sum, acc, scales);
+    else if (first == 32)
+        promote<32>(sum, acc, scales);
+    else if (first == 64)
+        promote<64>(sum, acc, scales);
+    else if (first == 96)
+        promote<96>(sum, acc, scales);
+    else
+        promote<128>(sum, acc, scales);
+}
+
+// Writes a warp's 16 rows of sums to D from (row0, col0) on, through its two buffers: in turns, also from one tile to the next,
+// since a tile may have an odd number of pieces.
+template <int BLOCK_N, typename TD>
+static __device__ void store_tile_tma(char (&D_smem)[2][STORE_ROWS * STORE_ROW_BYTES],
+                                      const CUtensorMap &D_map, const float (&sum)[BLOCK_N / 2], int row0,
+                                      int col0, int lane, int &buffer)
+{
+    constexpr int COLS = STORE_COLS<BLOCK_N, TD>; // stored at a time
+#pragma unroll
+    for (int piece = 0; piece < BLOCK_N / COLS; piece++) {
+        const uint32_t D_addr = smem_addr(D_smem[buffer]);
+        if (lane == 0) cp_async_bulk_wait_group_read<1>(); // This buffer has left; the other may be leaving.
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < COLS / 8; j += 2) { // 16 columns: two times four accumulators
+            const float *value = &sum[(piece * COLS / 8 + j) * 4];
+            if constexpr (sizeof(TD) == 2) {
+                // Matrices 0 to 3: rows 0-7 and 8-15 of the left 8 columns, then of the right ones.
+                const uint32_t pairs[4] = {
+                    pack_pair<TD>(value[0], value[1]), pack_pair<TD>(value[2], value[3]),
+                    pack_pair<TD>(value[4], value[5]), pack_pair<TD>(value[6], value[7])};
+                const uint32_t offset = lane % 16 * STORE_ROW_BYTES + (j + lane / 16) * 16;
+                stmatrix_x4(D_addr + swizzle(offset, 3), pairs);
+            } else {
+#pragma unroll
+                for (int r = 0; r < 8; r += 2) { // rows l / 4 and + 8, columns in pairs of 8 bytes
+                    const uint32_t offset = (lane / 4 + r % 4 / 2 * 8) * STORE_ROW_BYTES +
+                                            ((j + r / 4) * 8 + lane % 4 * 2) * sizeof(TD);
+                    store_pair(reinterpret_cast<TD *>(D_smem[buffer] + swizzle(offset, 3)), value[r],
+                               value[r + 1]);
+                }
+            }
+        }
+        fence_proxy_async(); // What this thread wrote is there for TMA,
+        __syncwarp();        // and what the others wrote.
+        if (lane == 0) {
+            cp_async_bulk_tensor_2d_store(D_map, D_smem[buffer], col0 + piece * COLS, row0);
+            cp_async_bulk_commit_group();
+        }
+        buffer ^= 1;
+    }
+}
+
+// Where the work is: `tile` of a cluster, this block's part of it.
+template <int BLOCK_N>
+struct Tiles {
+    int tiles_m, tiles_n; // in cluster tiles of (CLUSTER * BLOCK_M, BLOCK_N)
+    int first, step;      // this cluster's first tile, and from one to its next
+    int rank;             // this block's number in its cluster
+
+    __device__ Tiles(int M, int N)
+        : tiles_m((M - 1) / (CLUSTER * BLOCK_M) + 1), tiles_n((N - 1) / BLOCK_N + 1),
+          first(blockIdx.x / CLUSTER), step(gridDim.x / CLUSTER), rank(cluster_ctarank())
+    {
+    }
+
+    __device__ int count() const { return tiles_m * tiles_n; }
+
+    // The numbers walk down GROUP_M tiles, then one to the right, and so on to the edge before the next GROUP_M.
+    __device__ void origin(int tile, int &row, int &col) const
+    {
+        const int group = tile / (GROUP_M * tiles_n);
+        const int rows = min(GROUP_M, tiles_m - group * GROUP_M);
+        const int in_group = tile - group * GROUP_M * tiles_n;
+        row = ((group * GROUP_M + in_group % rows) * CLUSTER + rank) * BLOCK_M;
+        col = in_group / rows * BLOCK_N;
+    }
+};
+
+// The producer, one thread: fills stage after stage, each as soon as it is empty. Nobody has used the stages of the first
+// round: a new barrier lets a wait for parity 1 pass.
+template <int BLOCK_N>
+static __device__ void produce(SharedStorage<BLOCK_N> &smem, const CUtensorMap &A_map,
+                               const CUtensorMap &B_map, const float *scale_A, int scale_rows,
+                               const Tiles<BLOCK_N> &tiles, int k_tiles)
+{
+    PipelineState<NUM_STAGES<BLOCK_N>> state;
+    for (int tile = tiles.first; tile < tiles.count(); tile += tiles.step) {
+        int row, col;
+        tiles.origin(tile, row, col);
+        const int scales = max(0, min(BLOCK_M, scale_rows - row)); // a multiple of 4: 16 bytes
+        for (int k = 0; k < k_tiles; k++) {
+            trace(WAIT_EMPTY);
+            mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
+            load_tile(smem, A_map, B_map, scale_A + (size_t)k * scale_rows, scales, row, col, k * BLOCK_K,
+                      state.stage, tiles.rank);
+            state.advance();
+        }
+    }
+    trace(END);
+    // Every stage is empty again: the other block has arrived here for the last time, and this one may leave.
+    for (int n = 0; n < NUM_STAGES<BLOCK_N>; n++) {
+        mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
+        state.advance();
+    }
+}
+
+// A consumer warpgroup's products for one tile and their sum. scale_B: of the first square of the tile's columns, (k_tiles);
+// next_square: from there to the second's.
+template <int BLOCK_N>
+static __device__ void consume(float (&sum)[BLOCK_N / 2], SharedStorage<BLOCK_N> &smem,
+                               PipelineState<NUM_STAGES<BLOCK_N>> &state, const float *scale_B,
+                               int next_square, int first, int warpgroup_row, int k_tiles, int tid)
+{
+    const int row0 = warpgroup_row + tid / 32 * 16 + tid % 32 / 4; // this thread's; the other is 8 further
+    float acc[BLOCK_N / 2], next_first = scale_B[0], next_second = scale_B[next_square];
+    for (int k = 0; k < k_tiles; k++) {
+        const float first_B = next_first, second_B = next_second;
+        if (k + 1 < k_tiles) {
+            next_first = scale_B[k + 1];
+            next_second = scale_B[k + 1 + next_square];
+        }
+        trace(WAIT_FULL);
+        mbarrier_wait(&smem.full[state.stage], state.parity);
+        const float scale0 = smem.scale_smem[state.stage][row0];
+        const float scale1 = smem.scale_smem[state.stage][row0 + 8];
+        wgmma_touch(acc);
+        wgmma_fence();
+        mma_tile<BLOCK_N>(acc, smem.A_smem[state.stage][warpgroup_row], smem.B_smem[state.stage][0]);
+        wgmma_commit_group();
+        wgmma_wait_group<0>();
+        wgmma_touch(acc);
+        __syncwarp(); // Every lane has read its scales.
+        if (tid % 32 < CLUSTER) mbarrier_arrive_cluster(&smem.empty[state.stage], tid % 32);
+        const Scales scales = {{scale0 * first_B, scale1 * first_B}, {scale0 * second_B, scale1 * second_B}};
+        promote_tile<BLOCK_N>(sum, acc, scales, first);
+        state.advance();
+    }
+}
+
+template <int BLOCK_N, typename TD>
+__global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) persistent_multicast_kernel(
+    const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M, BLOCK_K)
+    const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N / CLUSTER, BLOCK_K)
+    const __grid_constant__ CUtensorMap D_map, // (M, N), boxes (16, 32 or 64)
+    const float *scale_A,                      // (k_tiles, scale_rows)
+    const float *scale_B,                      // (squares, k_tiles)
+    bool tma_store,                            // D's rows are multiples of 16 bytes
+    TD *D,                                     // (M, N)
+    int M, int N, int K)
+{
+    extern __shared__ __align__(1024) char smem_bytes[];
+    SharedStorage<BLOCK_N> &smem = *reinterpret_cast<SharedStorage<BLOCK_N> *>(smem_bytes);
+    const int warpgroup = threadIdx.x / 128;
+    const int tid = threadIdx.x % 128; // in the warpgroup
+    const Tiles<BLOCK_N> tiles(M, N);
+    const int k_tiles = (K - 1) / BLOCK_K + 1, squares = (N - 1) / GROUP + 1;
+
+    // Setup. TMA and the other block count at the barriers: they must see them initialised.
+    if (threadIdx.x == 0) {
+        prefetch_tensormap(A_map);
+        prefetch_tensormap(B_map);
+        for (int stage = 0; stage < NUM_STAGES<BLOCK_N>; stage++) {
+            mbarrier_init(&smem.full[stage], 1); // the producer's arrival, and the bytes it expects
+            mbarrier_init(&smem.empty[stage], CLUSTER * NUM_CONSUMERS * 4); // every warp that multiplies
+        }
+        fence_mbarrier_init();
+    }
+    cluster_sync_relaxed();
+
+    if (warpgroup == 0) {
+        setmaxnreg_dec<PRODUCER_REGS>();
+        if (tid == 0) produce(smem, A_map, B_map, scale_A, (M + 3) / 4 * 4, tiles, k_tiles);
+    } else {
+        setmaxnreg_inc<CONSUMER_REGS>();
+        const int warpgroup_row = (warpgroup - 1) * MMA_M; // this warpgroup's rows of the tile
+        PipelineState<NUM_STAGES<BLOCK_N>> state;
+        int buffer = 0; // of D_smem, the next
+        for (int tile = tiles.first; tile < tiles.count(); tile += tiles.step) {
+            int row, col;
+            tiles.origin(tile, row, col);
+            const int square = col / GROUP, next_square = square + 1 < squares ? k_tiles : 0;
+            float sum[BLOCK_N / 2] = {};
+            consume<BLOCK_N>(sum, smem, state, scale_B + (size_t)square * k_tiles, next_square,
+                             GROUP - col % GROUP, warpgroup_row, k_tiles, tid);
+            trace(STORE);
+            if (tma_store)
+                store_tile_tma<BLOCK_N, TD>(smem.D_smem[threadIdx.x / 32 - 4], D_map, sum,
+                                            row + warpgroup_row + tid / 32 * STORE_ROWS, col, tid % 32,
+                                            buffer);
+            else
+                store_tile(D, sum, row + warpgroup_row, col, M, N, tid);
+        }
+        if (tid % 32 == 0) cp_async_bulk_wait_group_read<0>(); // D_smem must outlive its readers.
+        trace(END);
+    }
+    cluster_sync_relaxed(); // The other block's copies and arrivals have all come.
+}
+
+// Cluster tiles of (M, N) that are that wide.
+static long long cluster_tiles(int M, int N, int block_n)
+{
+    return ((M - 1) / (CLUSTER * BLOCK_M) + 1LL) * ((N - 1) / block_n + 1LL);
+}
+
+// The width with which the clusters are done first, if a round takes as long as its tiles are wide; the wider of two.
+static int block_n_for(int M, int N, int sms)
+{
+    int best = 0;
+    long long best_time = INT64_MAX;
+    for (int block_n : WIDTHS) {
+        const long long rounds = (cluster_tiles(M, N, block_n) - 1) / (sms / CLUSTER) + 1;
+        if (rounds * block_n <= best_time) {
+            best = block_n;
+            best_time = rounds * block_n;
+        }
+    }
+    return best;
+}
+
+template <int BLOCK_N, typename TD>
+static cudaError_t launch(const void *A, const void *B, const float *scale_A, const float *scale_B, TD *D,
+                          int M, int N, int K, int sms, cudaStream_t stream)
+{
+    CUtensorMap A_map, B_map, D_map = {};
+    const bool tma_store = (size_t)N * sizeof(TD) % 16 == 0 && (uintptr_t)D % 16 == 0;
+    constexpr int smem_bytes = sizeof(SharedStorage<BLOCK_N>);
+    static_assert(smem_bytes <= MAX_SMEM, "there is room");
+    const auto kernel = persistent_multicast_kernel<BLOCK_N, TD>;
+    cudaError_t error = tensor_map_matrix(&A_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, A, M, K, BLOCK_M, BLOCK_K);
+    if (error == cudaSuccess)
+        error = tensor_map_matrix(&B_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, B, N, K, BLOCK_N / CLUSTER, BLOCK_K);
+    if (error == cudaSuccess && tma_store)
+        error =
+            tensor_map_matrix(&D_map, tensor_map_type<TD>(), D, M, N, STORE_ROWS, STORE_COLS<BLOCK_N, TD>);
+    if (error == cudaSuccess)
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+    if (error != cudaSuccess) return error;
+
+    const int num_clusters = (int)std::min(cluster_tiles(M, N, BLOCK_N), (long long)(sms / CLUSTER));
+    kernel<<<num_clusters * CLUSTER, NUM_THREADS, smem_bytes, stream>>>(A_map, B_map, D_map, scale_A, scale_B,
+                                                                        tma_store, D, M, N, K);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t persistent_multicast(enum dtype D_dtype, const void *A, const void *B,
+                                            const float *scale_A, const float *scale_B, void *D, int M, int N,
+                                            int K, cudaStream_t stream)
+{
+    if (!can_multiply(A, B, scale_A, scale_B, D, M, N, K)) return cudaErrorInvalidValue;
+    if ((uintptr_t)scale_A % 16 != 0) return cudaErrorInvalidValue;
+    int device, sms;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    if (error != cudaSuccess) return error;
+    if (cluster_tiles(M, N, WIDTHS[0]) > INT32_MAX / 2) return cudaErrorInvalidConfiguration;
+    const int width = block_n_for(M, N, sms);
+    return with_D_type(D_dtype, [&](auto td) {
+        using TD = decltype(td);
+        switch (width) {
+        case 96: return launch<96>(A, B, scale_A, scale_B, (TD *)D, M, N, K, sms, stream);
+        case 128: return launch<128>(A, B, scale_A, scale_B, (TD *)D, M, N, K, sms, stream);
+        case 160: return launch<160>(A, B, scale_A, scale_B, (TD *)D, M, N, K, sms, stream);
+        default: return launch<192>(A, B, scale_A, scale_B, (TD *)D, M, N, K, sms, stream);
+        }
+    });
+}

@@ -1,0 +1,205 @@
+#!/usr/bin/env bats
+# Chapter 19: products of 8-bit numbers are what the tensor core makes of them, at every width, and fail when they are broken.
+
+# Bats sets stderr.
+# shellcheck disable=SC2154
+load test_helper/common
+load test_helper/broken
+load test_helper/counters
+
+CHAPTER=19_fp8_gemm
+
+setup() { export PYTHONPATH=$ROOT/reference; }
+
+# caught STEP CASE [FLAG...]: the broken step gives a wrong answer, or is stopped by a report that names its file.
+caught() {
+    local seed
+    for seed in 0 1 2 3; do
+        run "$SIMGPU" --seed $seed "$BROKEN" --golden "build/golden/$CHAPTER" --step "$1" --case "$2" "${@:3}"
+        [[ $status -eq 1 || $status -eq 3 ]] || fail "seed $seed: exit status $status, expected 1 or 3"
+        assert_output --regexp "$CHAPTER: WRONG in 1 of 1 runs|at .*/chapters/$CHAPTER/step[0-9]_$1\.cu:[0-9]+"
+    done
+}
+
+@test "chapter 19: every step is right on every case of every operation" {
+    all_right 1 per_tensor
+    all_right 3 gemm
+    all_right 3 gemm_f32
+    all_right 1 weight_gradient
+}
+
+@test "chapter 19: the order of warps and blocks does not matter" {
+    any_order ragged odd_n several_tiles
+}
+
+@test "chapter 19: shapes of the user's own are right; a k that TMA cannot load is refused by name" {
+    run -0 make chapter-19 DEVICE=sim PROFILE=0 OP=gemm SHAPE=m=129,n=127,k=1040 SEED=3
+    assert_line "$CHAPTER: all 3 runs right"
+    run -2 make --no-print-directory chapter-19 DEVICE=sim OP=gemm SHAPE=m=64,n=64,k=24
+    assert_output --partial "k must be a multiple of 16, so that every row of A and B begins at a multiple of 16 bytes"
+}
+
+# On two SMs, one cluster, the width is that of the fewest rounds. 160 columns: tiles begin 0, 32, 64 and 96 behind a square.
+@test "chapter 19: persistent_multicast is right at each of its widths, round after round" {
+    local n width dir=$BATS_TEST_TMPDIR/case op
+    while read -r op n width; do
+        run -0 "$PYTHON" reference/golden.py fp8_gemm --types e4m3 --op "$op" --out "$dir" --shape m=70,n="$n",k=272
+        run -0 "$SIMGPU" --sms 2 --json "$BATS_TEST_TMPDIR/width.json" "$(chapter $CHAPTER)" --op "$op" --golden "$dir" --step persistent_multicast
+        assert_line "$CHAPTER: all 1 runs right"
+        grep -q "persistent_multicast_kernel<$width, " "$BATS_TEST_TMPDIR/width.json" || fail "n=$n did not take width $width"
+        rm -rf "$dir"
+    done <<'END'
+gemm 288 96
+gemm 256 128
+gemm 640 160
+gemm_f32 800 160
+gemm 768 192
+gemm_f32 384 192
+END
+}
+
+# --- The reference, and what note 19 says of errors ---------------------------------------------------------------------
+
+@test "chapter 19: by hand: what is below 13 bits is cut, zeros leave no trace, and the sum is cut again" {
+    run -0 python 'import fp8_gemm as g
+def dot(*pairs, acc=0.0):
+    a, b = (np.pad(np.array(x, float), (0, 32 - len(x)))[None] for x in zip(*pairs))
+    return g.multiply_add(g.integers(a), g.integers(b), np.array([[acc]]))[0, 0]
+assert dot((1, 1), (2.0**-6, 2.0**-7)) == 1 + 2.0**-13
+assert dot((1, 1), (2.0**-6, 2.0**-8)) == 1            # 2^-14 of the largest is cut
+assert dot((1, 1), (-(2.0**-6), 2.0**-8)) == 1         # towards 0, from below as well
+assert dot((1.875, 1.875), acc=0.0) == 3.515625        # a product is not normalised: its power of two is 1
+assert dot((1, 1), acc=2.0**14) == 2.0**14
+assert dot((2.0**-9, 2.0**-9)) == 2.0**-18             # subnormal numbers count
+assert dot((448, 0), (2.0**-9, 2.0**-9)) == 2.0**-18   # a zero has no power of two
+assert dot((1, 1), (1, -1)) == 0 and not np.signbit(dot((1, 1), (1, -1)))
+assert dot(*[(1, 1)] * 32, acc=2.0**13 - 1) == 2.0**13 + 31 - (2.0**13 + 31) % 1 - 0'
+}
+
+@test "chapter 19: what note 19 says of the error as k grows is so, for sums in the tensor core and promoted ones" {
+    run -0 python 'import fp8_gemm as g, fp8_quantization as q
+
+def e4m3(x):
+    s = q.scale_of(np.abs(x).max(), "e4m3")
+    return q.quantised(x, 0.0, (s, s, s), "e4m3")[0]
+for kind in "normal", "positive":
+    for sums in "plain", "promoted":
+        row = []
+        for k in 128, 512, 2048, 8192:
+            rng = np.random.default_rng(k)
+            a, b = (e4m3(x if kind == "normal" else np.abs(x)) for x in rng.standard_normal((2, 32, k)))
+            exact, ones = a @ b.T, np.ones((k // 128, 32))
+            D = g.tensor_core(a, b) if sums == "plain" else g.promoted(a, b, ones, ones)[0]
+            row.append(100 * np.sqrt(np.mean((D - exact)**2) / np.mean(exact**2)))
+        assert (row[3] > 10 * row[0]) == (sums == "plain")
+        print(f"| {kind}, {sums} | " + " | ".join(f"{e:.3f} %" for e in row) + " |")'
+    while read -r line; do grep -qF "$line" notes/$CHAPTER.md || fail "note 19 does not say $line"; done <<<"$output"
+}
+
+@test "chapter 19: on the simulated GPU plain sums of 8192 positive numbers are short by more than a tenth, promoted ones are not" {
+    local dir=$BATS_TEST_TMPDIR op
+    for op in per_tensor gemm_f32; do
+        mkdir -p "$dir/$op"
+        python 'import dtypes
+op, d = sys.argv[1:]; k = 8192
+for i, name in enumerate("AB"):
+    x = np.minimum(np.abs(np.random.default_rng(i).standard_normal((8, k))), 4) * 112
+    np.save(f"{d}/{name}.e4m3.npy", dtypes.encode(x, "e4m3"))
+shapes = ((1,), (1,)) if op == "per_tensor" else ((k // 128, 8), (1, k // 128))
+for name, shape in zip("AB", shapes): np.save(f"{d}/scale_{name}.npy", np.ones(shape, np.float32))' $op "$dir/$op"
+        run -0 "$PYTHON" reference/golden.py fp8_gemm --types e4m3 --op $op --inputs "$dir/$op"
+        run -0 "$SIMGPU" "$(chapter $CHAPTER)" --op $op --golden "$dir/$op" --out "$dir/out"
+    done
+    run -0 python 'import dtypes
+d = sys.argv[1]
+A, B = (dtypes.decode(np.load(f"{d}/per_tensor/{n}.e4m3.npy"), "e4m3").astype(float) for n in "AB")
+exact = A @ B.T
+plain, promoted = (np.load(f"{d}/out/{step}/./D.npy") / exact - 1 for step in ("plain_sums", "promoted"))
+print(plain.max(), np.abs(promoted).max())
+assert plain.max() < -0.1 and np.abs(promoted).max() < 0.001' "$dir"
+}
+
+# --- NaN ----------------------------------------------------------------------------------------------------------------
+
+@test "chapter 19: a NaN in a row of A is in its row of D and in no other, and so is that of a scale" {
+    local what
+    for what in element scale; do
+        one_case $CHAPTER/gemm ragged
+        python 'd, what = sys.argv[1:]; name = "A.e4m3" if what == "element" else "scale_A"; a = np.load(f"{d}/{name}.npy")
+if what == "element": a[77, 200] = 0x7f
+else: a[1, 77] = np.nan
+np.save(f"{d}/{name}.npy", a)' "$CASE_DIR" $what
+        run -1 "$SIMGPU" "$(chapter $CHAPTER)" --op gemm --golden "$CASE_DIR" --out "$BATS_TEST_TMPDIR/out"
+        run -0 python 'import dtypes, glob
+files = glob.glob(sys.argv[1] + "/*/./D.bf16.npy"); assert len(files) == 3
+for file in files:
+    nan = np.isnan(dtypes.decode(np.load(file), "bf16")); assert nan[77].all() and nan.sum() == nan.shape[1], file' "$BATS_TEST_TMPDIR/out"
+    done
+}
+
+# --- Counters -------------------------------------------------------------------------------------------------------------
+
+@test "chapter 19: the counters that note 19 quotes are what its command counts" {
+    local json=$BATS_TEST_TMPDIR/steps.json
+    run -0 "$PYTHON" reference/golden.py fp8_gemm --types e4m3 --op gemm --out "$BATS_TEST_TMPDIR/case" --shape m=512,n=384,k=512
+    run -0 "$SIMGPU" --json "$json" "$(chapter $CHAPTER)" --golden "$BATS_TEST_TMPDIR/case" --op gemm
+    tabled notes/$CHAPTER.md "$json"
+    plain_python 'import json, sys
+steps = {k["step"]: k["lines"] for k in json.load(open(sys.argv[1]))}
+total = lambda step, field: sum(line[field] for line in steps[step])
+for step in steps: assert total(step, "shared_wavefronts") == total(step, "shared_wavefronts_ideal"), step
+assert total("persistent_multicast", "global_sectors") < 0.8 * total("two_math_warpgroups", "global_sectors")' "$json"
+}
+
+@test "chapter 19: make diff-19 compares every step, and every header ends with the command that runs it" {
+    ladders "per_tensor plain_sums" "gemm promoted two_math_warpgroups persistent_multicast" "weight_gradient weight_gradient"
+}
+
+# --- Broken kernels ---------------------------------------------------------------------------------------------------------
+
+@test "chapter 19: a tile that begins its sum anew loses the ones before" {
+    broken $CHAPTER step1_plain_sums.cu 's/accumulate \|\| slice > 0/slice > 0/'
+    wrong $CHAPTER plain_sums ragged --op per_tensor
+}
+
+@test "chapter 19: a promotion one block late, and scales of the next k, are wrong" {
+    broken $CHAPTER step2_promoted.cu 's/wgmma_wait_group<0>\(\);/wgmma_wait_group<1>();/'
+    caught promoted ragged --op gemm
+    noted $CHAPTER 'is read before the wgmma at line …, whose result it holds, has been waited for'
+    broken $CHAPTER step2_promoted.cu 's/scale_A \+ \(size_t\)tile \* scale_rows/scale_A + (size_t)((tile + 1) % k_tiles) * scale_rows/'
+    wrong $CHAPTER promoted ragged --op gemm
+    noted $CHAPTER 'D[row 0, col 0]: got …, expected …, tolerance …; … of 18209 elements are wrong'
+}
+
+@test "chapter 19: scales of the wrong stage are found" {
+    broken $CHAPTER step3_two_math_warpgroups.cu 's/scale_smem\[state.stage\]\[row0\]/scale_smem[(state.stage + 1) % NUM_STAGES][row0]/'
+    caught two_math_warpgroups ragged --op gemm
+}
+
+@test "chapter 19: a stage that one warp of four gives back, while the others may still read its scales, is found" {
+    broken $CHAPTER step3_two_math_warpgroups.cu 's/if \(tid % 32 == 0\) mbarrier_arrive/if (tid == 0) mbarrier_arrive/; s/NUM_CONSUMERS \* 4\)/NUM_CONSUMERS)/'
+    caught two_math_warpgroups deep --op gemm
+}
+
+@test "chapter 19: a buffer that every tile begins with is written while the last tile's still leaves, if pieces are odd" {
+    broken $CHAPTER step4_persistent_multicast.cu 's/col, tid % 32, buffer\)/col, tid % 32, buffer = 0)/; s/int &buffer/int buffer/; /case (128|160): return/d; s/launch<192>/launch<96>/'
+    run -0 "$PYTHON" reference/golden.py fp8_gemm --types e4m3 --op gemm --out "$BATS_TEST_TMPDIR/case" --shape m=70,n=288,k=144
+    run -3 "$SIMGPU" --sms 2 "$BROKEN" --op gemm --golden "$BATS_TEST_TMPDIR/case" --step persistent_multicast
+    noted $CHAPTER 'shared memory that a bulk store still reads was written while the copy was in flight'
+}
+
+@test "chapter 19: a tile that takes one scale for two squares is wrong in the second" {
+    broken $CHAPTER step4_persistent_multicast.cu 's/promote<32>\(sum/promote<96>(sum/; /case (128|160): return/d; s/launch<192>/launch<96>/'
+    wrong $CHAPTER persistent_multicast several_tiles --op gemm
+}
+
+@test "chapter 19: a consumer that frees its own block's stage only leaves the other waiting" {
+    broken $CHAPTER step4_persistent_multicast.cu 's/tid % 32 < CLUSTER\)/tid % 32 == 0)/; /case (128|160): return/d; s/launch<192>/launch<96>/'
+    caught persistent_multicast deep --op gemm
+    noted $CHAPTER 'deadlock: no warp of the cluster that begins with block (0,0,0) can go on'
+}
+
+@test "chapter 19: a column's scale for its neighbour is wrong" {
+    broken $CHAPTER step5_weight_gradient.cu 's/scale_B\[r \/ 4 \* 2 \+ r % 2\]/scale_B[r \/ 4 * 2]/'
+    wrong $CHAPTER weight_gradient ragged --op weight_gradient
+}
