@@ -45,6 +45,7 @@ Q          := $(if $(V),,@)
 include tools/simgpu/build.mk
 include $(wildcard tests/*/build.mk) # a student's tree has none
 include chapters/build.mk
+include $(wildcard chapters/*/build.mk)
 
 export PYTHONPYCACHEPREFIX := build/pycache
 unexport PYTHONDONTWRITEBYTECODE
@@ -70,6 +71,8 @@ chapters:
 
 ## trace-N        one step's timeline: what each role of a block did when, chapters from 13 on; build/traces/….json for Perfetto, ….svg
 ##                  STEP=NAME and CASE=NAME or SHAPE=…; TRACE=FILE: where to; SIMGPU_SMS=2: a simulated GPU so small that blocks stay
+
+## train          train GPT-2 on this project's text: TRAIN="--steps 200 --layers 4", build/gpt2 --help lists more; TEXT="FILE..."
 
 ## test           every test; TESTS=tests/cli.bats: only those
 TESTS = $(sort $(wildcard tests/*.bats tests/simgpu/*.bats))

@@ -5,6 +5,7 @@
 # shellcheck disable=SC2154
 load test_helper/common
 load test_helper/broken
+load test_helper/counters
 
 CHAPTER=11_gpt2_training
 
@@ -82,6 +83,21 @@ assert broken("DECAYED", gpt2.DECAYED[1:])[2]
 assert broken("sum_of_rows", lambda x, a: x.reshape(-1, x.shape[-1])[:-1].sum(0))[1:] == [True] * 2'
 }
 
+# --- Counters -------------------------------------------------------------------------------------------------------
+
+@test "chapter 11: launches and sectors are what note 11 says, fewer in step 2" {
+    local step row
+    for step in "1 layer_by_layer" "2 fused"; do
+        counters "$BATS_TEST_TMPDIR/json" $CHAPTER "${step#* }" tiny_bf16
+        row=$(plain_python 'import json, sys
+kernels = json.load(open(sys.argv[1]))
+launches = sum(k["launches"] for k in kernels)
+sectors = sum(line["global_sectors"] for k in kernels for line in k["lines"])
+print(f"| {launches:,} | {sectors:,} |")' "$BATS_TEST_TMPDIR/json")
+        grep -qF "| $step $row" notes/$CHAPTER.md || fail "note 11 does not say: | $step $row"
+    done
+}
+
 # --- Broken steps ---------------------------------------------------------------------------------------------------
 
 @test "chapter 11: without the gradient that goes past the branch, from the second layer back all is wrong" {
@@ -97,6 +113,6 @@ assert broken("sum_of_rows", lambda x, a: x.reshape(-1, x.shape[-1])[:-1].sum(0)
 }
 
 @test "chapter 11: gradients that are not put to 0 are those of the step before too" {
-    edited $CHAPTER step2_fused.cu '/gradients to 0/d'
+    edited $CHAPTER step2_fused.cu '/zero_gradients\(m, m->decayed/d'
     wrong $CHAPTER fused ragged
 }

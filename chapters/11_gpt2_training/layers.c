@@ -55,7 +55,7 @@ void linear_gelu_forward(struct model *m, const void *inp, const void *weight, c
     }
 }
 
-// dinp (rows, C) = dout (rows, OC) weight (OC, C), added to what is there where `add`; dweight += dout^T inp.
+// dinp (rows, C) = dout (rows, OC) weight (OC, C), added to what is there where `add`; dweight = dout^T inp.
 static void products_backward(struct model *m, const void *inp, const void *weight, const void *dout,
                               void *dinp, bool add, float *dweight, int C, int OC, cudaStream_t stream)
 {
@@ -65,7 +65,7 @@ static void products_backward(struct model *m, const void *inp, const void *weig
                              dX = {dinp, T, C, 0, false}, dW = {dweight, F32, C, 0, false};
     const double flops = 2.0 * m->rows * OC * C;
     ran(m, "product backward", flops, blas_multiply(D, W, 1, add, dX, m->rows, C, OC, 1, stream), stream);
-    ran(m, "product backward", flops, blas_multiply(turned, X, 1, 1, dW, OC, C, m->rows, 1, stream), stream);
+    ran(m, "product backward", flops, blas_multiply(turned, X, 1, 0, dW, OC, C, m->rows, 1, stream), stream);
 }
 
 void linear_backward(struct model *m, const void *inp, const void *weight, const void *dout, void *dinp,
@@ -84,7 +84,7 @@ void linear_backward(struct model *m, const void *inp, const void *weight, const
 void logits_forward(struct model *m, const void *norm, cudaStream_t stream)
 {
     const enum dtype T = m->config.dtype;
-    const int C = m->config.channels, V = m->padded_vocabulary;
+    const int C = m->config.channels, V = m->config.padded_vocabulary;
     const struct blas_matrix X = {norm, T, C, 0, false}, W = {weight(m, WTE, 0), T, C, 0, true},
                              out = {activation(m, LOGITS, 0), T, V, 0, false};
     ran(m, "logits forward", 2.0 * m->rows * V * C, blas_multiply(X, W, 1, 0, out, m->rows, V, C, 1, stream),
@@ -94,7 +94,7 @@ void logits_forward(struct model *m, const void *norm, cudaStream_t stream)
 void logits_backward(struct model *m, const void *norm, void *dnorm, cudaStream_t stream)
 {
     products_backward(m, norm, weight(m, WTE, 0), activation(m, LOGITS, 0), dnorm, false, gradient(m, WTE, 0),
-                      m->config.channels, m->padded_vocabulary, stream);
+                      m->config.channels, m->config.padded_vocabulary, stream);
 }
 
 int attention_parts(const struct model *m)

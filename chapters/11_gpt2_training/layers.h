@@ -20,11 +20,11 @@ void linear_forward(struct model *model, const void *inp, const void *weight, co
 void linear_gelu_forward(struct model *model, const void *inp, const void *weight, const void *bias, void *fc,
                          void *gelu, int C, int OC, cudaStream_t stream);
 
-// The gradients of linear_forward: dinp (rows, C), dweight (OC, C) += and dbias (OC) +=.
+// The gradients of linear_forward: dinp (rows, C), dweight (OC, C), and added to what is there dbias (OC).
 void linear_backward(struct model *model, const void *inp, const void *weight, const void *dout, void *dinp,
                      float *dweight, float *dbias, int C, int OC, int parts, cudaStream_t stream);
 
-// logits (rows, padded vocabulary) = norm wte^T. Backward: dnorm, dwte +=, of the gradient that lies where the logits were.
+// logits (rows, padded vocabulary) = norm wte^T. Backward: dnorm and dwte, of the gradient that lies where the logits were.
 void logits_forward(struct model *model, const void *norm, cudaStream_t stream);
 void logits_backward(struct model *model, const void *norm, void *dnorm, cudaStream_t stream);
 

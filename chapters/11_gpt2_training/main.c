@@ -15,6 +15,7 @@ static struct model_config config_of(enum dtype type, const int64_t *dim)
         .heads = (int)dim[HEADS],
         .channels = (int)dim[CHANNELS],
         .vocabulary = (int)dim[VOCABULARY],
+        .padded_vocabulary = ((int)dim[VOCABULARY] + 7) / 8 * 8,
         .positions = (int)dim[LENGTH],
         .batch = (int)dim[BATCH],
         .length = (int)dim[LENGTH],

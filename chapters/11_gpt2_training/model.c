@@ -14,6 +14,8 @@ const char *model_refuse(const struct model_config *c)
 {
     if (c->layers < 1 || c->heads < 1 || c->vocabulary < 1 || c->batch < 1 || c->length < 1)
         return "layers, heads, vocabulary, batch and length must be at least 1";
+    if (c->padded_vocabulary < c->vocabulary || c->padded_vocabulary % 8)
+        return "the padded vocabulary must be a multiple of 8 and no less than the vocabulary";
     if (c->channels < 8 || c->channels % 8 || c->channels % c->heads)
         return "channels must be a multiple of 8 and of heads";
     if (c->length > c->positions || c->length > 16384) return "length must be at most positions, and 16384";
@@ -33,7 +35,7 @@ static void plan_parameters(struct model *m)
     const struct model_config *c = &m->config;
     const int64_t C = c->channels, L = c->layers;
     const struct array parameters[NUM_PARAMETERS] = {
-        [WTE] = {"wte", F32, m->padded_vocabulary * C, 1},
+        [WTE] = {"wte", F32, m->config.padded_vocabulary * C, 1},
         [WPE] = {"wpe", F32, c->positions * C, 1},
         [QKV_W] = {"qkv_w", F32, 3 * C * C, L},
         [PROJ_W] = {"proj_w", F32, C * C, L},
@@ -79,7 +81,7 @@ static void plan_activations(struct model *m)
         [RSTD2] = {"rstd2", F32, R, work},
         [FC] = {"fc", T, 4 * RC, work},
         [GELU] = {"gelu", T, 4 * RC, work},
-        [LOGITS] = {"logits", T, R * m->padded_vocabulary, 1},
+        [LOGITS] = {"logits", T, R * m->config.padded_vocabulary, 1},
         [LOSS] = {"loss", F32, R, 1},
         [BRANCH] = {"branch", T, RC, 1},
         [D_RESIDUAL] = {"d_residual", T, RC, 1},
@@ -112,15 +114,19 @@ struct in_memory {
     float norm, control[3];
 };
 
+struct model model_plan(const struct model_config *config)
+{
+    struct model m = {.config = *config, .rows = config->batch * config->length};
+    plan_parameters(&m);
+    plan_activations(&m);
+    return m;
+}
+
 struct model *model_create(const struct model_config *config)
 {
-    struct model *m = calloc(1, sizeof *m);
+    struct model *m = malloc(sizeof *m);
     if (!m) die_input("no memory for a model");
-    m->config = *config;
-    m->rows = config->batch * config->length;
-    m->padded_vocabulary = (config->vocabulary + 7) / 8 * 8;
-    plan_parameters(m);
-    plan_activations(m);
+    *m = model_plan(config);
     m->master = allocate(4 * m->parameters * sizeof(float));
     m->grad = m->master + m->parameters;
     m->m = m->grad + m->parameters;
@@ -191,6 +197,6 @@ double model_flops(const struct model *m)
 {
     const struct model_config *c = &m->config;
     const double matrices =
-        12.0 * c->layers * c->channels * c->channels + (double)m->padded_vocabulary * c->channels;
+        12.0 * c->layers * c->channels * c->channels + (double)m->config.padded_vocabulary * c->channels;
     return m->rows * (6 * matrices + 12.0 * c->layers * c->channels * c->length);
 }

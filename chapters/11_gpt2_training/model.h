@@ -23,8 +23,8 @@ enum products_by { PRODUCTS_CUBLAS = 9, PRODUCTS_14 = 14 };
 
 struct model_config {
     int layers, heads, channels;
-    int vocabulary; // tokens; rows of wte are these, rounded up to a multiple of 8
-    int positions;  // rows of wpe
+    int vocabulary, padded_vocabulary; // tokens, and rows of wte: a multiple of 8
+    int positions;                     // rows of wpe
     int batch, length;
     enum dtype dtype; // of weights and activations: F32 or BF16
     enum attention_by attention;
@@ -94,7 +94,7 @@ struct profile;
 
 struct model {
     struct model_config config;
-    int rows, padded_vocabulary;
+    int rows;
     size_t parameters, decayed; // how many numbers; those that decay come first
     struct array parameter[NUM_PARAMETERS], activation[NUM_ACTIVATIONS];
     float *master, *grad, *m, *v; // (parameters)
@@ -112,6 +112,9 @@ struct model {
 
 // NULL, or what the configuration would have to be.
 const char *model_refuse(const struct model_config *config);
+
+// How many parameters and bytes of activations it has, and where each array lies; nothing is allocated.
+struct model model_plan(const struct model_config *config);
 
 // Allocates everything; the parameters are not set. The configuration is one that model_refuse takes. Exits on CUDA errors, as
 // the functions below do.

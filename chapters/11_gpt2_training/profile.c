@@ -56,10 +56,9 @@ void profile_print(struct profile *p, int steps, int with_times)
     int kinds = 0;
     CUDA_CHECK(cudaEventSynchronize(p->launch[p->count - 1].done));
     for (size_t i = 1; i < p->count; i++) {
-        float ms;
+        float ms = 0;
         int k = 0;
-        CUDA_CHECK(cudaEventElapsedTime(&ms, p->launch[i - 1].done, p->launch[i].done));
-        if (!with_times) ms = 0;
+        if (with_times) CUDA_CHECK(cudaEventElapsedTime(&ms, p->launch[i - 1].done, p->launch[i].done));
         while (k < kinds && strcmp(total[k].what, p->launch[i].what) != 0) k++;
         if (k == 64) die_input("a profile has more than 64 kinds of launches");
         if (k == kinds) total[kinds++].what = p->launch[i].what;

@@ -81,7 +81,7 @@ static void classify(model *m, cudaStream_t stream)
 {
     ran(m, "classifier", 0,
         classifier_shared(m->config.dtype, activation(m, LOGITS, 0), numbers(m, LOSS, 0), m->targets, NULL,
-                          m->rows, m->config.vocabulary, m->padded_vocabulary, stream),
+                          m->rows, m->config.vocabulary, m->config.padded_vocabulary, stream),
         stream);
 }
 
@@ -124,12 +124,20 @@ static void backward_layer(model *m, int l, cudaStream_t stream)
                         numbers(m, RSTD1, l), stream);
 }
 
+// What gradients are added to. Those of the other matrices are products, which write what they find anew.
+static void zero_gradients(model *m, size_t first, size_t last, cudaStream_t stream)
+{
+    ran(m, "gradients to 0", 0, cudaMemsetAsync(m->grad + first, 0, (last - first) * sizeof(float), stream),
+        stream);
+}
+
 static void backward(model *m, cudaStream_t stream)
 {
     const enum dtype T = m->config.dtype;
     const int L = m->config.layers, C = m->config.channels;
     void *dx = activation(m, D_RESIDUAL, 0), *branch = activation(m, BRANCH, 0);
-    ran(m, "gradients to 0", 0, cudaMemsetAsync(m->grad, 0, m->parameters * sizeof(float), stream), stream);
+    zero_gradients(m, m->parameter[WPE].offset, m->parameter[QKV_W].offset, stream);
+    zero_gradients(m, m->decayed, m->parameters, stream);
     logits_backward(m, activation(m, NORM1, L), branch, stream);
     ran(m, "layernorm backward", 0,
         gradient_partials(T, activation(m, RESIDUAL, L), branch, weight(m, LNF_W, 0), numbers(m, MEAN1, L),

@@ -38,6 +38,28 @@ static const struct {
     {"Tesla T4", 8.1, 0, 0, 320},
 };
 
+struct device device_open(void)
+{
+    struct cudaDeviceProp properties;
+    struct device device = {0};
+    int count = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess || count == 0) {
+        fprintf(stderr,
+                "%s:%d: cudaGetDeviceCount: %s: no GPU that this program can use; the simulated GPU runs it: "
+                "build/simgpu/simgpu PROGRAM\n",
+                __FILE__, __LINE__, cudaGetErrorName(error ? error : cudaErrorNoDevice));
+        exit(EXIT_CUDA);
+    }
+    CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
+    snprintf(device.name, sizeof device.name, "%s", properties.name);
+    device.major = properties.major;
+    device.minor = properties.minor;
+    device.sms = properties.multiProcessorCount;
+    device.simulated = strncmp(properties.name, "Simulated GPU", 13) == 0;
+    return device;
+}
+
 static int attribute(enum cudaDeviceAttr which)
 {
     int value = 0;
@@ -45,13 +67,13 @@ static int attribute(enum cudaDeviceAttr which)
     return value;
 }
 
-// The chapter's limit on this GPU in its metric's unit; 0 when it is not known. An unknown GPU's fp32 and memory
-// limits come from its SMs, bus and clocks (FP32 lanes an SM: CUDA C++ Programming Guide, compute capabilities).
-static double limit_value(const struct operation *op, const struct device *device)
+// An unknown GPU's fp32 and memory limits come from its SMs, bus and clocks (FP32 lanes an SM: CUDA C++ Programming Guide,
+// compute capabilities).
+double device_limit(const struct device *device, enum limit limit)
 {
     for (size_t i = 0; i < sizeof PEAKS / sizeof *PEAKS; i++) {
         if (!strstr(device->name, PEAKS[i].gpu)) continue;
-        switch (op->limit) {
+        switch (limit) {
         case LIMIT_NONE: return 0;
         case LIMIT_FP32: return PEAKS[i].fp32;
         case LIMIT_BF16_TENSOR: return PEAKS[i].bf16;
@@ -60,9 +82,8 @@ static double limit_value(const struct operation *op, const struct device *devic
         }
     }
     int cc = device->major * 10 + device->minor, lanes = cc == 75 || cc == 80 ? 64 : 128;
-    if (op->limit == LIMIT_FP32)
-        return 2.0 * lanes * device->sms * attribute(cudaDevAttrClockRate) * 1e3 / 1e12;
-    if (op->limit == LIMIT_MEMORY)
+    if (limit == LIMIT_FP32) return 2.0 * lanes * device->sms * attribute(cudaDevAttrClockRate) * 1e3 / 1e12;
+    if (limit == LIMIT_MEMORY)
         return 2.0 * attribute(cudaDevAttrMemoryClockRate) * 1e3 *
                attribute(cudaDevAttrGlobalMemoryBusWidth) / 8 / 1e9;
     return 0;
@@ -426,7 +447,7 @@ static void report(const char *chapter, const struct operation *op, const struct
     // In the metric's unit when divided by milliseconds: 1 TFLOP/s is 1e9 FLOP/ms, 1 GB/s is 1e6 byte/ms.
     double work = op->flops ? (double)evaluate(op, op->flops, type, dim) / 1e9
                             : (double)evaluate(op, op->bytes, type, dim) / 1e6;
-    double limit = limit_value(op, device);
+    double limit = device_limit(device, op->limit);
     shape_write(op->dims, dim, shape, sizeof shape);
     printf("  %-20s %-5s %-24s %10s %8s %10s %10s %s\n", "step", "type", "shape", "ms", "spread", metric,
            baseline ? "x baseline" : "", limit ? "of limit" : "");

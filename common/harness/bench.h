@@ -11,6 +11,12 @@ struct device {
     bool simulated; // the simulated GPU: never timed
 };
 
+// The first GPU. Exits with EXIT_CUDA, and says what else would run the program, where there is none.
+struct device device_open(void);
+
+// The most that a GPU can reach of a limit, in TFLOP/s or GB/s; 0 when it is not known.
+double device_limit(const struct device *device, enum limit limit);
+
 // Allocates `run` for these dimensions and fills its inputs with random numbers, the same every time. Exits on CUDA errors; the
 // caller frees it with run_free.
 void bench_inputs(const struct operation *op, enum dtype type, const int64_t *dim, struct run *run);

@@ -291,28 +291,6 @@ static void print_list(const struct part *part)
     free(names);
 }
 
-static struct device open_device(void)
-{
-    struct cudaDeviceProp properties;
-    struct device device = {0};
-    int count = 0;
-    cudaError_t error = cudaGetDeviceCount(&count);
-    if (error != cudaSuccess || count == 0) {
-        fprintf(stderr,
-                "%s:%d: cudaGetDeviceCount: %s: no GPU that this program can use; the simulated GPU runs it: "
-                "build/simgpu/simgpu PROGRAM\n",
-                __FILE__, __LINE__, cudaGetErrorName(error ? error : cudaErrorNoDevice));
-        exit(EXIT_CUDA);
-    }
-    CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
-    snprintf(device.name, sizeof device.name, "%s", properties.name);
-    device.major = properties.major;
-    device.minor = properties.minor;
-    device.sms = properties.multiProcessorCount;
-    device.simulated = strncmp(properties.name, "Simulated GPU", 13) == 0;
-    return device;
-}
-
 static void write_outputs(const struct operation *op, const struct run *run, const char *dir,
                           const char *step, const char *case_name)
 {
@@ -625,7 +603,7 @@ int chapter_main(const char *file, const struct operation *operations, int count
         read_bench_shapes(parts[p].op, options.shape, dim);
     if (options.trace && check && traced_step(parts, &options) && (count > 1 || loaded != 1))
         die_input("--trace %s: %d cases are selected, expected one: --case", options.trace, loaded);
-    struct device device = open_device();
+    struct device device = device_open();
     if (options.bench && device.simulated)
         die_input("--bench: %s has no speed to measure, expected a real GPU; simgpu --profile counts instead",
                   device.name);

@@ -1,0 +1,262 @@
+// The trainer: GPT-2 on text, from this chapter's steps.
+#include <math.h>
+#include <time.h>
+
+#include "../../../common/harness/bench.h"
+#include "../../../common/harness/error.h"
+#include "../../09_cublas_attention/blas.h"
+#include "../launchers.h"
+#include "../profile.h"
+#include "checkpoint.h"
+#include "inspect.h"
+#include "options.h"
+#include "text.h"
+
+// What a run has at hand.
+struct run_state {
+    struct options options;
+    struct device device;
+    struct text text;
+    struct model *model;
+    cudaStream_t stream;
+    int *
+        tokens; // (2, batch, length): inputs, targets; pinned, as what follows, so that copies wait for nothing
+    float *losses;  // (batch * length)
+    float *numbers; // lr, norm
+    FILE *json;
+};
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static float learning_rate(const struct settings *s, int step)
+{
+    if (step < s->warmup) return s->lr * (float)(step + 1) / (float)s->warmup;
+    const double done = (step - s->warmup) / fmax(s->steps - s->warmup, 1);
+    return (float)(s->lr * (s->final_lr + (1 - s->final_lr) * (1 + cos(acos(-1) * done)) / 2));
+}
+
+// Normal numbers of GPT-2's deviation, 0.02, and of the matrices that add to the residual that over sqrt(2 layers); layernorms
+// begin with 1, biases with 0.
+static float *first_parameters(const struct model *m, uint64_t seed)
+{
+    float *parameters = calloc(m->parameters, sizeof *parameters);
+    if (!parameters) die_input("no memory for %zu parameters", m->parameters);
+    const double deviation = 0.02, smaller = deviation / sqrt(2.0 * m->config.layers);
+    for (int p = 0; p < NUM_PARAMETERS; p++) {
+        const struct array *a = &m->parameter[p];
+        float *first = parameters + a->offset, *last = first + a->elements * a->count;
+        if (p == LN1_W || p == LN2_W || p == LNF_W)
+            for (float *x = first; x < last; x++) *x = 1;
+        if (a->offset >= m->decayed) continue;
+        for (float *x = first; x < last; x++) { // Box and Muller
+            const uint64_t i = 2 * (uint64_t)(x - parameters);
+            const double u = (double)((random_bits(~seed, i) >> 11) + 1) * 0x1p-53,
+                         angle = (double)(random_bits(~seed, i + 1) >> 11) * 0x1p-53;
+            const double normal = sqrt(-2 * log(u)) * cos(2 * acos(-1) * angle);
+            *x = (float)(normal * (p == PROJ_W || p == FC_PROJ_W ? smaller : deviation));
+        }
+    }
+    return parameters;
+}
+
+// The mean loss of model->tokens, after what has been launched.
+static double mean_loss(struct run_state *r)
+{
+    const size_t rows = (size_t)r->model->rows;
+    double sum = 0;
+    CUDA_CHECK(cudaMemcpyAsync(r->losses, activation(r->model, LOSS, 0), rows * sizeof *r->losses,
+                               cudaMemcpyDeviceToHost, r->stream));
+    CUDA_CHECK(cudaStreamSynchronize(r->stream));
+    for (size_t i = 0; i < rows; i++) sum += r->losses[i];
+    return sum / (double)rows;
+}
+
+static void upload_tokens(struct run_state *r)
+{
+    CUDA_CHECK(cudaMemcpyAsync(r->model->tokens, r->tokens, 2 * (size_t)r->model->rows * sizeof *r->tokens,
+                               cudaMemcpyHostToDevice, r->stream));
+}
+
+static double validation_loss(struct run_state *r)
+{
+    const struct model_config *c = &r->model->config;
+    const int batches = text_validation_batches(&r->text, c->batch, c->length), most = 20;
+    const int used = batches < most ? batches : most;
+    double sum = 0;
+    for (int i = 0; i < used; i++) {
+        text_validation_batch(&r->text, i, c->batch, c->length, r->tokens, r->tokens + r->model->rows);
+        upload_tokens(r);
+        forward_pass(r->model, r->stream);
+        loss_pass(r->model, r->stream);
+        sum += mean_loss(r);
+    }
+    return sum / used;
+}
+
+static void validate(struct run_state *r, int step)
+{
+    const struct model_config *c = &r->model->config;
+    if (text_validation_batches(&r->text, c->batch, c->length) == 0) return;
+    const double loss = validation_loss(r);
+    printf("step %d: validation loss %.4f\n", step, loss);
+    if (r->json) fprintf(r->json, "{\"step\": %d, \"validation_loss\": %.9g}\n", step, loss);
+}
+
+static void save(struct run_state *r, int step)
+{
+    struct error error;
+    if (!checkpoint_save(r->options.save, &r->options.settings, step, r->model, &error))
+        die_input("--save %s", error.text);
+}
+
+// Says where the first number lies that is none, and ends the program.
+static _Noreturn void stop(struct run_state *r, int step, double loss, double norm)
+{
+    char where[200];
+    const bool found = find_non_finite(r->model, r->stream, where, sizeof where);
+    printf("step %d: loss %g, gradient norm %g: first in %s\n", step + 1, loss, norm,
+           found ? where : "nothing that is still there: a second pass is finite");
+    exit(EXIT_WRONG);
+}
+
+static void train_step(struct run_state *r, int step)
+{
+    const struct settings *s = &r->options.settings;
+    struct model *m = r->model;
+    const double begin = seconds();
+    text_batch(&r->text, s->seed, step, s->model.batch, s->model.length, r->tokens, r->tokens + m->rows);
+    upload_tokens(r);
+    r->numbers[0] = learning_rate(s, step);
+    CUDA_CHECK(cudaMemcpyAsync(m->lr, &r->numbers[0], sizeof(float), cudaMemcpyHostToDevice, r->stream));
+    CUDA_CHECK((r->options.graph && !m->profile ? recorded : fused)(m, r->stream));
+    CUDA_CHECK(
+        cudaMemcpyAsync(&r->numbers[1], m->state.norm, sizeof(float), cudaMemcpyDeviceToHost, r->stream));
+    const double loss = mean_loss(r), took = seconds() - begin, norm = r->numbers[1];
+    if (!isfinite(loss) || !isfinite(norm)) stop(r, step, loss, norm);
+
+    const double rate = m->rows / took, flops = model_flops(m) / took / 1e12;
+    const double limit = device_limit(&r->device, s->model.dtype == BF16 ? LIMIT_BF16_TENSOR : LIMIT_FP32);
+    printf("step %d/%d: loss %.4f  norm %.3f  lr %.2e", step + 1, s->steps, loss, norm, r->numbers[0]);
+    if (!r->device.simulated) printf("  %.0f tokens/s  %.1f TFLOP/s", rate, flops);
+    if (!r->device.simulated && limit > 0) printf(" = %.1f%% of %.0f", 100 * flops / limit, limit);
+    printf("\n");
+    if (!r->json) return;
+    fprintf(r->json, "{\"step\": %d, \"loss\": %.17g, \"norm\": %.9g, \"lr\": %.9g", step + 1, loss, norm,
+            r->numbers[0]);
+    if (!r->device.simulated) fprintf(r->json, ", \"tokens/s\": %.6g, \"TFLOP/s\": %.5g", rate, flops);
+    fprintf(r->json, "}\n");
+}
+
+static void train(struct run_state *r, int first_step)
+{
+    const struct options *o = &r->options;
+    const int steps = o->settings.steps,
+              profiled = o->profile < steps - first_step ? o->profile : steps - first_step;
+    for (int step = first_step; step < steps; step++) {
+        if (profiled && step == steps - profiled) r->model->profile = profile_begin(r->stream);
+        train_step(r, step);
+        if (r->model->profile) continue; // Nothing else is to be between its events.
+        if ((step + 1) % o->validate_every == 0 || step + 1 == steps) validate(r, step + 1);
+        if (o->save && o->save_every && (step + 1) % o->save_every == 0 && step + 1 < steps)
+            save(r, step + 1);
+    }
+    if (r->model->profile) {
+        profile_print(r->model->profile, profiled, !r->device.simulated);
+        r->model->profile = NULL;
+    }
+    if (o->save) save(r, steps);
+}
+
+// The model that the flags, the checkpoint or llm.c's file describe, with its parameters.
+static void make_model(struct run_state *r, struct checkpoint *checkpoint)
+{
+    struct model_config *c = &r->options.settings.model;
+    const char *init = r->options.init;
+    struct error error;
+    float *parameters = NULL;
+    if (!r->options.resume) {
+        c->vocabulary = r->text.vocabulary;
+        c->padded_vocabulary = (c->vocabulary + 127) / 128 * 128; // whole tiles of the product
+        c->positions = c->length;
+    }
+    if (init && !(parameters = llmc_load(init, c, &error))) die_input("--init %s", error.text);
+    const char *refusal = model_refuse(c);
+    if (refusal) die_input("the model: %s", refusal);
+    if (c->vocabulary != r->text.vocabulary)
+        die_input("the text has %d tokens, expected the model's %d", r->text.vocabulary, c->vocabulary);
+    if (c->attention != ATTENTION_9 && r->device.major != 9)
+        die_input("--attention %d needs sm_90, and %s is sm_%d%d", c->attention, r->device.name,
+                  r->device.major, r->device.minor);
+    r->model = model_create(c);
+    if (checkpoint->numbers && checkpoint->parameters != r->model->parameters)
+        die_input("--resume %s: %zu parameters, and flags ask for %zu", r->options.resume,
+                  checkpoint->parameters, r->model->parameters);
+    if (checkpoint->numbers) return checkpoint_restore(checkpoint, r->model);
+    if (!parameters) parameters = first_parameters(r->model, r->options.settings.seed);
+    model_set_parameters(r->model, parameters);
+    free(parameters);
+}
+
+static void pinned(void *memory, size_t bytes)
+{
+    CUDA_CHECK(cudaMallocHost((void **)memory, bytes));
+}
+
+static void open_run(struct run_state *r, struct checkpoint *checkpoint)
+{
+    const struct options *o = &r->options;
+    struct error error;
+    if (o->file_count == 0) die_input("no text: expected FILE...; --help");
+    if (!text_load(o->files, o->file_count, o->validation_file, o->validation, &r->text, &error))
+        die_input("%s", error.text);
+    if (r->text.training <= (size_t)o->settings.model.length)
+        die_input("the text has %zu tokens to train on, expected more than --length %d", r->text.training,
+                  o->settings.model.length);
+    if (o->json && !(r->json = fopen(o->json, "w"))) die_input("--json %s: %s", o->json, strerror(errno));
+    if (r->json) setvbuf(r->json, NULL, _IOLBF, 0);
+    r->device = device_open();
+    if (o->settings.tf32) blas_allow_tf32();
+    make_model(r, checkpoint);
+    CUDA_CHECK(cudaStreamCreate(&r->stream));
+    pinned(&r->tokens, 2 * (size_t)r->model->rows * sizeof *r->tokens);
+    pinned(&r->losses, (size_t)r->model->rows * sizeof *r->losses);
+    pinned(&r->numbers, 2 * sizeof *r->numbers);
+}
+
+static void check_checkpoint(const char *path)
+{
+    struct checkpoint c;
+    struct error error;
+    if (!checkpoint_load(path, &c, &error)) die_input("--check %s", error.text);
+    printf("%s: %zu parameters after %d of %d steps\n", path, c.parameters, c.step, c.settings.steps);
+    checkpoint_free(&c);
+    exit(EXIT_RIGHT);
+}
+
+int main(int argc, char **argv)
+{
+    struct checkpoint checkpoint = {0};
+    struct vocabulary vocabulary;
+    struct error error;
+    struct run_state run = {.options = options_read(argc, argv, &checkpoint)};
+    const struct options *o = &run.options;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (o->check) check_checkpoint(o->check);
+    if (o->tokenizer && !vocabulary_load(o->tokenizer, &vocabulary, &error))
+        die_input("--tokenizer %s", error.text);
+    open_run(&run, &checkpoint);
+    printf("%zu parameters, %.2f MB of activations, %zu tokens of which %zu are trained on; %s\n",
+           run.model->parameters, (double)run.model->activation_bytes / 1e6, run.text.count,
+           run.text.training, run.device.name);
+    train(&run, checkpoint.step);
+    if (o->sample)
+        print_sample(run.model, &run.text, o->tokenizer ? &vocabulary : NULL, o->sample, o->temperature,
+                     o->settings.seed, run.stream);
+    if (run.json && fclose(run.json) != 0) die_input("--json %s: %s", o->json, strerror(errno));
+    return EXIT_RIGHT;
+}
