@@ -7,6 +7,7 @@
 load test_helper/common
 load test_helper/broken
 load test_helper/counters
+load test_helper/torch
 
 CHAPTER=17_sm90_attention_backward
 
@@ -40,6 +41,17 @@ setup() { export PYTHONPATH=$ROOT/reference; }
     assert_line --partial "all 4 runs right"
     run -2 make --no-print-directory chapter-17 OP=attention SHAPE=b=1,q=9,k=9,h=2,g=1,d=96
     assert_line --partial "d, the head dimension, must be 64, 128 or 256"
+}
+
+@test "chapter 17: the baseline is handed what it needs, and a PyTorch without it is named" {
+    torch_stub
+    run -0 "$SIMGPU" "$(chapter $CHAPTER)" --op attention --step 0 --case len128_causal
+    assert_output --partial "skipped: the baseline does not have it" # fewer heads of K and V
+    run -0 "$SIMGPU" "$(chapter $CHAPTER)" --op attention --step 0 --case len129_causal
+    assert_line --regexp '^  0 SDPA CUDNN +len129_causal .* right'
+    gcc -shared -o "$TORCH_LIB/libtorch_cuda.so" -x c /dev/null
+    run "$SIMGPU" "$(chapter $CHAPTER)" --op attention --step 0 --case len129_causal
+    assert_output --regexp 'aoti_torch_[a-z_]+'
 }
 
 @test "chapter 17: the headers end with the commands that run their steps" {

@@ -2,6 +2,7 @@
 // a window, softcap, sequences of any lengths.
 #include "../../common/device/scratch.h"
 #include "../../common/harness/attention.h"
+#include "../../common/harness/sdpa_baseline.h"
 #include "launchers.h"
 
 static cudaError_t launch(any_launcher *launcher, const struct run *run, cudaStream_t stream)
@@ -15,6 +16,18 @@ static cudaError_t launch(any_launcher *launcher, const struct run *run, cudaStr
     };
     const cudaError_t error = get_scratch(attention_backward_workspace_bytes(&a.forward), &a.workspace);
     return error != cudaSuccess ? error : ((attention_backward_launcher *)launcher)(&a, stream);
+}
+
+static cudaError_t cudnn(const struct run *run, cudaStream_t stream)
+{
+    const struct attention a = attention_of(run);
+    return sdpa_cudnn_backward(&a, run_data(run, "dO"), stream);
+}
+
+static cudaError_t cudnn_fetch(const struct run *run, cudaStream_t stream)
+{
+    const struct attention a = attention_of(run);
+    return sdpa_backward_fetch(&a, run_data(run, "dQ"), run_data(run, "dK"), run_data(run, "dV"), stream);
 }
 
 // What the operation does not have is a variant left out.
@@ -93,6 +106,7 @@ static const struct operation operations[] = {
             STEP(attention_backward_launcher, in_registers), STEP(attention_backward_launcher, tiles),
             STEP(attention_backward_launcher, deterministic)),
         .launch = launch,
+        .baseline = {.name = "SDPA CUDNN", .launch = cudnn, .fetch = cudnn_fetch},
         .check_shape = check_shape,
         // Two and a half times the forward pass: five products a tile, not two.
         .flops = "10*b*h*q*k*d/(1+causal)",

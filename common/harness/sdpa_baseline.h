@@ -16,3 +16,11 @@ cudaError_t sdpa_cudnn(const struct attention *attention, cudaStream_t stream);
 
 // Copies what the last call returned to its O and LSE.
 cudaError_t sdpa_fetch(const struct attention *attention, cudaStream_t stream);
+
+// The backward pass of the CUDNN backend, of Q, K, V, O and LSE and the gradient dO, laid out as O; it keeps dQ, dK and dV. Errors as
+// above.
+cudaError_t sdpa_cudnn_backward(const struct attention *attention, const void *dO, cudaStream_t stream);
+
+// Copies what the last call returned to dQ, laid out as Q, and dK and dV, as K.
+cudaError_t sdpa_backward_fetch(const struct attention *attention, void *dQ, void *dK, void *dV,
+                                cudaStream_t stream);

@@ -28,6 +28,21 @@ int32_t aoti_torch_device_type_cuda(void)
     return CUDA;
 }
 
+int32_t aoti_torch_dtype_float32(void)
+{
+    return 6;
+}
+int32_t aoti_torch_dtype_int64(void)
+{
+    return 4;
+}
+
+int aoti_torch_new_uninitialized_tensor(struct tensor **tensor)
+{
+    *tensor = calloc(1, sizeof **tensor);
+    return 0;
+}
+
 int aoti_torch_create_cuda_stream_guard(void *stream, int32_t device, void **guard)
 {
     *guard = malloc(1);
@@ -158,4 +173,62 @@ int aoti_torch_cuda__scaled_dot_product_cudnn_attention(struct tensor *Q, struct
            aoti_torch_cuda__scaled_dot_product_flash_attention(Q, K, V, dropout, causal, debug_mask, scale, O,
                                                                LSE, cum_q, cum_k, max_q, max_k, seed, offset,
                                                                mask);
+}
+
+static struct tensor *upload(const struct tensor *like, const double *values)
+{
+    const size_t count = (size_t)(like->sizes[0] * like->sizes[1] * like->sizes[2] * like->sizes[3]);
+    uint16_t *host = malloc(count * 2);
+    struct tensor *t;
+    for (size_t i = 0; i < count; i++) {
+        const float rounded = (float)values[i];
+        uint32_t bits;
+        memcpy(&bits, &rounded, 4);
+        host[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    }
+    aoti_torch_create_tensor_from_blob(NULL, 4, like->sizes, like->strides, 0, BF16, CUDA, 0, &t);
+    t->owned = 1;
+    cudaMalloc((void **)&t->data, count * 2);
+    cudaMemcpy(t->data, host, count * 2, cudaMemcpyHostToDevice);
+    free(host);
+    return t;
+}
+
+int aoti_torch_cuda__scaled_dot_product_cudnn_attention_backward(
+    struct tensor *dO, struct tensor *Q, struct tensor *K, struct tensor *V, struct tensor *O,
+    struct tensor *LSE, struct tensor *seed, struct tensor *offset, struct tensor *bias, struct tensor *cum_q,
+    struct tensor *cum_k, int64_t max_q, int64_t max_k, double dropout, int32_t causal, double *scale,
+    struct tensor **dQ, struct tensor **dK, struct tensor **dV)
+{
+    const int64_t B = Q->sizes[0], H = Q->sizes[1], M = Q->sizes[2], N = K->sizes[2], D = Q->sizes[3];
+    if (Q->dtype != BF16 || LSE->dtype != 6 || seed->dtype != 4 || offset->dtype != 4 || bias->data ||
+        cum_q->data || cum_k->data || max_q != M || max_k != N || dropout != 0 || scale)
+        return 1;
+    uint16_t *q = download(Q), *k = download(K), *v = download(V), *o = download(O), *g = download(dO);
+    double *dq = calloc((size_t)(B * H * M * D), 8), *dk = calloc((size_t)(B * H * N * D), 8),
+           *dv = calloc((size_t)(B * H * N * D), 8);
+    float *lse = malloc((size_t)(B * H * M) * 4);
+    cudaMemcpy(lse, LSE->data, (size_t)(B * H * M) * 4, cudaMemcpyDeviceToHost);
+    const double c = 1 / sqrt((double)D);
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t h = 0; h < H; h++)
+            for (int64_t i = 0; i < M; i++)
+                for (int64_t j = 0; j < (causal ? i + 1 : N); j++) {
+                    double s = 0, dP = 0;
+                    for (int64_t d = 0; d < D; d++) {
+                        s += get(Q, q, b, h, i, d) * get(K, k, b, h, j, d);
+                        dP += get(dO, g, b, h, i, d) * (get(V, v, b, h, j, d) - get(O, o, b, h, i, d));
+                    }
+                    const double P = exp(s * c - lse[(b * H + h) * M + i]), dS = P * dP * c;
+                    for (int64_t d = 0; d < D; d++) {
+                        const int64_t at_q = b * Q->strides[0] + h * Q->strides[1] + i * Q->strides[2] + d,
+                                      at_k = b * K->strides[0] + h * K->strides[1] + j * K->strides[2] + d;
+                        dq[at_q] += dS * get(K, k, b, h, j, d);
+                        dk[at_k] += dS * get(Q, q, b, h, i, d);
+                        dv[at_k] += P * get(dO, g, b, h, i, d);
+                    }
+                }
+    *dQ = upload(Q, dq), *dK = upload(K, dk), *dV = upload(V, dv);
+    free(q), free(k), free(v), free(o), free(g), free(dq), free(dk), free(dv), free(lse);
+    return 0;
 }
