@@ -81,10 +81,10 @@ golden_groups() {
     cuda_include=$(sed -n 's/^CUDA_INCLUDE *:= *//p' build/config.mk)
     cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
     # A driver that takes the simulated GPU for a real one.
-    sed 's/device\.simulated = .*/device.simulated = false;/' common/harness/chapter.c >"$BATS_TEST_TMPDIR/chapter.c"
-    gcc -std=gnu11 -O1 -Icommon/harness -isystem "$cuda_include" -c -o "$BATS_TEST_TMPDIR/chapter.o" "$BATS_TEST_TMPDIR/chapter.c"
-    mapfile -t objects < <(objects $CHAPTER chapter)
-    g++ -o "$program" "$BATS_TEST_TMPDIR/chapter.o" "${objects[@]}" -L"$cuda_lib" -l:libcudart.so.13 -ldl -lm
+    sed 's/device\.simulated = .*/device.simulated = false;/' common/harness/bench.c >"$BATS_TEST_TMPDIR/bench.c"
+    gcc -std=gnu11 -O1 -Icommon/harness -isystem "$cuda_include" -c -o "$BATS_TEST_TMPDIR/bench.o" "$BATS_TEST_TMPDIR/bench.c"
+    mapfile -t objects < <(objects $CHAPTER bench)
+    g++ -o "$program" "$BATS_TEST_TMPDIR/bench.o" "${objects[@]}" -L"$cuda_lib" -l:libcudart.so.13 -ldl -lm
     torch_stub
     run -0 "$SIMGPU" "$program" --bench --type bf16 --shape $shape --step one_barrier
     assert_line --regexp "^  SDPA FLASH +bf16 +$shape .* 1\.000"

@@ -13,10 +13,10 @@ real_gpu() {
     cuda_include=$(sed -n 's/^CUDA_INCLUDE *:= *//p' build/config.mk)
     cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
     mkdir -p "$dir"
-    sed 's/device\.simulated = .*/device.simulated = false;/' common/harness/chapter.c >"$dir/chapter.c"
-    run ! cmp -s common/harness/chapter.c "$dir/chapter.c"
-    gcc -std=gnu11 -O1 -Icommon/harness -isystem "$cuda_include" -c -o "$dir/chapter.o" "$dir/chapter.c"
-    mapfile -t objects < <(objects $chapter "${1%.cu}" | grep -v /chapter.o)
+    sed 's/device\.simulated = .*/device.simulated = false;/' common/harness/bench.c >"$dir/bench.c"
+    run ! cmp -s common/harness/bench.c "$dir/bench.c"
+    gcc -std=gnu11 -O1 -Icommon/harness -isystem "$cuda_include" -c -o "$dir/bench.o" "$dir/bench.c"
+    mapfile -t objects < <(objects $chapter "${1%.cu}" | grep -v /bench.o)
     if [[ $# -gt 0 ]]; then
         sed -E "$2" "chapters/$chapter/$1" >"$dir/$1"
         run ! cmp -s "chapters/$chapter/$1" "$dir/$1"
@@ -24,7 +24,7 @@ real_gpu() {
         objects+=("$dir/step.o")
     fi
     PROGRAM=$BATS_TEST_TMPDIR/program
-    g++ -o "$PROGRAM" "$dir/chapter.o" "${objects[@]}" -L"$cuda_lib" -l:libcudart.so.13 -ldl -lm
+    g++ -o "$PROGRAM" "$dir/bench.o" "${objects[@]}" -L"$cuda_lib" -l:libcudart.so.13 -ldl -lm
 }
 
 @test "real GPU: a store past the end of C lands in its guard zone, and is found" {

@@ -195,10 +195,10 @@ for line in open(sys.argv[1]):
     cuda_include=$(sed -n 's/^CUDA_INCLUDE *:= *//p' build/config.mk)
     cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
     mkdir "$dir"
-    sed 's/device\.simulated = .*/device.simulated = false;/' common/harness/chapter.c >"$dir/chapter.c"
-    gcc -std=gnu11 -O1 -Icommon/harness -isystem "$cuda_include" -c -o "$dir/chapter.o" "$dir/chapter.c"
-    mapfile -t objects < <(objects $chapter step1_tma_wgmma | grep -v /chapter.o)
-    g++ -o "$dir/program" build/trace/$chapter/step1_tma_wgmma.o "$dir/chapter.o" "${objects[@]}" -L"$cuda_lib" -l:libcudart.so.13 -ldl -lm
+    sed 's/device\.simulated = .*/device.simulated = false;/' common/harness/bench.c >"$dir/bench.c"
+    gcc -std=gnu11 -O1 -Icommon/harness -isystem "$cuda_include" -c -o "$dir/bench.o" "$dir/bench.c"
+    mapfile -t objects < <(objects $chapter step1_tma_wgmma | grep -v /bench.o)
+    g++ -o "$dir/program" build/trace/$chapter/step1_tma_wgmma.o "$dir/bench.o" "${objects[@]}" -L"$cuda_lib" -l:libcudart.so.13 -ldl -lm
     run -0 "$SIMGPU" "$dir/program" --op matmul --step tma_wgmma --shape m=256,n=256,k=512 --trace "$BATS_FILE_TMPDIR/gpu.json"
     assert_line --regexp '^  trace: .*/gpu.json, in shares of time:$'
     assert_line --regexp '^  trace: the least of 5 launches took [0-9.]+ ms with marks, [0-9.]+ ms with marks switched off$'
