@@ -23,8 +23,8 @@ caught() {
 
 @test "chapter 19: every step is right on every case of every operation" {
     all_right 1 per_tensor
-    all_right 3 gemm
-    all_right 3 gemm_f32
+    all_right 4 gemm
+    all_right 4 gemm_f32
     all_right 1 weight_gradient
 }
 
@@ -34,7 +34,7 @@ caught() {
 
 @test "chapter 19: shapes of the user's own are right; a k that TMA cannot load is refused by name" {
     run -0 make chapter-19 DEVICE=sim PROFILE=0 OP=gemm SHAPE=m=129,n=127,k=1040 SEED=3
-    assert_line "$CHAPTER: all 3 runs right"
+    assert_line "$CHAPTER: all 4 runs right"
     run -2 make --no-print-directory chapter-19 DEVICE=sim OP=gemm SHAPE=m=64,n=64,k=24
     assert_output --partial "k must be a multiple of 16, so that every row of A and B begins at a multiple of 16 bytes"
 }
@@ -55,6 +55,26 @@ gemm 640 160
 gemm_f32 800 160
 gemm 768 192
 gemm_f32 384 192
+END
+}
+
+@test "chapter 19: few_rows is right whatever its plan: one or two halves, k in one to four parts, tiles that come round" {
+    local sms m n k width dir=$BATS_TEST_TMPDIR/case seed
+    while read -r sms m n k width; do
+        run -0 "$PYTHON" reference/golden.py fp8_gemm --types e4m3 --op gemm --out "$dir" --shape "m=$m,n=$n,k=$k"
+        for seed in 1 2; do
+            run -0 "$SIMGPU" --seed $seed --sms "$sms" --json "$BATS_TEST_TMPDIR/plan.json" "$(chapter $CHAPTER)" --op gemm --golden "$dir" --step few_rows
+            assert_line "$CHAPTER: all 1 runs right"
+        done
+        grep -q "few_rows_kernel<__nv_bfloat16, $width>" "$BATS_TEST_TMPDIR/plan.json" || fail "m=$m,n=$n,k=$k on $sms SMs: $(grep -o 'few_rows_kernel<[^>]*>' "$BATS_TEST_TMPDIR/plan.json")"
+        rm -rf "$dir"
+    done <<'END'
+132 64 400 2064 64
+132 100 267 784 64
+8 128 400 1040 128
+2 8 192 1040 96
+2 8 800 144 192
+4 33 704 272 192
 END
 }
 
@@ -131,7 +151,7 @@ else: a[1, 77] = np.nan
 np.save(f"{d}/{name}.npy", a)' "$CASE_DIR" $what
         run -1 "$SIMGPU" "$(chapter $CHAPTER)" --op gemm --golden "$CASE_DIR" --out "$BATS_TEST_TMPDIR/out"
         run -0 python 'import dtypes, glob
-files = glob.glob(sys.argv[1] + "/*/./D.bf16.npy"); assert len(files) == 3
+files = glob.glob(sys.argv[1] + "/*/./D.bf16.npy"); assert len(files) == 4
 for file in files:
     nan = np.isnan(dtypes.decode(np.load(file), "bf16")); assert nan[77].all() and nan.sum() == nan.shape[1], file' "$BATS_TEST_TMPDIR/out"
     done
@@ -152,7 +172,7 @@ assert total("persistent_multicast", "global_sectors") < 0.8 * total("two_math_w
 }
 
 @test "chapter 19: make diff-19 compares every step, and every header ends with the command that runs it" {
-    ladders "per_tensor plain_sums" "gemm promoted two_math_warpgroups persistent_multicast" "weight_gradient weight_gradient"
+    ladders "per_tensor plain_sums" "gemm promoted two_math_warpgroups persistent_multicast few_rows" "weight_gradient weight_gradient"
 }
 
 # --- Broken kernels ---------------------------------------------------------------------------------------------------------
@@ -189,7 +209,7 @@ assert total("persistent_multicast", "global_sectors") < 0.8 * total("two_math_w
 }
 
 @test "chapter 19: a tile that takes one scale for two squares is wrong in the second" {
-    broken $CHAPTER step4_persistent_multicast.cu 's/promote<32>\(sum/promote<96>(sum/; /case (128|160): return/d; s/launch<192>/launch<96>/'
+    broken $CHAPTER step4_persistent_multicast.cu 's/GROUP - col % GROUP/GROUP/; /case (128|160): return/d; s/launch<192>/launch<96>/'
     wrong $CHAPTER persistent_multicast several_tiles --op gemm
 }
 
@@ -197,6 +217,11 @@ assert total("persistent_multicast", "global_sectors") < 0.8 * total("two_math_w
     broken $CHAPTER step4_persistent_multicast.cu 's/tid % 32 < CLUSTER\)/tid % 32 == 0)/; /case (128|160): return/d; s/launch<192>/launch<96>/'
     caught persistent_multicast deep --op gemm
     noted $CHAPTER 'deadlock: no warp of the cluster that begins with block (0,0,0) can go on'
+}
+
+@test "chapter 19: a part that takes the scale of the other part's group is wrong" {
+    broken $CHAPTER step6_few_rows.cu 's/scale_B\[k \+ plan.parts\]/scale_B[k + 1]/; /case (96|128): return/d; s/launch<192/launch<64/'
+    caught few_rows deep --op gemm
 }
 
 @test "chapter 19: a column's scale for its neighbour is wrong" {

@@ -45,3 +45,34 @@ __device__ inline void store_tile(TD *D, const float (&acc)[COUNT], int row0, in
         }
     }
 }
+
+// The scales of this thread's two rows in a tile, times that of the first columns' square, and times that of the next one.
+struct Scales {
+    float first[2], second[2];
+};
+
+// sum += scale * acc, the first FIRST columns by the first scales. acc[r] is of this thread's first row if r / 2 is even.
+template <int FIRST, int COUNT>
+__device__ inline void promote(float (&sum)[COUNT], const float (&acc)[COUNT], const Scales &scales)
+{
+#pragma unroll
+    for (int r = 0; r < COUNT; r++)
+        sum[r] += (r / 4 * 8 < FIRST ? scales.first : scales.second)[r / 2 % 2] * acc[r];
+}
+
+// The same where `first` columns, a multiple of 32, are in the first square.
+template <int BLOCK_N>
+__device__ inline void promote_tile(float (&sum)[BLOCK_N / 2], const float (&acc)[BLOCK_N / 2],
+                                    const Scales &scales, int first)
+{
+    if (BLOCK_N == GROUP || first >= BLOCK_N)
+        promote<BLOCK_N>(sum, acc, scales);
+    else if (first == 32)
+        promote<32>(sum, acc, scales);
+    else if (first == 64)
+        promote<64>(sum, acc, scales);
+    else if (first == 96)
+        promote<96>(sum, acc, scales);
+    else
+        promote<128>(sum, acc, scales);
+}

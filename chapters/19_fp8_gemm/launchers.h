@@ -21,7 +21,7 @@ extern "C" {
 // scale_A, and scale_B of weight_gradient, begin at a multiple of 16 bytes.
 typedef cudaError_t fp8_gemm(enum dtype D_dtype, const void *A, const void *B, const float *scale_A,
                              const float *scale_B, void *D, int M, int N, int K, cudaStream_t stream);
-fp8_gemm plain_sums, promoted, two_math_warpgroups, persistent_multicast, weight_gradient;
+fp8_gemm plain_sums, promoted, two_math_warpgroups, persistent_multicast, weight_gradient, few_rows;
 
 #ifdef __cplusplus
 }

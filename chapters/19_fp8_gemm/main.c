@@ -26,6 +26,7 @@ static const struct step steps[] = {
     STEP(fp8_gemm, promoted),
     STEP(fp8_gemm, two_math_warpgroups),
     STEP(fp8_gemm, persistent_multicast),
+    STEP(fp8_gemm, few_rows),
     {0},
 };
 
