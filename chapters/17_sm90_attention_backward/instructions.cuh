@@ -11,17 +11,6 @@ __device__ inline void red_add_v4(float4 *dst, float4 value)
                  : "memory");
 }
 
-// cp.async.bulk, global to shared: `bytes` bytes, which are counted at `bar` as they land. Both addresses and `bytes` are multiples
-// of 16.
-__device__ inline void cp_async_bulk(void *dst_smem, const void *src, uint32_t bytes, uint64_t *bar)
-{
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-            smem_addr(dst_smem)),
-        "l"(src), "r"(bytes), "r"(smem_addr(bar))
-        : "memory");
-}
-
 // cp.reduce.async.bulk, shared to global: adds `bytes` bytes of floats to those at dst, relaxed as above. Both addresses and `bytes`
 // are multiples of 16. Belongs to this thread's current bulk group.
 __device__ inline void cp_reduce_async_bulk_add(float4 *dst, const float4 *src_smem, uint32_t bytes)
