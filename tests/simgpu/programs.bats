@@ -120,6 +120,37 @@ blocks_in_order() {
     assert_regex "$stderr" 'cublasSgemmStridedBatched: B \(8 x 8, ld 8, f32\): reads 256 bytes at .*only 224 are left'
 }
 
+# nccl_ranks WHAT RANKS [OPTIONS]: so many processes, each with a simulated GPU.
+nccl_ranks() {
+    local program=$BATS_FILE_TMPDIR/nccl cuda_include
+    cuda_include=$(sed -n 's/^CUDA_INCLUDE *:= *//p' build/config.mk)
+    [[ -e $program ]] || gcc -std=gnu11 -O1 -Wall -Wextra -Werror -isystem "$cuda_include" -o "$program" tests/simgpu/programs/nccl.c \
+        build/simgpu/lib/libnccl.so.2 build/simgpu/lib/libcudart.so.13 -lm -pthread
+    run -0 --separate-stderr timeout 60 "$SIMGPU" "${@:3}" "$program" "$1" "$2"
+    assert_output ""
+}
+
+@test "simgpu: NCCL's collectives of one, two and three processes, in every type and operation, in groups and in graphs" {
+    local ranks
+    for ranks in 1 2 3; do nccl_ranks values $ranks; done
+    for ranks in 2 3; do nccl_ranks streams $ranks; done
+    nccl_ranks streams 3 --seed 3
+}
+
+# shellcheck disable=SC2154 # Bats sets stderr
+@test "simgpu: NCCL: a rank that ends, ranks that call different collectives, and buffers that are too small are named; abort ends a wait" {
+    nccl_ranks dead 3
+    assert_regex "$stderr" "rank 2 of 3 has ended, and rank 0 waits for it in ncclAllReduce of 1024 float32, sum \(its collective number 2\)"
+    nccl_ranks dead 3 --seed 2
+    nccl_ranks aborted 2
+    nccl_ranks different 3
+    assert_regex "$stderr" "rank 1 calls ncclAllReduce of 1000 float32, sum where rank 0 calls ncclAllReduce of 1024 float32, sum"
+    nccl_ranks beyond 2
+    assert_regex "$stderr" "ncclAllGather: writes 8192 bytes at .*, but only 4096 are left there"
+    nccl_ranks refused 1
+    assert_regex "$stderr" "ncclCommInitRank: rank 1 says 2 ranks, another one 1"
+}
+
 @test "simgpu: CUB, compiled for compute_80, sums by key and scans: 16 bytes that blocks hand on are never torn" {
     local threads
     for threads in 2 4 8 16; do

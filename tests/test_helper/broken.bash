@@ -19,23 +19,24 @@ device_code() {
 }
 
 # compiled OUT COMMAND...: COMMAND -o OUT, which compiles files of the edited tree, $BATS_TEST_TMPDIR/tree. Half of the suite's time
-# is the compiler's: what it has made of the same command and the same files before is in build/tests/edited.
+# is the compiler's: what it has made of the same command and the same files before is in build/tests/edited, and with it the tree,
+# since counters and reports look lines up in the file that was compiled.
 compiled() {
     local out=$1 tree=$BATS_TEST_TMPDIR/tree kept
     shift
-    kept=build/tests/edited/$({
+    kept=$ROOT/build/tests/edited/$({
         grep '^NVCC' build/config.mk
         printf '%s\n' "${@//"$tree"/}"
         (cd "$tree" && find -L . -type f -exec sha256sum {} + | sort)
     } | sha256sum | cut -d ' ' -f 1)
-    if [[ -e $kept ]]; then
-        cp "$kept" "$out"
-    else
-        "$@" -o "$out"
-        mkdir -p build/tests/edited
-        cp "$out" "$kept.$BASHPID"
-        mv "$kept.$BASHPID" "$kept" # at once: the same may be made beside this
+    if [[ ! -e $kept/made ]]; then # both get their names at once: the same may be made beside this
+        mkdir -p "$kept"
+        cp -rP "$tree" "$kept/$BASHPID.tree"
+        mv -nT "$kept/$BASHPID.tree" "$kept/tree"
+        "${@//"$tree"/"$kept/tree"}" -o "$kept/$BASHPID.made"
+        mv "$kept/$BASHPID.made" "$kept/made"
     fi
+    cp "$kept/made" "$out"
 }
 
 # edited CHAPTER FILE.cu SED...: builds the chapter's program with one step edited; sets BROKEN.

@@ -5,7 +5,7 @@
 SIMGPU_DIR := tools/simgpu
 SIMGPU_OUT := build/simgpu$(if $(SAN),-$(subst $(comma),-,$(SAN)))
 SIMGPU     := $(SIMGPU_OUT)/simgpu
-SIMGPU_LIBS := $(addprefix $(SIMGPU_OUT)/lib/,libcudart.so.13 libcublas.so.13 libcublasLt.so.13 libcuda.so.1)
+SIMGPU_LIBS := $(addprefix $(SIMGPU_OUT)/lib/,libcudart.so.13 libcublas.so.13 libcublasLt.so.13 libnccl.so.2 libcuda.so.1)
 
 SIMGPU_OPTIMISE ?= $(if $(SAN),-O1,-O3)
 SIMGPU_CFLAGS := -std=gnu11 $(SIMGPU_OPTIMISE) -g -march=native -ffp-contract=off -fno-math-errno -fno-trapping-math -fPIC -pthread \
@@ -21,8 +21,9 @@ simgpu_objects        = $(patsubst $(SIMGPU_DIR)/%.c,$(SIMGPU_OUT)/obj/%.o,$1)
 SIMGPU_MAIN_OBJECTS   := $(call simgpu_objects,$(SIMGPU_DIR)/main.c)
 simgpu_blas           = $(call simgpu_objects,$(SIMGPU_DIR)/runtime/blas.c $(SIMGPU_DIR)/runtime/openblas.c $(SIMGPU_DIR)/runtime/$1.c)
 SIMGPU_BLAS_OBJECTS   := $(sort $(call simgpu_blas,cublas) $(call simgpu_blas,cublaslt))
+SIMGPU_NCCL_OBJECTS   := $(call simgpu_objects,$(SIMGPU_DIR)/runtime/nccl.c $(SIMGPU_DIR)/runtime/blas.c)
 SIMGPU_DRIVER_OBJECTS := $(call simgpu_objects,$(SIMGPU_DIR)/runtime/driver.c)
-SIMGPU_CUDART_OBJECTS := $(filter-out $(SIMGPU_BLAS_OBJECTS) $(SIMGPU_DRIVER_OBJECTS), \
+SIMGPU_CUDART_OBJECTS := $(filter-out $(SIMGPU_BLAS_OBJECTS) $(SIMGPU_NCCL_OBJECTS) $(SIMGPU_DRIVER_OBJECTS), \
     $(call simgpu_objects,$(foreach folder,front exec runtime report,$(wildcard $(SIMGPU_DIR)/$(folder)/*.c))))
 
 .PHONY: simgpu simgpu-sanitize
@@ -56,11 +57,16 @@ $(SIMGPU_OUT)/lib/libcublas.so.13 $(SIMGPU_OUT)/lib/libcublasLt.so.13: $(SIMGPU_
 	@echo "link $@"
 	$Q$(call simgpu_link,<(sed 's/@/$(@F)/' $(SIMGPU_DIR)/runtime/libcublas.map),$(SIMGPU_OUT)/lib/libcudart.so.13 -lm)
 
+$(SIMGPU_OUT)/lib/libnccl.so.2: $(SIMGPU_NCCL_OBJECTS) $(SIMGPU_DIR)/runtime/libnccl.map $(SIMGPU_OUT)/lib/libcudart.so.13
+	@mkdir -p $(@D)
+	@echo "link $@"
+	$Q$(call simgpu_link,$(SIMGPU_DIR)/runtime/libnccl.map,$(SIMGPU_OUT)/lib/libcudart.so.13)
+
 $(SIMGPU_OUT)/lib/libcuda.so.1: $(SIMGPU_DRIVER_OBJECTS) $(SIMGPU_DIR)/runtime/libcuda.map $(SIMGPU_OUT)/lib/libcudart.so.13
 	@echo "link $@"
 	$Q$(call simgpu_link,$(SIMGPU_DIR)/runtime/libcuda.map,$(SIMGPU_OUT)/lib/libcudart.so.13)
 
--include $(patsubst %.o,%.d,$(SIMGPU_MAIN_OBJECTS) $(SIMGPU_BLAS_OBJECTS) $(SIMGPU_DRIVER_OBJECTS) $(SIMGPU_CUDART_OBJECTS))
+-include $(patsubst %.o,%.d,$(SIMGPU_MAIN_OBJECTS) $(SIMGPU_BLAS_OBJECTS) $(SIMGPU_NCCL_OBJECTS) $(SIMGPU_DRIVER_OBJECTS) $(SIMGPU_CUDART_OBJECTS))
 
 build/simgpu/bench: $(SIMGPU_DIR)/bench.cu build/config.mk
 	@mkdir -p $(@D)

@@ -209,7 +209,8 @@ static char *find_program(const char *name)
 
 struct program {
     bool dynamic, device_code; /* has a dynamic linker, has a section of device code */
-    bool needs_cudart, needs_cuda, needs_cublas, needs_cublaslt; /* itself, or a library that it needs */
+    bool needs_cudart, needs_cuda, needs_cublas, needs_cublaslt,
+        needs_nccl;        /* itself, or a library that it needs */
     char other_cudart[64]; /* a libcudart of another version that it needs */
 };
 
@@ -274,6 +275,7 @@ static void list_libraries(const char *path, struct program *p)
         if (strcmp(name, "libcuda.so.1") == 0) p->needs_cuda = true;
         if (strcmp(name, "libcublas.so.13") == 0) p->needs_cublas = true;
         if (strcmp(name, "libcublasLt.so.13") == 0) p->needs_cublaslt = true;
+        if (strcmp(name, "libnccl.so.2") == 0) p->needs_nccl = true;
     }
     fclose(lines);
     waitpid(child, NULL, 0);
@@ -387,6 +389,7 @@ int main(int argc, char **argv)
         die("its libraries are in '%s': the dynamic linker cannot preload from a path with a space, colon or semicolon",
             folder);
     put_in_front("LD_LIBRARY_PATH", folder);
+    if (p.needs_nccl) preload(folder, "libnccl.so.2");
     if (p.needs_cublaslt) preload(folder, "libcublasLt.so.13");
     if (p.needs_cublas) preload(folder, "libcublas.so.13");
     if (p.needs_cuda) preload(folder, "libcuda.so.1");

@@ -1,4 +1,4 @@
-/* cublas.h: what libcublas.so.13 asks of libcudart.so.13, whose heap and error state it shares. */
+/* cublas.h: what libcublas.so.13 and libnccl.so.2 ask of libcudart.so.13, whose heap and error state they share. */
 #ifndef CUBLAS_H
 #define CUBLAS_H
 
@@ -12,6 +12,8 @@ bool simgpu_is_device_pointer(const void *pointer);
 bool simgpu_is_host_pointer(const void *pointer);
 /* True once a kernel has faulted: the device does no more work. */
 bool simgpu_device_dead(void);
+/* The device does no more work: what a library has found out ends the program as a kernel's fault does. */
+void simgpu_fail_device(void);
 /* Has the stream do run(arguments) in its turn, with a copy of the arguments. False when it does not take it. */
 bool simgpu_do(void *stream, void (*run)(const void *arguments), const void *arguments, size_t bytes);
 

@@ -81,7 +81,7 @@ static bool accessible(const char *caller, const char *verb, const void *pointer
     return false;
 }
 
-/* For libcublas.so.13: see cublas.h. */
+/* For libcublas.so.13 and libnccl.so.2: see cublas.h. */
 EXPORT bool simgpu_check_access(const char *caller, const char *verb, const void *pointer, u64 bytes)
 {
     if (!accessible(caller, verb, pointer, bytes)) {
@@ -103,6 +103,10 @@ EXPORT bool simgpu_is_host_pointer(const void *pointer)
 EXPORT bool simgpu_device_dead(void)
 {
     return device_dead();
+}
+EXPORT void simgpu_fail_device(void)
+{
+    device_fault(cudaErrorLaunchFailure);
 }
 
 /* Checks one end of a copy or fill: a device pointer in bounds, or a host pointer, as the kind says. */

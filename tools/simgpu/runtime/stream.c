@@ -517,10 +517,10 @@ static void run_library(struct task *task)
     t->run(t->arguments);
 }
 
-/* For libcublas.so.13: see cublas.h. To a graph it is a kernel, as on a GPU. */
+/* For libcublas.so.13 and libnccl.so.2: see cublas.h. To a graph it is a kernel, as on a GPU. */
 EXPORT bool simgpu_do(void *stream, void (*run)(const void *arguments), const void *arguments, size_t bytes)
 {
-    if (check_stream(stream, "cuBLAS")) return false;
+    if (check_stream(stream, "a library's call")) return false;
     struct library_task *t = task_new(sizeof *t + bytes, cudaGraphNodeTypeKernel, run_library, NULL);
     if (!t) return false;
     t->run = run;
