@@ -139,6 +139,20 @@ print(plain.max(), np.abs(promoted).max())
 assert plain.max() < -0.1 and np.abs(promoted).max() < 0.001' "$dir"
 }
 
+@test "chapter 19: the baseline, cuBLASLt with one scale each, is right where no sum is cut, and refuses what it has not" {
+    local dir=$BATS_TEST_TMPDIR/exact
+    mkdir -p "$dir"
+    python 'import dtypes
+rng, d = np.random.default_rng(1), sys.argv[1]
+for name, rows in ("A", 32), ("B", 48): np.save(f"{d}/{name}.e4m3.npy", dtypes.encode(rng.integers(-4, 5, (rows, 160)), "e4m3"))
+for name, scale in ("A", 0.5), ("B", 3): np.save(f"{d}/scale_{name}.npy", np.array([scale], np.float32))' "$dir"
+    run -0 "$PYTHON" reference/golden.py fp8_gemm --types e4m3 --op per_tensor --inputs "$dir"
+    run -0 "$SIMGPU" "$(chapter $CHAPTER)" --op per_tensor --golden "$dir" --step 0
+    assert_line --regexp "0 cuBLASLt e4m3 .* right"
+    run -0 "$SIMGPU" "$(chapter $CHAPTER)" --op per_tensor --golden build/golden/$CHAPTER --case odd_n --step 0
+    assert_line --regexp "0 cuBLASLt e4m3 .* skipped: the baseline does not have it"
+}
+
 # --- NaN ----------------------------------------------------------------------------------------------------------------
 
 @test "chapter 19: a NaN in a row of A is in its row of D and in no other, and so is that of a scale" {

@@ -1,5 +1,6 @@
 // Chapter 19: products of 8-bit numbers and their scales.
 #include "../../common/harness/chapter.h"
+#include "baseline.h"
 #include "launchers.h"
 
 enum { M, N, K };
@@ -10,6 +11,12 @@ static cudaError_t launch_fp8_gemm(any_launcher *launcher, const struct run *run
     return ((fp8_gemm *)launcher)(run->dtype[D], run->data[A], run->data[B], run->data[SCALE_A],
                                   run->data[SCALE_B], run->data[D], (int)run->dim[M], (int)run->dim[N],
                                   (int)run->dim[K], stream);
+}
+
+static cudaError_t launch_cublaslt(const struct run *run, cudaStream_t stream)
+{
+    return fp8_cublaslt(run->dtype[D], run->data[A], run->data[B], run->data[SCALE_A], run->data[SCALE_B],
+                        run->data[D], (int)run->dim[M], (int)run->dim[N], (int)run->dim[K], stream);
 }
 
 static const char *check_rows(const int64_t *dim)
@@ -29,6 +36,9 @@ static const struct step steps[] = {
     STEP(fp8_gemm, few_rows),
     {0},
 };
+
+// The same product with one scale each, the first of scale_A and of scale_B: what cuBLASLt has no more to do than.
+#define ONE_SCALE .baseline = {.name = "cuBLASLt e4m3", .launch = launch_cublaslt, .other_work = true}
 
 // DeepSeek-V3's layers, with many rows (prefill) and few (decode).
 #define SHAPES                                                                                              \
@@ -55,6 +65,8 @@ static const struct operation operations[] = {
         GEMM,
         .tensors = {MATRICES, [SCALE_A] = {"scale_A", F32, IN, "1", .positive = true},
                     [SCALE_B] = {"scale_B", F32, IN, "1", .positive = true}, [D] = {"D", F32, OUT, "m,n"}},
+        .baseline = {.name = "cuBLASLt e4m3", .launch = launch_cublaslt},
+        .bench_difference = 0.01, // the cuts of another order of sums
         .steps = STEPS(STEP(fp8_gemm, plain_sums)),
     },
     {
@@ -65,6 +77,7 @@ static const struct operation operations[] = {
         .tensors = {MATRICES, [SCALE_A] = ROW_SCALES("scale_A", "m"),
                     [SCALE_B] = {"scale_B", F32, IN, "(n+127)/128,(k+127)/128", .positive = true},
                     [D] = {"D", BF16, OUT, "m,n"}},
+        ONE_SCALE,
         .steps = steps,
     },
     {
@@ -74,6 +87,7 @@ static const struct operation operations[] = {
         .tensors = {MATRICES, [SCALE_A] = ROW_SCALES("scale_A", "m"),
                     [SCALE_B] = {"scale_B", F32, IN, "(n+127)/128,(k+127)/128", .positive = true},
                     [D] = {"D", F32, OUT, "m,n"}},
+        ONE_SCALE,
         .steps = steps,
     },
     {

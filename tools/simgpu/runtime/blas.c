@@ -1,5 +1,6 @@
 /* blas.c: see blas.h. */
 #include "blas.h"
+#include "../exec/numeric.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -42,12 +43,19 @@ __attribute__((format(printf, 2, 3))) status blas_fail(status s, const char *for
 
 size_t element_bytes(data_type t)
 {
-    return t == R_64F ? 8 : t == R_32F ? 4 : 2;
+    return t == R_64F ? 8 : t == R_32F ? 4 : t == R_8F_E4M3 ? 1 : 2;
 }
 
 const char *type_name(data_type t)
 {
-    return t == R_32F ? "f32" : t == R_64F ? "f64" : t == R_16F ? "f16" : t == R_16BF ? "bf16" : "type";
+    switch (t) {
+    case R_32F: return "f32";
+    case R_64F: return "f64";
+    case R_16F: return "f16";
+    case R_16BF: return "bf16";
+    case R_8F_E4M3: return "e4m3";
+    }
+    return "type";
 }
 
 static float from_bf16(u16 bits)
@@ -90,6 +98,7 @@ static u16 to_f16(float value)
 float element_read(data_type t, const void *array, size_t index)
 {
     if (t == R_32F) return ((const float *)array)[index];
+    if (t == R_8F_E4M3) return f32_of_e4m3(((const u8 *)array)[index]);
     u16 bits = ((const u16 *)array)[index];
     return t == R_16F ? from_f16(bits) : from_bf16(bits);
 }

@@ -30,7 +30,7 @@ const char *status_text(status s);
 __attribute__((format(printf, 2, 3))) status blas_fail(status s, const char *format, ...);
 
 typedef enum { POINTER_MODE_HOST, POINTER_MODE_DEVICE } pointer_mode;
-typedef enum { R_32F = 0, R_64F = 1, R_16F = 2, R_16BF = 14 } data_type;
+typedef enum { R_32F = 0, R_64F = 1, R_16F = 2, R_16BF = 14, R_8F_E4M3 = 28 } data_type;
 typedef enum {
     COMPUTE_32F = 68,
     COMPUTE_32F_PEDANTIC = 69,
@@ -43,7 +43,7 @@ typedef enum {
 
 size_t element_bytes(data_type t);
 const char *type_name(data_type t);
-/* One element as f32, and back, rounded to nearest. Not f64. */
+/* One element as f32, and back, rounded to nearest. Not f64; e4m3 is only read. */
 float element_read(data_type t, const void *array, size_t index);
 void element_write(data_type t, void *array, size_t index, float value);
 

@@ -277,6 +277,8 @@ static void run_job(const void *arguments)
     const struct job *job = arguments;
     float alpha = job->operation.pointer_mode ? *(const float *)job->alpha : job->alpha_value,
           beta = job->operation.pointer_mode ? *(const float *)job->beta : job->beta_value;
+    for (int i = 0; i < 2; i++)
+        if (job->operation.scales[i]) alpha *= *(const float *)job->operation.scales[i];
     for (int i = 0; i < job->batches; i++) {
         struct matrix A = one_of(&job->a, job->stride_a, i), B = one_of(&job->b, job->stride_b, i),
                       C = one_of(&job->c, job->stride_c, i), D = one_of(&job->d, job->stride_d, i);
@@ -311,14 +313,18 @@ static const char *unsupported(const struct operation *o, const struct layout *a
         return "an epilogue other than bias, ReLU and GELU";
     if (o->transpose_c || o->fill) return "a transposed C or a triangle";
     for (u32 i = 0; i < 4; i++) {
-        if (!is_known(all[i]->type)) return "element types other than f32, f16 and bf16";
+        if (!is_known(all[i]->type) && !(i < 2 && all[i]->type == R_8F_E4M3))
+            return "element types other than f32, f16, bf16, and e4m3 of A and B";
         if (all[i]->order != 0 && all[i]->order != 1) return "a layout neither by columns nor by rows";
         if (all[i]->batches != d->batches) return "batches of different sizes";
         if (all[i]->rows > INT32_MAX || all[i]->columns > INT32_MAX || all[i]->ld > INT32_MAX)
             return "matrices of 2^31 rows or columns";
-        if (o->scales[i]) return "scales of fp8 matrices";
+        if (o->scales[i] && all[i]->type != R_8F_E4M3) return "scales of matrices that are not e4m3";
     }
     if (a->type != b->type) return "A and B of different types";
+    if (a->type == R_8F_E4M3 &&
+        (!o->transpose_a || o->transpose_b || (a->rows | a->columns | b->columns) % 16))
+        return "e4m3 but of A transposed and B as it is, of multiples of 16 rows and columns";
     return NULL;
 }
 
@@ -380,6 +386,15 @@ static bool vectors_in_bounds(const char *caller, const struct job *job)
 {
     const struct operation *o = &job->operation;
     data_type bias_type = o->bias_type < 0 ? job->d.type : (data_type)o->bias_type;
+    for (int i = 0; i < 2; i++) {
+        struct matrix scale = {.name = i ? "the scale of B" : "the scale of A",
+                               .data = (void *)o->scales[i],
+                               .type = R_32F,
+                               .rows = 1,
+                               .columns = 1,
+                               .ld = 1};
+        if (scale.data && !matrix_in_bounds(caller, "reads", &scale)) return false;
+    }
     for (int i = 0; i < job->batches; i++) {
         struct matrix bias = {.name = "the bias",
                               .data = (void *)o->bias,
