@@ -154,6 +154,12 @@ timelines: need-test
 	@tools/timelines.sh record
 	@tools/timelines.sh draw
 
+## book           the notes as a site to read from disk, code beside the text: build/book/site/index.html
+.PHONY: book
+book: build/config.mk
+	@tools/setup.sh book
+	@.venv/bin/python3 tools/book/book.py
+
 ## sass           assemble every kernel for its architectures; fail on undeclared spills and on ptxas warnings
 .PHONY: sass
 sass: $(foreach c,$(FOLDERS),$(patsubst chapters/%.cu,build/sass/%.ok,$(STEPS_$c)))

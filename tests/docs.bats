@@ -106,7 +106,7 @@ drawing() {
 @test "docs: make help lists every command of the Makefile" {
     local target
     run -0 make help
-    for target in chapter-N chapters diff-N trace-N test build golden bench simgpu report timelines sass conformance-record lint format doctor clean help; do
+    for target in chapter-N chapters diff-N trace-N test build golden bench simgpu report timelines book sass conformance-record lint format doctor clean help; do
         assert_line --regexp "^ +$target "
     done
 }

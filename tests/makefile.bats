@@ -248,7 +248,7 @@ machine() {
 
 @test "setup: an unknown argument is refused" {
     run -1 tools/setup.sh --help
-    assert_output "setup: unknown argument '--help', expected run, test, lint or --doctor"
+    assert_output "setup: unknown argument '--help', expected run, test, lint, book, browser or --doctor"
 }
 
 @test "test runner: a run without tests, or one that stops early, fails" {

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Finds or installs what the cookbook needs. There are three needs, and each is asked for only by what has it:
+# Finds or installs what the cookbook needs. There are five needs, and each is asked for only by what has it:
 #
 #   tools/setup.sh run        what a chapter runs with: a C compiler, make, nvcc, Python with NumPy; writes build/config.mk
 #   tools/setup.sh test       what its tests run with besides: Bats, pinned Python packages in .venv, OpenBLAS
 #   tools/setup.sh lint       what lint runs with besides: clang-format, shellcheck, cppcheck
+#   tools/setup.sh book       what the book is made with besides: pinned Python packages in .venv
+#   tools/setup.sh browser    what opens the book in its tests, which are left out where it is missing: Chromium (about 300 MB)
 #   tools/setup.sh --doctor   print what is there of each and what is missing; install nothing; 1 if no chapter can run
 #
 # The Makefile runs it by itself. What is there is never installed again, so a machine without a network only has to have it.
@@ -15,6 +17,7 @@ RUN=(gcc:gcc g++:g++ make:make python3:python3)
 TEST=(bats:bats /usr/lib/bats/bats-assert/load.bash:bats-assert /usr/lib/bats/bats-support/load.bash:bats-support
     libopenblas.so.0:libopenblas0-pthread)
 LINT=(clang-format:clang-format shellcheck:shellcheck cppcheck:cppcheck)
+BROWSER=(chromium:chromium)
 
 # nvcc as PyPI wheels (about 100 MB): the compiler, its device libraries and headers, the shared runtime.
 NVCC_WHEELS=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88
@@ -85,10 +88,11 @@ find_python() {
     PYTHON=.venv/bin/python3
 }
 
+# install_requirements WHAT-FOR FILE: the file's packages, into .venv.
 install_requirements() {
-    python_complete && return
-    say "installing into .venv: $(tr '\n' ' ' <requirements.txt)"
-    pip_install "run the tests" -r requirements.txt
+    python_complete "$2" && return
+    say "installing into .venv: $(tr '\n' ' ' <"$2")"
+    pip_install "$1" -r "$2"
 }
 
 python_complete() {
@@ -96,7 +100,7 @@ python_complete() {
     local name version
     while IFS='=' read -r name _ version; do
         [[ "$(package_version "$name")" == "$version" ]] || return 1
-    done <requirements.txt
+    done <"$1"
 }
 
 package_version() {
@@ -218,6 +222,16 @@ doctor() {
             fi
         done
     }
+    packages() {
+        local name
+        while IFS='=' read -r name _; do
+            if [[ -x .venv/bin/python3 ]] && package_version "$name" >/dev/null; then
+                row "$name" "$(package_version "$name") in .venv"
+            else
+                lacks "$name" "tools/setup.sh installs it into .venv"
+            fi
+        done <"$1"
+    }
     echo "to run chapters:"
     things "${RUN[@]}"
     local python found=''
@@ -253,16 +267,12 @@ doctor() {
     local status=$failed
     echo "to test them:"
     things "${TEST[@]}"
-    local name
-    while IFS='=' read -r name _; do
-        if [[ -x .venv/bin/python3 ]] && package_version "$name" >/dev/null; then
-            row "$name" "$(package_version "$name") in .venv"
-        else
-            lacks "$name" "tools/setup.sh installs it into .venv"
-        fi
-    done <requirements.txt
+    packages requirements.txt
     echo "to lint:"
     things "${LINT[@]}"
+    echo "to make the book:"
+    packages tools/book/requirements.txt
+    things "${BROWSER[@]}"
     return "$status"
 }
 
@@ -290,8 +300,10 @@ run)
     ;;
 test)
     install_need "run the tests" "${TEST[@]}"
-    install_requirements
+    install_requirements "run the tests" requirements.txt
     ;;
 lint) install_need "lint" "${LINT[@]}" ;;
-*) die "unknown argument '${1:-}', expected run, test, lint or --doctor" ;;
+book) install_requirements "make the book" tools/book/requirements.txt ;;
+browser) install_need "open the book in its tests" "${BROWSER[@]}" ;;
+*) die "unknown argument '${1:-}', expected run, test, lint, book, browser or --doctor" ;;
 esac

@@ -1,0 +1,89 @@
+#!/usr/bin/env bats
+# The book: what it is made of, what stops it, and, where there is a Chromium (tools/setup.sh browser), what a reader sees.
+# SCREENSHOTS=DIR keeps a picture of each.
+
+# The notes' backquotes are no commands.
+# shellcheck disable=SC2016,SC2154
+load test_helper/common
+
+setup_file() {
+    SECONDS=0
+    make --no-print-directory book >"$BATS_FILE_TMPDIR/made" 2>&1 || { cat "$BATS_FILE_TMPDIR/made"; return 1; }
+    echo "$SECONDS" >"$BATS_FILE_TMPDIR/seconds"
+}
+
+# reads CHECK…: what tests/book/check.py holds of the book in a browser.
+reads() {
+    command -v chromium >/dev/null || skip "no chromium; tools/setup.sh browser installs it"
+    "$PYTHON" tests/book/check.py build/book/site "$1" ${SCREENSHOTS:+"$SCREENSHOTS"}
+}
+
+# small_book TEXT: builds a book of chapters 1 to 4, where the note of chapter 4 has this text.
+small_book() {
+    local tree=$BATS_TEST_TMPDIR/tree chapter
+    if [[ ! -d "$tree" ]]; then
+        mkdir -p "$tree/chapters" "$tree/notes"
+        cp -r tools common "$tree"
+        cp -r chapters/0[1-4]_* "$tree/chapters"
+        printf '# Small\n\n[tools/simgpu](tools/simgpu)\n' >"$tree/README.md"
+        echo '# Small' >"$tree/tools/simgpu/README.md"
+        for chapter in "$tree"/chapters/*; do echo '# Small' >"$tree/notes/${chapter##*/}.md"; done
+    fi
+    printf '# 4 Small\n\n## 5 The code\n\n%s\n' "$1" >"$tree/notes/04_swizzled_smem.md"
+    "$PYTHON" "$tree/tools/book/book.py"
+}
+
+@test "book: make book takes less than two minutes and prints where the book is" {
+    run -0 tail -n 1 "$BATS_FILE_TMPDIR/made"
+    assert_output "build/book/site/index.html"
+    assert [ "$(<"$BATS_FILE_TMPDIR/seconds")" -lt 120 ]
+}
+
+@test "book: a note's function is a link to where the step that the text speaks of defines it" {
+    run -0 small_book 'Step 1 has a `load_tile`, step 2 another `load_tile()`, and all a `swizzle(offset, 2)`.'
+    run -0 cat "$BATS_TEST_TMPDIR/tree/build/book/src/notes/04_swizzled_smem.md"
+    assert_output --partial 'Step 1 has a <a class="code-ref" href="../chapters/04_swizzled_smem/step1_padded.cu.html#load_tile"><code>load_tile</code></a>'
+    assert_output --partial 'step 2 another <a class="code-ref" href="../chapters/04_swizzled_smem/step2_swizzled.cu.html#load_tile"><code>load_tile()</code></a>'
+    assert_output --partial '<a class="code-ref" href="../common/device/swizzle.cuh.html#swizzle"><code>swizzle(offset, 2)</code></a>'
+}
+
+@test "book: a function, a file or a link that is gone stops the build in one line" {
+    local line
+    for line in '`store_tiles` writes.|`store_tiles` is nowhere in the code that this note speaks of' \
+        'See `step3_gone.cu`.|`step3_gone.cu` is no file of the repository; a foreign one is named under Sources' \
+        'See [it](../chapters/04_swizzled_smem/step3_gone.cu).|links to ../chapters/04_swizzled_smem/step3_gone.cu, which is not there' \
+        'See [it](../common/device/swizzle.cuh#unswizzle).|links to ../common/device/swizzle.cuh#unswizzle, and common/device/swizzle.cuh does not define unswizzle'; do
+        run -1 small_book "${line%%|*}"
+        assert_output "book: notes/04_swizzled_smem.md: ${line##*|}"
+    done
+}
+
+@test "book: a link to a place that a page does not have, to no page, or to what is fetched from outside is named" {
+    local site=$BATS_TEST_TMPDIR/site
+    mkdir "$site"
+    printf '<h1 id="top">1</h1><a href="#top">a</a><a href="b.html#x">b</a><a href="https://example.org">c</a>' >"$site/a.html"
+    printf '<p id="x">2</p><a href="a.html#bottom">a</a><a href="c.html">c</a><script src="https://example.org/x.js"></script>' >"$site/b.html"
+    run -1 python 'import sys; sys.path.insert(0, "tools/book"); import links; links.check_links(sys.argv[1])' "$site"
+    assert_output "$(printf '%s\n' 'book: b.html: a.html#bottom leads to a page without the place bottom' 'book: b.html: c.html leads nowhere' \
+        'book: b.html: https://example.org/x.js is fetched from outside' 'book: 3 dead links')"
+}
+
+@test "book: what a file defines is found with its comment, whatever stands before its name" {
+    run -0 python 'import sys; sys.path.insert(0, "tools/book"); from definitions import definitions
+print(*definitions(sys.argv[1]).items(), sep="\n")' "$(printf '%s\n' '#define TWICE(x) (2 * (x))' 'constexpr int ROWS = 3, COLS = 4; // two' '' \
+        '// Loads.' 'template <typename T, int N>' 'static __device__ void load_tile(T (&to)[N],' '                                 int n)' \
+        '{' '    if (n) return;' '}' '' '__global__ void __launch_bounds__(128, min(1, 2)) __cluster_dims__(2)' '    some_kernel(int n)' '{' '}' \
+        'static inline int one() { return 1; }' 'int declared(int n);' 'struct State {' '    int stage;' '};')"
+    assert_output "('TWICE', (1, 1))
+('ROWS', (2, 2))
+('load_tile', (4, 10))
+('some_kernel', (12, 15))
+('one', (16, 16))
+('State', (18, 20))"
+}
+
+@test "book: no page complains in its console, fetches anything, or is wider than its screen" { reads pages; }
+
+@test "book: a function shows beside the text, its diff folded in, and the search finds" { reads code,diffs,search; }
+
+@test "book: dark, light and printed" { reads dark,printed; }
