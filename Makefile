@@ -45,6 +45,7 @@ Q          := $(if $(V),,@)
 include tools/simgpu/build.mk
 include $(wildcard tests/*/build.mk) # a student's tree has none
 include chapters/build.mk
+include $(wildcard library/build.mk)
 include $(wildcard chapters/*/build.mk)
 
 export PYTHONPYCACHEPREFIX := build/pycache
@@ -140,6 +141,8 @@ bench: need-gpu
 
 ## fuzz           look for input that breaks a reader: FUZZ=ptx|fatbin|npy MINUTES=10 (needs clang)
 
+## library        build/libcookbook_attention.a: attention for programs of your own, and build/library/example, which uses it
+
 ## bench-sim      how many warp instructions a second the simulated GPU executes on one thread
 
 ## report         write the tables of README.md and the plots of notes/figures from results/
@@ -170,7 +173,7 @@ conformance-record: build/config.mk
 	@tests/simgpu/conformance/record.sh
 
 ## lint           formatting, shell scripts, warnings, cppcheck
-C_FILES     = $(shell find common chapters tools tests -name '*.[ch]')
+C_FILES     = $(shell find common chapters $(wildcard library) tools tests -name '*.[ch]')
 CUDA_FILES  = $(shell find common chapters tools tests -name '*.cu' -o -name '*.cuh')
 SHELL_FILES = .ci/run $(shell find tools tests -name '*.sh' -o -name '*.bash' -o -name '*.bats')
 # What cppcheck 2.10 gets wrong: it takes arrays filled in a loop for uninitialised (gcc -Werror judges that better), and

@@ -98,7 +98,7 @@ drawing() {
 }
 
 @test "docs: nothing committed names a path of the machine it was written on" {
-    run grep -rnsE '(^|[^a-z])/(work|farm|root)/' --include='*' README.md Makefile .ci notes chapters common reference tests tools \
+    run grep -rnsE '(^|[^a-z])/(work|farm|root)/' --include='*' README.md Makefile .ci notes chapters common library reference tests tools \
         --exclude=docs.bats
     assert_output ""
 }
@@ -106,7 +106,7 @@ drawing() {
 @test "docs: make help lists every command of the Makefile" {
     local target
     run -0 make help
-    for target in chapter-N chapters diff-N trace-N test build golden bench simgpu report timelines book sass conformance-record lint format doctor clean help; do
+    for target in chapter-N chapters diff-N trace-N test build golden bench simgpu library report timelines book sass conformance-record lint format doctor clean help; do
         assert_line --regexp "^ +$target "
     done
 }
