@@ -11,10 +11,10 @@ setup() {
 }
 
 @test "docs: every make command of README and the notes is a target of the Makefile" {
-    local target
+    local target rules
+    rules=$(make -pn doctor | sed -nE 's/^([a-z][A-Za-z0-9_%-]*):.*/\1/p')
     while read -r target; do
-        run make -n "$target"
-        refute_output --partial "No rule to make target"
+        grep -qxF -e "$target" -e "${target%-*}-%" <<<"$rules" || fail "make $target: no such target"
     done < <(grep -ohE '(^|`)make [a-z][A-Za-z0-9-]*' "${DOCS[@]}" | awk '$2 !~ /-N$/ { print $2 }' | sort -u)
 }
 
@@ -127,6 +127,7 @@ drawing() {
     local number folder file name header
     for number in 1 2 3 4 5 13 14; do
         run -0 make --no-print-directory diff-$number
+        run -0 grep '^===' <<<"$output" # assert_line looks at every line
         folder=$(printf 'chapters/%02d_' "$number")
         for file in "$folder"*/step*.cu; do
             assert_line --regexp "^=== (.* -> $file|$file grows from nothing)$"
