@@ -7,6 +7,7 @@
 load test_helper/common
 
 setup_file() {
+    cc -o "$BATS_FILE_TMPDIR/banks" tools/banks.c
     SECONDS=0
     make --no-print-directory book >"$BATS_FILE_TMPDIR/made" 2>&1 || { cat "$BATS_FILE_TMPDIR/made"; return 1; }
     echo "$SECONDS" >"$BATS_FILE_TMPDIR/seconds"
@@ -15,7 +16,7 @@ setup_file() {
 # reads CHECK…: what tests/book/check.py holds of the book in a browser.
 reads() {
     command -v chromium >/dev/null || skip "no chromium; tools/setup.sh browser installs it"
-    "$PYTHON" tests/book/check.py build/book/site "$1" ${SCREENSHOTS:+"$SCREENSHOTS"}
+    "$PYTHON" tests/book/check.py build/book/site "$1" "${SCREENSHOTS:-}" "$BATS_FILE_TMPDIR/banks"
 }
 
 # small_book TEXT: builds a book of chapters 1 to 4, where the note of chapter 4 has this text.
@@ -87,3 +88,5 @@ print(*definitions(sys.argv[1]).items(), sep="\n")' "$(printf '%s\n' '#define TW
 @test "book: a function shows beside the text, its diff folded in, and the search finds" { reads code,diffs,search; }
 
 @test "book: dark, light and printed" { reads dark,printed; }
+
+@test "book: the explorers turn: swizzle, mbarrier, online softmax" { reads swizzle,mbarrier,softmax; }

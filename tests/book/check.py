@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""check.py SITE CHECK [SCREENSHOTS]: opens the book in Chromium, as a reader does, and fails if a page complains or does not do what it should."""
+"""check.py SITE CHECK,… SCREENSHOTS BANKS: opens the book in Chromium, as a reader does, and fails if a page complains or does not
+do what it should. SCREENSHOTS: a folder for a picture after each check, or ""; BANKS: the program of tools/banks.c."""
 
 import glob
+import math
 import os
+import subprocess
 import sys
 
 from browser import Browser
 
 SITE = sys.argv[1]
-SCREENSHOTS = sys.argv[3] if len(sys.argv) > 3 else None
+SCREENSHOTS = sys.argv[3]
 
 
 def page(name):
@@ -93,6 +96,75 @@ def printed(browser):
     for what in "#code-panel", ".md-header", ".md-sidebar":
         assert browser.ask(f"getComputedStyle(document.querySelector('{what}')).display") == "none", what
     browser.call("Emulation.setEmulatedMedia", media="")
+
+
+def choose(browser, explorer, name, value):
+    """Turns one of an explorer's choices, as a reader's choice does."""
+    browser.ask(f"(() => {{ const e = document.querySelector('#explorer-{explorer} [name={name}]'); e.value = '{value}';"
+                " e.dispatchEvent(new Event('change')) })()")
+
+
+def said(browser, explorer):
+    return browser.ask(f"document.querySelector('#explorer-{explorer} .said').textContent")
+
+
+def swizzle(browser):
+    """The wavefronts of each layout, and that each chunk lies in the banks where tools/banks.c draws it."""
+    browser.open(page("notes/04_swizzled_smem.html"))
+    for row_bytes, bits, pattern, wavefronts in ((128, 0, "column", 8), (128, 1, "column", 4), (128, 2, "column", 2), (128, 3, "column", 1),
+                                                 (144, 0, "column", 1), (64, 0, "column", 4), (64, 2, "column", 1), (32, 1, "column", 1),
+                                                 (128, 3, "row", 1), (144, 0, "row", 1), (64, 2, "row", 1)):
+        for name, value in ("row_bytes", row_bytes), ("bits", bits), ("pattern", pattern):
+            choose(browser, "swizzle", name, value)
+        for start in range(8):
+            choose(browser, "swizzle", "from", start)
+            assert said(browser, "swizzle").startswith(f"{wavefronts} wavefront"), (row_bytes, bits, pattern, start, said(browser, "swizzle"))
+    drawn = subprocess.run([sys.argv[4]], check=True, capture_output=True, text=True).stdout.split("\n\n")[:3]
+    for text, (row_bytes, bits) in zip(drawn, ((128, 0), (144, 0), (128, 3))):
+        choose(browser, "swizzle", "row_bytes", row_bytes)
+        choose(browser, "swizzle", "bits", bits)
+        chunks = row_bytes // 16
+        for row, line in enumerate(line for line in text.split("\n") if line.startswith("  row ")):
+            kept = [int(number.strip("[]")) for number in line.split()[2:]]
+            shown = browser.ask(f"[...Array(8).keys()].map(c => +document.querySelector(`[data-chunk='${{{row * chunks} + c}}']`).dataset.group)")
+            assert shown == [kept.index(chunk) for chunk in range(8)], (row_bytes, bits, row, kept, shown)
+
+
+def mbarrier(browser):
+    """A phase ends when its arrival and its bytes are there, whichever comes last; a parity tells a phase from the next."""
+    browser.open(page("notes/13_tma_wgmma_matmul.html"))
+
+    def state():
+        return browser.ask("[...document.querySelectorAll('#explorer-mbarrier td')].map(e => e.textContent).join(' | ')")
+
+    new = "0, parity 0 | 1 | 0 | waits | passes"
+    assert state() == new, state()
+    for name, expected in (("expect", "0, parity 0 | 0 | 49152 | waits | passes"),
+                           ("arrive", "0, parity 0 | 0 | 49152 | waits | passes"), ("A", "0, parity 0 | 0 | 32768 | waits | passes"),
+                           ("B", "1, parity 1 | 1 | 0 | passes | waits"), ("B", "1, parity 1 | 1 | -32768 | passes | waits"),
+                           ("expect", "1, parity 1 | 0 | 16384 | passes | waits"), ("A", "2, parity 0 | 1 | 0 | waits | passes"),
+                           ("arrive", "3, parity 1 | 1 | 0 | passes | waits"), ("restart", new)):
+        browser.click(f"#explorer-mbarrier [name={name}]")
+        assert state() == expected, (name, state())
+        assert name != "arrive" or state().startswith("3") or "over-arrival" in said(browser, "mbarrier")
+
+
+def softmax(browser):
+    """Merged tile by tile, of any size, the sum is that in one go, also where the maximum comes last."""
+    browser.open(page("notes/08_online_softmax.html"))
+    for scores in [1, 3, 2, 4], [5, -3, 0.5, 7, 7, -20], [-1000, 1000, 999]:
+        choose(browser, "softmax", "scores", ", ".join(map(str, scores)))
+        total = f"{sum(math.exp(score - max(scores)) for score in scores):.4f}"
+        for size in 1, 2, 3, 4:
+            choose(browser, "softmax", "size", size)
+            assert said(browser, "softmax").startswith(f"0 of {len(scores)} scores merged")
+            browser.click("#explorer-softmax [name=merge]", math.ceil(len(scores) / size))
+            assert said(browser, "softmax") == f"All merged: s = {total}; in one go, from the maximum {max(scores):.4f}: {total}.", said(browser, "softmax")
+    choose(browser, "softmax", "scores", "1, 3, 2, 4")
+    choose(browser, "softmax", "size", 2)
+    browser.click("#explorer-softmax [name=merge]", 2)
+    rows = browser.ask("[...document.querySelectorAll('#explorer-softmax tr:nth-child(n + 2)')].map(r => r.innerText).join('\\n')")
+    assert rows.split() == "1, 3 (3.0000, 1.1353) 0.0000 (3.0000, 1.1353) 2, 4 (4.0000, 1.1353) 0.3679 (4.0000, 1.5530)".split(), rows
 
 
 with Browser() as chromium:

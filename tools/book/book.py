@@ -195,8 +195,7 @@ class Note:
         self.section = ""
 
     def page(self):
-        text = re.sub(r"<!-- explorer: (\w+) -->", r'<div class="explorer" id="explorer-\1"><noscript>Turned with JavaScript.</noscript></div>',
-                      read(self.path))
+        text = re.sub(r"<!-- explorer: (\w+) -->", self.explorer, read(self.path))
         parts = re.split(r"(^```.*?^```$|^#+ [^\n]*$|<!--.*?-->)", text, flags=re.M | re.S)
         pages = []
         for part in parts:
@@ -206,6 +205,11 @@ class Note:
             else:
                 pages.append(part if part.startswith(("```", "<!--")) else self.prose(part))
         return "".join(pages + [self.diffs()])
+
+    def explorer(self, match):
+        if not os.path.exists(os.path.join(HERE, "explorers", match[1] + ".js")):
+            raise BookError(f"{self.path}: there is no explorer {match[1]}")
+        return f'<div class="explorer" id="explorer-{match[1]}" data-search-exclude>Here something moves, with JavaScript.</div>'
 
     def diffs(self):
         """The diffs, at the end of the section that goes through the code."""
@@ -300,6 +304,18 @@ def write_pages():
                 folder_page(path)
 
 
+def write_assets():
+    """Style and scripts, and the layouts that the explorers show, which a C program prints."""
+    for folder in "assets", "explorers":
+        shutil.copytree(os.path.join(HERE, folder), os.path.join(PAGES, "book"), dirs_exist_ok=True)
+    program = os.path.join(OUT, "layouts")
+    try:
+        subprocess.run(["cc", "-o", program, os.path.join(HERE, "layouts.c")], check=True)
+        write("book/layouts.js", subprocess.run([program], check=True, capture_output=True, text=True).stdout)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise BookError(f"tools/book/layouts.c: {error}") from error
+
+
 def title_of(path):
     return re.match(r"# (.*)", read(path))[1].split(":")[0]
 
@@ -323,7 +339,7 @@ def build_site():
 def main():
     try:
         shutil.rmtree(OUT, ignore_errors=True)
-        shutil.copytree(os.path.join(HERE, "assets"), os.path.join(PAGES, "book"))
+        write_assets()
         write_pages()
         build_site()
         check_links(SITE)
