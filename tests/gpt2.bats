@@ -62,7 +62,7 @@ open(path, "wb").write(data)' "$1" "$2"; }
     local run
     gpt2 "${SMALL[@]}" --steps 6 --save 1 --json 1.log "$TEXT" >1.out
     gpt2 "${SMALL[@]}" --steps 6 --save 2 --json 2.log "$TEXT" >2.out
-    gpt2 "${SMALL[@]}" --steps 6 --save 3 --json 3.log --no-graph "$TEXT" >3.out
+    gpt2 "${SMALL[@]}" --steps 6 --save 3 --json 3.log --step fused "$TEXT" >3.out
     gpt2 "${SMALL[@]}" --steps 6 --save 4 --json 4.log --recompute "$TEXT" >4.out
     for run in 2 3 4; do
         run -0 cmp <(parameters 1) <(parameters $run)
@@ -161,7 +161,7 @@ open(path, "wb").write(data)' "$1" "$2"; }
 
 @test "trainer: in bf16 every attention and chapter 14's products give the same losses but for rounding" {
     local way=0 flags
-    for flags in "--attention 9" "--attention 12" "--attention 17" "--attention 17 --products 14"; do
+    for flags in "--attention 9" "--attention 12" "--attention 17" "--attention 17 --products 14 --deterministic"; do
         way=$((way + 1))
         # shellcheck disable=SC2086
         gpt2 --layers 1 --heads 2 --channels 128 --length 48 --batch 1 --sample 0 --steps 4 --type bf16 $flags --json $way.log "$TEXT"
@@ -231,6 +231,24 @@ np.testing.assert_allclose(lr, expected, rtol=1e-6)'
     refute_output --partial "TFLOP/s"
 }
 
+@test "trainer: on a GPU a line has tokens/s and the share of the limit, --profile times, and --record what results/ has" {
+    local objects cuda_include cuda_lib
+    cuda_include=$(sed -n 's/^CUDA_INCLUDE *:= *//p' "$ROOT/build/config.mk")
+    cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' "$ROOT/build/config.mk")
+    # A driver that takes the simulated GPU for an H200.
+    sed 's/device\.simulated = .*/strcpy(device.name, "NVIDIA H200");/' "$ROOT/common/harness/bench.c" >bench.c
+    gcc -std=gnu11 -O1 -I"$ROOT/common/harness" -isystem "$cuda_include" -c -o bench.o bench.c
+    mapfile -t objects < <(cd "$ROOT" && objects 11_gpt2_training main | grep -v /bench.o | sed "s|^|$ROOT/|")
+    g++ -o on_gpu bench.o "${objects[@]}" "$ROOT"/build/obj/chapters/11_gpt2_training/trainer/*.o -L"$cuda_lib" -l:libcudart.so.13 -ldl -lm
+    run -0 "$SIMGPU" ./on_gpu --layers 1 --heads 1 --channels 8 --length 4 --batch 1 --sample 0 --steps 20 --profile 2 --record results.json "$TEXT"
+    assert_line --regexp '^step 1/20: loss 5\.[0-9]+  norm [0-9.]+  lr 1\.00e-04  [0-9]+ tokens/s  0\.0 TFLOP/s = 0\.0% of 67$'
+    assert_line --regexp '^update +2 +0\.000 +[0-9.]+ +[0-9.]+% +0\.0$'
+    run -0 python 'import json
+r, = json.load(open("results.json"))
+assert set(r) == set("chapter step case dtype metric value spread baseline baseline_value ratio fraction_of_limit limit gpu driver cuda commit date command".split()), r
+assert r["spread"][0] <= r["value"] <= r["spread"][1] and r["metric"] == "tokens/s" and r["step"] == "recorded" and "--record results.json" in r["command"]'
+}
+
 @test "trainer: bad flags, a text that is too short and a model that cannot be are refused in one line" {
     local flags
     while IFS='|' read -r flags message; do
@@ -244,9 +262,12 @@ np.testing.assert_allclose(lr, expected, rtol=1e-6)'
 --batch 1.5|--batch: found '1.5', expected a whole number
 --type f16|--type: found 'f16', expected f32 or bf16
 --attention 8|--attention: found '8', expected 9, 12 or 17
+--step other|--step: found 'other', expected layer_by_layer, fused or recorded
 --heads 3|the model: channels must be a multiple of 8 and of heads
 --attention 17|the model: attention by chapter 12 or 17 needs bf16 and channels / heads = 64 or 128
 END
+    run -2 gpt2 --record results.json "$TEXT"
+    assert_output --partial "has no speed to measure, expected a real GPU"
     run -2 gpt2
     assert_output "no text: expected FILE...; --help"
     echo abc >short

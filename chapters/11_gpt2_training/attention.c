@@ -52,7 +52,7 @@ cudaError_t flash_backward(const struct model_config *c, const void *qkv, const 
         .dV = (char *)dqkv + 2 * part_bytes,
         .workspace = workspace,
     };
-    return in_registers(&a, stream);
+    return c->deterministic ? deterministic(&a, stream) : tiles(&a, stream);
 }
 
 size_t flash_workspace_bytes(const struct model_config *c)

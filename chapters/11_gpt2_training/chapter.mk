@@ -8,6 +8,6 @@ USES   := 06_elementwise_layers/step3_residual_stream 06_elementwise_layers/step
           09_cublas_attention/step10_bias_partials 10_adamw_mixed_precision/step8_loss_scale \
           10_adamw_mixed_precision/step9_update_in_one_pass 12_flash_attention/step12_one_barrier \
           14_warp_specialized_matmul/step5_ping_pong 15_sm90_attention_forward/step10_tma_store \
-          17_sm90_attention_backward/preprocess 17_sm90_attention_backward/postprocess 17_sm90_attention_backward/step4_in_flight \
-          17_sm90_attention_backward/step5_in_registers 17_sm90_attention_backward/plan 17_sm90_attention_backward/kernel_bf16 \
-          17_sm90_attention_backward/kernel_f16
+          17_sm90_attention_backward/plan 17_sm90_attention_backward/preprocess 17_sm90_attention_backward/postprocess \
+          17_sm90_attention_backward/kernel_bf16 17_sm90_attention_backward/kernel_f16 17_sm90_attention_backward/step6_tiles \
+          17_sm90_attention_backward/step7_deterministic

@@ -29,8 +29,8 @@ struct model_config {
     enum dtype dtype; // of weights and activations: F32 or BF16
     enum attention_by attention;
     enum products_by products;
-    bool
-        recompute; // a layer's activations are kept for one layer at a time, and computed again for the backward
+    bool deterministic; // attention 12 and 17: dQ is summed up in one order, too; all else is in any case
+    bool recompute;     // activations are kept for one layer at a time, and computed again for the backward
     float beta1, beta2, epsilon, weight_decay, max_norm;
 };
 

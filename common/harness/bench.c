@@ -398,20 +398,31 @@ static const char *driver_version(char *text, size_t size)
     return text;
 }
 
-static void add_record(const char *chapter, const struct operation *op, const struct device *device,
-                       enum dtype type, const char *shape, const char *metric, const struct contender *step,
-                       const struct contender *baseline, int rounds, double work, double limit, double ratio,
-                       const char *command, struct results *results)
+char *bench_circumstances(const struct device *device, const char *command, char *text, size_t size)
 {
-    char key[600], value[3000], gpu[300], quoted_command[1200], driver[40], date[40], text[100],
-        fraction[40] = "null";
-    char limit_text[100] = "null",
-         baseline_text[200] = "\"baseline\": null, \"baseline_value\": null, \"ratio\": null";
+    char gpu[300], quoted_command[1200], driver[40], date[40];
     const char *commit = getenv("COOKBOOK_COMMIT");
     time_t now = time(NULL);
     int runtime;
     CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
+    snprintf(text, size,
+             "\"gpu\": %s, \"driver\": \"%s\", \"cuda\": \"%d.%d\", \"commit\": \"%s\", \"date\": \"%s\", "
+             "\"command\": %s",
+             results_quote(device->name, gpu, sizeof gpu), driver_version(driver, sizeof driver),
+             runtime / 1000, runtime % 1000 / 10, commit ? commit : "unknown", date,
+             results_quote(command, quoted_command, sizeof quoted_command));
+    return text;
+}
+
+static void add_record(const char *chapter, const struct operation *op, const struct device *device,
+                       enum dtype type, const char *shape, const char *metric, const struct contender *step,
+                       const struct contender *baseline, int rounds, double work, double limit, double ratio,
+                       const char *command, struct results *results)
+{
+    char key[600], value[3000], measured[2000], text[100], fraction[40] = "null";
+    char limit_text[100] = "null",
+         baseline_text[200] = "\"baseline\": null, \"baseline_value\": null, \"ratio\": null";
     double median = quantile(step->ms, rounds, 0.5);
     if (limit) {
         snprintf(fraction, sizeof fraction, "%.4f", work / median / limit);
@@ -425,14 +436,11 @@ static void add_record(const char *chapter, const struct operation *op, const st
                  work / quantile(baseline->ms, rounds, 0.5), ratio);
     results_key(key, sizeof key, chapter, op->name, operation_step_name(op, step->step), shape,
                 dtype_name(type), metric);
-    snprintf(
-        value, sizeof value,
-        "\"value\": %.5g, \"spread\": [%.5g, %.5g], %s, \"fraction_of_limit\": %s, \"limit\": %s, \"gpu\": %s, "
-        "\"driver\": \"%s\", \"cuda\": \"%d.%d\", \"commit\": \"%s\", \"date\": \"%s\", \"command\": %s",
-        work / median, work / quantile(step->ms, rounds, 0.75), work / quantile(step->ms, rounds, 0.25),
-        baseline_text, fraction, limit_text, results_quote(device->name, gpu, sizeof gpu),
-        driver_version(driver, sizeof driver), runtime / 1000, runtime % 1000 / 10,
-        commit ? commit : "unknown", date, results_quote(command, quoted_command, sizeof quoted_command));
+    snprintf(value, sizeof value,
+             "\"value\": %.5g, \"spread\": [%.5g, %.5g], %s, \"fraction_of_limit\": %s, \"limit\": %s, %s",
+             work / median, work / quantile(step->ms, rounds, 0.75), work / quantile(step->ms, rounds, 0.25),
+             baseline_text, fraction, limit_text,
+             bench_circumstances(device, command, measured, sizeof measured));
     results_add(results, key, value);
 }
 

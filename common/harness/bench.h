@@ -17,6 +17,9 @@ struct device device_open(void);
 // The most that a GPU can reach of a limit, in TFLOP/s or GB/s; 0 when it is not known.
 double device_limit(const struct device *device, enum limit limit);
 
+// What a record has besides its result, as members of JSON: the GPU, driver, CUDA, commit, date, command. Returns text.
+char *bench_circumstances(const struct device *device, const char *command, char *text, size_t size);
+
 // Allocates `run` for these dimensions and fills its inputs with random numbers, the same every time. Exits on CUDA errors; the
 // caller frees it with run_free.
 void bench_inputs(const struct operation *op, enum dtype type, const int64_t *dim, struct run *run);

@@ -16,8 +16,9 @@ enum flag {
     TF32,
     ATTENTION,
     PRODUCTS,
+    DETERMINISTIC,
     RECOMPUTE,
-    NO_GRAPH,
+    STEP,
     STEPS,
     LR,
     WARMUP,
@@ -39,6 +40,7 @@ enum flag {
     TEMPERATURE,
     TOKENIZER,
     JSON,
+    RECORD,
     PROFILE,
     HELP,
 };
@@ -54,8 +56,9 @@ static const struct option flags[] = {
     {"tf32", no_argument, NULL, TF32},
     {"attention", required_argument, NULL, ATTENTION},
     {"products", required_argument, NULL, PRODUCTS},
+    {"deterministic", no_argument, NULL, DETERMINISTIC},
     {"recompute", no_argument, NULL, RECOMPUTE},
-    {"no-graph", no_argument, NULL, NO_GRAPH},
+    {"step", required_argument, NULL, STEP},
     {"steps", required_argument, NULL, STEPS},
     {"lr", required_argument, NULL, LR},
     {"warmup", required_argument, NULL, WARMUP},
@@ -77,6 +80,7 @@ static const struct option flags[] = {
     {"temperature", required_argument, NULL, TEMPERATURE},
     {"tokenizer", required_argument, NULL, TOKENIZER},
     {"json", required_argument, NULL, JSON},
+    {"record", required_argument, NULL, RECORD},
     {"profile", required_argument, NULL, PROFILE},
     {"help", no_argument, NULL, HELP},
     {0},
@@ -179,8 +183,14 @@ static void take(struct options *o, int flag)
         if (c->products != PRODUCTS_CUBLAS && c->products != PRODUCTS_14)
             die_input("--products: found '%s', expected 9 or 14", optarg);
         break;
+    case DETERMINISTIC: c->deterministic = true; break;
     case RECOMPUTE: c->recompute = true; break;
-    case NO_GRAPH: o->graph = false; break;
+    case STEP:
+        if (strcmp(optarg, "layer_by_layer") != 0 && strcmp(optarg, "fused") != 0 &&
+            strcmp(optarg, "recorded") != 0)
+            die_input("--step: found '%s', expected layer_by_layer, fused or recorded", optarg);
+        o->step = optarg;
+        break;
     case STEPS: s->steps = whole(flag, 0); break;
     case LR: s->lr = (float)number(flag, 0, 1e30); break;
     case WARMUP: s->warmup = whole(flag, 0); break;
@@ -202,6 +212,7 @@ static void take(struct options *o, int flag)
     case TEMPERATURE: o->temperature = (float)number(flag, 1e-3, 1e3); break;
     case TOKENIZER: o->tokenizer = optarg; break;
     case JSON: o->json = optarg; break;
+    case RECORD: o->record = optarg; break;
     case PROFILE: o->profile = whole(flag, 1); break;
     case HELP: help(o->program);
     }
@@ -212,7 +223,7 @@ struct options options_read(int argc, char **argv, struct checkpoint *checkpoint
     struct options o = {.settings = usual, .program = argv[0], .validation = 0.1, .validate_every = 50};
     struct error error;
     int flag;
-    o.sample = 200, o.temperature = 0.8f, o.graph = true;
+    o.sample = 200, o.temperature = 0.8f, o.step = "recorded";
     opterr = 0;
     while ((flag = getopt_long(argc, argv, ":", flags, NULL)) != -1)
         if (flag == RESUME) o.resume = optarg;

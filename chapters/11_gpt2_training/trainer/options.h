@@ -5,14 +5,14 @@
 
 struct options {
     struct settings settings;
-    const char *program;
-    char **files; // of text
+    const char *program, *command; // as it was called: its name, all of it
+    char **files;                  // of text
     int file_count;
-    const char *validation_file, *tokenizer, *init, *resume, *check, *save, *json;
+    const char *validation_file, *tokenizer, *init, *resume, *check, *save, *json, *record;
     double validation; // share of the text
     int validate_every, save_every, sample, profile;
     float temperature;
-    bool graph;
+    const char *step; // the training step's name
 };
 
 // Reads it, or prints help and exits; exits with a line that says what was found and what was expected. Where --resume says so, the

@@ -10,6 +10,7 @@
 #include "checkpoint.h"
 #include "inspect.h"
 #include "options.h"
+#include "record.h"
 #include "text.h"
 
 // What a run has at hand.
@@ -19,11 +20,13 @@ struct run_state {
     struct text text;
     struct model *model;
     cudaStream_t stream;
-    int *
-        tokens; // (2, batch, length): inputs, targets; pinned, as what follows, so that copies wait for nothing
+    int *batch[2],
+        *validation; // (2, batch, length): inputs, targets; pinned, as what follows, so that no copy waits for the host
     float *losses;  // (batch * length)
     float *numbers; // lr, norm
     FILE *json;
+    double *took; // seconds of each step; steps until then
+    int timed;
 };
 
 static double seconds(void)
@@ -76,9 +79,9 @@ static double mean_loss(struct run_state *r)
     return sum / (double)rows;
 }
 
-static void upload_tokens(struct run_state *r)
+static void upload(struct run_state *r, const int *tokens)
 {
-    CUDA_CHECK(cudaMemcpyAsync(r->model->tokens, r->tokens, 2 * (size_t)r->model->rows * sizeof *r->tokens,
+    CUDA_CHECK(cudaMemcpyAsync(r->model->tokens, tokens, 2 * (size_t)r->model->rows * sizeof *tokens,
                                cudaMemcpyHostToDevice, r->stream));
 }
 
@@ -89,8 +92,9 @@ static double validation_loss(struct run_state *r)
     const int used = batches < most ? batches : most;
     double sum = 0;
     for (int i = 0; i < used; i++) {
-        text_validation_batch(&r->text, i, c->batch, c->length, r->tokens, r->tokens + r->model->rows);
-        upload_tokens(r);
+        text_validation_batch(&r->text, i, c->batch, c->length, r->validation,
+                              r->validation + r->model->rows);
+        upload(r, r->validation);
         forward_pass(r->model, r->stream);
         loss_pass(r->model, r->stream);
         sum += mean_loss(r);
@@ -124,20 +128,36 @@ static _Noreturn void stop(struct run_state *r, int step, double loss, double no
     exit(EXIT_WRONG);
 }
 
+// A profile needs the launches themselves.
+static training_step *step_of(const struct run_state *r)
+{
+    if (strcmp(r->options.step, "layer_by_layer") == 0) return layer_by_layer;
+    return strcmp(r->options.step, "fused") == 0 || r->model->profile ? fused : recorded;
+}
+
+// Puts the tokens of a step where those of the step before are not.
+static void next_batch(struct run_state *r, int step)
+{
+    const struct settings *s = &r->options.settings;
+    int *tokens = r->batch[step % 2];
+    text_batch(&r->text, s->seed, step, s->model.batch, s->model.length, tokens, tokens + r->model->rows);
+}
+
 static void train_step(struct run_state *r, int step)
 {
     const struct settings *s = &r->options.settings;
     struct model *m = r->model;
     const double begin = seconds();
-    text_batch(&r->text, s->seed, step, s->model.batch, s->model.length, r->tokens, r->tokens + m->rows);
-    upload_tokens(r);
+    upload(r, r->batch[step % 2]);
     r->numbers[0] = learning_rate(s, step);
     CUDA_CHECK(cudaMemcpyAsync(m->lr, &r->numbers[0], sizeof(float), cudaMemcpyHostToDevice, r->stream));
-    CUDA_CHECK((r->options.graph && !m->profile ? recorded : fused)(m, r->stream));
+    CUDA_CHECK(step_of(r)(m, r->stream));
     CUDA_CHECK(
         cudaMemcpyAsync(&r->numbers[1], m->state.norm, sizeof(float), cudaMemcpyDeviceToHost, r->stream));
+    next_batch(r, step + 1); // while the GPU works
     const double loss = mean_loss(r), took = seconds() - begin, norm = r->numbers[1];
     if (!isfinite(loss) || !isfinite(norm)) stop(r, step, loss, norm);
+    if (!m->profile) r->took[r->timed++] = took;
 
     const double rate = m->rows / took, flops = model_flops(m) / took / 1e12;
     const double limit = device_limit(&r->device, s->model.dtype == BF16 ? LIMIT_BF16_TENSOR : LIMIT_FP32);
@@ -157,6 +177,7 @@ static void train(struct run_state *r, int first_step)
     const struct options *o = &r->options;
     const int steps = o->settings.steps,
               profiled = o->profile < steps - first_step ? o->profile : steps - first_step;
+    next_batch(r, first_step);
     for (int step = first_step; step < steps; step++) {
         if (profiled && step == steps - profiled) r->model->profile = profile_begin(r->stream);
         train_step(r, step);
@@ -170,6 +191,7 @@ static void train(struct run_state *r, int first_step)
         r->model->profile = NULL;
     }
     if (o->save) save(r, steps);
+    if (o->record) record_speed(o, &r->device, r->model, r->took, r->timed);
 }
 
 // The model that the flags, the checkpoint or llm.c's file describe, with its parameters.
@@ -220,12 +242,17 @@ static void open_run(struct run_state *r, struct checkpoint *checkpoint)
     if (o->json && !(r->json = fopen(o->json, "w"))) die_input("--json %s: %s", o->json, strerror(errno));
     if (r->json) setvbuf(r->json, NULL, _IOLBF, 0);
     r->device = device_open();
+    if (o->record && r->device.simulated)
+        die_input("--record: %s has no speed to measure, expected a real GPU", r->device.name);
     if (o->settings.tf32) blas_allow_tf32();
     make_model(r, checkpoint);
     CUDA_CHECK(cudaStreamCreate(&r->stream));
-    pinned(&r->tokens, 2 * (size_t)r->model->rows * sizeof *r->tokens);
+    const size_t batch_bytes = 2 * (size_t)r->model->rows * sizeof **r->batch;
+    pinned(&r->batch[0], batch_bytes), pinned(&r->batch[1], batch_bytes), pinned(&r->validation, batch_bytes);
     pinned(&r->losses, (size_t)r->model->rows * sizeof *r->losses);
     pinned(&r->numbers, 2 * sizeof *r->numbers);
+    r->took = malloc((size_t)(o->settings.steps + 1) * sizeof *r->took);
+    if (!r->took) die_input("no memory for %d steps", o->settings.steps);
 }
 
 static void check_checkpoint(const char *path)
@@ -238,6 +265,15 @@ static void check_checkpoint(const char *path)
     exit(EXIT_RIGHT);
 }
 
+// The command, for a record.
+static char *command_line(int argc, char **argv, char *text, size_t size)
+{
+    size_t used = 0;
+    for (int i = 0; i < argc && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%s", i ? " " : "", argv[i]);
+    return text;
+}
+
 int main(int argc, char **argv)
 {
     struct checkpoint checkpoint = {0};
@@ -245,6 +281,8 @@ int main(int argc, char **argv)
     struct error error;
     struct run_state run = {.options = options_read(argc, argv, &checkpoint)};
     const struct options *o = &run.options;
+    char command[1000];
+    run.options.command = command_line(argc, argv, command, sizeof command);
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (o->check) check_checkpoint(o->check);
     if (o->tokenizer && !vocabulary_load(o->tokenizer, &vocabulary, &error))
