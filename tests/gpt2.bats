@@ -186,7 +186,8 @@ text = bytes(np.random.default_rng(5).integers(0, 256, 13, np.uint8)); open("tex
 tokens = np.frombuffer(text, np.uint8).astype(int)[None]
 print(gpt2.forward(p, tokens[:, :-1], tokens[:, 1:], 2, 256)[0])' >loss
     for version in 3 5; do
-        run -0 gpt2 --init model$version.bin --length 12 --batch 1 --steps 1 --sample 0 --validation 0 --json log text
+        run gpt2 --init model$version.bin --length 12 --batch 1 --steps 1 --sample 0 --validation 0 --json log text
+        assert_success
         run -0 python 'import json; a, b = float(open("loss").read()), json.loads(open("log").readline())["loss"]; assert abs(a - b) < 1e-5, (a, b)'
     done
     head -c 9000 model3.bin >short.bin
