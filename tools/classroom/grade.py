@@ -73,7 +73,7 @@ def limited(command, folder, memory):
             status = None
         try:
             os.killpg(process.pid, signal.SIGKILL)  # and whoever it left behind
-        except ProcessLookupError:
+        except (ProcessLookupError, PermissionError):  # nobody is left
             pass
         process.wait()
         output.seek(0)
@@ -323,6 +323,6 @@ def main():
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except BadInput as problem:
+    except (BadInput, OSError, subprocess.SubprocessError) as problem:
         print(f"grade: {problem}", file=sys.stderr)
         sys.exit(2)
