@@ -12,7 +12,7 @@
 // So a tile has one or two scales of B, and where the second begins is one of four places: the promotion is compiled for each.
 // The rest is chapter 14's: clusters of two blocks, each of which fetches half of B for both; numbers of tiles that walk
 // down GROUP_M of them; each warp's 16 rows of D by way of shared memory and a TMA store, 32 or 64 columns at a time.
-// New instructions: none. Shared memory: up to 226 KB, 32 of them for D. Registers: as step 3.
+// New instructions: none. Shared memory: up to 219,728 bytes, 32,768 of them for D. Registers: as step 3.
 // Run: make chapter-19 OP=gemm STEP=persistent_multicast
 #include "../../common/device/mbarrier.cuh"
 #include "../../common/device/swizzle.cuh"
