@@ -270,3 +270,18 @@ kernel() {
     kernel bf16 '64, TILE_Q_64' 's/work\.q_tile = first_tile\(v\.cu_q, i,/work.q_tile = first_tile(v.cu_q, i > 0 ? i - 1 : 0,/'
     wrong $CHAPTER varlen full
 }
+
+@test "chapter 17: tiles of 80 queries, whose dQ is computed transposed, are right" {
+    local dir=$BATS_TEST_TMPDIR/tree name objects
+    kernel bf16 '128, TILE_Q_128' 's/^#include "plan.h"/#define TILE_Q_128 80\n#define TILE_Q_128_BOUNDED 80\n&/'
+    cp "chapters/$CHAPTER/plan.cu" "$dir/chapters/$CHAPTER"
+    compiled "$BATS_TEST_TMPDIR/plan.o" "$(sed -n 's/^NVCC *:= *//p' build/config.mk)" -std=c++17 -O3 -DTILE_Q_128=80 -DTILE_Q_128_BOUNDED=80 \
+        -gencode arch=compute_90a,code=compute_90a -c "$dir/chapters/$CHAPTER/plan.cu"
+    mapfile -t objects < <(objects $CHAPTER kernel_bf16 | grep -v '/plan\.o$')
+    g++ -o "$BROKEN" "$BATS_TEST_TMPDIR/kernel.o" "$BATS_TEST_TMPDIR/plan.o" "${objects[@]}" -L"$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)" \
+        -l:libcudart.so.13 -ldl -lm
+    for name in len250_causal few_keys shared_heads_causal; do
+        run -0 "$SIMGPU" --seed 1 "$BROKEN" --golden "build/golden/$CHAPTER" --step deterministic --case $name
+    done
+    run -0 "$SIMGPU" --seed 1 "$BROKEN" --golden "build/golden/$CHAPTER" --op window --step window --case ahead
+}

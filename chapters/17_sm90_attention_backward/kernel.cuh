@@ -161,7 +161,7 @@ static __device__ void produce(SharedStorage<T, C> &smem, const CUtensorMap &Q_m
 //
 // The order is from the last keys to the first. Behind a causal mask blocks then need not wait: the one with the tile of keys before
 // begins earlier in the queries, and comes to each tile of them later. Without a mask each block comes a tile after the one before
-// it. None waits for a block that has not begun: those with later keys have begun before (find_work, and begin_block).
+// it. None waits for a block that has not begun: those with later keys have begun before (find_work, and the setup of backward_kernel).
 template <class C>
 static __device__ void wait_for_turn(const unsigned *arrived, const attention_variant &v, const Work &work,
                                      int row)

@@ -6,7 +6,7 @@
 // Every tile of dQ has a counter of the blocks that have added to it. Warp 1 waits until it says how many come before (wait_for_turn),
 // adds, waits until the addition is complete and not only read, and counts on. The last keys come first: behind a causal mask a
 // block meets its first tile of queries there, where no other has been before it and those with fewer keys come later, so the blocks
-// are in step without waiting. A block's number is drawn as it begins (begin_block): whoever it waits for has begun before it.
+// are in step without waiting. A block's number is drawn as it begins: whoever it waits for has begun before it.
 //
 //      keys                  tiles of queries, the time at which a block comes to each; causal, 2 tiles of queries a tile of keys
 //      block 2               .  .  .  .  0  1
@@ -16,7 +16,7 @@
 // dK and dV are one block's, of all heads that share them: their order is fixed as it is.
 //
 // Grows from: step 6 (tiles).
-// Code: kernel.cuh, wait_for_turn, store_dQ, and the order in find_work.
+// Code: kernel.cuh, wait_for_turn, store_dQ, the order in find_work, the number in backward_kernel.
 // New instructions: cp.async.bulk.wait_group without .read, fence.proxy.async.global.
 // Run: make chapter-17 OP=attention STEP=deterministic
 #include "launchers.h"
