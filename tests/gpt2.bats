@@ -123,6 +123,8 @@ open(path, "wb").write(data)' "$1" "$2"; }
     done
     run -2 gpt2 --resume bad "$TEXT"
     assert_output --partial "--resume bad: damaged"
+    run -2 gpt2 --resume good --steps 0 "$TEXT"
+    assert_line "--steps 0: the checkpoint has 1 steps already"
     head -c $((bytes - 1)) good >bad
     run -2 "$ROOT/build/gpt2" --check bad
     assert_output --regexp "^--check bad: [0-9]+ bytes behind the header, expected 410112 for 34176 parameters$"

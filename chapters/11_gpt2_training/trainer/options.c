@@ -103,7 +103,7 @@ static void help(const char *program)
         "the training    --batch 4 --steps 100 --lr 1e-3 --warmup 10 --final-lr 0.1 (of lr) --seed 1\n"
         "                --beta1 0.9 --beta2 0.95 --weight-decay 0.1 --max-norm 1\n"
         "                --validation 0.1     that share of the text, its end, is not trained on; --validation-file FILE\n"
-        "                --validate-every 50\n"
+        "                --validate-every 50  steps, on at most 20 batches\n"
         "checkpoints     --save FILE          at the end, and --save-every N steps\n"
         "                --resume FILE        go on, with its settings but for flags that say otherwise\n"
         "                --check FILE         only say whether it is whole\n"

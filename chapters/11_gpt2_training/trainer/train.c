@@ -177,6 +177,7 @@ static void train(struct run_state *r, int first_step)
     const struct options *o = &r->options;
     const int steps = o->settings.steps,
               profiled = o->profile < steps - first_step ? o->profile : steps - first_step;
+    if (first_step > steps) die_input("--steps %d: the checkpoint has %d steps already", steps, first_step);
     next_batch(r, first_step);
     for (int step = first_step; step < steps; step++) {
         if (profiled && step == steps - profiled) r->model->profile = profile_begin(r->stream);
