@@ -65,4 +65,4 @@ fi
 echo "on the simulated GPU: $refusal"
 profile=(--profile)
 [[ "${PROFILE:-1}" != 0 ]] || profile=()
-exec build/simgpu/simgpu "${profile[@]}" "${program[@]}"
+exec build/simgpu/simgpu --explain "${profile[@]}" "${program[@]}"

@@ -195,7 +195,7 @@ class Note:
         self.section = ""
 
     def page(self):
-        text = re.sub(r"<!-- explorer: (\w+) -->", self.explorer, read(self.path))
+        text = re.sub(r"^<!-- explorer: (\w+) -->$", self.explorer, read(self.path), flags=re.M)
         parts = re.split(r"(^```.*?^```$|^#+ [^\n]*$|<!--.*?-->)", text, flags=re.M | re.S)
         pages = []
         for part in parts:

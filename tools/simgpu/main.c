@@ -40,6 +40,7 @@ static const char USAGE[] =
     "                        an mbarrier.init that is not fenced or comes twice, a thread that leaves with an open\n"
     "                        bulk store) stops the launch, as every fault does (default), or is reported once a\n"
     "                        line and the launch goes on\n"
+    "  --explain             after a fault, name the section of the notes that teaches what it is about\n"
     "  --exact-mma           tensor cores add in exact f32, instead of as an H200 does\n"
     "  --profile[=LINES]     count per source line, print the LINES that cost most (default 20)\n"
     "  --json FILE           write the counts to FILE as JSON (implies --profile)\n"
@@ -111,6 +112,7 @@ enum {
     PROFILE,
     JSON,
     FAULTS,
+    EXPLAIN,
     EXACT_MMA,
     MAX_INSTRUCTIONS,
     MAX_IDLE,
@@ -127,6 +129,7 @@ static const struct option OPTIONS[] = {
     {"profile", optional_argument, NULL, PROFILE},
     {"json", required_argument, NULL, JSON},
     {"faults", required_argument, NULL, FAULTS},
+    {"explain", no_argument, NULL, EXPLAIN},
     {"exact-mma", no_argument, NULL, EXACT_MMA},
     {"max-instructions", required_argument, NULL, MAX_INSTRUCTIONS},
     {"max-idle", required_argument, NULL, MAX_IDLE},
@@ -164,6 +167,7 @@ static int parse_options(int argc, char **argv)
                 die("--faults: '%s', expected stop or report", optarg);
             set_number("SIMGPU_FAULTS_REPORT", strcmp(optarg, "report") == 0);
             break;
+        case EXPLAIN: setenv("SIMGPU_EXPLAIN", "1", 1); break;
         case EXACT_MMA: setenv("SIMGPU_EXACT_MMA", "1", 1); break;
         case MAX_INSTRUCTIONS:
             set_number("SIMGPU_MAX_INSTRUCTIONS", parse("--max-instructions", optarg, 1, UINT64_MAX, false));

@@ -446,6 +446,7 @@ struct options {
     const char *json;   /* --json FILE */
     int faults;         /* a pipe that is to hear of a fault, or -1 */
     bool faults_report; /* what hardware most often lets pass is only reported */
+    bool explain;       /* a fault names the section of a note that teaches it */
     bool exact_mma;     /* tensor cores accumulate in exact f32 instead of as an H200 does */
     bool verbose;
     u64 max_instructions; /* a launch that executes more warp instructions is stopped; 0: no limit */

@@ -112,10 +112,10 @@ static void print_message(struct warp *w, const struct function *fn, const struc
                           const struct frame *frame, const struct function *other, const struct inst *with,
                           u32 lanes, const char *format, va_list args)
 {
+    char message[1024];
     fflush(stdout);
-    fprintf(stderr, "simgpu: ");
-    vfprintf(stderr, format, args);
-    fprintf(stderr, "\n  in kernel %s\n", readable_name(w->block->launch->kernel->name));
+    vsnprintf(message, sizeof message, format, args);
+    fprintf(stderr, "simgpu: %s\n  in kernel %s\n", message, readable_name(w->block->launch->kernel->name));
     print_place(fn, in);
     if (frame) print_callers(frame);
     if (with) print_other(other, with);
@@ -123,6 +123,7 @@ static void print_message(struct warp *w, const struct function *fn, const struc
     if (lanes & (lanes - 1))
         fprintf(stderr, ", and %d more lanes of its warp", __builtin_popcount(lanes) - 1);
     fprintf(stderr, "\n");
+    explain(message);
 }
 
 static void tell(struct warp *w, const struct function *fn, const struct inst *in, const struct frame *frame,
@@ -282,6 +283,16 @@ static void print_waiters(const struct block *b)
     }
 }
 
+/* Whether lanes of a warp wait for each other. */
+static bool lanes_parted(const struct cluster *c)
+{
+    for (u32 r = 0; r < c->size; r++)
+        for (u32 k = 0; k < c->block[r]->warp_count; k++)
+            for (s32 i = 0; i < MAX_SPLITS; i++)
+                if (c->block[r]->warps[k].splits[i].state == SPLIT_WAIT_LANES) return true;
+    return false;
+}
+
 void fault_deadlock(struct cluster *c)
 {
     struct block *b = c->block[0];
@@ -300,6 +311,7 @@ void fault_deadlock(struct cluster *c)
                         c->block[r]->live_warps ? ":" : ": has exited");
             if (c->block[r]->live_warps) print_waiters(c->block[r]);
         }
+        explain(lanes_parted(c) ? "divergent barrier" : "deadlock");
     }
     pthread_mutex_unlock(&telling);
     stop_worker(b->worker);

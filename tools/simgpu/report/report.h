@@ -12,6 +12,9 @@ void counters_launched(const struct launch *l, u64 instructions);
 /* Exported, for programs: report/counters.c. */
 __attribute__((visibility("default"))) void simgpu_step(const char *name);
 
+/* With --explain, names the section of a note that teaches what the report is about: report/explain.c. */
+void explain(const char *report);
+
 /* As fault(), for an instruction that w, a warp of the same cluster, executed some time ago. */
 _Noreturn void fault_elsewhere(struct warp *w, const struct function *fn, const struct inst *in, u32 lanes,
                                int error, const char *format, ...) __attribute__((format(printf, 6, 7)));

@@ -33,6 +33,7 @@ __attribute__((constructor(101))) static void read_environment(void)
     options.profile = number("SIMGPU_PROFILE", 0) != 0;
     options.faults = getenv("SIMGPU_FAULTS") ? (int)number("SIMGPU_FAULTS", 0) : -1;
     options.faults_report = number("SIMGPU_FAULTS_REPORT", 0) != 0;
+    options.explain = number("SIMGPU_EXPLAIN", 0) != 0;
     options.exact_mma = number("SIMGPU_EXACT_MMA", 0) != 0;
     options.verbose = number("SIMGPU_VERBOSE", 0) != 0;
     options.max_instructions = number("SIMGPU_MAX_INSTRUCTIONS", 0);
