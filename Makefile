@@ -160,6 +160,7 @@ timelines: need-test
 ## book           the notes as a site to read from disk, code beside the text: build/book/site/index.html
 .PHONY: book
 book: build/config.mk
+	@$(if $(wildcard notes/results.md),,echo "make book: a student's tree has only some of the notes; whoever made it has the book" >&2; exit 2)
 	@tools/setup.sh book
 	@.venv/bin/python3 tools/book/book.py
 

@@ -77,6 +77,8 @@ for e in exercises.load().values():
     run -2 make -C "$dir" chapter-1 DEVICE=sim PROFILE=0
     assert_output --partial "1 uncoalesced"
     assert_output --partial "WRONG"
+    run -2 make --no-print-directory -C "$dir" book
+    assert_line "make book: a student's tree has only some of the notes; whoever made it has the book"
     run make -C "$dir" grade
     assert_line --regexp "^0 of [0-9]+ points$"
     # A solved exercise.
