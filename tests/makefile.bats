@@ -120,7 +120,7 @@ where() {
 @test "makefile: DEVICE=auto takes the simulated GPU and says why" {
     GPU_NAME='' run -0 where 75
     assert_line --index 0 "on the simulated GPU: this machine has no GPU"
-    assert_line --index 1 "sim: --profile build/chapters/x --golden build/golden/x"
+    assert_line --index 1 "sim: --explain --profile build/chapters/x --golden build/golden/x"
     GPU_NAME="Tesla T4" GPU_ARCH=75 GPU_DRIVER_CUDA=13.0 run -0 where 80
     assert_line --index 0 "on the simulated GPU: Tesla T4 is sm_75, and the chapter needs sm_80"
     GPU_NAME="Some GPU" GPU_ARCH=120 GPU_DRIVER_CUDA=13.0 run -0 where 90a
@@ -140,7 +140,7 @@ where() {
 
 @test "makefile: STEP and CASE reach the program as they are" {
     STEP=2 CASE="a b" PROFILE=0 run -0 where 75
-    assert_line --index 1 "sim: build/chapters/x --golden build/golden/x --step 2 --case a b"
+    assert_line --index 1 "sim: --explain build/chapters/x --golden build/golden/x --step 2 --case a b"
 }
 
 @test "makefile: a chapter that is not there is named beside those that are" {
