@@ -185,7 +185,7 @@ lint: build
 	@tools/setup.sh lint
 	@echo "clang-format";  clang-format --dry-run -Werror $(C_FILES) $(CUDA_FILES)
 	@echo "shellcheck";    shellcheck $(SHELL_FILES)
-	@echo "cppcheck";      cppcheck --quiet --error-exitcode=1 --inline-suppr --std=c11 --enable=warning,portability \
+	@echo "cppcheck";      cppcheck -j $(JOBS) --quiet --error-exitcode=1 --inline-suppr --std=c11 --enable=warning,portability \
 	    $(CPPCHECK_WRONG) $(filter %.c,$(C_FILES))
 
 ## format         apply the formatting
