@@ -201,6 +201,9 @@ constructor() { submitted "s|^#include <cuda_runtime.h>|&\n#include <cstdio>\n#i
     printf 'static int secret;\n' >"$BATS_TEST_TMPDIR/secret.h"
     submitted "s|^#include <cuda_runtime.h>|&\n#include \"$BATS_TEST_TMPDIR/secret.h\"|; s|static int secret|//|"
     no_point "includes .*secret.h|does not compile"
+    printf '#include <cuda_runtime.h>\n' >"$BATS_TEST_TMPDIR/cuda_runtime.h" # the toolkit's is found by this name
+    submitted "s|^#include <cuda_runtime.h>|#include \"$BATS_TEST_TMPDIR/cuda_runtime.h\"|"
+    no_point "includes $BATS_TEST_TMPDIR/cuda_runtime.h"
     submitted 's|^extern "C"|template <int N> struct Bomb { Bomb<N + 1> a; }; Bomb<0> bomb;\n&|'
     no_point "does not compile"
     submitted 's/coalesced_kernel/other_kernel/g'

@@ -131,11 +131,14 @@ class Program:
             raise Failed(f"nvcc was stopped after {SECONDS} s")
         if status != 0:
             raise Failed("it does not compile: " + first_error(output, "nvcc ended without a word").replace(f"{kernel.parent}/", ""))
-        system = [Path(p).resolve() for p in ("/usr/include", "/usr/lib", "/usr/local/include", setting("CUDA_INCLUDE"), self.folder) if p]
-        for name in re.findall(r"(?:\\ |\S)+", depends.read_text().partition(":")[2].replace("\\\n", " ")):
-            path = (self.folder / name.replace("\\ ", " ")).resolve()
-            if not any(path.is_relative_to(place) for place in system):
-                raise Failed(f"it includes {name}, which is none of its headers")
+        included = [(self.folder / name.replace("\\ ", " ")).resolve()
+                    for name in re.findall(r"(?:\\ |\S)+", depends.read_text().partition(":")[2].replace("\\\n", " "))]
+        # nvcc reads its own cuda_runtime.h before the kernel's first line, from where its other headers are, links followed
+        toolkit = next(path.parent for path in included if path.name == "cuda_runtime.h")
+        places = [toolkit, self.folder.resolve(), *map(Path, ("/usr/include", "/usr/lib", "/usr/local/include"))]
+        for path in included:
+            if not any(path.is_relative_to(place) for place in places):
+                raise Failed(f"it includes {path}, which is none of its headers")
 
     def link(self, step):
         """The object of the step with the student's PTX in place of its own, and everything else as it was built."""
