@@ -4,53 +4,9 @@
 #include "../../common/harness/sdpa_baseline.h"
 #include "launchers.h"
 
-// What the run has, by name; what its operation does not have is a variant left out.
-static struct attention_variant variant(const struct run *run)
-{
-    struct attention_variant v = {
-        .dtype = run->type,
-        .batch = (int)run_dim(run, "b", 1),
-        .q_len = (int)run_dim(run, "q", 1),
-        .heads = (int)run_dim(run, "h", 1),
-        .kv_heads = (int)run_dim(run, "g", 1),
-        .head_dim = (int)run_dim(run, "d", 0),
-        .v_head_dim = (int)run_dim(run, "v", 0),
-        .left = (int)run_param(run, "left", ATTENTION_UNBOUNDED),
-        .right = (int)run_param(run, "right", ATTENTION_UNBOUNDED),
-        .softcap = (float)run_param(run, "softcap", 0),
-        .Q = run_data(run, "Q"),
-        .K = run_data(run, "K"),
-        .V = run_data(run, "V"),
-        .O = run_data(run, "O"),
-        .LSE = run_data(run, "LSE"),
-        .sinks = run_data(run, "sinks"),
-        .cu_q = run_data(run, "cu_q"),
-        .cu_k = run_data(run, "cu_k"),
-        .q_total = (int)run_dim(run, "tq", 0),
-        .k_total = (int)run_dim(run, "tk", 0),
-        .used_k = run_data(run, "used_k"),
-        .page_table = run_data(run, "page_table"),
-        .pages = (int)run_dim(run, "p", 0),
-        .page_size = (int)run_dim(run, "s", 0),
-        .pages_per_sequence = (int)run_dim(run, "n", 0),
-        .K_new = run_data(run, "K_new"),
-        .V_new = run_data(run, "V_new"),
-        .new_len = (int)run_dim(run, "new", 0),
-        .rotary_cos = run_data(run, "rotary_cos"),
-        .rotary_sin = run_data(run, "rotary_sin"),
-        .rotary_dim = 2 * (int)run_dim(run, "half", 0),
-        .rotary_len = (int)run_dim(run, "places", 0),
-        .rotary_interleaved = run_param(run, "interleaved", 0) != 0,
-    };
-    // Without a table the pages of K and V are the sequences' caches.
-    v.k_len =
-        (int)run_dim(run, "k", v.page_table ? (int64_t)v.page_size * v.pages_per_sequence : v.page_size);
-    return v;
-}
-
 cudaError_t variant_launch(any_launcher *launcher, const struct run *run, cudaStream_t stream)
 {
-    struct attention_variant v = variant(run);
+    struct attention_variant v = attention_variant_of(run);
     const char *refused = attention_refused(&v);
     if (refused) fprintf(stderr, "refused: %s\n", refused);
     const cudaError_t error = get_scratch(attention_workspace_bytes(&v), &v.workspace);
@@ -60,7 +16,7 @@ cudaError_t variant_launch(any_launcher *launcher, const struct run *run, cudaSt
 // PyTorch's cuDNN backend, for the two windows that it has.
 cudaError_t variant_sdpa(const struct run *run, cudaStream_t stream)
 {
-    const struct attention_variant v = variant(run);
+    const struct attention_variant v = attention_variant_of(run);
     const bool causal = v.right == 0;
     if (v.head_dim != v.v_head_dim || v.left < v.k_len - 1 || (!causal && v.right < v.k_len - 1))
         return cudaErrorNotSupported;
@@ -71,16 +27,16 @@ cudaError_t variant_sdpa(const struct run *run, cudaStream_t stream)
 
 cudaError_t variant_sdpa_fetch(const struct run *run, cudaStream_t stream)
 {
-    const struct attention_variant v = variant(run);
+    const struct attention_variant v = attention_variant_of(run);
     const struct attention a = {v.dtype, v.Q,     v.K,     v.V,        v.O,        v.LSE, v.batch,
                                 v.q_len, v.k_len, v.heads, v.kv_heads, v.head_dim, false};
     return sdpa_fetch(&a, stream);
 }
 
-// Sequences of equal lengths that take as many products as those of draw_lengths: 5 of 9 are as long as the longest.
+// Sequences of equal lengths that take as many products as those of attention_draw_lengths: 5 of 9 are as long as the longest.
 cudaError_t variant_equal_lengths(const struct run *run, cudaStream_t stream)
 {
-    struct attention_variant v = variant(run);
+    struct attention_variant v = attention_variant_of(run);
     v.batch = v.batch * 5 / 9;
     v.cu_q = v.cu_k = NULL;
     return varlen(&v, stream);
@@ -89,18 +45,10 @@ cudaError_t variant_equal_lengths(const struct run *run, cudaStream_t stream)
 // The same K and V, taken in the order in which they lie in memory.
 cudaError_t variant_without_pages(const struct run *run, cudaStream_t stream)
 {
-    struct attention_variant v = variant(run);
+    struct attention_variant v = attention_variant_of(run);
     v.page_table = NULL;
     const cudaError_t error = get_scratch(attention_workspace_bytes(&v), &v.workspace);
     return error != cudaSuccess ? error : split_kv(&v, stream);
-}
-
-// Where sequences begin that have q queries, q / 3, q, q / 3, …
-void draw_lengths(const struct run *run, int32_t *values)
-{
-    const int64_t b = run_dim(run, "b", 0), q = run_dim(run, "q", 0);
-    values[0] = 0;
-    for (int64_t i = 0; i < b; i++) values[i + 1] = values[i] + (int32_t)(i % 2 ? q / 3 : q);
 }
 
 // A page for each of the table's places, none twice, neighbours far apart: 611953 is prime.

@@ -30,30 +30,10 @@ static cudaError_t cudnn_fetch(const struct run *run, cudaStream_t stream)
     return sdpa_backward_fetch(&a, run_data(run, "dQ"), run_data(run, "dK"), run_data(run, "dV"), stream);
 }
 
-// What the operation does not have is a variant left out.
 static cudaError_t launch_variant(any_launcher *launcher, const struct run *run, cudaStream_t stream)
 {
     struct attention_variant_backward b = {
-        .forward = {.dtype = run->type,
-                    .batch = (int)run_dim(run, "b", 1),
-                    .q_len = (int)run_dim(run, "q", 1),
-                    .k_len = (int)run_dim(run, "k", 1),
-                    .heads = (int)run_dim(run, "h", 1),
-                    .kv_heads = (int)run_dim(run, "g", 1),
-                    .head_dim = (int)run_dim(run, "d", 0),
-                    .v_head_dim = (int)run_dim(run, "d", 0),
-                    .left = (int)run_param(run, "left", ATTENTION_UNBOUNDED),
-                    .right = (int)run_param(run, "right", ATTENTION_UNBOUNDED),
-                    .softcap = (float)run_param(run, "softcap", 0),
-                    .Q = run_data(run, "Q"),
-                    .K = run_data(run, "K"),
-                    .V = run_data(run, "V"),
-                    .O = run_data(run, "O"),
-                    .LSE = run_data(run, "LSE"),
-                    .cu_q = run_data(run, "cu_q"),
-                    .cu_k = run_data(run, "cu_k"),
-                    .q_total = (int)run_dim(run, "tq", 0),
-                    .k_total = (int)run_dim(run, "tk", 0)},
+        .forward = attention_variant_of(run),
         .dO = run_data(run, "dO"),
         .dQ = run_data(run, "dQ"),
         .dK = run_data(run, "dK"),
@@ -69,14 +49,6 @@ static const char *check_shape(const int64_t *dim)
     const int64_t d = attention_head_dim(dim);
     return d == 64 || d == 128 || d == 256 ? attention_check_shape(dim)
                                            : "d, the head dimension, must be 64, 128 or 256";
-}
-
-// Lengths of q and q / 3 in turn.
-static void draw_lengths(const struct run *run, int32_t *values)
-{
-    const int64_t b = run_dim(run, "b", 1), q = run_dim(run, "q", 1);
-    values[0] = 0;
-    for (int64_t i = 0; i < b; i++) values[i + 1] = values[i] + (int32_t)(i % 2 ? q / 3 : q);
 }
 
 #define STEP_OF(name) STEP(attention_variant_backward_launcher, name)
@@ -143,8 +115,8 @@ static const struct operation operations[] = {
                     {"q", I32, PARAM, ""},
                     {"k", I32, PARAM, ""},
                     {"softcap", F32, PARAM, ""},
-                    {"cu_q", I32, IN, "b+1", .draw = draw_lengths},
-                    {"cu_k", I32, IN, "b+1", .draw = draw_lengths},
+                    {"cu_q", I32, IN, "b+1", .draw = attention_draw_lengths},
+                    {"cu_k", I32, IN, "b+1", .draw = attention_draw_lengths},
                     {"Q", RUN_TYPE, IN, "tq,h,d"},
                     {"K", RUN_TYPE, IN, "tk,g,d"},
                     {"V", RUN_TYPE, IN, "tk,g,d"},

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../device/attention.h"
+#include "../device/attention_variant.h"
 #include "chapter.h"
 
 // b batches of q queries and k keys, h heads, g of them with K and V, d numbers a head.
@@ -27,6 +28,12 @@
 
 // What a step is told of the run, whose tensors have the names of ATTENTION_TENSORS.
 struct attention attention_of(const struct run *run);
+
+// The same by the names of dimensions, parameters and tensors; what the run's operation does not have is a variant left out.
+struct attention_variant attention_variant_of(const struct run *run);
+
+// Draws an I32 tensor of b + 1: where b sequences begin that have q, q / 3, q, q / 3, … rows.
+void attention_draw_lengths(const struct run *run, int32_t *values);
 
 // Launches a step whose launcher is an attention_launcher.
 cudaError_t attention_launch(any_launcher *launcher, const struct run *run, cudaStream_t stream);
