@@ -1,28 +1,11 @@
 // Chapter 10's whole update recorded in a CUDA graph once and replayed for a training of a few steps, two of which overflow: the
 // host writes gradients and reads nothing until the end. Compared with AdamW in double.
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "../../chapters/10_adamw_mixed_precision/launchers.h"
+#include "device.h"
 
 enum { N = 1003, STEPS = 12, INTERVAL = 4 };
-
-static void check(cudaError_t error)
-{
-    if (error == cudaSuccess) return;
-    fprintf(stderr, "%s\n", cudaGetErrorName(error));
-    exit(3);
-}
-
-// Device memory with these bytes, or zeros.
-static void *upload(const void *from, size_t bytes)
-{
-    void *to;
-    check(cudaMalloc(&to, bytes));
-    check(from ? cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice) : cudaMemset(to, 0, bytes));
-    return to;
-}
 
 int main(void)
 {

@@ -1,20 +1,12 @@
 // Chapter 9's attention and its backward, recorded in a CUDA graph after a first launch: a replay gives the bits of that launch, of
 // other inputs too. Prints how many elements differ.
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "../../chapters/09_cublas_attention/launchers.h"
+#include "device.h"
 
 enum { B = 2, T = 37, H = 3, D = 16, ROWS = B * T, WIDTH = H * D };
 enum { QKV = ROWS * 3 * WIDTH, OUT = ROWS * WIDTH, ATT = B * H * T * T };
-
-static void check(cudaError_t error)
-{
-    if (error == cudaSuccess) return;
-    fprintf(stderr, "%s\n", cudaGetErrorName(error));
-    exit(3);
-}
 
 static float *qkv, *out, *att, *datt, *dqkv, *dbias;
 

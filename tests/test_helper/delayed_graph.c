@@ -1,28 +1,11 @@
 // Chapter 18's delayed scaling recorded in a CUDA graph once and replayed on tensors that grow, shrink, vanish and overflow: the host
 // writes them and reads nothing until the end. The scale of every call is compared with the definition.
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "../../chapters/18_fp8_quantization/launchers.h"
+#include "device.h"
 
 enum { N = 4099, CALLS = 12, LENGTH = 3 };
-
-static void check(cudaError_t error)
-{
-    if (error == cudaSuccess) return;
-    fprintf(stderr, "%s\n", cudaGetErrorName(error));
-    exit(3);
-}
-
-// Device memory with these bytes, or zeros.
-static void *upload(const void *from, size_t bytes)
-{
-    void *to;
-    check(cudaMalloc(&to, bytes));
-    check(from ? cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice) : cudaMemset(to, 0, bytes));
-    return to;
-}
 
 int main(void)
 {
