@@ -14,14 +14,9 @@
 // down GROUP_M of them; each warp's 16 rows of D by way of shared memory and a TMA store, 32 or 64 columns at a time.
 // New instructions: none. Shared memory: up to 219,728 bytes, 32,768 of them for D. Registers: as step 3.
 // Run: make chapter-19 OP=gemm STEP=persistent_multicast
-#include "../../common/device/mbarrier.cuh"
-#include "../../common/device/swizzle.cuh"
 #include "../../common/device/tensor_map.h"
-#include "../../common/device/tma.cuh"
-#include "../../common/device/trace.cuh"
-#include "../../common/device/wgmma.cuh"
-#include "gemm.cuh"
 #include "launchers.h"
+#include "persistent.cuh"
 
 #include <algorithm>
 
@@ -29,7 +24,6 @@ constexpr int BLOCK_M = 128;                  // rows of D a block owns
 constexpr int WIDTHS[] = {96, 128, 160, 192}; // columns of D a block owns: BLOCK_N is one of them
 constexpr int BLOCK_K = GROUP; // columns of A and B in shared memory at a time: the swizzle's 128 bytes
 constexpr int MMA_M = 64;      // rows of a wgmma
-constexpr int MMA_K = 32;      // k of a wgmma
 constexpr int NUM_CONSUMERS = BLOCK_M / MMA_M;         // warpgroups that multiply, 64 rows each
 constexpr int NUM_THREADS = (1 + NUM_CONSUMERS) * 128; // warpgroup 0 is the producer
 constexpr int CLUSTER = 2; // blocks, one above the other, that share their tiles of B
@@ -41,14 +35,8 @@ constexpr int LAUNCH_REGS = 65536 / NUM_THREADS / 8 * 8; // what __launch_bounds
 static_assert(PRODUCER_REGS + NUM_CONSUMERS * CONSUMER_REGS <= (1 + NUM_CONSUMERS) * LAUNCH_REGS,
               "setmaxnreg moves registers of the block, it makes none");
 
-constexpr int STORE_ROWS = 16;       // rows of D a warp stores, those it has in its accumulators
-constexpr int STORE_ROW_BYTES = 128; // room for each of them at a time
 constexpr int STORE_BYTES = NUM_CONSUMERS * 4 * 2 * STORE_ROWS * STORE_ROW_BYTES;
 constexpr int MAX_SMEM = 227 * 1024; // of a block
-
-// Columns of D that a warp stores at a time, at most a buffer's row of them.
-template <int BLOCK_N, typename TD>
-constexpr int STORE_COLS = sizeof(TD) == 2 && BLOCK_N % 64 == 0 ? 64 : 32;
 
 // As many stages as there is room for beside D's buffers and the barriers.
 template <int BLOCK_N>
@@ -83,59 +71,6 @@ static __device__ void load_tile(SharedStorage<BLOCK_N> &smem, const CUtensorMap
     if (scales > 0) cp_async_bulk(smem.scale_smem[stage], tile_scale_A + row, scale_bytes, full);
 }
 
-// Multiplies a warpgroup's 64 rows of a tile. A descriptor counts in units of 16 bytes.
-template <int BLOCK_N>
-static __device__ void mma_tile(float (&acc)[BLOCK_N / 2], const uint8_t *A_smem, const uint8_t *B_smem)
-{
-    const uint64_t A_desc = wgmma_descriptor(A_smem), B_desc = wgmma_descriptor(B_smem);
-#pragma unroll
-    for (int slice = 0; slice < BLOCK_K / MMA_K; slice++)
-        wgmma_e4m3<BLOCK_N>(acc, A_desc + slice * MMA_K / 16, B_desc + slice * MMA_K / 16, slice > 0);
-}
-
-// Writes a warp's 16 rows of sums to D from (row0, col0) on, through its two buffers: in turns, also from one tile to the next,
-// since a tile may have an odd number of pieces.
-template <int BLOCK_N, typename TD>
-static __device__ void store_tile_tma(char (&D_smem)[2][STORE_ROWS * STORE_ROW_BYTES],
-                                      const CUtensorMap &D_map, const float (&sum)[BLOCK_N / 2], int row0,
-                                      int col0, int lane, int &buffer)
-{
-    constexpr int COLS = STORE_COLS<BLOCK_N, TD>; // stored at a time
-#pragma unroll
-    for (int piece = 0; piece < BLOCK_N / COLS; piece++) {
-        const uint32_t D_addr = smem_addr(D_smem[buffer]);
-        if (lane == 0) cp_async_bulk_wait_group_read<1>(); // This buffer has left; the other may be leaving.
-        __syncwarp();
-#pragma unroll
-        for (int j = 0; j < COLS / 8; j += 2) { // 16 columns: two times four accumulators
-            const float *value = &sum[(piece * COLS / 8 + j) * 4];
-            if constexpr (sizeof(TD) == 2) {
-                // Matrices 0 to 3: rows 0-7 and 8-15 of the left 8 columns, then of the right ones.
-                const uint32_t pairs[4] = {
-                    pack_pair<TD>(value[0], value[1]), pack_pair<TD>(value[2], value[3]),
-                    pack_pair<TD>(value[4], value[5]), pack_pair<TD>(value[6], value[7])};
-                const uint32_t offset = lane % 16 * STORE_ROW_BYTES + (j + lane / 16) * 16;
-                stmatrix_x4(D_addr + swizzle(offset, 3), pairs);
-            } else {
-#pragma unroll
-                for (int r = 0; r < 8; r += 2) { // rows l / 4 and + 8, columns in pairs of 8 bytes
-                    const uint32_t offset = (lane / 4 + r % 4 / 2 * 8) * STORE_ROW_BYTES +
-                                            ((j + r / 4) * 8 + lane % 4 * 2) * sizeof(TD);
-                    store_pair(reinterpret_cast<TD *>(D_smem[buffer] + swizzle(offset, 3)), value[r],
-                               value[r + 1]);
-                }
-            }
-        }
-        fence_proxy_async(); // What this thread wrote is there for TMA,
-        __syncwarp();        // and what the others wrote.
-        if (lane == 0) {
-            cp_async_bulk_tensor_2d_store(D_map, D_smem[buffer], col0 + piece * COLS, row0);
-            cp_async_bulk_commit_group();
-        }
-        buffer ^= 1;
-    }
-}
-
 // Where the work is: `tile` of a cluster, this block's part of it.
 template <int BLOCK_N>
 struct Tiles {
@@ -151,14 +86,11 @@ struct Tiles {
 
     __device__ int count() const { return tiles_m * tiles_n; }
 
-    // The numbers walk down GROUP_M tiles, then one to the right, and so on to the edge before the next GROUP_M.
     __device__ void origin(int tile, int &row, int &col) const
     {
-        const int group = tile / (GROUP_M * tiles_n);
-        const int rows = min(GROUP_M, tiles_m - group * GROUP_M);
-        const int in_group = tile - group * GROUP_M * tiles_n;
-        row = ((group * GROUP_M + in_group % rows) * CLUSTER + rank) * BLOCK_M;
-        col = in_group / rows * BLOCK_N;
+        const TilePlace place = tile_place<GROUP_M>(tile, tiles_m, tiles_n);
+        row = (place.m * CLUSTER + rank) * BLOCK_M;
+        col = place.n * BLOCK_N;
     }
 };
 
@@ -186,39 +118,6 @@ static __device__ void produce(SharedStorage<BLOCK_N> &smem, const CUtensorMap &
     // Every stage is empty again: the other block has arrived here for the last time, and this one may leave.
     for (int n = 0; n < NUM_STAGES<BLOCK_N>; n++) {
         mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
-        state.advance();
-    }
-}
-
-// A consumer warpgroup's products for one tile and their sum. scale_B: of the first square of the tile's columns, (k_tiles);
-// next_square: from there to the second's.
-template <int BLOCK_N>
-static __device__ void consume(float (&sum)[BLOCK_N / 2], SharedStorage<BLOCK_N> &smem,
-                               PipelineState<NUM_STAGES<BLOCK_N>> &state, const float *scale_B,
-                               int next_square, int first, int warpgroup_row, int k_tiles, int tid)
-{
-    const int row0 = warpgroup_row + tid / 32 * 16 + tid % 32 / 4; // this thread's; the other is 8 further
-    float acc[BLOCK_N / 2], next_first = scale_B[0], next_second = scale_B[next_square];
-    for (int k = 0; k < k_tiles; k++) {
-        const float first_B = next_first, second_B = next_second;
-        if (k + 1 < k_tiles) {
-            next_first = scale_B[k + 1];
-            next_second = scale_B[k + 1 + next_square];
-        }
-        trace(WAIT_FULL);
-        mbarrier_wait(&smem.full[state.stage], state.parity);
-        const float scale0 = smem.scale_smem[state.stage][row0];
-        const float scale1 = smem.scale_smem[state.stage][row0 + 8];
-        wgmma_touch(acc);
-        wgmma_fence();
-        mma_tile<BLOCK_N>(acc, smem.A_smem[state.stage][warpgroup_row], smem.B_smem[state.stage][0]);
-        wgmma_commit_group();
-        wgmma_wait_group<0>();
-        wgmma_touch(acc);
-        __syncwarp(); // Every lane has read its scales.
-        if (tid % 32 < CLUSTER) mbarrier_arrive_cluster(&smem.empty[state.stage], tid % 32);
-        const Scales scales = {{scale0 * first_B, scale1 * first_B}, {scale0 * second_B, scale1 * second_B}};
-        promote_tile<BLOCK_N>(sum, acc, scales, first);
         state.advance();
     }
 }
@@ -266,8 +165,8 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) pers
             tiles.origin(tile, row, col);
             const int square = col / GROUP, next_square = square + 1 < squares ? k_tiles : 0;
             float sum[BLOCK_N / 2] = {};
-            consume<BLOCK_N>(sum, smem, state, scale_B + (size_t)square * k_tiles, next_square,
-                             GROUP - col % GROUP, warpgroup_row, k_tiles, tid);
+            consume<BLOCK_N, CLUSTER>(sum, smem, state, scale_B + (size_t)square * k_tiles, next_square,
+                                      GROUP - col % GROUP, warpgroup_row, warpgroup_row, k_tiles, tid);
             trace(STORE);
             if (tma_store)
                 store_tile_tma<BLOCK_N, TD>(smem.D_smem[threadIdx.x / 32 - 4], D_map, sum,

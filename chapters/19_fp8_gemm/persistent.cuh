@@ -1,0 +1,104 @@
+// What step 4 has in common with chapter 20: a warpgroup's products, their promotion, and D's way out by TMA, in blocks that stay.
+#pragma once
+#include "../../common/device/mbarrier.cuh"
+#include "../../common/device/swizzle.cuh"
+#include "../../common/device/tile_order.cuh"
+#include "../../common/device/tma.cuh"
+#include "../../common/device/trace.cuh"
+#include "../../common/device/wgmma.cuh"
+#include "gemm.cuh"
+
+constexpr int MMA_K = 32;            // k of a wgmma
+constexpr int STORE_ROWS = 16;       // rows of D a warp stores, those it has in its accumulators
+constexpr int STORE_ROW_BYTES = 128; // room for each of them at a time
+
+// Columns of D that a warp stores at a time, at most a buffer's row of them.
+template <int BLOCK_N, typename TD>
+constexpr int STORE_COLS = sizeof(TD) == 2 && BLOCK_N % 64 == 0 ? 64 : 32;
+
+// Multiplies a warpgroup's 64 rows of a tile. A descriptor counts in units of 16 bytes.
+template <int BLOCK_N>
+__device__ inline void mma_tile(float (&acc)[BLOCK_N / 2], const uint8_t *A_smem, const uint8_t *B_smem)
+{
+    const uint64_t A_desc = wgmma_descriptor(A_smem), B_desc = wgmma_descriptor(B_smem);
+#pragma unroll
+    for (int slice = 0; slice < GROUP / MMA_K; slice++)
+        wgmma_e4m3<BLOCK_N>(acc, A_desc + slice * MMA_K / 16, B_desc + slice * MMA_K / 16, slice > 0);
+}
+
+// A consumer warpgroup's products for one tile and their sum. smem has full and empty barriers, A_smem, B_smem and scale_smem of
+// each stage: its rows of A begin at warpgroup_row, their scales at scale_row. scale_B: of the first square of the tile's columns,
+// (k_tiles); next_square: from there to the second's; `first` columns are in the first. A stage is given back to all CLUSTER blocks.
+template <int BLOCK_N, int CLUSTER, typename STORAGE, int NUM_STAGES>
+__device__ inline void consume(float (&sum)[BLOCK_N / 2], STORAGE &smem, PipelineState<NUM_STAGES> &state,
+                               const float *scale_B, int next_square, int first, int warpgroup_row,
+                               int scale_row, int k_tiles, int tid)
+{
+    const int row0 = scale_row + tid / 32 * 16 + tid % 32 / 4; // this thread's; the other is 8 further
+    float acc[BLOCK_N / 2], next_first = scale_B[0], next_second = scale_B[next_square];
+    for (int k = 0; k < k_tiles; k++) {
+        const float first_B = next_first, second_B = next_second;
+        if (k + 1 < k_tiles) {
+            next_first = scale_B[k + 1];
+            next_second = scale_B[k + 1 + next_square];
+        }
+        trace(WAIT_FULL);
+        mbarrier_wait(&smem.full[state.stage], state.parity);
+        const float scale0 = smem.scale_smem[state.stage][row0];
+        const float scale1 = smem.scale_smem[state.stage][row0 + 8];
+        wgmma_touch(acc);
+        wgmma_fence();
+        mma_tile<BLOCK_N>(acc, smem.A_smem[state.stage][warpgroup_row], smem.B_smem[state.stage][0]);
+        wgmma_commit_group();
+        wgmma_wait_group<0>();
+        wgmma_touch(acc);
+        __syncwarp(); // Every lane has read its scales.
+        if (tid % 32 < CLUSTER) mbarrier_arrive_cluster(&smem.empty[state.stage], tid % 32);
+        const Scales scales = {{scale0 * first_B, scale1 * first_B}, {scale0 * second_B, scale1 * second_B}};
+        promote_tile<BLOCK_N>(sum, acc, scales, first);
+        state.advance();
+    }
+}
+
+// Writes a warp's 16 rows of sums to D from (row0, col0) on, through its two buffers: in turns, also from one tile to the next,
+// since a tile may have an odd number of pieces.
+template <int BLOCK_N, typename TD>
+__device__ inline void store_tile_tma(char (&D_smem)[2][STORE_ROWS * STORE_ROW_BYTES],
+                                      const CUtensorMap &D_map, const float (&sum)[BLOCK_N / 2], int row0,
+                                      int col0, int lane, int &buffer)
+{
+    constexpr int COLS = STORE_COLS<BLOCK_N, TD>; // stored at a time
+#pragma unroll
+    for (int piece = 0; piece < BLOCK_N / COLS; piece++) {
+        const uint32_t D_addr = smem_addr(D_smem[buffer]);
+        if (lane == 0) cp_async_bulk_wait_group_read<1>(); // This buffer has left; the other may be leaving.
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < COLS / 8; j += 2) { // 16 columns: two times four accumulators
+            const float *value = &sum[(piece * COLS / 8 + j) * 4];
+            if constexpr (sizeof(TD) == 2) {
+                // Matrices 0 to 3: rows 0-7 and 8-15 of the left 8 columns, then of the right ones.
+                const uint32_t pairs[4] = {
+                    pack_pair<TD>(value[0], value[1]), pack_pair<TD>(value[2], value[3]),
+                    pack_pair<TD>(value[4], value[5]), pack_pair<TD>(value[6], value[7])};
+                const uint32_t offset = lane % 16 * STORE_ROW_BYTES + (j + lane / 16) * 16;
+                stmatrix_x4(D_addr + swizzle(offset, 3), pairs);
+            } else {
+#pragma unroll
+                for (int r = 0; r < 8; r += 2) { // rows l / 4 and + 8, columns in pairs of 8 bytes
+                    const uint32_t offset = (lane / 4 + r % 4 / 2 * 8) * STORE_ROW_BYTES +
+                                            ((j + r / 4) * 8 + lane % 4 * 2) * sizeof(TD);
+                    store_pair(reinterpret_cast<TD *>(D_smem[buffer] + swizzle(offset, 3)), value[r],
+                               value[r + 1]);
+                }
+            }
+        }
+        fence_proxy_async(); // What this thread wrote is there for TMA,
+        __syncwarp();        // and what the others wrote.
+        if (lane == 0) {
+            cp_async_bulk_tensor_2d_store(D_map, D_smem[buffer], col0 + piece * COLS, row0);
+            cp_async_bulk_commit_group();
+        }
+        buffer ^= 1;
+    }
+}
