@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs Bats files, as many at a time as there are cores, and prints each test's line as it ends, its file's name in front. Closes
-# with what failed, once more where it is seen, and "N passed, M failed" alone on a line. A run without tests, or one that stops
-# before its plan is done, fails.
+# Runs Bats files, as many at a time as there are cores, and prints each test's line as it ends, its file's name in front, and
+# how long each file took. Closes with what failed, once more where it is seen, and "N passed, M failed" alone on a line. A run
+# without tests, or one that stops before its plan is done, fails.
 #
 # A file with the line "# Runs alone: WHY" runs before the others, by itself; these begin with the largest, which mostly take
 # longest, so that no core idles at the end.
@@ -14,7 +14,7 @@ trap 'rm -rf "$counts"' EXIT
 
 # run_file FILE: prints its lines; leaves "PASSED FAILED SKIPPED" in a file of $counts, and the lines of what failed in another.
 run_file() {
-    local line name passed=0 failed=0 skipped=0 planned=0 missing to=/dev/null
+    local line name passed=0 failed=0 skipped=0 planned=0 missing to=/dev/null began=$SECONDS
     name=$(basename "$1" .bats)
     while IFS= read -r line; do
         case "$line" in
@@ -28,6 +28,7 @@ run_file() {
     missing=$((planned - passed - failed - skipped))
     [[ $planned -gt 0 ]] || missing=1
     [[ $missing -le 0 ]] || printf '%s: # %d planned tests never ran\n' "$name" "$missing" | tee -a "$counts/$name.failed"
+    printf '%s: # %d tests in %d s\n' "$name" $planned $((SECONDS - began))
     echo "$passed $((failed + (missing > 0 ? missing : 0))) $skipped" >"$counts/${1//\//_}"
 }
 
