@@ -1,0 +1,206 @@
+// Chapter 20, step 1: rows of many groups, each with a B of its own, in one launch.
+//
+// Question: behind a router 8,192 rows of one expert are followed by 300 of the next. A launch for each expert needs counts on the
+// host, and leaves SMs idle at the end of each. What must a product know to take them all?
+//
+// Grows from: chapter 19, step 4 (persistent_multicast).
+// A group's number for each tile of rows. Segments begin at multiples of BLOCK_M, so that a tile's first row speaks for all; then
+// B is `group` matrices further, and so are its scales.
+//
+//      rows   0 … 127   group 0      tiles of 128 rows
+//           128 … 255   group 0          B's tile: rows group * N + col … of (groups * N, K)
+//           256 … 383   group 1          -1: nobody's, whoever finds it goes on to its next tile
+//
+// Two blocks, one above the other, may have different groups: the pair of a cluster stands side by side now. It shares A, which is
+// any group's: each fetches 64 of the 128 rows for both. Beyond the right edge a block has no columns, but its rows of A to fetch.
+// New instructions: none. Shared memory: up to 219,728 bytes, 32,768 of them for D. Registers: 40 (producer) and 232.
+// Run: make chapter-20 OP=aligned STEP=aligned_segments
+#include "../../common/device/tensor_map.h"
+#include "../19_fp8_gemm/persistent.cuh"
+#include "grouped.cuh"
+#include "launchers.h"
+
+template <int BLOCK_N>
+struct SharedStorage {
+    uint8_t A_smem[NUM_STAGES<BLOCK_N>][BLOCK_M][BLOCK_K];           // (stage, m, k)
+    uint8_t B_smem[NUM_STAGES<BLOCK_N>][BLOCK_N][BLOCK_K];           // (stage, n, k)
+    char D_smem[NUM_CONSUMERS * 4][2][STORE_ROWS * STORE_ROW_BYTES]; // (warp, buffer), 2,048 bytes a buffer
+    float scale_smem[NUM_STAGES<BLOCK_N>][SCALES];                   // (stage, m)
+    uint64_t full[NUM_STAGES<BLOCK_N>];  // the stage's tiles and scales have landed
+    uint64_t empty[NUM_STAGES<BLOCK_N>]; // every consumer of the cluster is done with them
+};
+
+// What a tile takes from where.
+struct Tile {
+    int row, col; // of D, and row of A
+    int group;    // negative: nobody's
+};
+
+// Where the work is: `tile` of a cluster, this block's part of it.
+template <int BLOCK_N>
+struct Tiles {
+    int tiles_m, tiles_n; // in cluster tiles of (BLOCK_M, CLUSTER * BLOCK_N)
+    int first, step;      // this cluster's first tile, and from one to its next
+    int rank;             // this block's number in its cluster
+    int groups;
+    const int *row_group;
+
+    __device__ Tiles(int M, int N, int groups, const int *row_group)
+        : tiles_m((M - 1) / BLOCK_M + 1), tiles_n((N - 1) / (CLUSTER * BLOCK_N) + 1),
+          first(blockIdx.x / CLUSTER), step(gridDim.x / CLUSTER), rank(cluster_ctarank()), groups(groups),
+          row_group(row_group)
+    {
+    }
+
+    __device__ int count() const { return tiles_m * tiles_n; }
+
+    __device__ Tile operator[](int tile) const
+    {
+        const TilePlace place = tile_place<GROUP_M>(tile, tiles_m, tiles_n);
+        const int row = place.m * BLOCK_M;
+        return {row, (place.n * CLUSTER + rank) * BLOCK_N, row_group[row]};
+    }
+};
+
+// Starts the copies of a tile into a stage, and of this block's part of A for the whole cluster. One thread does. `scales` of
+// the tile's rows have scales in memory. The other part of A comes from the other block, and is counted here as well.
+template <int BLOCK_N>
+static __device__ void load_tile(SharedStorage<BLOCK_N> &smem, const CUtensorMap &A_map,
+                                 const CUtensorMap &B_map, const float *tile_scale_A, int scales, int row,
+                                 int B_row, int k, int stage, int rank)
+{
+    trace(LOAD);
+    constexpr int PART = BLOCK_M / CLUSTER;
+    uint64_t *full = &smem.full[stage];
+    const int scale_bytes = scales * (int)sizeof(float);
+    mbarrier_arrive_expect_tx(full, sizeof smem.A_smem[stage] + sizeof smem.B_smem[stage] + scale_bytes);
+    cp_async_bulk_tensor_2d_multicast(smem.A_smem[stage][rank * PART], A_map, full, k, row + rank * PART,
+                                      (1 << CLUSTER) - 1);
+    cp_async_bulk_tensor_2d(smem.B_smem[stage], B_map, full, k, B_row);
+    cp_async_bulk(smem.scale_smem[stage], tile_scale_A, scale_bytes, full);
+}
+
+// The producer, one thread: fills stage after stage, each as soon as it is empty. Nobody has used the stages of the first
+// round: a new barrier lets a wait for parity 1 pass.
+template <int BLOCK_N>
+static __device__ void produce(SharedStorage<BLOCK_N> &smem, const CUtensorMap &A_map,
+                               const CUtensorMap &B_map, const float *scale_A, int scale_rows,
+                               const Tiles<BLOCK_N> &tiles, int N, int k_tiles)
+{
+    PipelineState<NUM_STAGES<BLOCK_N>> state;
+    for (int n = tiles.first; n < tiles.count(); n += tiles.step) {
+        const Tile tile = tiles[n];
+        if (tile.group >= tiles.groups) __trap(); // There is no such B.
+        if (tile.group < 0) continue;
+        const int scales = min(BLOCK_M, scale_rows - tile.row); // a multiple of 4: 16 bytes
+        for (int k = 0; k < k_tiles; k++) {
+            trace(WAIT_EMPTY);
+            mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
+            load_tile(smem, A_map, B_map, scale_A + (size_t)k * scale_rows + tile.row, scales, tile.row,
+                      tile.group * N + tile.col, k * BLOCK_K, state.stage, tiles.rank);
+            state.advance();
+        }
+    }
+    trace(END);
+    // Every stage is empty again: the other block has arrived here for the last time, and this one may leave.
+    for (int n = 0; n < NUM_STAGES<BLOCK_N>; n++) {
+        mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
+        state.advance();
+    }
+}
+
+template <int BLOCK_N>
+__global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) aligned_segments_kernel(
+    const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M / CLUSTER, BLOCK_K)
+    const __grid_constant__ CUtensorMap B_map, // (groups * N, K), boxes (BLOCK_N, BLOCK_K)
+    const __grid_constant__ CUtensorMap D_map, // (M, N), boxes (16, 32 or 64)
+    const float *scale_A,                      // (k_tiles, scale_rows)
+    const float *scale_B,                      // (groups, squares, k_tiles)
+    const int *row_group,                      // (M)
+    bool tma_store,                            // D's rows are multiples of 16 bytes
+    __nv_bfloat16 *D,                          // (M, N)
+    int M, int N, int K, int groups)
+{
+    extern __shared__ __align__(1024) char smem_bytes[];
+    SharedStorage<BLOCK_N> &smem = *reinterpret_cast<SharedStorage<BLOCK_N> *>(smem_bytes);
+    const int warpgroup = threadIdx.x / 128;
+    const int tid = threadIdx.x % 128; // in the warpgroup
+    const Tiles<BLOCK_N> tiles(M, N, groups, row_group);
+    const int k_tiles = (K - 1) / BLOCK_K + 1, squares = (N - 1) / GROUP + 1;
+
+    // Setup. TMA and the other block count at the barriers: they must see them initialised.
+    if (threadIdx.x == 0) {
+        prefetch_tensormap(A_map);
+        prefetch_tensormap(B_map);
+        for (int stage = 0; stage < NUM_STAGES<BLOCK_N>; stage++) {
+            mbarrier_init(&smem.full[stage], 1); // the producer's arrival, and the bytes it expects
+            mbarrier_init(&smem.empty[stage], CLUSTER * NUM_CONSUMERS * 4); // every warp that multiplies
+        }
+        fence_mbarrier_init();
+    }
+    cluster_sync_relaxed();
+
+    if (warpgroup == 0) {
+        setmaxnreg_dec<PRODUCER_REGS>();
+        if (tid == 0) produce(smem, A_map, B_map, scale_A, (M + 3) / 4 * 4, tiles, N, k_tiles);
+    } else {
+        setmaxnreg_inc<CONSUMER_REGS>();
+        const int warpgroup_row = (warpgroup - 1) * MMA_M; // this warpgroup's rows of the tile
+        PipelineState<NUM_STAGES<BLOCK_N>> state;
+        int buffer = 0; // of D_smem, the next
+        for (int n = tiles.first; n < tiles.count(); n += tiles.step) {
+            const Tile tile = tiles[n];
+            if (tile.group < 0 || tile.group >= groups) continue;
+            if (tile.col >= N) {
+                pass_stages<CLUSTER>(smem, state, k_tiles, tid);
+                continue;
+            }
+            const int square = tile.col / GROUP, next_square = square + 1 < squares ? k_tiles : 0;
+            float sum[BLOCK_N / 2] = {};
+            consume<BLOCK_N, CLUSTER>(
+                sum, smem, state, scale_B + ((size_t)tile.group * squares + square) * k_tiles, next_square,
+                GROUP - tile.col % GROUP, warpgroup_row, warpgroup_row, k_tiles, tid);
+            trace(STORE);
+            if (tma_store)
+                store_tile_tma<BLOCK_N, __nv_bfloat16>(smem.D_smem[threadIdx.x / 32 - 4], D_map, sum,
+                                                       tile.row + warpgroup_row + tid / 32 * STORE_ROWS,
+                                                       tile.col, tid % 32, buffer);
+            else
+                store_tile(D, sum, tile.row + warpgroup_row, tile.col, M, N, tid);
+        }
+        if (tid % 32 == 0) cp_async_bulk_wait_group_read<0>(); // D_smem must outlive its readers.
+        trace(END);
+    }
+    cluster_sync_relaxed(); // The other block's copies and arrivals have all come.
+}
+
+template <int BLOCK_N>
+static cudaError_t launch(const void *A, const void *B, const float *scale_A, const float *scale_B,
+                          const int *row_group, __nv_bfloat16 *D, int M, int N, int K, int groups,
+                          int clusters, cudaStream_t stream)
+{
+    Maps maps;
+    constexpr int smem_bytes = sizeof(SharedStorage<BLOCK_N>);
+    static_assert(smem_bytes <= MAX_SMEM, "there is room");
+    const auto kernel = aligned_segments_kernel<BLOCK_N>;
+    cudaError_t error = make_maps<BLOCK_N>(maps, A, B, D, M, N, K, groups);
+    if (error == cudaSuccess)
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+    if (error != cudaSuccess) return error;
+    kernel<<<clusters * CLUSTER, NUM_THREADS, smem_bytes, stream>>>(
+        maps.A, maps.B, maps.D, scale_A, scale_B, row_group, maps.tma_store, D, M, N, K, groups);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t aligned_segments(const void *A, const void *B, const float *scale_A,
+                                        const float *scale_B, const int32_t *row_group, void *D, int M, int N,
+                                        int K, int groups, cudaStream_t stream)
+{
+    if (!can_multiply_groups(A, B, scale_A, scale_B, row_group, D, M, N, K, groups))
+        return cudaErrorInvalidValue;
+    const int tiles_m = (M - 1) / BLOCK_M + 1;
+    return with_width(tiles_m, tiles_m, N, [&](auto width, int clusters) {
+        return launch<width>(A, B, scale_A, scale_B, row_group, (__nv_bfloat16 *)D, M, N, K, groups, clusters,
+                             stream);
+    });
+}

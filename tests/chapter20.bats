@@ -1,0 +1,160 @@
+#!/usr/bin/env bats
+# Chapter 20: products of many groups are right whatever their sizes, rows that are nobody's stay, and broken kernels fail.
+
+# Bats sets stderr.
+# shellcheck disable=SC2154
+load test_helper/common
+load test_helper/broken
+load test_helper/counters
+
+CHAPTER=20_grouped_gemm
+
+setup() { export PYTHONPATH=$ROOT/reference; }
+
+# caught STEP CASE [FLAG...]: the broken step gives a wrong answer, or is stopped by a report that names its file.
+caught() {
+    local seed
+    for seed in 0 1 2 3; do
+        run "$SIMGPU" --seed $seed "$BROKEN" --golden "build/golden/$CHAPTER" --step "$1" --case "$2" "${@:3}"
+        [[ $status -eq 1 || $status -eq 3 ]] || fail "seed $seed: exit status $status, expected 1 or 3"
+        assert_output --regexp "$CHAPTER: WRONG in 1 of 1 runs|at .*/chapters/$CHAPTER/step[0-9]_$1\.cu:[0-9]+"
+    done
+}
+
+@test "chapter 20: every step is right on every case of every operation" {
+    local op
+    for op in aligned ragged masked k_groups; do all_right 1 $op; done
+}
+
+@test "chapter 20: the order of warps and blocks does not matter, nor that there are more tiles and groups than blocks" {
+    any_order ragged deep
+    SIMGPU_SMS=4 any_order ragged odd_n many_groups
+}
+
+# shape OP SHAPE SEED: the operation's step is right on it.
+shape() {
+    run -0 make chapter-20 DEVICE=sim PROFILE=0 OP="$1" SHAPE="$2" SEED="$3"
+    assert_line "$CHAPTER: all 1 runs right"
+}
+
+@test "chapter 20: shapes of the user's own are right, with counts that are drawn; a k that TMA cannot load is refused by name" {
+    shape aligned m=390,n=130,k=272,g=5 1
+    shape ragged m=333,n=130,k=272,g=7 2
+    shape masked g=6,c=77,n=130,k=272,e=40 3
+    shape k_groups m=130,n=72,k=1024,g=5 4
+    run -2 make --no-print-directory chapter-20 DEVICE=sim OP=ragged SHAPE=m=64,n=64,k=24,g=2
+    assert_output --partial "k must be a multiple of 16, so that every row of A and B begins at a multiple of 16 bytes"
+    run -2 make --no-print-directory chapter-20 DEVICE=sim OP=k_groups SHAPE=m=64,n=64,k=144,g=2
+    assert_output --partial "k must be a multiple of 128, since every group begins at one"
+}
+
+# On two SMs, one cluster, the width is that of the fewest rounds of a pair. Tiles of 160 begin 0, 32, 64 and 96 behind a square.
+@test "chapter 20: tiles are right at each of their widths, with a pair that goes beyond the right edge" {
+    local n width dir=$BATS_TEST_TMPDIR/case
+    while read -r n width; do
+        run -0 "$PYTHON" reference/golden.py grouped_gemm --types e4m3 --op ragged --out "$dir" --shape m=60,n="$n",k=144,g=3
+        run -0 "$SIMGPU" --sms 2 --json "$BATS_TEST_TMPDIR/width.json" "$(chapter $CHAPTER)" --op ragged --golden "$dir"
+        assert_line "$CHAPTER: all 1 runs right"
+        grep -q "ragged_segments_kernel<$width>" "$BATS_TEST_TMPDIR/width.json" || fail "n=$n did not take width $width"
+        rm -rf "$dir"
+    done <<'END'
+90 96
+520 96
+250 128
+640 160
+760 192
+END
+}
+
+# --- Counts, which only the device knows ---------------------------------------------------------------------------------
+
+# refused OP CASE CODE: the case with its `counts` (or row_group) as CODE makes them of `a` stops the kernel.
+refused() {
+    one_case "$CHAPTER/$1" "$2"
+    python 'import glob
+d, code = sys.argv[1:]; f = (glob.glob(d + "/counts.npy") + glob.glob(d + "/row_group.npy"))[0]; a = np.load(f); exec(code); np.save(f, a)' "$CASE_DIR" "$3"
+    run -3 "$SIMGPU" "$(chapter $CHAPTER)" --op "$1" --golden "$CASE_DIR"
+    assert_output --regexp "trap"
+    assert_line --regexp "at .*/chapters/$CHAPTER/step[0-9]_[a-z_]+\.cu:[0-9]+: trap"
+}
+
+@test "chapter 20: counts over capacity, below 0 or beyond the rows, and a group that is not there, stop the kernel before it follows them" {
+    refused masked decode 'a[2] = 22'
+    refused masked decode 'a[3] = -1'
+    refused ragged ragged 'a[4] = 69'
+    refused ragged ragged 'a[0], a[2] = -1, 210'
+    refused k_groups ragged 'a[3] = 257'
+    refused aligned ragged 'a[0] = 3'
+    noted $CHAPTER 'simgpu: trap'
+}
+
+@test "chapter 20: masked recorded in a CUDA graph is right with other counts, which are on the device, launch after launch" {
+    local include lib
+    include=$(sed -n 's/^CUDA_INCLUDE *:= *//p' build/config.mk)
+    lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
+    gcc -std=gnu11 -O2 -Wall -Wextra -Werror -isystem "$include" -c -o "$BATS_TEST_TMPDIR/graph.o" tests/test_helper/masked_graph.c
+    g++ -o "$BATS_TEST_TMPDIR/graph" "$BATS_TEST_TMPDIR/graph.o" build/obj/chapters/$CHAPTER/step3_masked.o build/obj/common/device/tensor_map.o \
+        -L"$lib" -l:libcudart.so.13 -lm -ldl
+    run -0 "$SIMGPU" "$BATS_TEST_TMPDIR/graph"
+    assert_output --partial "0 of 151200 elements wrong"
+}
+
+# --- Counters ---------------------------------------------------------------------------------------------
+
+@test "chapter 20: a tile of at most 64 rows takes half the products of one of 65, and half the copies of A; an empty group nothing" {
+    local counts json=$BATS_TEST_TMPDIR/masked.json
+    for counts in 64,0 65,0 64,1; do
+        one_case $CHAPTER/masked halves
+        python 'd, c = sys.argv[1:]; np.save(d + "/counts.npy", np.array(list(map(int, c.split(","))) + [0, 0], np.int32))' "$CASE_DIR" $counts
+        "$PYTHON" reference/golden.py grouped_gemm --types e4m3 --op masked --inputs "$CASE_DIR"
+        run -0 "$SIMGPU" --json "$json" "$(chapter $CHAPTER)" --op masked --golden "$CASE_DIR"
+        echo "$counts $(total "$json" tensor_flops) $(total "$json" copied_bytes A_map)" >>"$BATS_TEST_TMPDIR/counted"
+    done
+    # shellcheck disable=SC2016 # awk's own $
+    run -0 awk '{ flops[NR] = $2; bytes[NR] = $3 } END { print flops[2] / flops[1], bytes[2] / bytes[1], flops[3] / flops[1], bytes[3] / bytes[1] }' \
+        "$BATS_TEST_TMPDIR/counted"
+    assert_output "2 2 2 2"
+}
+
+@test "chapter 20: make diff-20 compares every step, and every header ends with the command that runs it" {
+    ladders "aligned aligned_segments" "ragged ragged_segments" "masked masked" "k_groups k_groups"
+}
+
+# --- Broken kernels -------------------------------------------------------------------------------------------------------
+
+@test "chapter 20: a tile that takes another group's scales, and one that asks its last row for the group, are wrong" {
+    broken $CHAPTER step1_aligned_segments.cu 's/\(size_t\)tile\.group \* squares/(size_t)(tile.group \/ 2) * squares/'
+    wrong $CHAPTER aligned_segments odd_n --op aligned
+    broken $CHAPTER step1_aligned_segments.cu 's/row_group\[row\]\}/row_group[min(row + BLOCK_M, tiles_m * BLOCK_M - BLOCK_M)]}/'
+    wrong $CHAPTER aligned_segments two_groups --op aligned
+}
+
+@test "chapter 20: a group's tail rows that are written are found, by TMA or one by one" {
+    broken $CHAPTER step2_ragged_segments.cu 's/tile\.col, tile\.end, N, tid/tile.col, M, N, tid/'
+    caught ragged_segments ragged --op ragged
+    noted $CHAPTER 'race on global memory …: this write is not ordered after the write by …'
+    caught ragged_segments odd_n --op ragged
+    broken $CHAPTER step2_ragged_segments.cu 's/warp_row \+ STORE_ROWS <= tile\.end/warp_row < tile.end/'
+    caught ragged_segments tail --op ragged
+}
+
+@test "chapter 20: a sum of counts that is off by one, and scales that begin at the multiple of four, are wrong" {
+    broken $CHAPTER step2_ragged_segments.cu 's/first_row \+= rows;/first_row += max(rows, 1);/'
+    caught ragged_segments ragged --op ragged
+    broken $CHAPTER step2_ragged_segments.cu 's/tile\.row % 4 \+ warpgroup_row, k_tiles/warpgroup_row, k_tiles/'
+    wrong $CHAPTER ragged_segments ragged --op ragged
+    noted $CHAPTER 'D[row 70, col 0]: got …, expected …, tolerance …; … of 37530 elements are wrong'
+}
+
+@test "chapter 20: half a tile whose other half is fetched all the same brings bytes that nobody expects" {
+    broken $CHAPTER step3_masked.cu '/if \(rank < parts\)/d'
+    caught masked decode --op masked
+    noted $CHAPTER '… is read before the copy that brings it has been waited for'
+}
+
+@test "chapter 20: a promotion one block late, and scales of the block before, are found" {
+    broken $CHAPTER step4_k_groups.cu 's/wgmma_wait_group<0>\(\);/wgmma_wait_group<1>();/'
+    caught k_groups ragged --op k_groups
+    broken $CHAPTER step4_k_groups.cu 's/first_k \+= group_k;/first_k += columns \/ BLOCK_K;/'
+    wrong $CHAPTER k_groups ragged --op k_groups
+}
