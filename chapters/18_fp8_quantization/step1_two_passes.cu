@@ -13,7 +13,7 @@
 // New instruction: cvt.rn.satfinite.e4m3x2. Registers: at most 40. Shared memory: none.
 // Run: make chapter-18 OP=per_tensor STEP=two_passes
 #include "../../common/device/scratch.h"
-#include "fp8.cuh"
+#include "../../common/device/fp8.cuh"
 #include "launchers.h"
 
 constexpr int NUM_THREADS = 512;

@@ -13,7 +13,7 @@
 // small numbers, and seldom too small, which cuts off large ones. (A margin leaves room above, in powers of two.)
 // Registers: at most 42. Shared memory: 133 bytes.
 // Run: make chapter-18 OP=delayed STEP=delayed
-#include "fp8.cuh"
+#include "../../common/device/fp8.cuh"
 #include "launchers.h"
 
 constexpr int NUM_THREADS = 512;

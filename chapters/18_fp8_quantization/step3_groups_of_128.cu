@@ -12,7 +12,7 @@
 //
 // Registers: at most 40. Shared memory: none.
 // Run: make chapter-18 OP=activations STEP=groups_of_128
-#include "fp8.cuh"
+#include "../../common/device/fp8.cuh"
 #include "launchers.h"
 
 constexpr int NUM_THREADS = 256;

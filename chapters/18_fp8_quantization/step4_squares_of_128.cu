@@ -11,7 +11,7 @@
 //
 // Registers: at most 64. Shared memory: 32 bytes.
 // Run: make chapter-18 OP=weights STEP=squares_of_128
-#include "fp8.cuh"
+#include "../../common/device/fp8.cuh"
 #include "launchers.h"
 
 constexpr int NUM_THREADS = 256;

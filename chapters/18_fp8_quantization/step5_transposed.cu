@@ -14,7 +14,7 @@
 //
 // Registers: at most 80. Shared memory: 18,432 bytes.
 // Run: make chapter-18 OP=transposed STEP=transposed
-#include "fp8.cuh"
+#include "../../common/device/fp8.cuh"
 #include "launchers.h"
 
 constexpr int NUM_THREADS = 256;

@@ -12,7 +12,7 @@
 //
 // Registers: at most 64. Shared memory: none.
 // Run: make chapter-18 OP=swiglu STEP=fused
-#include "fp8.cuh"
+#include "../../common/device/fp8.cuh"
 #include "../../common/device/ptx.cuh"
 #include "launchers.h"
 

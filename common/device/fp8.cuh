@@ -1,10 +1,10 @@
-// Numbers of 8 bits, and scales for them: what the steps of this chapter share.
+// Numbers of 8 bits, and scales for them: what the chapters of 8 bits share.
 #pragma once
 #include <cuda_runtime.h>
 #include <float.h>
 
-#include "../../common/device/dtype.h"
-#include "../../common/device/pack.cuh"
+#include "dtype.h"
+#include "pack.cuh"
 
 constexpr int GROUP = 128;                               // neighbours that share a scale
 constexpr int GROUP_LANES = GROUP / PACK<__nv_bfloat16>; // lanes that hold them, a pack each
