@@ -24,7 +24,7 @@ run_file() {
         "not ok "*) failed=$((failed + 1)) to=$counts/$name.failed ;;
         esac
         printf '%s: %s\n' "$name" "$line" | tee -a "$to"
-    done < <(bats --formatter tap "$1" 2>&1)
+    done < <(bats --print-output-on-failure --formatter tap "$1" 2>&1)
     missing=$((planned - passed - failed - skipped))
     [[ $planned -gt 0 ]] || missing=1
     [[ $missing -le 0 ]] || printf '%s: # %d planned tests never ran\n' "$name" "$missing" | tee -a "$counts/$name.failed"

@@ -13,6 +13,7 @@ SIMGPU_CFLAGS := -std=gnu11 $(SIMGPU_OPTIMISE) -g -march=native -ffp-contract=of
 SIMGPU_LDFLAGS := -pthread
 ifdef SAN
 SIMGPU_CFLAGS  += -fno-omit-frame-pointer -fsanitize=$(SAN) -fno-sanitize-recover=all
+SIMGPU_CFLAGS  += $(if $(findstring thread,$(SAN)),-Wno-tsan) # fences that guest programs execute
 SIMGPU_CFLAGS  += -DSANITIZER='"$(shell $(CC) -print-file-name=lib$(if $(findstring thread,$(SAN)),t,a)san.so)"'
 SIMGPU_LDFLAGS += -fsanitize=$(SAN)
 endif

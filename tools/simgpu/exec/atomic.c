@@ -117,10 +117,17 @@ static bool compare_exchange(u8 *at, u32 bytes, u64 *old, u64 new)
     return __atomic_compare_exchange_n((u64 *)at, old, new, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
+/* What compare_exchange begins with: a guess. */
+static u64 load(const u8 *at, u32 bytes)
+{
+    return bytes == 2   ? __atomic_load_n((const u16 *)at, __ATOMIC_RELAXED)
+           : bytes == 4 ? __atomic_load_n((const u32 *)at, __ATOMIC_RELAXED)
+                        : __atomic_load_n((const u64 *)at, __ATOMIC_RELAXED);
+}
+
 void atomic_update(u8 *at, enum atomic_op op, enum type t, bool in_shared, u64 v)
 {
-    u64 old = 0;
-    memcpy(&old, at, type_bytes(t));
+    u64 old = load(at, type_bytes(t));
     while (!compare_exchange(at, type_bytes(t), &old, apply(op, t, in_shared, old, v, 0))) {
     }
 }
@@ -167,8 +174,7 @@ static void exec_atomic(struct warp *w, const struct inst *in, u32 mask)
             u8 *p = (u8 *)(uintptr_t)at[i] + k * bytes;
             u64 v = read_lane(w, in->more[n + k], i, bytes),
                 compare = op == OP_CAS ? read_lane(w, in->more[2 * n], i, bytes) : 0;
-            u64 old = 0, new;
-            memcpy(&old, p, bytes);
+            u64 old = load(p, bytes), new;
             do new = apply(op, t, in_shared >> i & 1, old, v, compare);
             while (!compare_exchange(p, bytes, &old, new));
             changed |= new != old;
