@@ -268,85 +268,85 @@ assert says in " ".join(open(sys.argv[1], encoding="utf-8").read().split()), say
 # --- Broken kernels, each a step with one edit ----------------------------------------------------------------------
 
 @test "chapter 12: step 1 without a barrier, without a rescale, or with V past its end fails" {
-    broken $CHAPTER step1_tile_by_tile.cu '/and of Q, has arrived/d'
+    HEAD_DIM=128 broken $CHAPTER step1_tile_by_tile.cu '/and of Q, has arrived/d'
     fails $CHAPTER 1 few_queries_causal
-    broken $CHAPTER step1_tile_by_tile.cu '/Everyone has read the tiles before/d'
+    HEAD_DIM=128 broken $CHAPTER step1_tile_by_tile.cu '/Everyone has read the tiles before/d'
     fails $CHAPTER 1 few_queries_causal
-    broken $CHAPTER step1_tile_by_tile.cu 's/O\[i\]\[j\] \*= rescale;/;/'
+    HEAD_DIM=64 broken $CHAPTER step1_tile_by_tile.cu 's/O\[i\]\[j\] \*= rescale;/;/'
     wrong $CHAPTER 1 outliers
     noted $CHAPTER 'O[0][0][0][0]: got 3.84375, expected -0.99609375, tolerance 0.00956; 12576 of 12800 elements are wrong'
-    broken $CHAPTER step1_tile_by_tile.cu 's/row < rows_left \? //; s/row_stride \+ col\] : 0;/row_stride + col];/'
+    HEAD_DIM=64 broken $CHAPTER step1_tile_by_tile.cu 's/row < rows_left \? //; s/row_stride \+ col\] : 0;/row_stride + col];/'
     fails $CHAPTER 1 one_key
 }
 
 @test "chapter 12: step 2 without one of its barriers fails" {
-    broken $CHAPTER step2_basic.cu '/part of the tiles has arrived/d'
+    HEAD_DIM=128 broken $CHAPTER step2_basic.cu '/part of the tiles has arrived/d'
     fails $CHAPTER 2 few_queries_causal
-    broken $CHAPTER step2_basic.cu '/Everyone has read the tiles before/d'
+    HEAD_DIM=128 broken $CHAPTER step2_basic.cu '/Everyone has read the tiles before/d'
     fails $CHAPTER 2 few_queries_causal
-    broken $CHAPTER step2_basic.cu '/Everyone has Q before anyone writes/d'
+    HEAD_DIM=128 broken $CHAPTER step2_basic.cu '/Everyone has Q before anyone writes/d'
     fails $CHAPTER 2 few_queries_causal
 }
 
 @test "chapter 12: a swizzle that only the writer knows fails" {
-    broken $CHAPTER step3_swizzled.cu 's/addr \^ cols % 64 \* 2/addr + cols % 64 * 2/'
+    HEAD_DIM=128 broken $CHAPTER step3_swizzled.cu 's/addr \^ cols % 64 \* 2/addr + cols % 64 * 2/'
     fails $CHAPTER 3 len64
 }
 
 @test "chapter 12: step 4's waits, each off by one, fail" {
-    broken $CHAPTER step4_two_stage.cu "/part of K has arrived; V/{n;s/wait_group<2>/wait_group<3>/}"
+    HEAD_DIM=128 broken $CHAPTER step4_two_stage.cu "/part of K has arrived; V/{n;s/wait_group<2>/wait_group<3>/}"
     fails $CHAPTER 4 few_queries_causal
-    broken $CHAPTER step4_two_stage.cu "/part of V has arrived; the/{n;s/wait_group<2>/wait_group<3>/}"
+    HEAD_DIM=128 broken $CHAPTER step4_two_stage.cu "/part of V has arrived; the/{n;s/wait_group<2>/wait_group<3>/}"
     fails $CHAPTER 4 few_queries_causal
     noted $CHAPTER 'shared offset … is read before the cp.async at line … that brings it has been waited for'
 }
 
 @test "chapter 12: step 4 without one of its barriers fails" {
-    broken $CHAPTER step4_two_stage.cu "/Every thread's part of K has arrived/d"
+    HEAD_DIM=128 broken $CHAPTER step4_two_stage.cu "/Every thread's part of K has arrived/d"
     fails $CHAPTER 4 few_queries_causal
-    broken $CHAPTER step4_two_stage.cu "/Every thread's part of V has arrived/d"
+    HEAD_DIM=128 broken $CHAPTER step4_two_stage.cu "/Every thread's part of V has arrived/d"
     fails $CHAPTER 4 few_queries_causal
 }
 
 @test "chapter 12: step 5 with K's four matrices in the order of V's, or V's in that of K's, fails" {
-    broken $CHAPTER step5_wide_loads.cu 's,lane / 16 \* 8 \+ lane % 8\, lane / 8 % 2 \* 8,lane % 16\, lane / 16 * 8,'
+    HEAD_DIM=128 broken $CHAPTER step5_wide_loads.cu 's,lane / 16 \* 8 \+ lane % 8\, lane / 8 % 2 \* 8,lane % 16\, lane / 16 * 8,'
     wrong $CHAPTER 5 len64
-    broken $CHAPTER step5_wide_loads.cu 's,V_smem \+ smem_offset<D>\(lane % 16\, lane / 16 \* 8,V_smem + smem_offset<D>(lane / 16 * 8 + lane % 8\, lane / 8 % 2 * 8,'
+    HEAD_DIM=128 broken $CHAPTER step5_wide_loads.cu 's,V_smem \+ smem_offset<D>\(lane % 16\, lane / 16 \* 8,V_smem + smem_offset<D>(lane / 16 * 8 + lane % 8\, lane / 8 % 2 * 8,'
     wrong $CHAPTER 5 len64
 }
 
 @test "chapter 12: step 6 fails with a mask aligned at the top left, masks where only the warp's last row needs one, or a tile less" {
-    broken $CHAPTER step6_visible_tiles.cu 's/row \+ 1 \+ a\.k_len - a\.q_len/row + 1/'
+    HEAD_DIM=128 broken $CHAPTER step6_visible_tiles.cu 's/row \+ 1 \+ a\.k_len - a\.q_len/row + 1/'
     wrong $CHAPTER 6 few_queries_causal
-    broken $CHAPTER step6_visible_tiles.cu 's/keys_seen\(warp_row\);/warp_keys;/'
+    HEAD_DIM=128 broken $CHAPTER step6_visible_tiles.cu 's/keys_seen\(warp_row\);/warp_keys;/'
     wrong $CHAPTER 6 few_queries_causal
-    broken $CHAPTER step6_visible_tiles.cu 's/keys_seen\(block_row \+ BLOCK_Q - 1\)/keys_seen(block_row)/'
+    HEAD_DIM=128 broken $CHAPTER step6_visible_tiles.cu 's/keys_seen\(block_row \+ BLOCK_Q - 1\)/keys_seen(block_row)/'
     wrong $CHAPTER 6 few_queries_causal
 }
 
 @test "chapter 12: step 7 with a wait off by one, or without a barrier, fails" {
-    broken $CHAPTER step7_large_tile.cu "/part of V has arrived; the next K/s/wait_group<1>/wait_group<2>/"
+    HEAD_DIM=128 broken $CHAPTER step7_large_tile.cu "/part of V has arrived; the next K/s/wait_group<1>/wait_group<2>/"
     fails $CHAPTER 7 few_queries_causal
-    broken $CHAPTER step7_large_tile.cu "/part of K has arrived/s/wait_group<0>/wait_group<1>/"
+    HEAD_DIM=128 broken $CHAPTER step7_large_tile.cu "/part of K has arrived/s/wait_group<0>/wait_group<1>/"
     fails $CHAPTER 7 few_queries_causal
-    broken $CHAPTER step7_large_tile.cu "/Every thread's part has/d"
+    HEAD_DIM=128 broken $CHAPTER step7_large_tile.cu "/Every thread's part has/d"
     fails $CHAPTER 7 few_queries_causal
-    broken $CHAPTER step7_large_tile.cu "/Every thread's part of V has arrived/d"
+    HEAD_DIM=128 broken $CHAPTER step7_large_tile.cu "/Every thread's part of V has arrived/d"
     fails $CHAPTER 7 few_queries_causal
 }
 
 @test "chapter 12: step 8 without scale in LSE, or without log2(e) in c, fails" {
-    broken $CHAPTER step8_folded_scale.cu 's/m\[i\]\[half\] \* scale \+ logf/m[i][half] + logf/'
+    HEAD_DIM=128 broken $CHAPTER step8_folded_scale.cu 's/m\[i\]\[half\] \* scale \+ logf/m[i][half] + logf/'
     wrong $CHAPTER 8 len64
-    broken $CHAPTER step8_folded_scale.cu 's/scale \* 1\.44269504f/scale/'
+    HEAD_DIM=128 broken $CHAPTER step8_folded_scale.cu 's/scale \* 1\.44269504f/scale/'
     wrong $CHAPTER 8 len64
 }
 
 @test "chapter 12: step 9 with an m that never follows, or without a rescale that is needed, fails" {
-    broken $CHAPTER step9_lazy_rescale.cu 's/RESCALE_LOG2 = 8;/RESCALE_LOG2 = 1e30;/'
+    HEAD_DIM=64 broken $CHAPTER step9_lazy_rescale.cu 's/RESCALE_LOG2 = 8;/RESCALE_LOG2 = 1e30;/'
     wrong $CHAPTER 9 outliers
     noted $CHAPTER 'got nan, …; 448 of 12800 elements are wrong'
-    broken $CHAPTER step9_lazy_rescale.cu 's/^( *)O\[i\]\[j\]\[half \* 2\] \*= rescale;/\1;/'
+    HEAD_DIM=64 broken $CHAPTER step9_lazy_rescale.cu 's/^( *)O\[i\]\[j\]\[half \* 2\] \*= rescale;/\1;/'
     wrong $CHAPTER 9 outliers
 }
 
@@ -359,23 +359,23 @@ assert says in " ".join(open(sys.argv[1], encoding="utf-8").read().split()), say
 }
 
 @test "chapter 12: step 11 with a swizzle that only the reader of O knows, or rows past the end, fails" {
-    broken $CHAPTER step11_wide_stores.cu 's/move_right\(offset, j \* MMA_N\)/offset + j * MMA_N * 2/'
+    HEAD_DIM=128 broken $CHAPTER step11_wide_stores.cu 's/move_right\(offset, j \* MMA_N\)/offset + j * MMA_N * 2/'
     races $CHAPTER 11 few_queries_causal
-    broken $CHAPTER step11_wide_stores.cu 's/if \(row \+ i \* STORE_ROWS < a\.q_len\) //'
+    HEAD_DIM=128 broken $CHAPTER step11_wide_stores.cu 's/if \(row \+ i \* STORE_ROWS < a\.q_len\) //'
     fails $CHAPTER 11 few_queries_causal
 }
 
 @test "chapter 12: step 12 without its wait or its barrier fails" {
-    broken $CHAPTER step12_one_barrier.cu "/part of K and V has arrived/s/wait_group<0>/wait_group<1>/"
+    HEAD_DIM=128 broken $CHAPTER step12_one_barrier.cu "/part of K and V has arrived/s/wait_group<0>/wait_group<1>/"
     fails $CHAPTER 12 few_queries_causal
-    broken $CHAPTER step12_one_barrier.cu "/Every thread's part has/d"
+    HEAD_DIM=128 broken $CHAPTER step12_one_barrier.cu "/Every thread's part has/d"
     fails $CHAPTER 12 few_queries_causal
 }
 
 @test "chapter 12: the last step with a mask aligned at the top left, or a skipped rescale that is needed, fails" {
-    broken $CHAPTER step12_one_barrier.cu 's/row \+ 1 \+ a\.k_len - a\.q_len/row + 1/'
+    HEAD_DIM=128 broken $CHAPTER step12_one_barrier.cu 's/row \+ 1 \+ a\.k_len - a\.q_len/row + 1/'
     wrong $CHAPTER 12 few_queries_causal
     noted $CHAPTER '8498 of 8960 elements are wrong'
-    broken $CHAPTER step12_one_barrier.cu 's/^( *)O\[i\]\[j\]\[half \* 2\] \*= rescale;/\1;/'
+    HEAD_DIM=64 broken $CHAPTER step12_one_barrier.cu 's/^( *)O\[i\]\[j\]\[half \* 2\] \*= rescale;/\1;/'
     wrong $CHAPTER 12 outliers
 }

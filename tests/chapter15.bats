@@ -134,49 +134,49 @@ for name, d in ("rising", 64), ("rising_causal", 128), ("d256_rising", 256):
 # --- Broken kernels, each a step with one edit ----------------------------------------------------------------------
 
 @test "chapter 15: a stage given back before its products are done is a fault" {
-    broken $CHAPTER step1_producer_consumer.cu '/wgmma_commit_group\(\);$/{n;s/wgmma_wait_group<0>\(\);//}'
+    HEAD_DIM=256 broken $CHAPTER step1_producer_consumer.cu '/wgmma_commit_group\(\);$/{n;s/wgmma_wait_group<0>\(\);//}'
     faults $CHAPTER 1 d256
-    broken $CHAPTER step4_overlapped.cu 's/wgmma_wait_group<1>\(\);/wgmma_wait_group<2>();/'
+    HEAD_DIM=256 broken $CHAPTER step4_overlapped.cu 's/wgmma_wait_group<1>\(\);/wgmma_wait_group<2>();/'
     faults $CHAPTER 4 d256
     noted $CHAPTER 'register … is read before the wgmma at line …, whose result it holds, has been waited for'
 }
 
 @test "chapter 15: V given back while P V still runs is a fault" {
-    broken $CHAPTER step4_overlapped.cu '/^        softmax_tile<T, KV>\(S, P_new/{n;n;s/.*//}'
+    HEAD_DIM=256 broken $CHAPTER step4_overlapped.cu '/^        softmax_tile<T, KV>\(S, P_new/{n;n;s/.*//}'
     faults $CHAPTER 4 d256
 }
 
 @test "chapter 15: a turn that is not handed on ends with who waits for what" {
-    broken $CHAPTER step3_ping_pong.cu '/wgmma_commit_group/{n;s/named_barrier_arrive\(TURN \+ next_consumer, 256\);//}'
+    HEAD_DIM=256 broken $CHAPTER step3_ping_pong.cu '/wgmma_commit_group/{n;s/named_barrier_arrive\(TURN \+ next_consumer, 256\);//}'
     faults $CHAPTER 3 d256
     noted $CHAPTER 'deadlock: no warp of block … can go on'
 }
 
 @test "chapter 15: a turn that nobody takes is stopped" {
-    broken $CHAPTER step3_ping_pong.cu 's/named_barrier_sync\(TURN \+ consumer, 256\);//'
+    HEAD_DIM=128 broken $CHAPTER step3_ping_pong.cu 's/named_barrier_sync\(TURN \+ consumer, 256\);//'
     fails $CHAPTER 3 many_tiles_causal
 }
 
 @test "chapter 15: without a maximum that follows, or with O not rescaled, rising scores come out wrong" {
-    broken $CHAPTER step5_lazy_rescale.cu 's/RESCALE_LOG2 = 8;/RESCALE_LOG2 = 1e30;/'
+    HEAD_DIM=64 broken $CHAPTER step5_lazy_rescale.cu 's/RESCALE_LOG2 = 8;/RESCALE_LOG2 = 1e30;/'
     wrong $CHAPTER 5 rising
     edited $CHAPTER step7_packed_growth.cu 's/first \|\| any_above<T, KV>\(P\)/first/'
     wrong $CHAPTER 7 rising
     wrong $CHAPTER 7 rising_f16
-    broken $CHAPTER step7_packed_growth.cu 's/O\[i\] \*= rows.rescale\[i \/ 2 % 2\]/O[i] *= 1/'
+    HEAD_DIM=256 broken $CHAPTER step7_packed_growth.cu 's/O\[i\] \*= rows.rescale\[i \/ 2 % 2\]/O[i] *= 1/'
     wrong $CHAPTER 7 d256_rising
 }
 
 @test "chapter 15: a mask aligned at the top left, or left out where only some rows need it, is wrong" {
-    broken $CHAPTER step10_tma_store.cu 's/full_keys = keys_seen\(a, first_row\)/full_keys = keys_seen(a, first_row + WG_Q - 1)/'
+    HEAD_DIM=128 broken $CHAPTER step10_tma_store.cu 's/full_keys = keys_seen\(a, first_row\)/full_keys = keys_seen(a, first_row + WG_Q - 1)/'
     wrong $CHAPTER 10 few_queries_causal
-    broken $CHAPTER step10_tma_store.cu 's/keys_seen\(a, row \+ half \* 8\)/(keys_seen(a, row + half * 8) - a.k_len + a.q_len)/'
+    HEAD_DIM=128 broken $CHAPTER step10_tma_store.cu 's/keys_seen\(a, row \+ half \* 8\)/(keys_seen(a, row + half * 8) - a.k_len + a.q_len)/'
     wrong $CHAPTER 10 few_queries_causal
 }
 
 @test "chapter 15: the next tile's queries, fetched over those in use, are a fault" {
     export SIMGPU_SMS=2
-    broken $CHAPTER step9_persistent.cu 's/if \(lane == 0 && kv == kv_tiles - 1\) mbarrier_arrive/if (lane == 0 \&\& kv == 0) mbarrier_arrive/'
+    HEAD_DIM=128 broken $CHAPTER step9_persistent.cu 's/if \(lane == 0 && kv == kv_tiles - 1\) mbarrier_arrive/if (lane == 0 \&\& kv == 0) mbarrier_arrive/'
     faults $CHAPTER 9 many_tiles_causal
 }
 
@@ -188,13 +188,13 @@ for name, d in ("rising", 64), ("rising_causal", 128), ("d256_rising", 256):
 
 @test "chapter 15: O stored before TMA may see it, or over what it still reads, is a fault" {
     export SIMGPU_SMS=2
-    broken $CHAPTER step10_tma_store.cu '/^ *fence_proxy_async/d'
+    HEAD_DIM=128 broken $CHAPTER step10_tma_store.cu '/^ *fence_proxy_async/d'
     faults $CHAPTER 10 many_tiles_causal
     noted $CHAPTER 'fence.proxy.async is missing: …'
-    broken $CHAPTER step10_tma_store.cu '/and what the others wrote/d'
+    HEAD_DIM=128 broken $CHAPTER step10_tma_store.cu '/and what the others wrote/d'
     faults $CHAPTER 10 many_tiles_causal
-    broken $CHAPTER step10_tma_store.cu '/if \(tid == 0\) cp_async_bulk_wait_group_read<0>\(\);$/d'
+    HEAD_DIM=128 broken $CHAPTER step10_tma_store.cu '/if \(tid == 0\) cp_async_bulk_wait_group_read<0>\(\);$/d'
     faults $CHAPTER 10 many_tiles_causal
-    broken $CHAPTER step10_tma_store.cu '/What was stored from here before has left/d'
+    HEAD_DIM=128 broken $CHAPTER step10_tma_store.cu '/What was stored from here before has left/d'
     faults $CHAPTER 10 many_tiles_causal
 }
