@@ -50,13 +50,6 @@ static __device__ float element(uint4 pack, int c)
     return __uint_as_float(c % 2 ? words[c / 2] & 0xffff0000u : words[c / 2] << 16);
 }
 
-// Where square_t has the eight bytes `eight` of a line. 16 lanes write the same eight of lines that are eight apart: their four
-// bits choose among 16 places, which are all banks; three of them the chunk of 16 bytes, the highest the half of it.
-static __device__ int swizzled(int line, int eight)
-{
-    return line * GROUP + (eight * 8 ^ line / 8 % 8 * 16 ^ line / 64 * 8);
-}
-
 template <typename FORMAT>
 __global__ void __launch_bounds__(NUM_THREADS)
     transposed_kernel(const __nv_bfloat16 *x, // (m, k)

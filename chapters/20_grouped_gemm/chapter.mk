@@ -1,3 +1,3 @@
 ARCH   := 90a
-GOLDEN := grouped_gemm --types e4m3
-USES   := 19_fp8_gemm/baseline
+GOLDEN := mixture_of_experts --types e4m3
+USES   := 19_fp8_gemm/baseline 18_fp8_quantization/step6_fused

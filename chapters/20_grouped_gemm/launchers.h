@@ -46,6 +46,45 @@ typedef cudaError_t grouped_columns(const void *A, const void *B, const float *s
                                     cudaStream_t stream);
 grouped_columns k_groups;
 
+// A layer of a mixture of experts: each token goes to `top` of the experts, each of which is a feed-forward layer with SwiGLU. Row-major
+// in device memory, every array at a multiple of 16 bytes; rows = tokens * top, a copy of a token for each of its experts, sorted by
+// expert, then by token. hidden and inner are multiples of 16, top is at most 32. Weights are e4m3 with a scale for each square.
+struct moe_layer {
+    int tokens, hidden, inner, experts, top;
+    const void *x;       // (tokens, hidden) bf16
+    const float *logits; // (tokens, experts), the router's; none is NaN
+    const void *W1,
+        *W2; // (experts, 2 inner, hidden), the gate's inner rows first, and (experts, hidden, inner)
+    const float *scale_W1, *scale_W2;
+    void *y; // (tokens, hidden) bf16
+
+    // What the forward leaves for the backward.
+    int32_t *
+        expert; // (tokens, top): those with the largest logits, largest first; of equal ones the lower number
+    float *weight;   // (tokens, top): softmax over these logits
+    int32_t *counts; // (experts): rows
+    int32_t *place;  // (tokens, top): the copy's row
+    int32_t *source; // (rows): token * top + which of its copies
+    void *gate_up;   // (rows, 2 inner) bf16: the first product
+    void *out;       // (rows, hidden) bf16: the second product
+
+    // The backward's own.
+    const void *dy;          // (tokens, hidden) bf16
+    const void *W1_t, *W2_t; // W1 and W2 transposed: (experts, hidden, 2 inner), (experts, inner, hidden)
+    const float *scale_W1_t, *scale_W2_t;
+    void *dx;         // (tokens, hidden) bf16, without what comes by way of the logits
+    float *dlogits;   // (tokens, experts)
+    float *dW1, *dW2; // as W1 and W2, fp32: added to
+};
+
+// y[t] = sum over t's experts e of weight * W2[e] · SwiGLU(W1[e] · x[t]), with x and what SwiGLU gives in e4m3.
+typedef cudaError_t moe_forward(const struct moe_layer *layer, cudaStream_t stream);
+moe_forward moe;
+
+// Its gradients. The gradients that are multiplied are e4m3 too, with a scale for each 128 neighbours along what is summed up.
+typedef cudaError_t moe_backward(const struct moe_layer *layer, cudaStream_t stream);
+moe_backward moe_gradient;
+
 #ifdef __cplusplus
 }
 #endif

@@ -27,6 +27,41 @@ static cudaError_t launch_grouped_columns(any_launcher *launcher, const struct r
                                          DIM("g"), stream);
 }
 
+static cudaError_t launch_moe(any_launcher *launcher, const struct run *run, cudaStream_t stream)
+{
+    const struct moe_layer layer = {
+        .tokens = DIM("t"),
+        .hidden = DIM("h"),
+        .inner = DIM("f"),
+        .experts = DIM("e"),
+        .top = DIM("k"),
+        .x = DATA("x"),
+        .logits = DATA("logits"),
+        .W1 = DATA("W1"),
+        .W2 = DATA("W2"),
+        .scale_W1 = DATA("scale_W1"),
+        .scale_W2 = DATA("scale_W2"),
+        .y = DATA("y"),
+        .expert = DATA("expert"),
+        .weight = DATA("weight"),
+        .counts = DATA("counts"),
+        .place = DATA("place"),
+        .source = DATA("source"),
+        .gate_up = DATA("gate_up"),
+        .out = DATA("out"),
+        .dy = DATA("dy"),
+        .W1_t = DATA("W1_t"),
+        .W2_t = DATA("W2_t"),
+        .scale_W1_t = DATA("scale_W1_t"),
+        .scale_W2_t = DATA("scale_W2_t"),
+        .dx = DATA("dx"),
+        .dlogits = DATA("dlogits"),
+        .dW1 = DATA("dW1"),
+        .dW2 = DATA("dW2"),
+    };
+    return ((moe_forward *)launcher)(&layer, stream);
+}
+
 enum { MOST = INT32_MAX - 1023 }; // the last tile may go beyond the matrix
 
 static const char *check_sizes(int64_t rows, int64_t n, int64_t k, int64_t groups)
@@ -52,6 +87,43 @@ static const char *check_columns(const int64_t *dim) // m, n, k, g
 {
     if (dim[2] % 128) return "k must be a multiple of 128, since every group begins at one";
     return check_sizes(dim[0], dim[1], dim[2], 1);
+}
+
+static const char *check_moe(const int64_t *dim) // t, h, f, e, k
+{
+    if (dim[1] % 16 || dim[2] % 16) return "h and f must be multiples of 16, as TMA needs rows of e4m3";
+    if (dim[4] > 32 || dim[4] > dim[3]) return "k must be at most 32, and at most e";
+    return check_sizes(dim[0] * dim[4] + 128 * dim[3], dim[1] > 2 * dim[2] ? dim[1] : 2 * dim[2], 16, dim[3]);
+}
+
+// The backward of a benchmark has a router that gives every expert about the same.
+static void draw_expert(const struct run *run, int32_t *values) // copy i of a token
+{
+    const int64_t copies = run_dim(run, "t", 0) * run_dim(run, "k", 0);
+    for (int64_t i = 0; i < copies; i++) values[i] = (int32_t)(i % run_dim(run, "e", 1));
+}
+
+// Row r is copy source[r]: expert by expert, each e-th copy.
+static void draw_source(const struct run *run, int32_t *values)
+{
+    const int64_t copies = run_dim(run, "t", 0) * run_dim(run, "k", 0), experts = run_dim(run, "e", 1);
+    int64_t row = 0;
+    for (int64_t e = 0; e < experts; e++)
+        for (int64_t i = e; i < copies; i += experts) values[row++] = (int32_t)i;
+}
+
+static void draw_place(const struct run *run, int32_t *values)
+{
+    const int64_t copies = run_dim(run, "t", 0) * run_dim(run, "k", 0), experts = run_dim(run, "e", 1);
+    int64_t row = 0;
+    for (int64_t e = 0; e < experts; e++)
+        for (int64_t i = e; i < copies; i += experts) values[i] = (int32_t)row++;
+}
+
+static void draw_moe_counts(const struct run *run, int32_t *values)
+{
+    const int64_t copies = run_dim(run, "t", 0) * run_dim(run, "k", 0), experts = run_dim(run, "e", 1);
+    for (int64_t e = 0; e < experts; e++) values[e] = (int32_t)(copies / experts + (e < copies % experts));
 }
 
 #define FP8 .types = {E4M3}, .limit = LIMIT_FP8_TENSOR
@@ -92,6 +164,16 @@ static const char *check_columns(const int64_t *dim) // m, n, k, g
         "m=4096,n=7168,k=32768,g=4", "m=7168,n=2048,k=32768,g=4", "m=4096,n=7168,k=32768,g=8", \
             "m=7168,n=2048,k=32768,g=8",                                                       \
     }
+
+#define SQUARES(name, rows, cols)                                                  \
+    {                                                                              \
+        name, F32, IN, "e,(" rows "+127)/128,(" cols "+127)/128", .positive = true \
+    }
+// Layers of a small mixture and of DeepSeek-V3's (32 of its 256 experts, what a GPU of eight has).
+#define MOE                                                                                 \
+    FP8, .dims = {"t", "h", "f", "e", "k"}, .check_shape = check_moe, .launch = launch_moe, \
+         .bench_difference = 0.01,                                                          \
+         .bench = {"t=16384,h=2048,f=1024,e=16,k=4", "t=8192,h=7168,f=2048,e=32,k=8"}
 
 static const struct operation operations[] = {
     {
@@ -157,6 +239,52 @@ static const struct operation operations[] = {
         ONE_BY_ONE,
         .flops = "2*m*n*k",
         .bench = DEEP,
+    },
+    {
+        .name = "moe",
+        .title = "a layer of e experts, forward: each of t tokens goes to k of them",
+        MOE,
+        .tensors = {{"x", BF16, IN, "t,h"},
+                    {"logits", F32, IN, "t,e"},
+                    {"W1", RUN_TYPE, IN, "e,2*f,h"},
+                    {"W2", RUN_TYPE, IN, "e,h,f"},
+                    {"k", I32, PARAM, ""},
+                    SQUARES("scale_W1", "2*f", "h"),
+                    SQUARES("scale_W2", "h", "f"),
+                    {"y", BF16, OUT, "t,h"},
+                    {"expert", I32, OUT, "t,k"},
+                    {"weight", F32, OUT, "t,k"},
+                    {"counts", I32, OUT, "e"},
+                    {"place", I32, OUT, "t,k"},
+                    {"source", I32, OUT, "t*k"},
+                    {"gate_up", BF16, OUT, "t*k,2*f"},
+                    {"out", BF16, OUT, "t*k,h"}},
+        .steps = STEPS(STEP(moe_forward, moe)),
+        .flops = "6*t*k*h*f",
+    },
+    {
+        .name = "moe_gradient",
+        .title = "its gradients, from what the forward left",
+        MOE,
+        .tensors = {{"x", BF16, IN, "t,h"},
+                    {"dy", BF16, IN, "t,h"},
+                    {"W1_t", RUN_TYPE, IN, "e,h,2*f"},
+                    {"W2_t", RUN_TYPE, IN, "e,f,h"},
+                    SQUARES("scale_W1_t", "h", "2*f"),
+                    SQUARES("scale_W2_t", "f", "h"),
+                    {"expert", I32, IN, "t,k", .draw = draw_expert},
+                    {"weight", F32, IN, "t,k", .positive = true},
+                    {"counts", I32, IN, "e", .draw = draw_moe_counts},
+                    {"place", I32, IN, "t,k", .draw = draw_place},
+                    {"source", I32, IN, "t*k", .draw = draw_source},
+                    {"gate_up", BF16, IN, "t*k,2*f"},
+                    {"out", BF16, IN, "t*k,h"},
+                    {"dx", BF16, OUT, "t,h"},
+                    {"dlogits", F32, OUT, "t,e"},
+                    {"dW1", F32, INOUT, "e,2*f,h"},
+                    {"dW2", F32, INOUT, "e,h,f"}},
+        .steps = STEPS(STEP(moe_backward, moe_gradient)),
+        .flops = "12*t*k*h*f",
     },
 };
 
