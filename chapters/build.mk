@@ -2,7 +2,7 @@
 #
 # A chapter is a folder with main.c, step*.cu, .c and .cu files that they share, and chapter.mk, which sets ARCH (the oldest GPU it
 # runs on, or an exact one such as 90a), GOLDEN (its reference/golden.py arguments), LIBS, and USES (steps of other chapters that it calls,
-# 08_online_softmax/step8_causal).
+# 08_online_softmax/step8_causal; $(USES_11_gpt2_training), all that another chapter uses).
 
 # PTX for every architecture of a chapter, and machine code besides where this machine's GPU can run it: a GPU of
 # the same or a newer architecture, but for an exact one (90a) only that.
@@ -45,6 +45,7 @@ include chapters/$1/chapter.mk
 ARCH_$1     := $$(ARCH)
 GOLDEN_$1   := $$(GOLDEN)
 LIBS_$1     := $$(LIBS)
+USES_$1     := $$(USES)
 SASS_$1     := $$(sort $$(ARCH_$1) $$(if $$(filter %a,$$(ARCH_$1)),,90))
 GENCODE_$1  := $$(call gencode,$$(ARCH_$1))
 SIM_FOR_$1  := $$(if $$(and $$(call sass_here,$$(firstword $$(ARCH_$1))),$$(filter-out sim,$$(or $$(DEVICE),auto))),,$$(SIMGPU) $$(SIMGPU_LIBS))

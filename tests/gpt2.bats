@@ -265,7 +265,7 @@ assert r["spread"][0] <= r["value"] <= r["spread"][1] and r["metric"] == "tokens
 --batch 1.5|--batch: found '1.5', expected a whole number
 --type f16|--type: found 'f16', expected f32 or bf16
 --attention 8|--attention: found '8', expected 9, 12 or 17
---step other|--step: found 'other', expected layer_by_layer, fused or recorded
+--step other|--step: found 'other', expected one of layer_by_layer, fused, recorded
 --heads 3|the model: channels must be a multiple of 8 and of heads
 --attention 17|the model: attention by chapter 12 or 17 needs bf16 and channels / heads = 64 or 128
 END

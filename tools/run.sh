@@ -3,7 +3,7 @@
 #
 #   tools/run.sh CHAPTER ARCH MODULE [GOLDEN FLAGS]     (make chapter-N calls it; run make to build first)
 #
-# Environment: DEVICE=auto|gpu|sim, OP, TYPE, STEP, CASE, SHAPE, SEED, PROFILE=0|1, and from build/config.mk PYTHON, GPU_NAME,
+# Environment: DEVICE=auto|gpu|sim, OP, TYPE, STEP, CASE, SHAPE, SEED, PROFILE=0|1, RANKS, how many processes run it side by side, and from build/config.mk PYTHON, GPU_NAME,
 # GPU_ARCH and GPU_DRIVER_CUDA. For make trace-N: PROGRAM, the one with marks, and TRACE, the file to write.
 set -euo pipefail
 
@@ -57,12 +57,13 @@ elif [[ -n "${SEED:-}" ]]; then
     refuse "SEED=$SEED: only with SHAPE; the chapter's own cases have a fixed seed"
 fi
 
+start=(${RANKS:+tools/ranks.sh "$RANKS"})
 program=("build/chapters/$chapter" --golden "$golden" "${chosen[@]}")
 if [[ "$device" == gpu ]]; then
     echo "on $GPU_NAME (sm_$GPU_ARCH)"
-    exec "${program[@]}" --bench
+    exec "${start[@]}" "${program[@]}" --bench
 fi
-echo "on the simulated GPU: $refusal"
+echo "on the simulated GPU${RANKS:+, $RANKS of them}: $refusal"
 profile=(--profile)
-[[ "${PROFILE:-1}" != 0 ]] || profile=()
-exec build/simgpu/simgpu --explain "${profile[@]}" "${program[@]}"
+[[ "${PROFILE:-1}" != 0 && -z "${RANKS:-}" ]] || profile=() # several processes would print it across each other
+exec "${start[@]}" build/simgpu/simgpu --explain "${profile[@]}" "${program[@]}"

@@ -10,7 +10,9 @@ build/gpt2: $(GPT2_OBJ) $(COMMON_OBJ) chapters/11_gpt2_training/chapter.mk chapt
 
 build-11: build/gpt2
 
+# On several GPUs it is chapter 22's.
+TRAINER  := build/gpt2$(if $(GPUS),_parallel)
 .PHONY: train
 train:
-	@$(MAKE) --no-print-directory $(if $(V),,-s) -j$(JOBS) build/gpt2 $(SIM_FOR_11_gpt2_training)
-	@$(if $(SIM_FOR_11_gpt2_training),$(SIMGPU)) build/gpt2 $(TRAIN) $(TEXT)
+	@$(MAKE) --no-print-directory $(if $(V),,-s) -j$(JOBS) $(TRAINER) $(SIM_FOR_11_gpt2_training)
+	@$(if $(GPUS),tools/ranks.sh $(GPUS)) $(if $(SIM_FOR_11_gpt2_training),$(SIMGPU)) $(TRAINER) $(TRAIN) $(TEXT)

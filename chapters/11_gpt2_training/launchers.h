@@ -14,10 +14,11 @@ typedef cudaError_t training_step(struct model *model, cudaStream_t stream);
 training_step layer_by_layer, fused, recorded;
 
 // The parts of `fused`: logits of model->tokens; from these LOSS, and the logits' gradient in their place; from that the
-// gradient of all parameters.
+// gradient of all parameters; from that its norm, and the parameters updated.
 void forward_pass(struct model *model, cudaStream_t stream);
 void loss_pass(struct model *model, cudaStream_t stream);
 void backward_pass(struct model *model, cudaStream_t stream);
+void update_pass(struct model *model, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

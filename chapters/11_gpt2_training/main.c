@@ -55,7 +55,7 @@ static cudaError_t launch(any_launcher *launcher, const struct run *run, cudaStr
     struct model_config config = config_of(run->type, run->dim);
     config.beta1 = PARAM("beta1"), config.beta2 = PARAM("beta2"), config.epsilon = PARAM("epsilon");
     config.weight_decay = PARAM("weight_decay"), config.max_norm = PARAM("max_norm");
-    struct model *model = model_create(&config);
+    struct model *model = model_create(&config, 0);
     float *parameters = initial_parameters(run, model->parameters);
     model_set_parameters(model, parameters);
     free(parameters);

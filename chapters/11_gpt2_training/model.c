@@ -122,16 +122,18 @@ struct model model_plan(const struct model_config *config)
     return m;
 }
 
-struct model *model_create(const struct model_config *config)
+struct model *model_create(const struct model_config *config, size_t owned)
 {
     struct model *m = malloc(sizeof *m);
     if (!m) die_input("no memory for a model");
     *m = model_plan(config);
-    m->master = allocate(4 * m->parameters * sizeof(float));
-    m->grad = m->master + m->parameters;
-    m->m = m->grad + m->parameters;
-    m->v = m->m + m->parameters;
-    m->weights = config->dtype == BF16 ? allocate(m->parameters * 2) : m->master;
+    m->owned = owned ? owned : m->parameters;
+    m->grad = allocate(m->parameters * sizeof(float));
+    m->master = allocate(3 * m->owned * sizeof(float));
+    m->m = m->master + m->owned;
+    m->v = m->m + m->owned;
+    m->weights =
+        config->dtype == BF16 || owned ? allocate(m->parameters * dtype_bytes(config->dtype)) : m->master;
     m->activations = allocate(m->activation_bytes);
     m->tokens = allocate(2 * (size_t)m->rows * sizeof(int));
     m->targets = m->tokens + m->rows;
@@ -148,6 +150,7 @@ void model_free(struct model *m)
     if (m->recorded) CUDA_CHECK(cudaGraphExecDestroy(m->recorded));
     if (m->weights != m->master) CUDA_CHECK(cudaFree(m->weights));
     CUDA_CHECK(cudaFree(m->master));
+    CUDA_CHECK(cudaFree(m->grad));
     CUDA_CHECK(cudaFree(m->activations));
     CUDA_CHECK(cudaFree(m->tokens));
     CUDA_CHECK(cudaFree(m->memory_of_state));
@@ -158,11 +161,16 @@ void model_set_parameters(struct model *m, const float *parameters)
 {
     const size_t bytes = m->parameters * sizeof(float);
     const float one = 1;
-    CUDA_CHECK(cudaMemcpy(m->master, parameters, bytes, cudaMemcpyHostToDevice));
-    CUDA_CHECK(cudaMemset(m->m, 0, 2 * bytes));
+    if (m->owned == m->parameters)
+        CUDA_CHECK(cudaMemcpy(m->master, parameters, bytes, cudaMemcpyHostToDevice));
+    CUDA_CHECK(cudaMemset(m->m, 0, 2 * m->owned * sizeof(float)));
     CUDA_CHECK(cudaMemset(m->memory_of_state, 0, sizeof(struct in_memory)));
     CUDA_CHECK(cudaMemcpy(m->state.scale, &one, sizeof one, cudaMemcpyHostToDevice));
-    if (m->config.dtype == F32) return;
+    if (m->config.dtype == F32) {
+        if (m->weights != m->master)
+            CUDA_CHECK(cudaMemcpy(m->weights, parameters, bytes, cudaMemcpyHostToDevice));
+        return;
+    }
     uint16_t *rounded = malloc(m->parameters * sizeof *rounded);
     if (!rounded) die_input("no memory for %zu parameters", m->parameters);
     for (size_t i = 0; i < m->parameters; i++) dtype_set(BF16, rounded, (int64_t)i, parameters[i]);

@@ -97,8 +97,10 @@ struct model {
     int rows;
     size_t parameters, decayed; // how many numbers; those that decay come first
     struct array parameter[NUM_PARAMETERS], activation[NUM_ACTIVATIONS];
-    float *master, *grad, *m, *v; // (parameters)
-    void *weights;                // the same as master, in config.dtype: master itself if that is F32
+    size_t owned;          // of the parameters, how many are updated here: all, or with several GPUs a share
+    float *grad;           // (parameters)
+    float *master, *m, *v; // (owned)
+    void *weights;         // (parameters), in config.dtype: master itself if that is F32 and has all
     char *activations;
     size_t activation_bytes;
     int *tokens, *targets; // (batch, length)
@@ -108,6 +110,10 @@ struct model {
     bool launched;            // a step has been, so that all has its memory
     cudaGraphExec_t recorded; // the step; NULL: not yet
     struct profile *profile;  // NULL: none is taken
+    // Called by the backward, if not NULL, when the gradients of a layer have been launched: `layers` stands for those behind the
+    // last layer, -1 for those of wte and wpe. `exchange` is the caller's.
+    void (*ready)(struct model *model, int layer, cudaStream_t stream);
+    void *exchange;
 };
 
 // NULL, or what the configuration would have to be.
@@ -116,12 +122,13 @@ const char *model_refuse(const struct model_config *config);
 // How many parameters and bytes of activations it has, and where each array lies; nothing is allocated.
 struct model model_plan(const struct model_config *config);
 
-// Allocates everything; the parameters are not set. The configuration is one that model_refuse takes. Exits on CUDA errors, as
-// the functions below do.
-struct model *model_create(const struct model_config *config);
+// Allocates everything, with master, m and v for `owned` parameters, a multiple of 8 (0: for all, in the order of enum parameter);
+// the parameters are not set. The configuration is one that model_refuse takes. Exits on CUDA errors, as the functions below do.
+struct model *model_create(const struct model_config *config, size_t owned);
 void model_free(struct model *model);
 
-// The parameters from the host (fp32, in the order of enum parameter): master, weights; m, v, the counts become 0.
+// The parameters from the host (fp32, in the order of enum parameter): weights, and master where that has all; m, v, the counts
+// become 0.
 void model_set_parameters(struct model *model, const float *parameters);
 
 // A parameter or its gradient, an activation, of a layer (0 where there is one only).

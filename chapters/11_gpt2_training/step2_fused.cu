@@ -138,6 +138,12 @@ static void zero_gradients(model *m, size_t first, size_t last, cudaStream_t str
         stream);
 }
 
+// The gradients of this layer are in the stream: whoever exchanges them with other GPUs (chapter 22) may begin.
+static void gradients_ready(model *m, int layer, cudaStream_t stream)
+{
+    if (m->ready) m->ready(m, layer, stream);
+}
+
 extern "C" void backward_pass(model *m, cudaStream_t stream)
 {
     const enum dtype T = m->config.dtype;
@@ -151,11 +157,16 @@ extern "C" void backward_pass(model *m, cudaStream_t stream)
                           numbers(m, RSTD1, L), dx, gradient(m, LNF_W, 0), gradient(m, LNF_B, 0), m->rows, C,
                           stream),
         stream);
-    for (int l = L - 1; l >= 0; l--) backward_layer(m, l, stream);
+    gradients_ready(m, L, stream);
+    for (int l = L - 1; l >= 0; l--) {
+        backward_layer(m, l, stream);
+        gradients_ready(m, l, stream);
+    }
     ran(m, "encoder backward", 0,
         encoder_buckets(T, m->tokens, dx, gradient(m, WTE, 0), gradient(m, WPE, 0), m->config.batch,
                         m->config.length, C, stream),
         stream);
+    gradients_ready(m, -1, stream);
 }
 
 // AdamW on the parameters from `first` to before `last`, as the norm that was computed before controls it.
@@ -170,7 +181,7 @@ static void update_some(model *m, size_t first, size_t last, float weight_decay,
         stream);
 }
 
-static void update(model *m, cudaStream_t stream)
+extern "C" void update_pass(model *m, cudaStream_t stream)
 {
     const model_config &c = m->config;
     ran(m, "gradient norm", 0,
@@ -184,6 +195,6 @@ extern "C" cudaError_t fused(struct model *m, cudaStream_t stream)
     forward_pass(m, stream);
     loss_pass(m, stream);
     backward_pass(m, stream);
-    update(m, stream);
+    update_pass(m, stream);
     return cudaSuccess;
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "../../../common/harness/npy.h"
+#include "parallel.h"
 
 enum { VERSION = 1 };
 static const char MAGIC[8] = "KCGPT-2";
@@ -83,15 +84,8 @@ static void download(void *to, const void *from, size_t bytes)
     CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
 }
 
-static float *numbers_for(size_t parameters)
-{
-    float *numbers = malloc(3 * parameters * sizeof *numbers);
-    if (!numbers) die_input("no memory for a checkpoint of %zu parameters", parameters);
-    return numbers;
-}
-
 bool checkpoint_save(const char *path, const struct settings *settings, int step, const struct model *m,
-                     struct error *error)
+                     const float *numbers, struct error *error)
 {
     struct header header;
     memset(&header, 0, sizeof header); // the gaps between its members, too: they are in the file
@@ -104,13 +98,15 @@ bool checkpoint_save(const char *path, const struct settings *settings, int step
     download(&header.scale, m->state.scale, sizeof header.scale);
     download(&header.good_steps, m->state.good_steps, sizeof header.good_steps);
     download(&header.updates, m->state.steps, sizeof header.updates);
-    float *numbers = numbers_for(m->parameters);
-    download(numbers, m->master, m->parameters * sizeof *numbers);
-    download(numbers + m->parameters, m->m, 2 * m->parameters * sizeof *numbers);
     header.checksum = checksum_of(&header, numbers);
-    const bool ok = write_file(path, &header, numbers, error);
-    free(numbers);
-    return ok;
+    return write_file(path, &header, numbers, error);
+}
+
+float *checkpoint_numbers(size_t parameters)
+{
+    float *numbers = malloc(3 * parameters * sizeof *numbers);
+    if (!numbers) die_input("no memory for a checkpoint of %zu parameters", parameters);
+    return numbers;
 }
 
 static bool read_file(FILE *file, const char *path, struct checkpoint *c, struct error *error)
@@ -128,7 +124,7 @@ static bool read_file(FILE *file, const char *path, struct checkpoint *c, struct
                          (unsigned long long)bytes,
                          (unsigned long long)(3 * header.parameters * sizeof(float)),
                          (unsigned long long)header.parameters);
-    c->numbers = numbers_for(header.parameters);
+    c->numbers = checkpoint_numbers(header.parameters);
     fseek(file, sizeof header, SEEK_SET);
     if (fread(c->numbers, 1, bytes, file) != bytes || checksum_of(&header, c->numbers) != header.checksum)
         return error_set(error, "%s: damaged: its checksum is not that of what it holds", path);
@@ -163,8 +159,7 @@ static void upload(void *to, const void *from, size_t bytes)
 
 void checkpoint_restore(const struct checkpoint *c, struct model *m)
 {
-    model_set_parameters(m, c->numbers);
-    upload(m->m, c->numbers + c->parameters, 2 * c->parameters * sizeof(float));
+    parallel_set(m, c->numbers, c->numbers + c->parameters);
     upload(m->state.scale, &c->scale, sizeof c->scale);
     upload(m->state.good_steps, &c->good_steps, sizeof c->good_steps);
     upload(m->state.steps, &c->updates, sizeof c->updates);

@@ -14,15 +14,18 @@ struct checkpoint {
     size_t parameters;
 };
 
-// Writes the training after `step` steps to `path`: at once or not at all, even if the machine stops meanwhile. Returns false with the
-// reason in *error, and then the file is what it was.
+// Writes the training after `step` steps to `path`, with the numbers that parallel_numbers gave: at once or not at all, even if the
+// machine stops meanwhile. Returns false with the reason in *error, and then the file is what it was.
 bool checkpoint_save(const char *path, const struct settings *settings, int step, const struct model *model,
-                     struct error *error);
+                     const float *numbers, struct error *error);
 
 // Reads it; checkpoint_free frees it. Returns false with the reason in *error for a file that is not a checkpoint, of another
 // version, shorter or longer than it should be, or of which any bit has changed.
 bool checkpoint_load(const char *path, struct checkpoint *checkpoint, struct error *error);
 void checkpoint_free(struct checkpoint *checkpoint);
+
+// Memory for the numbers of a checkpoint of so many parameters, to be freed. Exits where there is none.
+float *checkpoint_numbers(size_t parameters);
 
 // Puts it into a model of as many parameters.
 void checkpoint_restore(const struct checkpoint *checkpoint, struct model *model);

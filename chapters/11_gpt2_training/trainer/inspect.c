@@ -20,10 +20,10 @@ static int64_t first_non_finite(const void *data, enum dtype dtype, int64_t coun
     return i < count ? i : -1;
 }
 
-static bool found(const char *kind, const struct array *a, int layer, const void *data, char *where,
-                  size_t size)
+static bool found(const char *kind, const struct array *a, enum dtype dtype, int layer, const void *data,
+                  char *where, size_t size)
 {
-    const int64_t i = first_non_finite(data, a->dtype, a->elements);
+    const int64_t i = first_non_finite(data, dtype, a->elements);
     if (i < 0) return false;
     int used = snprintf(where, size, "%s %s", kind, a->name);
     if (a->count > 1) used += snprintf(where + used, size - (size_t)used, " of layer %d", layer);
@@ -34,7 +34,8 @@ static bool found(const char *kind, const struct array *a, int layer, const void
 
 static bool look(struct model *m, enum activation which, int layer, char *where, size_t size)
 {
-    return found("activation", &m->activation[which], layer, activation(m, which, layer), where, size);
+    const struct array *a = &m->activation[which];
+    return found("activation", a, a->dtype, layer, activation(m, which, layer), where, size);
 }
 
 // In the order of the forward. What is kept for one layer at a time (recompute) is that of the last layer.
@@ -53,16 +54,16 @@ static bool look_at_activations(struct model *m, char *where, size_t size)
 bool find_non_finite(struct model *m, cudaStream_t stream, char *where, size_t size)
 {
     for (int p = 0; p < NUM_PARAMETERS; p++)
-        for (int l = 0; l < m->parameter[p].count; l++) {
-            const float *master = m->master + (gradient(m, p, l) - m->grad);
-            if (found("parameter", &m->parameter[p], l, master, where, size)) return true;
-        }
+        for (int l = 0; l < m->parameter[p].count; l++)
+            if (found("parameter", &m->parameter[p], m->config.dtype, l, weight(m, p, l), where, size))
+                return true;
     forward_pass(m, stream);
     CUDA_CHECK(cudaStreamSynchronize(stream));
     if (look_at_activations(m, where, size)) return true;
     loss_pass(m, stream);
     CUDA_CHECK(cudaStreamSynchronize(stream));
     if (look(m, LOSS, 0, where, size)) return true;
+    m->ready = NULL; // nothing is exchanged any more
     backward_pass(m, stream);
     CUDA_CHECK(cudaStreamSynchronize(stream));
     // Backward: the last layer's gradients come first, and of a layer those of its end.
@@ -71,7 +72,7 @@ bool find_non_finite(struct model *m, cudaStream_t stream, char *where, size_t s
     for (int l = m->config.layers - 1; l >= 0; l--)
         for (size_t i = 0; i < sizeof order / sizeof *order; i++)
             if ((m->parameter[order[i]].count > 1 || l == 0 || order[i] == LNF_W) &&
-                found("gradient", &m->parameter[order[i]], l, gradient(m, order[i], l), where, size))
+                found("gradient", &m->parameter[order[i]], F32, l, gradient(m, order[i], l), where, size))
                 return true;
     return false;
 }

@@ -86,6 +86,16 @@ static const struct option flags[] = {
     {0},
 };
 
+// The names of the training steps.
+static const char *step_names(void)
+{
+    static char text[200];
+    text[0] = 0;
+    for (const struct named_step *step = parallel_steps; step->name; step++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", text[0] ? ", " : "", step->name);
+    return text;
+}
+
 static void help(const char *program)
 {
     printf(
@@ -99,7 +109,7 @@ static void help(const char *program)
         "                                     have chapter 17's backward, and need bf16 and heads of 64 or 128 channels\n"
         "                --products 9|14      forward products by cuBLAS, or by chapter 14 (bf16); backward by cuBLAS\n"
         "                --recompute          keep a layer's activations for one layer at a time\n"
-        "                --no-graph           launch every kernel of every step\n"
+        "                --step NAME          the training step: %s\n"
         "the training    --batch 4 --steps 100 --lr 1e-3 --warmup 10 --final-lr 0.1 (of lr) --seed 1\n"
         "                --beta1 0.9 --beta2 0.95 --weight-decay 0.1 --max-norm 1\n"
         "                --validation 0.1     that share of the text, its end, is not trained on; --validation-file FILE\n"
@@ -111,7 +121,7 @@ static void help(const char *program)
         "                --json FILE          a line for each step, for tools/loss_curve.py\n"
         "                --profile N          where the time of the last N steps goes, launch by launch\n\n"
         "exit status: 0; 1: the loss is not a number any more; 2: bad usage or input; 3: CUDA\n",
-        program);
+        program, step_names());
     exit(EXIT_RIGHT);
 }
 
@@ -186,10 +196,8 @@ static void take(struct options *o, int flag)
     case DETERMINISTIC: c->deterministic = true; break;
     case RECOMPUTE: c->recompute = true; break;
     case STEP:
-        if (strcmp(optarg, "layer_by_layer") != 0 && strcmp(optarg, "fused") != 0 &&
-            strcmp(optarg, "recorded") != 0)
-            die_input("--step: found '%s', expected layer_by_layer, fused or recorded", optarg);
-        o->step = optarg;
+        for (o->step = parallel_steps; o->step->name && strcmp(optarg, o->step->name) != 0;) o->step++;
+        if (!o->step->name) die_input("--step: found '%s', expected one of %s", optarg, step_names());
         break;
     case STEPS: s->steps = whole(flag, 0); break;
     case LR: s->lr = (float)number(flag, 0, 1e30); break;
@@ -223,7 +231,8 @@ struct options options_read(int argc, char **argv, struct checkpoint *checkpoint
     struct options o = {.settings = usual, .program = argv[0], .validation = 0.1, .validate_every = 50};
     struct error error;
     int flag;
-    o.sample = 200, o.temperature = 0.8f, o.step = "recorded";
+    o.sample = 200, o.temperature = 0.8f;
+    for (o.step = parallel_steps; o.step[1].name;) o.step++;
     opterr = 0;
     while ((flag = getopt_long(argc, argv, ":", flags, NULL)) != -1)
         if (flag == RESUME) o.resume = optarg;

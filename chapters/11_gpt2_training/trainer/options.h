@@ -1,6 +1,7 @@
 // The trainer's command line.
 #pragma once
 
+#include "parallel.h"
 #include "settings.h"
 
 struct options {
@@ -12,7 +13,7 @@ struct options {
     double validation; // share of the text
     int validate_every, save_every, sample, profile;
     float temperature;
-    const char *step; // the training step's name
+    const struct named_step *step;
 };
 
 // Reads it, or prints help and exits; exits with a line that says what was found and what was expected. Where --resume says so, the

@@ -33,7 +33,7 @@ void record_speed(const struct options *o, const struct device *device, const st
         snprintf(share, sizeof share,
                  "\"fraction_of_limit\": %.4f, \"limit\": {\"name\": \"%s\", \"value\": %.1f}",
                  reached / limit, which == LIMIT_FP32 ? "fp32" : "bf16 tensor core", limit);
-    results_key(key, sizeof key, "11_gpt2_training", NULL, o->step, shape,
+    results_key(key, sizeof key, "11_gpt2_training", NULL, o->step->name, shape,
                 o->settings.tf32 ? "tf32" : dtype_name(c->dtype), "tokens/s");
     snprintf(
         value, sizeof value,

@@ -4,7 +4,7 @@
 #include "../model.h"
 
 struct settings {
-    struct model_config model;
+    struct model_config model; // its batch is that of all GPUs
     int steps,
         warmup; // the rate rises for `warmup` steps, then falls along half a cosine towards final_lr * lr
     float lr, final_lr;

@@ -102,13 +102,13 @@ static void copy_window(const struct text *text, size_t begin, int length, int *
     }
 }
 
-void text_batch(const struct text *text, uint64_t seed, int step, int batch, int length, int *tokens,
-                int *targets)
+void text_batch(const struct text *text, uint64_t seed, int step, struct windows w, int *tokens, int *targets)
 {
-    const size_t places = text->training - (size_t)length;
-    for (int b = 0; b < batch; b++) {
-        const size_t begin = random_bits(seed, (uint64_t)step * (uint64_t)batch + (uint64_t)b) % places;
-        copy_window(text, begin, length, tokens + b * length, targets + b * length);
+    const size_t places = text->training - (size_t)w.length;
+    for (int i = 0; i < w.count; i++) {
+        const uint64_t number = (uint64_t)step * (uint64_t)w.batch + (uint64_t)(w.first + i);
+        copy_window(text, random_bits(seed, number) % places, w.length, tokens + i * w.length,
+                    targets + i * w.length);
     }
 }
 
@@ -118,10 +118,10 @@ int text_validation_batches(const struct text *text, int batch, int length)
     return tokens == 0 ? 0 : (int)((tokens - 1) / ((size_t)batch * (size_t)length));
 }
 
-void text_validation_batch(const struct text *text, int i, int batch, int length, int *tokens, int *targets)
+void text_validation_batch(const struct text *text, int i, struct windows w, int *tokens, int *targets)
 {
-    const size_t begin = text->training + (size_t)i * (size_t)batch * (size_t)length;
-    copy_window(text, begin, batch * length, tokens, targets);
+    const size_t window = (size_t)i * (size_t)w.batch + (size_t)w.first;
+    copy_window(text, text->training + window * (size_t)w.length, w.count * w.length, tokens, targets);
 }
 
 bool vocabulary_load(const char *path, struct vocabulary *v, struct error *error)

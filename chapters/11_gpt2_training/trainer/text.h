@@ -22,14 +22,19 @@ bool text_load(char *const *files, int count, const char *validation_file, doubl
                struct text *text, struct error *error);
 void text_free(struct text *text);
 
-// Batch number `step` (from 0): `batch` windows of `length` tokens each, from places that seed and step alone decide, and
-// the token behind each. There are more than `length` tokens to train on.
-void text_batch(const struct text *text, uint64_t seed, int step, int batch, int length, int *tokens,
+// Which windows of a batch are asked for: `count` from number `first` on, of `batch`, `length` tokens each.
+struct windows {
+    int batch, first, count, length;
+};
+
+// Those of batch number `step` (from 0), from places that seed and step alone decide, and the token behind each token. There are more
+// than `length` tokens to train on.
+void text_batch(const struct text *text, uint64_t seed, int step, struct windows windows, int *tokens,
                 int *targets);
 
-// The number of batches that the validation tokens have, and number i of them: neighbours, none twice.
+// The number of batches that the validation tokens have, and windows of number i of them: neighbours, none twice.
 int text_validation_batches(const struct text *text, int batch, int length);
-void text_validation_batch(const struct text *text, int i, int batch, int length, int *tokens, int *targets);
+void text_validation_batch(const struct text *text, int i, struct windows windows, int *tokens, int *targets);
 
 // The number with this index in the stream of random 64-bit numbers that `seed` begins: Steele, Lea and Flood, SplitMix (2014).
 uint64_t random_bits(uint64_t seed, uint64_t index);

@@ -1,4 +1,4 @@
-// The trainer: GPT-2 on text, from this chapter's steps.
+// The trainer: GPT-2 on text, from this chapter's steps, or from chapter 22's on several GPUs.
 #include <math.h>
 #include <time.h>
 
@@ -10,20 +10,22 @@
 #include "checkpoint.h"
 #include "inspect.h"
 #include "options.h"
+#include "parallel.h"
 #include "record.h"
 #include "text.h"
 
 // What a run has at hand.
 struct run_state {
     struct options options;
+    struct place place;
     struct device device;
     struct text text;
     struct model *model;
     cudaStream_t stream;
     int *batch[2],
-        *validation; // (2, batch, length): inputs, targets; pinned, as what follows, so that no copy waits for the host
-    float *losses;  // (batch * length)
-    float *numbers; // lr, norm
+        *validation; // (2, rows): inputs, targets; pinned, as what follows, so that no copy waits for the host
+    float *losses;   // (rows)
+    float *numbers;  // lr, norm
     FILE *json;
     double *took; // seconds of each step; steps until then
     int timed;
@@ -67,7 +69,14 @@ static float *first_parameters(const struct model *m, uint64_t seed)
     return parameters;
 }
 
-// The mean loss of model->tokens, after what has been launched.
+// This process's part of a batch.
+static struct windows windows(const struct run_state *r)
+{
+    const struct model_config *c = &r->model->config;
+    return (struct windows){r->options.settings.model.batch, r->place.rank * c->batch, c->batch, c->length};
+}
+
+// The mean loss of all processes' tokens, after what has been launched.
 static double mean_loss(struct run_state *r)
 {
     const size_t rows = (size_t)r->model->rows;
@@ -75,6 +84,7 @@ static double mean_loss(struct run_state *r)
     CUDA_CHECK(cudaMemcpyAsync(r->losses, activation(r->model, LOSS, 0), rows * sizeof *r->losses,
                                cudaMemcpyDeviceToHost, r->stream));
     CUDA_CHECK(cudaStreamSynchronize(r->stream));
+    parallel_check();
     for (size_t i = 0; i < rows; i++) sum += r->losses[i];
     return sum / (double)rows;
 }
@@ -87,16 +97,16 @@ static void upload(struct run_state *r, const int *tokens)
 
 static double validation_loss(struct run_state *r)
 {
-    const struct model_config *c = &r->model->config;
+    const struct model_config *c = &r->options.settings.model;
     const int batches = text_validation_batches(&r->text, c->batch, c->length), most = 20;
     const int used = batches < most ? batches : most;
     double sum = 0;
     for (int i = 0; i < used; i++) {
-        text_validation_batch(&r->text, i, c->batch, c->length, r->validation,
-                              r->validation + r->model->rows);
+        text_validation_batch(&r->text, i, windows(r), r->validation, r->validation + r->model->rows);
         upload(r, r->validation);
         forward_pass(r->model, r->stream);
         loss_pass(r->model, r->stream);
+        parallel_loss(r->model, r->stream);
         sum += mean_loss(r);
     }
     return sum / used;
@@ -104,35 +114,35 @@ static double validation_loss(struct run_state *r)
 
 static void validate(struct run_state *r, int step)
 {
-    const struct model_config *c = &r->model->config;
+    const struct model_config *c = &r->options.settings.model;
     if (text_validation_batches(&r->text, c->batch, c->length) == 0) return;
     const double loss = validation_loss(r);
     printf("step %d: validation loss %.4f\n", step, loss);
     if (r->json) fprintf(r->json, "{\"step\": %d, \"validation_loss\": %.9g}\n", step, loss);
 }
 
+// Rank 0 writes what all of them have.
 static void save(struct run_state *r, int step)
 {
     struct error error;
-    if (!checkpoint_save(r->options.save, &r->options.settings, step, r->model, &error))
+    float *numbers = r->place.rank == 0 ? checkpoint_numbers(r->model->parameters) : NULL;
+    parallel_numbers(r->model, numbers, r->stream);
+    parallel_check();
+    if (numbers && !checkpoint_save(r->options.save, &r->options.settings, step, r->model, numbers, &error))
         die_input("--save %s", error.text);
+    free(numbers);
 }
 
-// Says where the first number lies that is none, and ends the program.
+// Says where the first number lies that is none, and ends the program. Loss and norm are those of all processes, the number is here.
 static _Noreturn void stop(struct run_state *r, int step, double loss, double norm)
 {
-    char where[200];
+    char where[200], who[40] = "";
     const bool found = find_non_finite(r->model, r->stream, where, sizeof where);
-    printf("step %d: loss %g, gradient norm %g: first in %s\n", step + 1, loss, norm,
-           found ? where : "nothing that is still there: a second pass is finite");
+    if (r->place.ranks > 1) snprintf(who, sizeof who, "rank %d: ", r->place.rank);
+    fprintf(r->place.rank == 0 ? stdout : stderr, "%sstep %d: loss %g, gradient norm %g: first in %s\n", who,
+            step + 1, loss, norm, found ? where : "nothing that is still there: a second pass is finite");
+    parallel_end();
     exit(EXIT_WRONG);
-}
-
-// A profile needs the launches themselves.
-static training_step *step_of(const struct run_state *r)
-{
-    if (strcmp(r->options.step, "layer_by_layer") == 0) return layer_by_layer;
-    return strcmp(r->options.step, "fused") == 0 || r->model->profile ? fused : recorded;
 }
 
 // Puts the tokens of a step where those of the step before are not.
@@ -140,7 +150,7 @@ static void next_batch(struct run_state *r, int step)
 {
     const struct settings *s = &r->options.settings;
     int *tokens = r->batch[step % 2];
-    text_batch(&r->text, s->seed, step, s->model.batch, s->model.length, tokens, tokens + r->model->rows);
+    text_batch(&r->text, s->seed, step, windows(r), tokens, tokens + r->model->rows);
 }
 
 static void train_step(struct run_state *r, int step)
@@ -151,7 +161,7 @@ static void train_step(struct run_state *r, int step)
     upload(r, r->batch[step % 2]);
     r->numbers[0] = learning_rate(s, step);
     CUDA_CHECK(cudaMemcpyAsync(m->lr, &r->numbers[0], sizeof(float), cudaMemcpyHostToDevice, r->stream));
-    CUDA_CHECK(step_of(r)(m, r->stream));
+    CUDA_CHECK((m->profile ? r->options.step->launches : r->options.step->step)(m, r->stream));
     CUDA_CHECK(
         cudaMemcpyAsync(&r->numbers[1], m->state.norm, sizeof(float), cudaMemcpyDeviceToHost, r->stream));
     next_batch(r, step + 1); // while the GPU works
@@ -159,7 +169,7 @@ static void train_step(struct run_state *r, int step)
     if (!isfinite(loss) || !isfinite(norm)) stop(r, step, loss, norm);
     if (!m->profile) r->took[r->timed++] = took;
 
-    const double rate = m->rows / took, flops = model_flops(m) / took / 1e12;
+    const double rate = m->rows * r->place.ranks / took, flops = model_flops(m) / took / 1e12;
     const double limit = device_limit(&r->device, s->model.dtype == BF16 ? LIMIT_BF16_TENSOR : LIMIT_FP32);
     printf("step %d/%d: loss %.4f  norm %.3f  lr %.2e", step + 1, s->steps, loss, norm, r->numbers[0]);
     if (!r->device.simulated) printf("  %.0f tokens/s  %.1f TFLOP/s", rate, flops);
@@ -189,16 +199,17 @@ static void train(struct run_state *r, int first_step)
     }
     if (r->model->profile) {
         profile_print(r->model->profile, profiled, !r->device.simulated);
+        parallel_profile(r->model, profiled, !r->device.simulated);
         r->model->profile = NULL;
     }
     if (o->save) save(r, steps);
-    if (o->record) record_speed(o, &r->device, r->model, r->took, r->timed);
+    if (o->record && r->place.rank == 0) record_speed(o, &r->device, r->model, r->took, r->timed);
 }
 
 // The model that the flags, the checkpoint or llm.c's file describe, with its parameters.
 static void make_model(struct run_state *r, struct checkpoint *checkpoint)
 {
-    struct model_config *c = &r->options.settings.model;
+    struct model_config *c = &r->options.settings.model, part;
     const char *init = r->options.init;
     struct error error;
     float *parameters = NULL;
@@ -215,13 +226,17 @@ static void make_model(struct run_state *r, struct checkpoint *checkpoint)
     if (c->attention != ATTENTION_9 && r->device.major != 9)
         die_input("--attention %d needs sm_90, and %s is sm_%d%d", c->attention, r->device.name,
                   r->device.major, r->device.minor);
-    r->model = model_create(c);
+    part = *c;
+    part.batch /= r->place.ranks;
+    if (part.batch * r->place.ranks != c->batch)
+        die_input("--batch %d: expected a multiple of the %d GPUs", c->batch, r->place.ranks);
+    r->model = parallel_model(&part, r->options.step);
     if (checkpoint->numbers && checkpoint->parameters != r->model->parameters)
         die_input("--resume %s: %zu parameters, and flags ask for %zu", r->options.resume,
                   checkpoint->parameters, r->model->parameters);
     if (checkpoint->numbers) return checkpoint_restore(checkpoint, r->model);
     if (!parameters) parameters = first_parameters(r->model, r->options.settings.seed);
-    model_set_parameters(r->model, parameters);
+    parallel_set(r->model, parameters, NULL);
     free(parameters);
 }
 
@@ -240,7 +255,8 @@ static void open_run(struct run_state *r, struct checkpoint *checkpoint)
     if (r->text.training <= (size_t)o->settings.model.length)
         die_input("the text has %zu tokens to train on, expected more than --length %d", r->text.training,
                   o->settings.model.length);
-    if (o->json && !(r->json = fopen(o->json, "w"))) die_input("--json %s: %s", o->json, strerror(errno));
+    if (o->json && r->place.rank == 0 && !(r->json = fopen(o->json, "w")))
+        die_input("--json %s: %s", o->json, strerror(errno));
     if (r->json) setvbuf(r->json, NULL, _IOLBF, 0);
     r->device = device_open();
     if (o->record && r->device.simulated)
@@ -288,12 +304,14 @@ int main(int argc, char **argv)
     if (o->check) check_checkpoint(o->check);
     if (o->tokenizer && !vocabulary_load(o->tokenizer, &vocabulary, &error))
         die_input("--tokenizer %s", error.text);
+    run.place = parallel_begin();
     open_run(&run, &checkpoint);
     printf("%zu parameters, %.2f MB of activations, %zu tokens of which %zu are trained on; %s\n",
            run.model->parameters, (double)run.model->activation_bytes / 1e6, run.text.count,
            run.text.training, run.device.name);
     train(&run, checkpoint.step);
-    if (o->sample)
+    parallel_end();
+    if (o->sample && run.place.rank == 0)
         print_sample(run.model, &run.text, o->tokenizer ? &vocabulary : NULL, o->sample, o->temperature,
                      o->settings.seed, run.stream);
     if (run.json && fclose(run.json) != 0) die_input("--json %s: %s", o->json, strerror(errno));
