@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include "../../common/harness/bench.h"
 #include "../../common/harness/error.h"
 #include "rendezvous.h"
 
@@ -12,9 +13,10 @@ struct launch group_choose_gpu(void)
 {
     const struct launch launch = launch_read();
     int gpus = 0;
+    setvbuf(stderr, NULL, _IOLBF, 0); // so that lines of several processes stay whole
     if (launch.rank > 0 && !freopen("/dev/null", "w", stdout)) die_input("/dev/null: %s", strerror(errno));
     if (cudaGetDeviceCount(&gpus) == cudaSuccess && gpus > 0)
-        CUDA_CHECK(cudaSetDevice(launch.local_rank % gpus)); // else device_open says that there is none
+        CUDA_CHECK(cudaSetDevice(launch.local_rank % gpus));
     return launch;
 }
 
@@ -29,8 +31,9 @@ struct group *group_join(const struct launch *launch)
 {
     struct group *group = calloc(1, sizeof *group);
     struct token token;
-    ncclUniqueId id;
+    ncclUniqueId id = {0};
     int least, greatest;
+    device_open(); // without a GPU it says what would run this
     if (!group) die_input("no memory for a group");
     group->rank = launch->rank, group->ranks = launch->ranks;
     group->nccl = nccl_open();

@@ -8,9 +8,7 @@ enum { STEPS_DIM, BATCH, LENGTH, LAYERS, HEADS, CHANNELS, VOCABULARY, ATTENTION 
 #define DATA(name)  run_data(run, name)
 #define PARAM(name) (float)run_param(run, name, 0)
 
-enum {
-    BUCKET_BYTES = 30000
-}; // so that models as small as the cases' have several, of which no layer is a multiple
+enum { BUCKET_BYTES = 5000 }; // so that models as small as the cases' have several
 
 static struct launch launched;
 static struct group *group; // NULL: not joined yet

@@ -18,8 +18,14 @@ unset MAKEFLAGS MAKELEVEL DEVICE OP TYPE STEP CASE SHAPE SEED PROFILE TRACE
 
 cd "$ROOT" || exit 1
 
-# uses CHAPTER: the steps of other chapters that it calls.
-uses() { sed -z 's/\\\n/ /g' "chapters/$1/chapter.mk" | sed -n 's/^USES *:= *//p' | sed -E 's/[^ ]+/chapters\/&.cu/g'; }
+# uses CHAPTER: the steps of other chapters that it calls; $(USES_OTHER) in its list stands for those of another chapter.
+uses() {
+    local word words
+    read -ra words < <(sed -z 's/\\\n/ /g' "chapters/$1/chapter.mk" | sed -n 's/^USES *:= *//p') || return 0 # it calls none
+    for word in "${words[@]}"; do
+        if [[ $word == "\$(USES_"* ]]; then uses "${word:7:-1}"; else echo "chapters/$word.cu"; fi
+    done
+}
 
 # objects CHAPTER [NAME]: the object files of a chapter's program, but for those called NAME.o. What an older tree left in build/
 # is none of them.

@@ -11,6 +11,7 @@ void parallel_end(void) {}
 
 void parallel_check(void) {}
 
+const char parallel_chapter[] = "11_gpt2_training";
 const struct named_step parallel_steps[] = {
     {"layer_by_layer", layer_by_layer, layer_by_layer},
     {"fused", fused, fused},

@@ -23,6 +23,7 @@ struct named_step {
     training_step *step, *launches;
 };
 extern const struct named_step parallel_steps[];
+extern const char parallel_chapter[]; // theirs
 
 // A model for that step, with this process's part of the batch, config->batch, and its share of the state.
 struct model *parallel_model(const struct model_config *config, const struct named_step *step);

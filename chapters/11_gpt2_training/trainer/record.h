@@ -4,7 +4,8 @@
 #include "../../../common/harness/bench.h"
 #include "options.h"
 
-// Adds what each of `steps` steps took, in seconds, to the file options->record: median and quartiles of tokens/s, without the first
-// steps, which allocate, record and warm up; `took` is sorted. Exits where there are too few, or the file cannot be written.
+// Adds what each of `steps` steps took, in seconds, to the file options->record: median and quartiles of tokens/s of all `gpus`, without
+// the first steps, which allocate, record and warm up; `took` is sorted. model->config is one GPU's. COOKBOOK_BASELINE may hold what it is
+// measured beside, as "833000 PyTorch DDP". Exits where there are too few steps, or the file cannot be written.
 void record_speed(const struct options *options, const struct device *device, const struct model *model,
-                  double *took, int steps);
+                  int gpus, double *took, int steps);

@@ -203,7 +203,8 @@ static void train(struct run_state *r, int first_step)
         r->model->profile = NULL;
     }
     if (o->save) save(r, steps);
-    if (o->record && r->place.rank == 0) record_speed(o, &r->device, r->model, r->took, r->timed);
+    if (o->record && r->place.rank == 0)
+        record_speed(o, &r->device, r->model, r->place.ranks, r->took, r->timed);
 }
 
 // The model that the flags, the checkpoint or llm.c's file describe, with its parameters.

@@ -27,6 +27,7 @@ void parallel_check(void)
     group_check(group);
 }
 
+const char parallel_chapter[] = "22_data_parallel_training";
 const struct named_step parallel_steps[] = {
     {"replicate", replicate, replicate},
     {"buckets", buckets, buckets},
