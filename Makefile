@@ -74,6 +74,7 @@ chapters:
 ##                  STEP=NAME and CASE=NAME or SHAPE=…; TRACE=FILE: where to; SIMGPU_SMS=2: a simulated GPU so small that blocks stay
 
 ## train          train GPT-2 on this project's text: TRAIN="--steps 200 --layers 4", build/gpt2 --help lists more; TEXT="FILE..."
+##                  GPUS=2: on so many GPUs of this machine, or simulated ones, a process each; chapter-22 takes it as well
 
 ## test           every test; TESTS=tests/cli.bats: only those
 TESTS = $(sort $(wildcard tests/*.bats tests/simgpu/*.bats))
