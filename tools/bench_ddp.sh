@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Times GPT-2's smallest, 124 million parameters, on 1, 2 and 4 of this machine's GPUs, 16 x 1,024 tokens on each, and adds the results to
-# results/: chapter 22's steps, the last one beside PyTorch's compiled DistributedDataParallel where the user's Python has it. Then
-# prints which fraction of so many times one GPU's speed that is; a training's own last lines say how much of the exchange was hidden.
+# results/: on one GPU chapter 11's last step, on more each step of chapter 22; the last beside PyTorch, compiled, with
+# DistributedDataParallel, where the user's Python has it. Then prints which fraction of so many times one GPU's speed that is; a
+# training's own last lines say how much of the exchange was hidden.
 #
-#   tools/bench_ddp.sh [STEPS]     (60; make build-22 first)
+#   tools/bench_ddp.sh [STEPS]     (60; make build-11 build-22 first)
 #
-# Environment, for tests: GPUS="1 2", MODEL="FLAG...", TOKENS, PROGRAM, START, what the program is started with, RESULTS, the file.
+# Environment, for tests: GPUS="1 2", MODEL="FLAG...", TOKENS, ALONE and PROGRAM, the trainers, START, what they are started with, RESULTS,
+# the file.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,8 +32,10 @@ open(sys.argv[1], "wb").write(header.tobytes() + np.random.default_rng(1).intege
 
 # timed GPUS STEP: one training, and where its time goes.
 timed() {
+    local program=${PROGRAM:-build/gpt2_parallel}
+    [[ $1 -gt 1 ]] || program=${ALONE:-build/gpt2}
     echo "== $2 on $1"
-    tools/ranks.sh "$1" "${start[@]}" "${PROGRAM:-build/gpt2_parallel}" "${model[@]}" --type bf16 --batch $((each * $1)) --steps "$steps" --lr 1e-4 \
+    tools/ranks.sh "$1" "${start[@]}" "$program" "${model[@]}" --type bf16 --batch $((each * $1)) --steps "$steps" --lr 1e-4 \
         --sample 0 --validation 0 --profile 5 --step "$2" --record "$RESULTS" "$tokens" | tail -n 26
 }
 
@@ -47,16 +51,17 @@ for count in "${counts[@]}"; do
         echo "== PyTorch on $count: $speed tokens/s"
         export COOKBOOK_BASELINE="$speed PyTorch DDP"
     fi
-    timed "$count" one_graph
+    if [[ $count -eq 1 ]]; then timed 1 recorded; else timed "$count" one_graph; fi
 done
 
 "$python" -c 'import json, os
 speed = {}
 for r in json.load(open(os.environ["RESULTS"])):
-    if r["chapter"] == "22_data_parallel_training" and r["step"] == "one_graph":
+    if (r["chapter"], r["step"]) in (("11_gpt2_training", "recorded"), ("22_data_parallel_training", "one_graph")):
         speed.setdefault(r["case"].partition(",gpus=")[0], {})[int(r["case"].partition(",gpus=")[2] or 1)] = r
 for case, by_gpus in speed.items():
-    print(f"== one_graph, {case}")
+    if len(by_gpus) < 2: continue
+    print(f"== {case}")
     for gpus, r in sorted(by_gpus.items()):
         print(gpus, "GPUs:", round(r["value"]), "tokens/s",
               f"= {r['\''value'\''] / gpus / by_gpus[1]['\''value'\'']:.3f} of linear" if 1 in by_gpus else "",

@@ -57,7 +57,10 @@ def main():
     torch.cuda.set_device(local_rank)
     dist.init_process_group("nccl")
     torch.manual_seed(1 + dist.get_rank())
-    model = torch.compile(DistributedDataParallel(GPT2().cuda(), device_ids=[local_rank], gradient_as_bucket_view=True))
+    model = GPT2().cuda()
+    if dist.get_world_size() > 1:
+        model = DistributedDataParallel(model, device_ids=[local_rank], gradient_as_bucket_view=True)
+    model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     took = []
     for _ in range(WARM_UP + steps):

@@ -15,8 +15,12 @@ struct launch group_choose_gpu(void)
     int gpus = 0;
     setvbuf(stderr, NULL, _IOLBF, 0); // so that lines of several processes stay whole
     if (launch.rank > 0 && !freopen("/dev/null", "w", stdout)) die_input("/dev/null: %s", strerror(errno));
-    if (cudaGetDeviceCount(&gpus) == cudaSuccess && gpus > 0)
-        CUDA_CHECK(cudaSetDevice(launch.local_rank % gpus));
+    if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) return launch;
+    // A launcher may show each process one GPU, its own; the simulated GPU does.
+    if (gpus > 1 && launch.local_rank >= gpus)
+        die_input("rank %d is number %d on its machine, from 0 on, which has %d GPUs", launch.rank,
+                  launch.local_rank, gpus);
+    CUDA_CHECK(cudaSetDevice(launch.local_rank % gpus));
     return launch;
 }
 
