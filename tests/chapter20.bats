@@ -30,21 +30,32 @@ caught() {
     SIMGPU_SMS=4 any_order ragged many_groups
 }
 
-# shape OP SHAPE SEED: the operation's step is right on it.
-shape() {
-    run -0 make chapter-20 DEVICE=sim PROFILE=0 OP="$1" SHAPE="$2" SEED="$3"
-    assert_line "$CHAPTER: all 1 runs right"
-}
-
-@test "chapter 20: shapes of the user's own are right, with counts that are drawn; a k that TMA cannot load is refused by name" {
-    shape ragged m=333,n=130,k=272,g=7 2
-    shape masked g=6,c=77,n=130,k=272,e=40 3
-    shape k_groups m=130,n=72,k=1024,g=5 4
-    shape moe_gradient t=37,h=80,f=48,e=7,k=3 5
+# RANDOM_SHAPES=N: so many seeds instead of 5, RANDOM_DEVICE=gpu: on the GPU.
+@test "chapter 20: random shapes, with counts that are drawn, are right; a k that TMA cannot load is refused by name" {
+    local seed shape m n k g
+    for ((seed = 1; seed <= ${RANDOM_SHAPES:-5}; seed++)); do
+        RANDOM=$seed
+        m=$((1 + RANDOM % 170)) n=$((1 + RANDOM % 140)) k=$((16 + RANDOM % 16 * 16)) g=$((1 + RANDOM % 9))
+        case $((seed % 6)) in
+        0) shape="aligned m=$m,n=$n,k=$k,g=$g" ;;
+        1) shape="ragged m=$m,n=$n,k=$k,g=$g" ;;
+        2) shape="masked g=$g,c=$((1 + m / 3)),n=$n,k=$k,e=$((1 + m / 6))" ;;
+        3) shape="k_groups m=$m,n=$n,k=$((128 * (1 + k / 64))),g=$g" ;;
+        4) shape="moe t=$((1 + m / 9)),h=$((16 * (1 + n / 35))),f=$((16 * (1 + k / 100))),e=$g,k=$((1 + seed % g))" ;;
+        5) shape="moe_gradient t=$((1 + m / 9)),h=$((16 * (1 + n / 35))),f=$((16 * (1 + k / 100))),e=$g,k=$((1 + seed % g))" ;;
+        esac
+        run -0 make chapter-20 "DEVICE=${RANDOM_DEVICE:-sim}" PROFILE=0 OP="${shape% *}" SHAPE="${shape#* }" SEED="$seed"
+        assert_line "$CHAPTER: all 1 runs right"
+    done
     run -2 make --no-print-directory chapter-20 DEVICE=sim OP=ragged SHAPE=m=64,n=64,k=24,g=2
     assert_output --partial "k must be a multiple of 16, so that every row of A and B begins at a multiple of 16 bytes"
     run -2 make --no-print-directory chapter-20 DEVICE=sim OP=k_groups SHAPE=m=64,n=64,k=144,g=2
     assert_output --partial "k must be a multiple of 128, since every group begins at one"
+}
+
+@test "chapter 20: the script that times DeepGEMM says what it misses" {
+    run -2 "$PYTHON" -B tools/bench_deep_gemm.py grouped
+    assert_output "bench_deep_gemm: 'grouped': expected one of gemm, aligned, masked"
 }
 
 # On two SMs, one cluster, the width is that of the fewest rounds of a pair. Tiles of 160 begin 0, 32, 64 and 96 behind a square.

@@ -12,6 +12,8 @@
 //      consumer 1               | wgmma k0   | promote k0 | wgmma k1 | …
 //
 // Every thread reads scales from the stage, so every warp arrives at `empty`, not one thread of a warpgroup.
+// A promotion is one run of 64 FMAs, each of a sum of its own, and nothing is set between them: they may take tensor time from the
+// products beside them (the note's second exercise).
 // New instruction: cp.async.bulk. Shared memory: 199,680 bytes for 6 stages. Registers: 40 (producer) and 232.
 // Run: make chapter-19 OP=gemm STEP=two_math_warpgroups
 #include "../../common/device/mbarrier.cuh"
