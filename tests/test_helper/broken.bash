@@ -69,13 +69,14 @@ edited() {
 }
 
 # broken CHAPTER FILE.cu SED...: the same, with kernels for one type only, which are compiled in half to a quarter of the time:
-# fp32 where the chapter has it, else bf16; HEAD_DIM=64: and for that head dimension. The launcher refuses the others, with
+# fp32 where the chapter has it, else bf16; HEAD_DIM=64: and for that head dimension; and for the narrowest tile of chapter 20. The launcher refuses the others, with
 # cudaErrorNotSupported or cudaErrorInvalidValue.
 broken() {
     local ONE_TYPE='s/dtype == BF16 \? launch<__nv_bfloat16>\([^)]*\)/dtype == BF16 ? cudaErrorNotSupported/
         s/dtype == F16 \? with_type\(__half\(\)\)/dtype == F16 ? cudaErrorNotSupported/
         s/dtype == F16 \? launch<__half, [0-9]+>\([^)]*\)/dtype == F16 ? cudaErrorNotSupported/
-        s/launch\((__half|__nv_bfloat16)\(\), float\(\)\)|launch\(__half\(\), __half\(\)\)/cudaErrorNotSupported/g'
+        s/launch\((__half|__nv_bfloat16)\(\), float\(\)\)|launch\(__half\(\), __half\(\)\)/cudaErrorNotSupported/g
+        s/launch\(std::integral_constant<int, (128|160|192)>\(\), [^;]*\)/cudaErrorNotSupported/'
     [[ ! ${HEAD_DIM:-} ]] || ONE_TYPE+="
         /case (64|128|256): return launch\(t/{/case $HEAD_DIM:/!d}
         s/launch<__nv_bfloat16, $HEAD_DIM>/launch<KEPT>/; s/launch<__nv_bfloat16, [0-9]+>\([^)]*\)/cudaErrorNotSupported/; s/launch<KEPT>/launch<__nv_bfloat16, $HEAD_DIM>/"
