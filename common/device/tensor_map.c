@@ -51,10 +51,11 @@ cudaError_t tensor_map_heads(CUtensorMap *map, CUtensorMapDataType type, const v
                              int heads, int head_dim, int box_rows, int box_cols)
 {
     const cuuint64_t head_bytes = (cuuint64_t)head_dim * type_bytes(type), row_bytes = heads * head_bytes;
-    const cuuint64_t dims[] = {64, (cuuint64_t)heads, (cuuint64_t)len, (cuuint64_t)head_dim / 64,
+    const cuuint32_t cols = type_bytes(type) == 1 && head_dim > 64 ? 128 : 64; // in a row of 128 bytes
+    const cuuint64_t dims[] = {cols, (cuuint64_t)heads, (cuuint64_t)len, (cuuint64_t)head_dim / cols,
                                (cuuint64_t)batch};
-    const cuuint64_t stride_bytes[] = {head_bytes, row_bytes, 64 * type_bytes(type), len * row_bytes};
-    const cuuint32_t box[] = {64, 1, (cuuint32_t)box_rows, (cuuint32_t)box_cols / 64, 1};
+    const cuuint64_t stride_bytes[] = {head_bytes, row_bytes, cols * type_bytes(type), len * row_bytes};
+    const cuuint32_t box[] = {cols, 1, (cuuint32_t)box_rows, (cuuint32_t)box_cols / cols, 1};
     return tensor_map(map, type, base, 5, dims, stride_bytes, box);
 }
 

@@ -19,8 +19,9 @@ cudaError_t tensor_map_matrix(CUtensorMap *map, CUtensorMapDataType type, const 
 
 // Describes the tensor `base` (batch, len, heads, head_dim) and a box of box_rows rows and box_cols columns of one head for
 // cp.async.bulk.tensor.5d, coordinates {0, head, row, column / 64, batch}. In shared memory the box is (box_cols / 64,
-// box_rows, 64): rows of 128 bytes, swizzled as above. The type has 16 bits; head_dim and box_cols are multiples of 64.
-// Errors as above.
+// box_rows, 64): rows of 128 bytes, swizzled as above. head_dim and box_cols are multiples of 64 for a type of 16 bits. One
+// of 8 bits has 128 columns in a row for 64, of which they are multiples; or both are 64, and the other half of the 128
+// bytes is not written. Errors as above.
 cudaError_t tensor_map_heads(CUtensorMap *map, CUtensorMapDataType type, const void *base, int batch, int len,
                              int heads, int head_dim, int box_rows, int box_cols);
 

@@ -114,6 +114,17 @@ __device__ inline void wgmma_touch(const uint32_t (&A_frag)[COUNT][4])
                  : __VA_ARGS__                                                                        \
                  : "l"(A_desc), "l"(B_desc), "r"((int)accumulate)                                     \
                  : "memory")
+#define WGMMA_RS_8(n, type, text, i0, i1, i2, i3, i4, i5, ...)                                         \
+    asm volatile("{\n"                                                                                 \
+                 ".reg .pred p;\n"                                                                     \
+                 "setp.ne.b32 p, %" #i5 ", 0;\n"                                                       \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32." type "." type " {" text "}, {%" #i0 \
+                 ", %" #i1 ", %" #i2 ", %" #i3 "}, %" #i4 ", p, 1, 1;\n"                               \
+                 "}"                                                                                   \
+                 : __VA_ARGS__                                                                         \
+                 : "r"(A_frag[0]), "r"(A_frag[1]), "r"(A_frag[2]), "r"(A_frag[3]), "l"(B_desc),        \
+                   "r"((int)accumulate)                                                                \
+                 : "memory")
 #define WGMMA_N32(FORM, type) \
     FORM(32, type, WGMMA_TEXT() WGMMA_TEXT_6(1), 16, 17, 18, 19, 20, 21, WGMMA_REGS(), WGMMA_REGS_6(1))
 #define WGMMA_N64(FORM, type)                                                                        \
@@ -214,9 +225,23 @@ __device__ inline void wgmma_rs(float (&acc)[N / 2], const uint32_t (&A_frag)[4]
     WGMMA_N(256, WGMMA_RS);
 }
 
+// The same of e4m3: acc(64, N) = A(64, 32) * B(N, 32)ᵀ, + acc if `accumulate`; B's rows along k, as they must be. A thread's
+// A_frag has k 4 (t % 4) to + 3 of the row of acc[0] and of that of acc[2], then those 16 further: not the places of a product's
+// accumulators, whose pairs of columns are 8 apart (notes/21_fp8_attention.md).
+template <int N>
+__device__ inline void wgmma_rs_e4m3(float (&acc)[N / 2], const uint32_t (&A_frag)[4], uint64_t B_desc,
+                                     bool accumulate)
+{
+    static_assert(N == 64 || N == 128 || N == 256, "the shapes that are used");
+    if constexpr (N == 64) WGMMA_N64(WGMMA_RS_8, "e4m3");
+    if constexpr (N == 128) WGMMA_N128(WGMMA_RS_8, "e4m3");
+    if constexpr (N == 256) WGMMA_N256(WGMMA_RS_8, "e4m3");
+}
+
 #undef WGMMA_SS
 #undef WGMMA_SS_8
 #undef WGMMA_RS
+#undef WGMMA_RS_8
 #undef WGMMA_N
 #undef WGMMA_N32
 #undef WGMMA_N64

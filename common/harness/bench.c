@@ -144,9 +144,9 @@ static void *copy_of(const struct operation *op, const struct run *run, int t)
     return copy;
 }
 
-// Fills every input of the run with standard normal numbers (Box-Muller on a 48-bit generator, fixed seed), integers
-// with what `below` or `draw` of their tensor says. A pool of a few million is repeated over larger tensors, with a period that
-// no power of two divides.
+// Fills every input of the run with standard normal numbers (Box-Muller on a 48-bit generator, fixed seed) or with what
+// `bench` of its tensor says, integers with what `below` or `draw` says. A pool of a few million is repeated over larger
+// tensors, with a period that no power of two divides.
 static void fill_inputs(const struct operation *op, const struct run *run)
 {
     enum { POOL = 4194301 };
@@ -175,6 +175,7 @@ static void fill_inputs(const struct operation *op, const struct run *run)
         for (int64_t i = 0; i < unique; i++)
             dtype_set(array.dtype, values, i,
                       below                     ? floor((double)limit * erand48(seed))
+                      : op->tensors[t].bench    ? op->tensors[t].bench
                       : op->tensors[t].positive ? fabs(pool[(i + offset) % POOL])
                                                 : pool[(i + offset) % POOL]);
         CUDA_CHECK(cudaMemcpy(data, values, period, cudaMemcpyHostToDevice));

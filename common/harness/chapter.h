@@ -33,7 +33,8 @@ struct tensor {
     // Integers that must fit together: writes those of --bench for the run's dimensions. NULL: `below`.
     void (*draw)(const struct run *run, int32_t *values);
     bool positive; // numbers that must not be negative: --bench draws absolute values
-    double bench;  // a PARAM in --bench; 0: the dimension of its name, else 1
+    // What --bench has for a PARAM (0: the dimension of its name, else 1), or for all numbers of an input (0: random ones).
+    double bench;
 };
 
 // What one launch works on; indices are those of the operation's tensors[] and dims[].

@@ -1,0 +1,3 @@
+ARCH   := 90a
+GOLDEN := fp8_attention --types e4m3
+USES   := 15_sm90_attention_forward/step10_tma_store

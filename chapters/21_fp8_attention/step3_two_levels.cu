@@ -1,0 +1,587 @@
+// Chapter 21, step 3: O is added up outside the tensor cores, tile by tile.
+//
+// Question: the tensor core keeps 13 bits behind the leading one of a sum of e4m3 products (chapter 19). O is one sum over all
+// keys. With 16,384 of them, alike, what is left of the last one's product when it is added?
+//
+// Next to nothing: it is 2^-14 of the sum. So a tile's P V begins at 0 and is added to O in fp32, as in chapter 19, step 2: one
+// addition for each of the D / 2 numbers of O that a thread has, while S of the next tile is multiplied.
+//
+//      step 2     O += P V, S .................. | softmax
+//      step 3     part = P V | S ............... | softmax
+//                            | O += part
+//
+// The part takes D / 2 registers more. D = 256 has none: its O alone takes 128.
+//
+// Grows from: step 2 (transposed_inside).
+// New instructions: none. Registers: as step 2.
+// Run: make chapter-21 OP=two_levels STEP=two_levels
+#include <cfloat>
+#include <climits>
+
+#include "../../common/device/fp8.cuh"
+#include "../../common/device/mbarrier.cuh"
+#include "../../common/device/sm90_attention.cuh"
+#include "../../common/device/swizzle.cuh"
+#include "../../common/device/tensor_map.h"
+#include "../../common/device/tma.cuh"
+#include "../../common/device/trace.cuh"
+#include "../../common/device/wgmma.cuh"
+#include "launchers.h"
+
+constexpr int WG_Q = 64;                       // queries of a consumer, a warpgroup: the rows of a wgmma
+constexpr int MMA_K = 32;                      // k of a wgmma
+constexpr int CONSUMERS = 2;                   // warpgroups that multiply
+constexpr int TILE_Q = CONSUMERS * WG_Q;       // queries
+constexpr int KV = 128;                        // keys in a stage
+constexpr int THREADS = (1 + CONSUMERS) * 128; // warpgroup 0 is the producer
+constexpr int TRANSPOSERS = 3;                 // warps of the producer's
+constexpr int LAUNCH_REGS = 65536 / THREADS / 8 * 8; // what __launch_bounds__ makes of 65,536 registers
+constexpr int TOP_LOG2 = 7; // the largest P of a row, once m is known, is at most 2^TOP_LOG2
+constexpr float LOG2_E = 1.44269504f, LN_2 = 0.69314718f;
+constexpr int CAUSAL_L2_BYTES = 32 << 20; // what K and V of a group of heads may take of the L2,
+constexpr int FULL_L2_BYTES = 8 << 20;    // with a causal mask and without
+
+enum NamedBarrier {
+    TURN = 1,         // + consumer: it may issue its products
+    STORE = TURN + 3, // + consumer: its threads, when it stores O
+};
+
+// The tiles of a block, by head dimension. A row of 128 bytes, the swizzle's width, has 128 columns; of 64 it is half empty.
+template <int D>
+struct Tile {
+    static_assert(D <= 128, "registers for O and for a part of it");
+    static constexpr int STAGES = 4;       // of K, and of V transposed
+    static constexpr int V_STAGES = 2;     // of V
+    static constexpr int BOXES = 1;        // of 128 columns of Q, K and V
+    static constexpr int O_BOXES = D / 64; // of 64 columns of O
+    static constexpr int PRODUCER_REGS = 40;
+    static constexpr int CONSUMER_REGS = 232;
+    static_assert(PRODUCER_REGS + CONSUMERS * CONSUMER_REGS <= (1 + CONSUMERS) * LAUNCH_REGS,
+                  "setmaxnreg moves registers of the block, it makes none");
+    static constexpr int IN_FLIGHT = 4;                         // matrices that a warp transposes at a time
+    static constexpr int Q_BYTES = WG_Q * D, KV_BYTES = KV * D; // what TMA counts
+};
+
+template <int D>
+struct SharedStorage {
+    uint8_t Q_smem[CONSUMERS][Tile<D>::BOXES][WG_Q][128];       // (consumer, D / 128, query, 128 of D)
+    uint8_t K_smem[Tile<D>::STAGES][Tile<D>::BOXES][KV][128];   // (stage, D / 128, key, 128 of D)
+    uint8_t V_smem[Tile<D>::V_STAGES][Tile<D>::BOXES][KV][128]; // (stage, D / 128, key, 128 of D)
+    uint8_t Vt_smem[Tile<D>::STAGES][D][KV];                    // (stage, D, key)
+    __nv_bfloat16 O_smem[CONSUMERS][Tile<D>::O_BOXES][WG_Q][64];
+    int tile[CONSUMERS];            // of the queries in Q_smem; none when there are no more
+    int V_there[Tile<D>::V_STAGES]; // whether the stage has keys; not when there are no more
+    uint64_t Q_full[CONSUMERS];     // the queries have landed
+    uint64_t Q_empty[CONSUMERS];    // the consumer's warps are done with them
+    uint64_t K_full[Tile<D>::STAGES], V_full[Tile<D>::V_STAGES];   // the stage has landed
+    uint64_t V_empty[Tile<D>::V_STAGES], Vt_full[Tile<D>::STAGES]; // it has been transposed
+    uint64_t K_empty[Tile<D>::STAGES], Vt_empty[Tile<D>::STAGES];  // every consumer is done with it
+};
+
+// What a block works on: TILE_Q queries of a head.
+struct Work {
+    int row, head, batch; // the first query
+
+    // Group of heads by group of heads, in it the last queries first, of each head in turn.
+    __device__ Work(const attention &a, int heads_in_group, int tile)
+    {
+        const int q_tiles = (a.q_len - 1) / TILE_Q + 1;
+        const int group = tile / (heads_in_group * q_tiles);
+        const int in_group = tile % (heads_in_group * q_tiles);
+        const int heads_here = min(heads_in_group, a.batch * a.heads - group * heads_in_group);
+        row = (q_tiles - 1 - in_group / heads_here) * TILE_Q;
+        head = (group * heads_in_group + in_group % heads_here) % a.heads;
+        batch = (group * heads_in_group + in_group % heads_here) / a.heads;
+    }
+
+    // Which head of K and V.
+    __device__ int kv_head(const attention &a) const { return head / (a.heads / a.kv_heads); }
+
+    // Tiles of keys that queries up to `last` see; at least one, that its sums become 0.
+    static __device__ int tiles(const attention &a, int last)
+    {
+        return (max(keys_seen(a, last), 1) - 1) / KV + 1;
+    }
+};
+
+static __device__ unsigned next_tile; // beyond the first of each block
+
+// The loader, one thread: takes tile after tile, and fills place after place, each as soon as it is empty. Nobody has used
+// the places of the first round: a new barrier lets a wait for parity 1 pass.
+template <int D>
+static __device__ void load(SharedStorage<D> &smem, const CUtensorMap &Q_map, const CUtensorMap &K_map,
+                            const CUtensorMap &V_map, const attention &a, int heads_in_group, int num_tiles)
+{
+    PipelineState<Tile<D>::STAGES> K_state;
+    PipelineState<Tile<D>::V_STAGES> V_state;
+    uint32_t Q_parity = 1;
+    int tile = blockIdx.x;
+    while (true) {
+        const Work work(a, heads_in_group, min(tile, num_tiles - 1));
+        for (int consumer = 0; consumer < CONSUMERS; consumer++) {
+            uint64_t *full = &smem.Q_full[consumer];
+            trace(WAIT_EMPTY);
+            mbarrier_wait(&smem.Q_empty[consumer], Q_parity);
+            trace(LOAD);
+            smem.tile[consumer] = tile; // The arrival makes it visible.
+            if (tile < num_tiles) {
+                mbarrier_arrive_expect_tx(full, Tile<D>::Q_BYTES);
+                cp_async_bulk_tensor_5d(smem.Q_smem[consumer], Q_map, full, 0, work.head,
+                                        work.row + consumer * WG_Q, 0, work.batch);
+            } else {
+                mbarrier_arrive(full);
+            }
+        }
+        Q_parity ^= 1;
+        if (tile >= num_tiles) break;
+
+        const int kv_head = work.kv_head(a);
+        const int kv_tiles = work.tiles(a, work.row + TILE_Q - 1);
+        for (int kv = 0; kv < kv_tiles; kv++) { // Past the last key there are zeros.
+            uint64_t *K_full = &smem.K_full[K_state.stage], *V_full = &smem.V_full[V_state.stage];
+            trace(WAIT_EMPTY);
+            mbarrier_wait(&smem.K_empty[K_state.stage], K_state.parity ^ 1);
+            trace(LOAD);
+            mbarrier_arrive_expect_tx(K_full, Tile<D>::KV_BYTES);
+            cp_async_bulk_tensor_5d(smem.K_smem[K_state.stage], K_map, K_full, 0, kv_head, kv * KV, 0,
+                                    work.batch);
+            trace(WAIT_EMPTY);
+            mbarrier_wait(&smem.V_empty[V_state.stage], V_state.parity ^ 1);
+            trace(LOAD);
+            smem.V_there[V_state.stage] = true;
+            mbarrier_arrive_expect_tx(V_full, Tile<D>::KV_BYTES);
+            cp_async_bulk_tensor_5d(smem.V_smem[V_state.stage], V_map, V_full, 0, kv_head, kv * KV, 0,
+                                    work.batch);
+            K_state.advance();
+            V_state.advance();
+        }
+        tile = gridDim.x + atomicInc(&next_tile, num_tiles - 1);
+    }
+    trace(WAIT_EMPTY);
+    mbarrier_wait(&smem.V_empty[V_state.stage], V_state.parity ^ 1);
+    smem.V_there[V_state.stage] = false;
+    mbarrier_arrive(&smem.V_full[V_state.stage]);
+}
+
+// Transposes a stage of V, as one of TRANSPOSERS warps: 32 keys and 16 columns at a time.
+template <int D>
+static __device__ void transpose_tile(uint8_t (&Vt_smem)[D][KV],
+                                      const uint8_t (&V_smem)[Tile<D>::BOXES][KV][128], int warp, int lane)
+{
+    const uint32_t V_addr = smem_addr(V_smem), Vt_addr = smem_addr(Vt_smem);
+    const uint32_t bytes = lane < 16 ? 0x6420 : 0x7531; // of the lower of two columns, or of the upper
+    const int row = lane % 8 * 2 + (lane / 8 % 2 ^ lane / 4 % 2); // of Vt, of 16: where this lane's row goes
+#pragma unroll Tile < D> ::IN_FLIGHT
+    for (int unit = warp; unit < D / 16 * (KV / 32); unit += TRANSPOSERS) {
+        const int col = unit % (D / 16) * 16, key = unit / (D / 16) * 32;
+        uint32_t V_frag[4], Vt_frag[4]; // 8 keys each; one column and the other of 16 keys, and of 16 keys
+        ldmatrix_x4_trans(V_frag, V_addr + col / 128 * (uint32_t)sizeof V_smem[0] +
+                                      swizzle((key + lane) * 128 + col % 128, 3));
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            Vt_frag[i] = __byte_perm(V_frag[i / 2 * 2], V_frag[i / 2 * 2 + 1], bytes ^ i % 2 * 0x1111);
+        stmatrix_x4(Vt_addr + swizzle((col + row) * KV + key + lane / 16 * 16, 3), Vt_frag);
+    }
+}
+
+// A warp that transposes stage after stage, as they land.
+template <int D>
+static __device__ void transpose(SharedStorage<D> &smem, int warp, int lane)
+{
+    PipelineState<Tile<D>::V_STAGES> V_state;
+    PipelineState<Tile<D>::STAGES> Vt_state;
+    while (true) {
+        mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
+        if (!smem.V_there[V_state.stage]) return;
+        mbarrier_wait(&smem.Vt_empty[Vt_state.stage], Vt_state.parity ^ 1);
+        transpose_tile<D>(smem.Vt_smem[Vt_state.stage], smem.V_smem[V_state.stage], warp, lane);
+        fence_proxy_async(); // What this thread wrote is there for wgmma,
+        __syncwarp();        // and what the warp's others wrote.
+        if (lane == 0) {
+            mbarrier_arrive(&smem.V_empty[V_state.stage]);
+            mbarrier_arrive(&smem.Vt_full[Vt_state.stage]);
+        }
+        V_state.advance();
+        Vt_state.advance();
+    }
+}
+
+// S = Q Kᵀ, 64 queries and a tile of keys. A descriptor counts in units of 16 bytes; 32 columns are 32 bytes.
+template <int D>
+static __device__ void multiply_QK(float (&S)[KV / 2], const uint8_t (*Q_smem)[WG_Q][128],
+                                   const uint8_t (*K_smem)[KV][128])
+{
+    const uint64_t Q_desc = wgmma_descriptor(Q_smem), K_desc = wgmma_descriptor(K_smem);
+#pragma unroll
+    for (int k = 0; k < D / MMA_K; k++)
+        wgmma_e4m3<KV>(S, Q_desc + (k / 4 * sizeof Q_smem[0] + k % 4 * 32) / 16,
+                       K_desc + (k / 4 * sizeof K_smem[0] + k % 4 * 32) / 16, k > 0);
+}
+
+// part = P V. 32 keys are 32 bytes of each of Vt's rows, in the order of P.
+template <int D>
+static __device__ void multiply_PV(float (&part)[D / 2], const uint32_t (&P)[KV / MMA_K][4],
+                                   const uint8_t (*Vt_smem)[KV])
+{
+    const uint64_t V_desc = wgmma_descriptor(Vt_smem);
+#pragma unroll
+    for (int k = 0; k < KV / MMA_K; k++) wgmma_rs_e4m3<D>(part, P[k], V_desc + k * 32 / 16, k > 0);
+}
+
+// Takes away the scores of keys that a row does not see: first_key is the tile's, row the thread's first.
+static __device__ void mask_tile(float (&S)[KV / 2], int first_key, int row, int lane, const attention &a)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) { // rows l / 4 and l / 4 + 8
+        const int seen =
+            keys_seen(a, row + half * 8) - first_key - lane % 4 * 2; // from the thread's first column on
+#pragma unroll
+        for (int i = 0; i < KV / 2; i += 4) {
+            if (i * 2 >= seen) S[i + half * 2] = -INFINITY;
+            if (i * 2 + 1 >= seen) S[i + half * 2 + 1] = -INFINITY;
+        }
+    }
+}
+
+// The state of a thread's two rows. P = 2^(c S - m), m is a whole number and the same in the four lanes of a row; l is this lane's
+// part. m starts at -FLT_MAX, not -inf: a row that sees no key then has P = 2^-inf = 0 rather than 2^(-inf + inf).
+struct Rows {
+    float m[2] = {-FLT_MAX, -FLT_MAX};
+    float l[2] = {0, 0};
+    float rescale[2]; // what O must be multiplied with for the last m
+};
+
+// m becomes what makes the largest P of each row at most 2^TOP_LOG2, if it is not that already; l follows.
+static __device__ void raise_maximum(Rows &rows, const float (&S)[KV / 2], float c)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float top = -INFINITY;
+#pragma unroll
+        for (int i = half * 2; i < KV / 2; i += 4) top = fmaxf(top, fmaxf(S[i], S[i + 1]));
+        top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, 1)); // the quad has the row
+        top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, 2));
+        const float m = fmaxf(rows.m[half], ceilf(top * c) - TOP_LOG2);
+        rows.rescale[half] = ex2_approx_ftz(rows.m[half] - m);
+        rows.l[half] *= rows.rescale[half];
+        rows.m[half] = m;
+    }
+}
+
+// P = 2^(c S - m), rounded, and its sums before that; c is the scales' product, and log2(e). A word has the thread's four P
+// of a row and 16 keys.
+static __device__ void exponentials(const float (&S)[KV / 2], uint32_t (&P)[KV / MMA_K][4],
+                                    const float (&m)[2], float (&sum)[2], float c)
+{
+    float part[2][2] = {}; // two chains of additions a row
+#pragma unroll
+    for (int i = 0; i < KV / 2; i += 8) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float *s = &S[i + half * 2]; // two columns, and two that are 8 further
+            const float w = ex2_approx_ftz(fmaf(s[0], c, -m[half])),
+                        x = ex2_approx_ftz(fmaf(s[1], c, -m[half])),
+                        y = ex2_approx_ftz(fmaf(s[4], c, -m[half])),
+                        z = ex2_approx_ftz(fmaf(s[5], c, -m[half]));
+            part[half][0] += w;
+            part[half][1] += x;
+            part[half][0] += y;
+            part[half][1] += z;
+            P[i / 16][i / 8 % 2 * 2 + half] = quantise_four<E4m3>(w, x, y, z);
+        }
+    }
+    sum[0] = part[0][0] + part[0][1];
+    sum[1] = part[1][0] + part[1][1];
+}
+
+// Whether any P of the warp's is 448, the byte 0x7e: it was that or more. 2 more make the byte's sign bit.
+static __device__ bool any_saturated(const uint32_t (&P)[KV / MMA_K][4])
+{
+    uint32_t signs = 0;
+#pragma unroll
+    for (int i = 0; i < KV / 8; i++) signs |= P[i / 4][i % 4] + 0x02020202;
+    return __any_sync(0xffffffff, signs & 0x80808080);
+}
+
+// The online softmax of a tile; first: nothing is known of m yet. Returns whether O must be multiplied with rows.rescale.
+static __device__ bool softmax_tile(const float (&S)[KV / 2], uint32_t (&P)[KV / MMA_K][4], Rows &rows,
+                                    float c, bool first)
+{
+    float sum[2];
+    if (!first) exponentials(S, P, rows.m, sum, c);
+    const bool grown = first || any_saturated(P);
+    if (grown) {
+        raise_maximum(rows, S, c);
+        exponentials(S, P, rows.m, sum, c);
+    }
+    rows.l[0] += sum[0];
+    rows.l[1] += sum[1];
+    return grown;
+}
+
+template <int D>
+static __device__ void rescale_rows(float (&O)[D / 2], const Rows &rows)
+{
+    trace(SOFTMAX);
+#pragma unroll
+    for (int i = 0; i < D / 2; i++) O[i] *= rows.rescale[i / 2 % 2];
+}
+
+// Adds up l over a row's lanes, writes LSE, and divides O by l. row is the thread's first.
+template <int D>
+static __device__ void finish_rows(float (&O)[D / 2], const Rows &rows, float scale_V, const attention &a,
+                                   const Work &work, int row, int lane)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float l = rows.l[half];
+        l += __shfl_xor_sync(0xffffffff, l, 1);
+        l += __shfl_xor_sync(0xffffffff, l, 2);
+        if (lane % 4 == 0 && row + half * 8 < a.q_len)
+            a.LSE[((size_t)work.batch * a.heads + work.head) * a.q_len + row + half * 8] =
+                l > 0 ? rows.m[half] * LN_2 + logf(l) : -INFINITY;
+        const float factor = l > 0 ? scale_V / l : 0;
+#pragma unroll
+        for (int i = half * 2; i < D / 2; i += 4) {
+            O[i] *= factor;
+            O[i + 1] *= factor;
+        }
+    }
+}
+
+// Writes a consumer's rows of O by way of O_smem. tid is the thread's number in its warpgroup.
+template <int D>
+static __device__ void store_rows(__nv_bfloat16 (&O_smem)[Tile<D>::O_BOXES][WG_Q][64],
+                                  const CUtensorMap &O_map, const float (&O)[D / 2], const Work &work,
+                                  int row, bool inside, int consumer, int tid)
+{
+#pragma unroll
+    for (int box = 0; box < D / 64; box += Tile<D>::O_BOXES) {
+        if (tid == 0) cp_async_bulk_wait_group_read<0>();
+        named_barrier_sync(STORE + consumer, 128); // What was stored from here before has left.
+#pragma unroll
+        for (int i = 0; i < Tile<D>::O_BOXES * 32; i += 8) { // 16 columns: two times four accumulators
+            const float *o = &O[box * 32 + i];
+            // Matrices 0 to 3: rows 0-7 and 8-15 of the left 8 columns, then of the right ones.
+            const uint32_t pairs[4] = {
+                pack_pair<__nv_bfloat16>(o[0], o[1]), pack_pair<__nv_bfloat16>(o[2], o[3]),
+                pack_pair<__nv_bfloat16>(o[4], o[5]), pack_pair<__nv_bfloat16>(o[6], o[7])};
+            const uint32_t offset = (tid / 32 * 16 + tid % 16) * 128 + (i % 32 / 4 + tid % 32 / 16) * 16;
+            stmatrix_x4(smem_addr(O_smem[i / 32]) + swizzle(offset, 3), pairs);
+        }
+        fence_proxy_async();                       // What this thread wrote is there for TMA,
+        named_barrier_sync(STORE + consumer, 128); // and what the others wrote.
+        if (tid == 0) {
+            if (inside) cp_async_bulk_tensor_5d_store(O_map, O_smem, 0, work.head, row, box, work.batch);
+            cp_async_bulk_commit_group();
+        }
+    }
+}
+
+// A consumer: tile after tile, 64 queries against every key that they see. One thread gives a stage back for its warpgroup.
+template <int D>
+static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map, const fp8_attention &f,
+                               int heads_in_group, int num_tiles, int consumer)
+{
+    const attention &a = f.a;
+    const int tid = threadIdx.x % 128, lane = tid % 32;
+    PipelineState<Tile<D>::STAGES> K_state, Vt_state;
+    uint32_t Q_parity = 0;
+    const int next_consumer = (consumer + 1) % CONSUMERS;
+    if (next_consumer == 0) named_barrier_arrive(TURN, 256); // Consumer 0 begins.
+    while (true) {
+        trace(WAIT_FULL);
+        mbarrier_wait(&smem.Q_full[consumer], Q_parity);
+        Q_parity ^= 1;
+        int tile = 0;
+        if (lane == 0) tile = smem.tile[consumer]; // Who arrives at Q_empty has read it.
+        tile = __shfl_sync(0xffffffff, tile, 0);
+        if (tile >= num_tiles) break;
+        const Work work(a, heads_in_group, tile);
+        const int first_row = work.row + consumer * WG_Q;
+        const int row = first_row + tid / 32 * 16 + lane / 4; // and row + 8
+        const int full_keys = keys_seen(a, first_row);        // that every row sees
+        const int kv_tiles = work.tiles(a, first_row + WG_Q - 1);
+        const int block_tiles = work.tiles(a, work.row + TILE_Q - 1);
+        const int scale = work.batch * a.kv_heads + work.kv_head(a); // of Q, K and V
+        const float c = f.scale_Q[scale] * f.scale_K[scale] * rsqrtf(D) * LOG2_E;
+        float S[KV / 2], O[D / 2] = {}, part[D / 2];
+        uint32_t P[KV / MMA_K][4];
+        Rows rows;
+
+        // What follows the products S of a tile: K is given back, and the tile masked where it crosses an edge.
+        const auto receive_S = [&](int kv) {
+            trace(SOFTMAX);
+            wgmma_touch(S);
+            if (tid == 0) mbarrier_arrive(&smem.K_empty[K_state.stage]);
+            K_state.advance();
+            if (lane == 0 && kv == kv_tiles - 1) mbarrier_arrive(&smem.Q_empty[consumer]);
+            if ((kv + 1) * KV > full_keys) mask_tile(S, kv * KV, row, lane, a);
+        };
+        const auto receive_part = [&] {
+            wgmma_touch(part);
+            wgmma_touch(P); // wgmma has read it.
+            if (tid == 0) mbarrier_arrive(&smem.Vt_empty[Vt_state.stage]);
+            Vt_state.advance();
+#pragma unroll
+            for (int i = 0; i < D / 2; i++) O[i] += part[i];
+        };
+        const auto multiply_S = [&](int kv) {
+            trace(WAIT_FULL);
+            mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
+            trace(WAIT_TURN);
+            named_barrier_sync(TURN + consumer, 256);
+            wgmma_touch(S);
+            wgmma_fence();
+            multiply_QK<D>(S, smem.Q_smem[consumer], smem.K_smem[K_state.stage]);
+            wgmma_commit_group();
+            named_barrier_arrive(TURN + next_consumer, 256);
+            wgmma_wait_group<0>();
+            receive_S(kv);
+        };
+        // P V of the tile before and S of tile kv, one behind the other.
+        const auto multiply_next = [&](int kv) {
+            trace(WAIT_FULL);
+            mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
+            mbarrier_wait(&smem.Vt_full[Vt_state.stage], Vt_state.parity);
+            trace(WAIT_TURN);
+            named_barrier_sync(TURN + consumer, 256);
+            wgmma_touch(S);
+            wgmma_touch(part);
+            wgmma_fence();
+            multiply_PV<D>(part, P, smem.Vt_smem[Vt_state.stage]);
+            wgmma_commit_group();
+            multiply_QK<D>(S, smem.Q_smem[consumer], smem.K_smem[K_state.stage]);
+            wgmma_commit_group();
+            named_barrier_arrive(TURN + next_consumer, 256);
+            wgmma_wait_group<1>();
+            receive_part();
+            wgmma_wait_group<0>();
+            receive_S(kv);
+        };
+        const auto multiply_O = [&] {
+            trace(WAIT_FULL);
+            mbarrier_wait(&smem.Vt_full[Vt_state.stage], Vt_state.parity);
+            wgmma_touch(part);
+            wgmma_fence();
+            multiply_PV<D>(part, P, smem.Vt_smem[Vt_state.stage]);
+            wgmma_commit_group();
+            wgmma_wait_group<0>();
+            receive_part();
+        };
+
+        multiply_S(0);
+        softmax_tile(S, P, rows, c, true);
+        for (int kv = 1; kv < kv_tiles; kv++) {
+            multiply_next(kv);
+            if (softmax_tile(S, P, rows, c, false)) rescale_rows<D>(O, rows);
+        }
+        multiply_O();
+
+        for (int kv = kv_tiles; kv < block_tiles; kv++) { // keys that only the later consumers see
+            trace(WAIT_FULL);
+            mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
+            named_barrier_sync(TURN + consumer, 256);
+            named_barrier_arrive(TURN + next_consumer, 256);
+            if (tid == 0) mbarrier_arrive(&smem.K_empty[K_state.stage]);
+            K_state.advance();
+            mbarrier_wait(&smem.Vt_full[Vt_state.stage], Vt_state.parity);
+            if (tid == 0) mbarrier_arrive(&smem.Vt_empty[Vt_state.stage]);
+            Vt_state.advance();
+        }
+
+        trace(STORE);
+        finish_rows<D>(O, rows, f.scale_V[scale], a, work, row, lane);
+        store_rows<D>(smem.O_smem[consumer], O_map, O, work, first_row, first_row < a.q_len, consumer, tid);
+    }
+    if (consumer == 0) named_barrier_sync(TURN, 256); // The last turn is nobody's.
+    if (tid == 0) cp_async_bulk_wait_group_read<0>(); // O_smem must outlive its reader.
+}
+
+template <int D>
+__global__ void __launch_bounds__(THREADS, 1)
+    two_levels_kernel(const __grid_constant__ CUtensorMap Q_map, // boxes of WG_Q rows
+                      const __grid_constant__ CUtensorMap K_map, // boxes of KV rows
+                      const __grid_constant__ CUtensorMap V_map, // the same
+                      const __grid_constant__ CUtensorMap O_map, // boxes of WG_Q rows, 64 O_BOXES columns
+                      const fp8_attention f, int heads_in_group, int num_tiles)
+{
+    extern __shared__ __align__(1024) char smem_bytes[];
+    SharedStorage<D> &smem = *reinterpret_cast<SharedStorage<D> *>(smem_bytes);
+
+    // Setup. TMA counts at the barriers: it must see them initialised.
+    if (threadIdx.x == 0) {
+        for (int consumer = 0; consumer < CONSUMERS; consumer++) {
+            mbarrier_init(&smem.Q_full[consumer], 1);  // the producer's arrival, and the bytes it expects
+            mbarrier_init(&smem.Q_empty[consumer], 4); // its warps
+        }
+        for (int stage = 0; stage < Tile<D>::STAGES; stage++) {
+            mbarrier_init(&smem.K_full[stage], 1);
+            mbarrier_init(&smem.K_empty[stage], CONSUMERS);
+            mbarrier_init(&smem.Vt_full[stage], TRANSPOSERS);
+            mbarrier_init(&smem.Vt_empty[stage], CONSUMERS);
+        }
+        for (int stage = 0; stage < Tile<D>::V_STAGES; stage++) {
+            mbarrier_init(&smem.V_full[stage], 1);
+            mbarrier_init(&smem.V_empty[stage], TRANSPOSERS);
+        }
+        fence_mbarrier_init();
+    }
+    __syncthreads();
+
+    if (threadIdx.x < 128) {
+        setmaxnreg_dec<Tile<D>::PRODUCER_REGS>();
+        if (threadIdx.x == 0) load<D>(smem, Q_map, K_map, V_map, f.a, heads_in_group, num_tiles);
+        if (threadIdx.x >= 32) transpose<D>(smem, threadIdx.x / 32 - 1, threadIdx.x % 32);
+    } else {
+        setmaxnreg_inc<Tile<D>::CONSUMER_REGS>();
+        // The shuffle tells the compiler that all lanes have the same: descriptors then take no registers of a thread.
+        const int consumer = __shfl_sync(0xffffffff, threadIdx.x / 128, 0) - 1;
+        consume<D>(smem, O_map, f, heads_in_group, num_tiles, consumer);
+    }
+    trace(END);
+}
+
+template <int D>
+static cudaError_t launch(const fp8_attention &f, cudaStream_t stream)
+{
+    const attention &a = f.a;
+    CUtensorMap Q_map, K_map, V_map, O_map;
+    constexpr int smem_bytes = sizeof(SharedStorage<D>);
+    constexpr CUtensorMapDataType e4m3 = CU_TENSOR_MAP_DATA_TYPE_UINT8; // To TMA they are bytes.
+    const int64_t heads = (int64_t)a.batch * a.heads;
+    const int64_t num_tiles = heads * ((a.q_len - 1) / TILE_Q + 1);
+    if (num_tiles > INT_MAX) return cudaErrorInvalidValue;
+    cudaError_t error = tensor_map_heads(&Q_map, e4m3, a.Q, a.batch, a.q_len, a.heads, D, WG_Q, D);
+    if (error == cudaSuccess)
+        error = tensor_map_heads(&K_map, e4m3, a.K, a.batch, a.k_len, a.kv_heads, D, KV, D);
+    if (error == cudaSuccess)
+        error = tensor_map_heads(&V_map, e4m3, a.V, a.batch, a.k_len, a.kv_heads, D, KV, D);
+    if (error == cudaSuccess)
+        error = tensor_map_heads(&O_map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, a.O, a.batch, a.q_len, a.heads, D,
+                                 WG_Q, Tile<D>::O_BOXES * 64);
+    int device, sms;
+    if (error == cudaSuccess) error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    if (error == cudaSuccess)
+        error = cudaFuncSetAttribute(two_levels_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     smem_bytes);
+    if (error != cudaSuccess) return error;
+
+    const int64_t fitting = (a.causal ? CAUSAL_L2_BYTES : FULL_L2_BYTES) / ((int64_t)a.k_len * D * 2);
+    const int heads_in_group = (int)(fitting < 1 ? 1 : fitting < heads ? fitting : heads);
+    two_levels_kernel<D><<<(int)(num_tiles < sms ? num_tiles : sms), THREADS, smem_bytes, stream>>>(
+        Q_map, K_map, V_map, O_map, f, heads_in_group, (int)num_tiles);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t two_levels(const struct fp8_attention *f, cudaStream_t stream)
+{
+    if (!attention_sizes_valid(&f->a)) return cudaErrorInvalidValue;
+    return with_types(BF16, f->a.head_dim, [&](auto, auto d) {
+        if constexpr (d.value == 256)
+            return cudaErrorInvalidValue;
+        else
+            return launch<d.value>(*f, stream);
+    });
+}
