@@ -54,7 +54,7 @@ quotes() {
 @test "docs: what README and notes show of make chapter-N is what it prints, … standing for what is left out" {
     local file command line
     [[ -z "$(compgen -G '/dev/nvidia[0-9]*')" ]] || skip "this machine has a GPU, which prints something else"
-    for file in README.md notes/01_*.md notes/02_*.md notes/03_*.md notes/04_*.md notes/05_*.md notes/06_*.md notes/07_*.md notes/08_*.md notes/09_*.md notes/10_*.md notes/11_*.md notes/12_*.md notes/13_*.md notes/14_*.md notes/18_*.md notes/19_*.md notes/20_*.md notes/22_*.md notes/reading_a_profile.md; do
+    for file in README.md notes/01_*.md notes/02_*.md notes/03_*.md notes/04_*.md notes/05_*.md notes/06_*.md notes/07_*.md notes/08_*.md notes/09_*.md notes/10_*.md notes/11_*.md notes/12_*.md notes/13_*.md notes/14_*.md notes/18_*.md notes/19_*.md notes/20_*.md notes/21_*.md notes/22_*.md notes/reading_a_profile.md; do
         quotes "$file" >"$BATS_TEST_TMPDIR/quotes"
         assert [ "$(wc -l <"$BATS_TEST_TMPDIR/quotes")" -ge 3 ]
         while read -r command; do
