@@ -1,8 +1,8 @@
 #!/usr/bin/env bats
 # Chapter 21: attention of 8 bits is what the tensor core makes of it, rounded where the note says, and fails when it is broken.
 
-# Bats sets stderr.
-# shellcheck disable=SC2154
+# Bats sets stderr; broken reads HEAD_DIM.
+# shellcheck disable=SC2034,SC2154
 load test_helper/common
 load test_helper/broken
 load test_helper/counters
@@ -128,56 +128,50 @@ assert total("transposed_inside", "shared_wavefronts") - total("transposed_v", "
 
 # --- Broken kernels ---------------------------------------------------------------------------------------------------------
 
-# broken_128 FILE.cu SED...: as `broken`, with kernels for D = 128 only.
-broken_128() {
-    # edited reads it.
-    # shellcheck disable=SC2034
-    local ONE_TYPE='s/dtype == F16 \? with_type\(__half\(\)\)/dtype == F16 ? cudaErrorNotSupported/; /case (64|256): return/d'
-    edited "$CHAPTER" "$@"
-}
+HEAD_DIM=128 # the only one that broken kernels are compiled for
 
 @test "chapter 21: P in the order of S is wrong where V's keys have their own" {
-    broken_128 step1_transposed_v.cu 's/^    exchange\(P, lane\);//'
+    broken $CHAPTER step1_transposed_v.cu 's/^    exchange\(P, lane\);//'
     wrong $CHAPTER transposed_v len17 --op transposed_v
 }
 
 @test "chapter 21: P of which the largest is 1 loses what many small ones have together" {
-    broken_128 step1_transposed_v.cu 's/TOP_LOG2 = 7/TOP_LOG2 = 0/'
+    broken $CHAPTER step1_transposed_v.cu 's/TOP_LOG2 = 7/TOP_LOG2 = 0/'
     wrong $CHAPTER transposed_v sink --op transposed_v
     noted $CHAPTER 'O[0][0][0][0]: got …, expected …, tolerance …; … of 8960 elements are wrong'
 }
 
 @test "chapter 21: V with its keys in another order than P's, or its columns swapped, is wrong" {
-    broken_128 step2_transposed_inside.cu 's/0x6420 : 0x7531/0x6240 : 0x7351/'
+    broken $CHAPTER step2_transposed_inside.cu 's/0x6420 : 0x7531/0x6240 : 0x7351/'
     wrong $CHAPTER transposed_inside len17 --op per_head
-    broken_128 step2_transposed_inside.cu 's/lane < 16 \? 0x6420/lane < 32 ? 0x6420/'
+    broken $CHAPTER step2_transposed_inside.cu 's/lane < 16 \? 0x6420/lane < 32 ? 0x6420/'
     wrong $CHAPTER transposed_inside len17 --op per_head
 }
 
 @test "chapter 21: V transposed one tile late, before it has landed, or without the fence that shows it to wgmma, is caught" {
-    broken_128 step2_transposed_inside.cu 's/smem.Vt_smem\[Vt_state.stage\], smem.V_smem/smem.Vt_smem[(Vt_state.stage + 1) % Tile<D>::STAGES], smem.V_smem/'
+    broken $CHAPTER step2_transposed_inside.cu 's/smem.Vt_smem\[Vt_state.stage\], smem.V_smem/smem.Vt_smem[(Vt_state.stage + 1) % Tile<D>::STAGES], smem.V_smem/'
     caught transposed_inside few_queries_causal --op per_head
-    broken_128 step2_transposed_inside.cu 's/mbarrier_wait\(&smem.V_full\[V_state.stage\], V_state.parity\);//'
+    broken $CHAPTER step2_transposed_inside.cu 's/mbarrier_wait\(&smem.V_full\[V_state.stage\], V_state.parity\);//'
     caught transposed_inside few_queries_causal --op per_head
-    broken_128 step2_transposed_inside.cu '/^ *fence_proxy_async\(\); \/\/ What this thread wrote is there for wgmma/d'
+    broken $CHAPTER step2_transposed_inside.cu '/^ *fence_proxy_async\(\); \/\/ What this thread wrote is there for wgmma/d'
     caught transposed_inside few_queries_causal --op per_head
     noted $CHAPTER 'fence.proxy.async is missing: …'
 }
 
 @test "chapter 21: scales of the wrong head are wrong" {
-    broken_128 step2_transposed_inside.cu 's/work.kv_head\(a\); \/\/ of Q/work.head % a.kv_heads; \/\/ of Q/'
+    broken $CHAPTER step2_transposed_inside.cu 's/work.kv_head\(a\); \/\/ of Q/work.head % a.kv_heads; \/\/ of Q/'
     wrong $CHAPTER transposed_inside shared_heads_causal --op per_head
 }
 
 @test "chapter 21: a maximum that does not follow, and a P that is only seen above 448, are wrong" {
-    broken_128 step2_transposed_inside.cu 's/first \|\| any_saturated\(P\)/first/'
+    broken $CHAPTER step2_transposed_inside.cu 's/first \|\| any_saturated\(P\)/first/'
     wrong $CHAPTER transposed_inside rising_causal --op per_head
-    broken_128 step2_transposed_inside.cu 's/\+ 0x02020202/+ 0x01010101/'
+    broken $CHAPTER step2_transposed_inside.cu 's/\+ 0x02020202/+ 0x01010101/'
     wrong $CHAPTER transposed_inside rising_causal --op per_head
 }
 
 @test "chapter 21: one sum for all keys is off where they are alike; a part that does not begin anew is wrong" {
-    broken_128 step3_two_levels.cu 's/V_desc \+ k \* 32 \/ 16, k > 0\)/V_desc + k * 32 \/ 16, true)/'
+    broken $CHAPTER step3_two_levels.cu 's/V_desc \+ k \* 32 \/ 16, k > 0\)/V_desc + k * 32 \/ 16, true)/'
     caught two_levels shared_heads_causal --op two_levels
     run -0 python 'import shutil, sys
 shutil.copytree("build/golden/21_fp8_attention/two_levels/alike", sys.argv[1])' "$BATS_TEST_TMPDIR/alike"
@@ -187,15 +181,15 @@ shutil.copytree("build/golden/21_fp8_attention/two_levels/alike", sys.argv[1])' 
 }
 
 @test "chapter 21: V's scale of the next keys, and Q's of the first queries, are wrong" {
-    broken_128 step4_per_block.cu 's/multiply_next\(kv, V_scale_before\)/multiply_next(kv, V_scale)/'
+    broken $CHAPTER step4_per_block.cu 's/multiply_next\(kv, V_scale_before\)/multiply_next(kv, V_scale)/'
     wrong $CHAPTER per_block few_queries_causal --op per_block
-    broken_128 step4_per_block.cu 's/ \+ work.row \/ TILE_Q\]/]/'
+    broken $CHAPTER step4_per_block.cu 's/ \+ work.row \/ TILE_Q\]/]/'
     wrong $CHAPTER per_block shared_heads_causal --op per_block
 }
 
 @test "chapter 21: a rotation without its last round, and a maximum that not every warp has added to, are caught" {
-    broken_128 step5_rotated.cu 's/distance < LANES/distance < LANES \/ 2/'
+    broken $CHAPTER step5_rotated.cu 's/distance < LANES/distance < LANES \/ 2/'
     wrong $CHAPTER rotated columns --op rotation
-    broken_128 step5_rotated.cu '/atomicMax\(&block_amax/{n;d}'
+    broken $CHAPTER step5_rotated.cu '/atomicMax\(&block_amax/{n;d}'
     caught rotated d128 --op rotation
 }
