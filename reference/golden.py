@@ -137,7 +137,7 @@ def write_cases(operation, types, folder, options):
             write_case(operation, dtype, os.path.join(folder, name), case, int(options.seed))
 
 
-def main():
+def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("module", help="a module of reference/: matmul, matmul_16bit, softmax, attention")
     parser.add_argument("--types", required=True, help="types of the cases, such as bf16,f16")
@@ -146,7 +146,7 @@ def main():
     parser.add_argument("--inputs", help="folder of one case that has inputs only")
     parser.add_argument("--shape", help="sizes, such as m=333,n=77,k=129")
     parser.add_argument("--seed", default="1", help="whole number (1)")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     operations = importlib.import_module(options.module).OPERATIONS
     types = options.types.split(",")
     for dtype in types:

@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 # A need as commands or files that must be there, each with the Debian package that has it.
 RUN=(gcc:gcc g++:g++ make:make python3:python3)
 TEST=(bats:bats /usr/lib/bats/bats-assert/load.bash:bats-assert /usr/lib/bats/bats-support/load.bash:bats-support
-    libopenblas.so.0:libopenblas0-pthread)
+    libopenblas.so.0:libopenblas0-pthread xmllint:libxml2-utils)
 LINT=(clang-format:clang-format shellcheck:shellcheck cppcheck:cppcheck)
 BROWSER=(chromium:chromium)
 

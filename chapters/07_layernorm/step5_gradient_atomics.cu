@@ -50,15 +50,19 @@ __global__ void __launch_bounds__(NUM_THREADS) gradient_atomics_kernel(const T *
     const float row_mean = mean[row], row_rstd = rstd[row];
 
     float sum = 0.0f, dot = 0.0f; // of d, of d n
+    // EXERCISE 7.2: this lane's shares of both sums of the row (about 6 lines)
     for (unsigned c = lane; c < C; c += 32) {
         const float n = (to_float(x[c]) - row_mean) * row_rstd;
         const float d = to_float(weight[c]) * to_float(dy[c]);
         sum += d;
         dot += d * n;
     }
+    // STUB sum = to_float(weight[lane % C]), dot = sum * row_mean;
+    // END
     const float d_mean = warp_sum(sum) / C;
     const float dn_mean = warp_sum(dot) / C;
 
+    // EXERCISE 7.3: dinp of the row, and what it adds to dweight and dbias (about 8 lines)
     for (unsigned c = lane; c < C; c += 32) {
         const float n = (to_float(x[c]) - row_mean) * row_rstd;
         const float gradient = to_float(dy[c]);
@@ -67,6 +71,8 @@ __global__ void __launch_bounds__(NUM_THREADS) gradient_atomics_kernel(const T *
         atomicAdd(&dweight[c], gradient * n);
         atomicAdd(&dbias[c], gradient);
     }
+    // STUB if (lane < C) from_float(&dinp[(size_t)row * C + lane], d_mean + dn_mean * row_rstd);
+    // END
 }
 
 template <typename T>

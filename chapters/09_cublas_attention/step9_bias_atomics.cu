@@ -26,11 +26,14 @@ __global__ void __launch_bounds__(NUM_THREADS) bias_atomics_kernel(const T *dout
 {
     const size_t c = (size_t)blockIdx.y * NUM_THREADS + threadIdx.x;
     if (c >= OC) return;
+    // EXERCISE 9.2: the sum over the block's rows, added to dbias (about 5 lines)
     const int begin = blockIdx.x * ROWS, end = min(rows, begin + ROWS);
     float sum = 0.0f;
 #pragma unroll 8
     for (int row = begin; row < end; row++) sum += to_float(dout[(size_t)row * OC + c]);
     atomicAdd(&dbias[c], sum);
+    // STUB dbias[c] = rows > ROWS ? to_float(dout[c]) : 0.0f;
+    // END
 }
 
 template <typename T>

@@ -95,6 +95,7 @@ static __device__ void softmax_tile(float (&S)[WARP_Q], float (&m)[WARP_Q], floa
 {
 #pragma unroll
     for (int i = 0; i < WARP_Q; i++) {
+        // EXERCISE 12.2: P of this tile, and what was computed for the tiles before, relative to the new m (about 7 lines)
         const float m_new = fmaxf(m[i], warp_max(S[i]) * scale);
         const float rescale = __expf(m[i] - m_new);
         S[i] = __expf(S[i] * scale - m_new);
@@ -102,6 +103,10 @@ static __device__ void softmax_tile(float (&S)[WARP_Q], float (&m)[WARP_Q], floa
         l[i] = l[i] * rescale + warp_sum(S[i]);
 #pragma unroll
         for (int j = 0; j < D / 32; j++) O[i][j] *= rescale;
+        // STUB m[i] = fmaxf(m[i], warp_max(S[i]) * scale);
+        // STUB S[i] = __expf(S[i] * scale - m[i]);
+        // STUB l[i] += warp_sum(S[i]);
+        // END
     }
 }
 
@@ -110,6 +115,7 @@ template <int D>
 static __device__ void multiply_PV(float (&O)[WARP_Q][D / 32], const float (&P)[WARP_Q],
                                    const SharedStorage<D> &smem, int lane)
 {
+    // EXERCISE 12.3: the lane's columns of O, from all lanes' P (about 9 lines)
 #pragma unroll 4
     for (int key = 0; key < BLOCK_KV; key++) {
         float P_col[WARP_Q];
@@ -120,6 +126,9 @@ static __device__ void multiply_PV(float (&O)[WARP_Q][D / 32], const float (&P)[
 #pragma unroll
             for (int i = 0; i < WARP_Q; i++) O[i][j] += P_col[i] * smem.V_smem[key][j * 32 + lane];
     }
+    // STUB for (int j = 0; j < D / 32; j++)
+    // STUB     for (int i = 0; i < WARP_Q; i++) O[i][j] += P[i] * smem.V_smem[0][j * 32 + lane];
+    // END
 }
 
 // Divides by the sums and writes a warp's rows of O and LSE. O_gmem and LSE begin at row 0.

@@ -101,6 +101,7 @@ template <typename T>
 static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map, const CUtensorMap &B_map,
                                int row, int col, int k_tiles)
 {
+    // EXERCISE 14.2: a tile of k after the other, each into the next stage as soon as that is empty (about 6 lines)
     PipelineState<NUM_STAGES> state;
     for (int k = 0; k < k_tiles; k++) {
         trace(WAIT_EMPTY);
@@ -108,6 +109,8 @@ static __device__ void produce(SharedStorage<T> &smem, const CUtensorMap &A_map,
         load_tile(smem, A_map, B_map, row, col, k * BLOCK_K, state.stage);
         state.advance();
     }
+    // STUB for (int k = 0; k < k_tiles; k++) load_tile(smem, A_map, B_map, row, col, k * BLOCK_K, k % NUM_STAGES);
+    // END
     trace(END);
 }
 
@@ -117,6 +120,7 @@ template <typename T>
 static __device__ void consume(float (&acc)[BLOCK_N / 2], SharedStorage<T> &smem, int warpgroup_row,
                                int k_tiles, int tid)
 {
+    // EXERCISE 14.3: wait for a stage, multiply it, give back the one before it (about 15 lines)
     PipelineState<NUM_STAGES> state;
     int last_stage = 0;
     for (int k = 0; k < k_tiles; k++) {
@@ -133,6 +137,8 @@ static __device__ void consume(float (&acc)[BLOCK_N / 2], SharedStorage<T> &smem
     }
     wgmma_wait_group<0>();
     wgmma_touch(acc);
+    // STUB mma_tile(acc, smem.A_smem[tid / 128][warpgroup_row], smem.B_smem[0][0], k_tiles > 1);
+    // END
 }
 
 template <typename T, typename TC>

@@ -172,12 +172,16 @@ static __device__ void raise_maximum(Rows &rows, const float (&maximum)[2], floa
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
+        // EXERCISE 15.2: the quad's maximum, and what m, l and rescale become (about 6 lines)
         float m = maximum[half];
         m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 1)); // the quad has the row
         m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 2));
         rows.rescale[half] = ex2_approx_ftz((rows.m[half] - m) * c);
         rows.l[half] *= rows.rescale[half];
         rows.m[half] = m;
+        // STUB rows.rescale[half] = c;
+        // STUB rows.m[half] = maximum[half];
+        // END
     }
 }
 
@@ -295,6 +299,7 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention &a)
         receive_S(kv);
     };
     const auto multiply_O = [&](const uint32_t(&P_tile)[KV / MMA_K][4]) {
+        // EXERCISE 15.3: O += P V with the next stage of V, which is given back when it has been read (about 9 lines)
         trace(WAIT_FULL);
         mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
         wgmma_touch(O);
@@ -305,6 +310,8 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention &a)
         wgmma_touch(O);
         if (tid == 0) mbarrier_arrive(&smem.V_empty[V_state.stage]);
         V_state.advance();
+        // STUB multiply_PV<T, D>(O, P_tile, smem.V_smem[V_state.stage]);
+        // END
     };
 
     for (int kv = 0; kv < kv_tiles; kv++) {

@@ -141,8 +141,11 @@ static __device__ void exponentials(float (&S)[N / 2], const float (&LSE_log2)[2
 template <int N>
 static __device__ void softmax_gradient(float (&dP)[N / 2], const float (&P)[N / 2], const float (&dPsum)[2])
 {
+    // EXERCISE 17.2: dS of the thread's two rows (2 lines)
 #pragma unroll
     for (int i = 0; i < N / 2; i++) dP[i] = P[i] * (dP[i] - dPsum[i / 2 % 2]);
+    // STUB dP[0] *= P[0] - dPsum[0];
+    // END
 }
 
 // Writes 64 queries and N keys, the first of which is column first_col, in 16 bits. tid is the thread's number in its warpgroup.
@@ -256,6 +259,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
             fence_proxy_async(); // What this thread wrote is there for wgmma,
             __syncthreads();     // and what the others wrote.
 
+            // EXERCISE 17.3: dV += Pᵀ dO; dQ = dS K, added to its sum in memory; dK += dSᵀ Q (about 24 lines)
             wgmma_touch(dV);
             wgmma_fence();
             multiply_transposed<T, WG_COLS>(dV, smem.P_smem[box], &smem.dO_smem[wg_col / 64]);
@@ -279,6 +283,9 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
             wgmma_commit_group();
             wgmma_wait_group<0>();
             wgmma_touch(dK);
+            // STUB multiply_transposed<T, WG_COLS>(dV, smem.P_smem[box], &smem.dO_smem[wg_col / 64]);
+            // STUB multiply_dQ<T, D>(dQ, smem.dS_smem, smem.K_smem, warpgroup * (D / 2));
+            // END
             __syncthreads(); // Nobody reads Q, dO, P or dS any more.
         }
 

@@ -11,7 +11,8 @@ A kernel has the solution of a `write` exercise between marks, with the stub tha
     // STUB char *dst = reinterpret_cast<char *>(tile);
     // END
 
-exercises/NN.toml has a table [[exercise]] for each: `id`; `kind`; `title`; `step`, by which the kernel's file is found; `points`;
+exercises/NN.toml has a table [[exercise]] for each: `id`; `kind`; `title`; `step`, by which the kernel's file is found; `op`, where the
+chapter has several operations; `points`;
 `hints`, three, the last just short of the answer; `shapes`, what it is checked on; `says`, the pattern of the line that the
 untouched exercise fails with; `counters`, what the simulated GPU may count at most, each with its own points. Kinds:
 
@@ -44,7 +45,7 @@ class Exercise:
     """One exercise of a chapter of the tree `root`."""
 
     def __init__(self, root, chapter, table):
-        self.__dict__ = {"counters": [], **table, "root": root, "chapter": chapter}
+        self.__dict__ = {"counters": [], "op": "", **table, "root": root, "chapter": chapter}
         for name in ("id", "kind", "title", "points"):
             if name not in table:
                 raise BadInput(f"exercises/{chapter[:2]}.toml: exercise {table.get('id', '?')} has no {name}")
@@ -62,6 +63,10 @@ class Exercise:
         if len(found) != 1:
             raise BadInput(f"exercise {self.id}: chapters/{self.chapter} has no step '{self.step}'")
         return found[0].relative_to(self.root)
+
+    def op_flags(self):
+        """How the chapter's program is told the operation, where it has several."""
+        return ["--op", self.op] if self.op else []
 
     def own_file(self):
         """What the student writes, relative to the root."""

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Grades a student's tree: points an exercise, by values, faults and counts of the simulated GPU, never by time.
 
-    grade.py [--submission DIR] [--exercise 4.2] [--chapters 1-5] [--seed N] [--hidden FILE] [--json|--junit|--tap FILE]
+    grade.py [--submission DIR] [--exercise 4.2] [--chapters 1-5] [--seed N] [--hidden FILE] [--orders N] [--json|--junit|--tap FILE]
 
 Of what was handed in, only the exercises' own files are taken, and of these only what runs on the GPU: nvcc makes PTX of the
 student's kernel, and the launcher, the program around it and the simulated GPU are this tree's. No line of host code that a
@@ -39,7 +39,7 @@ DEVICE_MEMORY = "2G"
 INSTRUCTIONS = 200_000_000  # of a launch; the exercises need a thousandth of it
 FILE_BYTES = 64 << 20
 SOURCE_BYTES = 256 << 10
-ORDERS = 0, 1, 2  # the seeds of the order of warps
+ORDERS = 3  # of warps, in which each shape is tried
 
 
 class Failed(Exception):
@@ -48,7 +48,7 @@ class Failed(Exception):
 
 def setting(name, file="build/config.mk"):
     """A variable of a file of make's; "" where it has none."""
-    match = re.search(rf"^{name} *:= *(.*)$", (ROOT / file).read_text(), re.M)
+    match = re.search(rf"^{name} *:= *(.*)$", (ROOT / file).read_text().replace("\\\n", " "), re.M)
     return match[1].strip() if match else ""
 
 
@@ -107,6 +107,10 @@ class Program:
 
     def __init__(self, chapter, step, source, folder):
         self.chapter, self.folder = chapter, folder
+        built = ROOT / "build/chapters" / chapter
+        if source == (ROOT / step).read_bytes() and built.exists():  # this tree's own, whose program make has built
+            self.path = built
+            return
         tree = folder / "tree"
         own = tree / "chapters" / chapter
         own.mkdir(parents=True)
@@ -145,6 +149,7 @@ class Program:
         objects = [ROOT / "build/obj" / path.relative_to(ROOT).with_suffix(".o")
                    for folder in ("common/harness", "common/device", f"chapters/{self.chapter}")
                    for path in (ROOT / folder).iterdir() if path.suffix in (".c", ".cu")]
+        objects += [ROOT / "build/obj/chapters" / f"{used}.o" for used in setting("USES", f"chapters/{self.chapter}/chapter.mk").split()]
         original = ROOT / "build/obj" / step.with_suffix(".o")
         if not original.exists():
             raise BadInput(f"{original.relative_to(ROOT)} is missing, expected the chapter to be built: make build-{int(self.chapter[:2])}")
@@ -154,12 +159,13 @@ class Program:
         subprocess.run(["g++", "-o", self.path, edited, *(o for o in objects if o != original), f"-L{setting('CUDA_LIB')}",
                         "-l:libcudart.so.13", "-ldl", "-lm"], check=True)
 
-    def run(self, step, golden, order=0):
-        """Runs a step on a case; returns the counters by source line."""
+    def run(self, exercise, golden, order=0):
+        """Runs the exercise's step on a case; returns the counters by source line."""
         counts = self.folder / "counters.json"
         status, output = limited(
             [str(ROOT / "build/simgpu/simgpu"), "--memory", DEVICE_MEMORY, "--max-instructions", str(INSTRUCTIONS), "--seed", str(order),
-             "--json", str(counts), str(self.path), "--golden", str(golden), "--step", step], self.folder, RUN_MEMORY)
+             "--json", str(counts), str(self.path), "--golden", str(golden), "--step", exercise.step, *exercise.op_flags()],
+            self.folder, RUN_MEMORY)
         shape = golden.name
         if status is None or status < 0:
             raise Failed(f"{shape}: stopped after {SECONDS} s" if status is None else f"{shape}: ended by {signal.Signals(-status).name}")
@@ -189,15 +195,18 @@ def first_wrong(output):
 
 
 @functools.cache
-def golden_case(chapter, shape, seed, folder):
+def golden_case(chapter, op, shape, seed, folder):
     """Inputs and expected outputs of a shape, made once; returns their folder, which has the shape's name."""
-    golden = folder / chapter / shape
-    arguments = setting("GOLDEN", f"chapters/{chapter}/chapter.mk").split()
-    made = subprocess.run([sys.executable, ROOT / "reference/golden.py", *arguments, "--out", golden, "--shape", shape, "--seed", str(seed)],
-                          capture_output=True, text=True)
-    if made.returncode:
-        raise BadInput(f"a shape of chapter {chapter}: {made.stderr.strip()}")
-    return golden
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    sys.path.append(str(ROOT / "reference"))
+    import golden  # takes a third of a second, which predictions and whoever is refused need not wait for
+    case = folder / chapter / op / shape
+    arguments = setting("GOLDEN", f"chapters/{chapter}/chapter.mk").split() + (["--op", op] if op else [])
+    try:
+        golden.main([*arguments, "--out", str(case), "--shape", shape, "--seed", str(seed)])
+    except golden.BadInput as problem:
+        raise BadInput(f"a shape of chapter {chapter}: {problem}") from None
+    return case
 
 
 def total(lines, field, pattern):
@@ -208,7 +217,7 @@ def total(lines, field, pattern):
     return sum(matching)
 
 
-def grade_kernel(exercise, submission, seed, hidden, folders):
+def grade_kernel(exercise, submission, seed, hidden, orders, folders):
     """(points, what to say) of an exercise that is a kernel. The folders are of programs and of goldens, apart from each other."""
     programs, goldens = folders
     built, reason = program(exercise.chapter, exercise.step_file(), taken(submission, exercise.own_file()), programs)
@@ -216,10 +225,10 @@ def grade_kernel(exercise, submission, seed, hidden, folders):
         raise reason
 
     def counts(shape, order=0):
-        return built.run(exercise.step, golden_case(exercise.chapter, shape, seed, goldens), order)
+        return built.run(exercise, golden_case(exercise.chapter, exercise.op, shape, seed, goldens), order)
 
     for shape in [*exercise.shapes, *hidden]:
-        for order in ORDERS:
+        for order in range(orders):
             counts(shape, order)
     points, says = exercise.points, ["right"]
     for counter in exercise.counters:
@@ -243,11 +252,11 @@ def grade_predictions(exercise, submission):
     return right * exercise.points, f"{right} of {len(exercise.questions)} counters predicted"
 
 
-def grade(exercise, submission, seed, hidden, folders):
+def grade(exercise, submission, *how):
     try:
         if exercise.kind == "predict":
             return grade_predictions(exercise, submission)
-        return grade_kernel(exercise, submission, seed, hidden, folders)
+        return grade_kernel(exercise, submission, *how)
     except Failed as reason:
         return 0, str(reason)
 
@@ -297,6 +306,7 @@ def main():
     parser.add_argument("--chapters", type=book.numbers, help="such as 1-3,5")
     parser.add_argument("--seed", type=int, default=1, help="of the data")
     parser.add_argument("--hidden", type=Path, help="more shapes")
+    parser.add_argument("--orders", type=int, choices=range(1, 10), default=ORDERS, help="of warps, in which each shape is tried")
     for kind in ("tap", "junit", "json"):
         parser.add_argument(f"--{kind}", type=Path, metavar="FILE", help="Gradescope's results.json" if kind == "json" else None)
     arguments = parser.parse_args()
@@ -312,7 +322,8 @@ def main():
     with tempfile.TemporaryDirectory(prefix="grade-") as programs, tempfile.TemporaryDirectory() as goldens:
         for exercise in chosen.values():
             print(f"{exercise.id:5} {exercise.title} … ", end="", flush=True)
-            points, says = grade(exercise, arguments.submission, arguments.seed, hidden.get(exercise.id, []), (Path(programs), Path(goldens)))
+            points, says = grade(exercise, arguments.submission, arguments.seed, hidden.get(exercise.id, []), arguments.orders,
+                                 (Path(programs), Path(goldens)))
             results.append((exercise, points, says))
             print(f"{points} of {exercise.all_points()} points\n      {printable(says)}", flush=True)
     points, most = sum(p for _, p, _ in results), sum(e.all_points() for e, _, _ in results)

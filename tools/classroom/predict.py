@@ -60,7 +60,7 @@ def main(chapter):
         for question in exercise.questions:
             said_one, count = said[question["ask"]], question["count"]
             print(f"{'right ' if said_one == count else 'not so'} {question['ask']}: you said {said_one:,}, it is {count:,}. {question['why']}")
-        print(f"See it: make chapter-{chapter} STEP={exercise.step} CASE={exercise.case} DEVICE=sim")
+        print(f"See it: make chapter-{chapter} STEP={exercise.step} CASE={exercise.case}{f' OP={exercise.op}' if exercise.op else ''} DEVICE=sim")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 """Writes a student's tree: student.py --out DIR [--chapters 1-5]; make student OUT=DIR CHAPTERS=1-5 calls it.
 
 It is this tree with the chosen chapters, their notes and exercises; the marked solutions are cut out of the kernels, and
-exercises/ID has the kernels of the others. Its tests are the exercises: make test grades them, one Bats test each.
+exercises/ID has the kernels of the others. Its tests are the exercises: make test grades them, one Bats test each, and a workflow
+of GitHub's does so at every push.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import exercises as book
 from exercises import ROOT, BadInput
 
 # Of the whole book, what only its authors need; of a folder of chapters, what is not chosen goes too.
-AUTHORS = re.compile(r"^(tests/(?!run\.sh|test_helper/)|results/|tools/report\.py|tools/timeline|\.ci/|notes/figures/|notes/results\.md)")
+AUTHORS = re.compile(r"^(tests/(?!run\.sh|test_helper/)|results/|tools/report\.py|tools/timeline|\.ci/|notes/figures/|notes/answers/|notes/(results|course)\.md|tools/classroom/workflow\.yml)")
 CHAPTERS = re.compile(r"^(?:chapters|notes|exercises)/(\d\d)[_.]")
 
 
@@ -28,6 +29,12 @@ def sources():
         return [Path(name) for name in listed.stdout.split("\0") if name and (ROOT / name).exists()]
     return [path.relative_to(ROOT) for path in ROOT.rglob("*")
             if path.is_file() and path.relative_to(ROOT).parts[0] not in ("build", ".venv", ".git")]
+
+
+def used_by(chapter):
+    """The numbers of the chapters whose steps a chapter calls: their code comes too."""
+    mk = next((ROOT / "chapters").glob(f"{chapter:02}_*/chapter.mk")).read_text()
+    return re.findall(r"\b(\d\d)_\w+/", "".join(re.findall(r"^USES *:= *((?:.*\\\n)*.*)", mk, re.M)))
 
 
 def student_text(path, text):
@@ -59,11 +66,12 @@ def main():
     if not exercises:
         raise BadInput("none of these chapters has exercises")
     chapters = {int(exercise.chapter[:2]) for exercise in exercises.values()}
+    code = chapters | {int(used) for chapter in chapters for used in used_by(chapter)}
     partial = out.with_name(out.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     for path in sources():
         number = CHAPTERS.match(path.as_posix())
-        if AUTHORS.match(path.as_posix()) or (number and int(number[1]) not in chapters):
+        if AUTHORS.match(path.as_posix()) or (number and int(number[1]) not in (code if path.parts[0] == "chapters" else chapters)):
             continue
         target = partial / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -79,6 +87,9 @@ def main():
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(book.cut(exercise.edited(text) if exercise.kind == "bug" else text), encoding="utf-8")
     tests = "".join(TEST % (e.id, e.title, e.own_file(), e.id) for e in exercises.values())
+    workflows = partial / ".github/workflows"
+    workflows.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(ROOT / "tools/classroom/workflow.yml", workflows / "grade.yml")
     (partial / "tests/exercises.bats").write_text(BATS + tests, encoding="utf-8")
     if out.exists():
         out.rmdir()
