@@ -30,23 +30,21 @@ caught() {
     SIMGPU_SMS=4 any_order ragged many_groups
 }
 
-# RANDOM_SHAPES=N: so many seeds instead of 5, RANDOM_DEVICE=gpu: on the GPU.
-@test "chapter 20: random shapes, with counts that are drawn, are right; a k that TMA cannot load is refused by name" {
-    local seed shape m n k g
-    for ((seed = 1; seed <= ${RANDOM_SHAPES:-5}; seed++)); do
-        RANDOM=$seed
-        m=$((1 + RANDOM % 170)) n=$((1 + RANDOM % 140)) k=$((16 + RANDOM % 16 * 16)) g=$((1 + RANDOM % 9))
-        case $((seed % 6)) in
-        0) shape="aligned m=$m,n=$n,k=$k,g=$g" ;;
-        1) shape="ragged m=$m,n=$n,k=$k,g=$g" ;;
-        2) shape="masked g=$g,c=$((1 + m / 3)),n=$n,k=$k,e=$((1 + m / 6))" ;;
-        3) shape="k_groups m=$m,n=$n,k=$((128 * (1 + k / 64))),g=$g" ;;
-        4) shape="moe t=$((1 + m / 9)),h=$((16 * (1 + n / 35))),f=$((16 * (1 + k / 100))),e=$g,k=$((1 + seed % g))" ;;
-        5) shape="moe_gradient t=$((1 + m / 9)),h=$((16 * (1 + n / 35))),f=$((16 * (1 + k / 100))),e=$g,k=$((1 + seed % g))" ;;
-        esac
-        run -0 make chapter-20 "DEVICE=${RANDOM_DEVICE:-sim}" PROFILE=0 OP="${shape% *}" SHAPE="${shape#* }" SEED="$seed"
-        assert_line "$CHAPTER: all 1 runs right"
-    done
+# random OP DIM=MOST[:STEP]...: cases of random shapes, with counts that are drawn.
+random() { run -0 "$PYTHON" tests/random_shapes.py mixture_of_experts "$1" "${RANDOM_SHAPES:-2}" 1 "$BATS_TEST_TMPDIR/random/$1" "${@:2}"; }
+
+# RANDOM_SHAPES=N: so many of each operation instead of 2.
+@test "chapter 20: random shapes are right; a k that TMA cannot load is refused by name" {
+    random aligned m=400 n=200 k=272:16 g=5
+    random ragged m=300 n=200 k=272:16 g=9
+    random masked g=9 c=90 n=200 k=272:16 e=90
+    random k_groups m=150 n=200 k=768:128 g=6
+    random moe t=30 h=96:16 f=64:16 e=9 k=4
+    random moe_gradient t=30 h=96:16 f=64:16 e=9 k=4
+    run -0 "$SIMGPU" "$(chapter $CHAPTER)" --golden "$BATS_TEST_TMPDIR/random"
+    assert_line "$CHAPTER: all $((${RANDOM_SHAPES:-2} * 6)) runs right"
+    run -0 make chapter-20 DEVICE=sim PROFILE=0 OP=ragged SHAPE=m=33,n=30,k=16,g=3 SEED=2
+    assert_line "$CHAPTER: all 1 runs right"
     run -2 make --no-print-directory chapter-20 DEVICE=sim OP=ragged SHAPE=m=64,n=64,k=24,g=2
     assert_output --partial "k must be a multiple of 16, so that every row of A and B begins at a multiple of 16 bytes"
     run -2 make --no-print-directory chapter-20 DEVICE=sim OP=k_groups SHAPE=m=64,n=64,k=144,g=2
@@ -185,6 +183,7 @@ for name, what in ("x", "dx"), ("logits", "dlogits"), ("dW1", "dW1.after"), ("dW
 @test "chapter 20: a group's tail rows that are written are found, by TMA or one by one" {
     broken $CHAPTER step2_ragged_segments.cu 's/tile\.col, tile\.end, N, tid/tile.col, M, N, tid/'
     caught ragged_segments ragged --op ragged
+    run -3 "$SIMGPU" --threads 1 --seed 0 "$BROKEN" --golden build/golden/$CHAPTER --op ragged --case ragged
     noted $CHAPTER 'race on global memory …: this write is not ordered after the write by …'
     caught ragged_segments odd_n --op ragged
     broken $CHAPTER step2_ragged_segments.cu 's/warp_row \+ STORE_ROWS <= tile\.end/warp_row < tile.end/'
@@ -202,7 +201,8 @@ for name, what in ("x", "dx"), ("logits", "dlogits"), ("dW1", "dW1.after"), ("dW
 @test "chapter 20: half a tile whose other half is fetched all the same brings bytes that nobody expects" {
     broken $CHAPTER step3_masked.cu '/if \(rank < parts\)/d'
     caught masked decode --op masked
-    noted $CHAPTER '… is read before the copy that brings it has been waited for'
+    run -3 "$SIMGPU" --threads 1 --seed 0 "$BROKEN" --golden build/golden/$CHAPTER --op masked --case decode
+    noted $CHAPTER 'bytes expected, but the copies in flight bring …'
 }
 
 @test "chapter 20: a promotion one block late, and scales of the block before, are found" {

@@ -11,6 +11,8 @@
 //      rows <= 64:   block 0 fetches 64 rows of A for both      rows > 64:   block 0: rows 0-63, block 1: rows 64-127
 //                    warpgroup 1 passes                                      both warpgroups multiply
 //
+// A product of some 20 microseconds is over before the next is set up: as in chapter 19's step 6, the next one's blocks may come while
+// this one's last are busy, and wait for its end before they read anything.
 // New instructions: none. Shared memory, registers: as step 1.
 // Run: make chapter-20 OP=masked STEP=masked
 #include "../../common/device/tensor_map.h"
@@ -153,6 +155,8 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) mask
         fence_mbarrier_init();
     }
     cluster_sync_relaxed();
+    griddepcontrol_launch_dependents(); // The next kernel may set itself up where there is room.
+    griddepcontrol_wait(); // The kernel before may still have been running: what it wrote is there now, counts too.
 
     if (warpgroup == 0) {
         setmaxnreg_dec<PRODUCER_REGS>();
@@ -201,9 +205,19 @@ static cudaError_t launch(const void *A, const void *B, const float *scale_A, co
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
-    kernel<<<clusters * CLUSTER, NUM_THREADS, smem_bytes, stream>>>(
-        maps.A, maps.B, maps.D, scale_A, scale_B, counts, maps.tma_store, D, capacity, N, K, groups);
-    return cudaGetLastError();
+    cudaLaunchAttribute overlap = {};
+    overlap.id =
+        cudaLaunchAttributeProgrammaticStreamSerialization; // griddepcontrol.wait waits, not the launch
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(clusters * CLUSTER);
+    config.blockDim = dim3(NUM_THREADS);
+    config.dynamicSmemBytes = smem_bytes;
+    config.stream = stream;
+    config.attrs = &overlap;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, maps.A, maps.B, maps.D, scale_A, scale_B, counts,
+                              maps.tma_store, D, capacity, N, K, groups);
 }
 
 extern "C" cudaError_t masked(const void *A, const void *B, const float *scale_A, const float *scale_B,
