@@ -191,9 +191,12 @@ static __device__ void transpose(SharedStorage<D> &smem, int warp, int lane)
     PipelineState<Tile<D>::V_STAGES> V_state;
     PipelineState<Tile<D>::STAGES> Vt_state;
     while (true) {
+        trace(WAIT_FULL);
         mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
         if (!smem.V_there[V_state.stage]) return;
+        trace(WAIT_EMPTY);
         mbarrier_wait(&smem.Vt_empty[Vt_state.stage], Vt_state.parity ^ 1);
+        trace(LOAD); // of Vt
         transpose_tile<D>(smem.Vt_smem[Vt_state.stage], smem.V_smem[V_state.stage], warp, lane);
         fence_proxy_async(); // What this thread wrote is there for wgmma,
         __syncwarp();        // and what the warp's others wrote.
