@@ -40,6 +40,8 @@ def used_by(chapter):
 def student_text(path, text):
     if path.suffix == ".cu":
         return book.cut(text)
+    if path.parts[0] == "notes":
+        return re.sub(r"^\[Answers\].*\n\n", "", text, flags=re.M)
     if path.parts[0] == "exercises":
         return re.sub(r"^edits = \[\n(?:.*\n)*?\]\n", "", text, flags=re.M)
     return text
@@ -75,7 +77,7 @@ def main():
             continue
         target = partial / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix == ".cu" or path.parts[0] == "exercises":
+        if path.suffix in (".cu", ".md", ".toml"):
             target.write_text(student_text(path, (ROOT / path).read_text(encoding="utf-8")), encoding="utf-8")
             shutil.copymode(ROOT / path, target)
         else:
