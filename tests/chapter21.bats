@@ -43,6 +43,17 @@ caught() {
     assert_output --partial "d, the head dimension, must be 64, 128 or 256"
 }
 
+# RANDOM_SHAPES=N: so many of each operation instead of 2.
+@test "chapter 21: random shapes are right" {
+    local op dir=$BATS_TEST_TMPDIR/random
+    for op in transposed_v per_head two_levels per_block; do
+        run -0 "$PYTHON" tests/random_shapes.py fp8_attention $op "${RANDOM_SHAPES:-2}" 1 "$dir/$op" b=2 q=200 k=300 h=4 g=2 d=256:64
+    done
+    run -0 "$PYTHON" tests/random_shapes.py fp8_attention rotation "${RANDOM_SHAPES:-2}" 1 "$dir/rotation" b=2 s=300 h=3 d=256:64
+    run -0 "$SIMGPU" "$(chapter $CHAPTER)" --golden "$dir"
+    assert_line "$CHAPTER: all $((${RANDOM_SHAPES:-2} * 10)) runs right"
+}
+
 @test "chapter 21: a NaN in V is in its head's column of O, one in K in every query's row that sees it, one in x in its group" {
     one_case $CHAPTER/per_block few_queries_causal
     python 'd = sys.argv[1]; a = np.load(f"{d}/V.e4m3.npy"); a[0, 7, 0, 5] = 0x7f; np.save(f"{d}/V.e4m3.npy", a)' "$CASE_DIR"
