@@ -124,6 +124,22 @@ results = json.load(open(sys.argv[1]))
 assert results["score"] == 9 and [t["score"] for t in results["tests"]] == [0, 6, 3, 0, 0], results' "$AUTOGRADER/results/results.json"
 }
 
+@test "classroom: a container has what the cookbook runs with, and its last command sets it up" {
+    plain_python 'import json
+container = json.load(open(".devcontainer/devcontainer.json"))
+command = container["postCreateCommand"].split()
+assert container["build"] == {"dockerfile": "Dockerfile"} and command == ["make", "build/config.mk"], container'
+    local package packages
+    packages=$(sed -n 's/^RUN apt-get install -y --no-install-recommends //p' .devcontainer/Dockerfile)
+    for package in $(sed -n '/^RUN=/,/^LINT=/p' tools/setup.sh | sed '/^LINT=/d' | grep -oE ':[a-z0-9+-]+' | tr -d :); do
+        [[ " $packages " == *" $package "* ]] || fail "the container lacks $package, which tools/setup.sh installs"
+    done
+    run -0 make "$(sed -n 's/.*"postCreateCommand": "make \(.*\)".*/\1/p' .devcontainer/devcontainer.json)"
+    compgen -G "/var/lib/apt/lists/*Packages*" >/dev/null || skip "apt knows no packages here"
+    echo 'APT::Get::Simulate "true";' >"$BATS_TEST_TMPDIR/apt.conf"
+    APT_CONFIG=$BATS_TEST_TMPDIR/apt.conf run -0 bash -ec "$(sed -n 's/^RUN \(apt-get install\)/\1/p' .devcontainer/Dockerfile)"
+}
+
 @test "classroom: predictions are asked for once, before the run, and graded" {
     local dir=$BATS_TEST_TMPDIR/student
     run -0 make student OUT="$dir" CHAPTERS=4
