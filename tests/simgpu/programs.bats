@@ -49,6 +49,12 @@ blocks_in_order() {
     done
 }
 
+@test "simgpu: the last block of many may reset what the others have counted with, on as many host threads as one likes" {
+    program last_block
+    run -0 "$SIMGPU" --threads 8 "$ROOT/build/tests/simgpu/programs/last_block"
+    assert_output right
+}
+
 @test "simgpu: streams, events, async copies and host functions keep their order" { program streams; }
 
 @test "simgpu: managed, page-locked, registered memory and __managed__ variables are host's and kernels' alike" {

@@ -170,6 +170,7 @@ static void exec_atomic(struct warp *w, const struct inst *in, u32 mask)
     global_publish(w, mask, at, order);
     for (u32 i = 0; i < LANES; i++) {
         if (!(mask >> i & 1)) continue;
+        pthread_mutex_t *held = global_hold(at[i], order);
         for (u32 k = 0; k < n; k++) {
             u8 *p = (u8 *)(uintptr_t)at[i] + k * bytes;
             u64 v = read_lane(w, in->more[n + k], i, bytes),
@@ -183,6 +184,7 @@ static void exec_atomic(struct warp *w, const struct inst *in, u32 mask)
                 memcpy((u8 *)lanes_of(w, in->more[k]) + i * (bytes == 8 ? 8 : 4), &(u64){old},
                        bytes == 8 ? 8 : 4);
         }
+        global_done(w, in, at[i], bytes * n, held);
     }
     race_settle(w, in, mask, at);
     if (order & ORDER_ACQUIRE) order_observe(w);

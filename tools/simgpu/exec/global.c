@@ -695,14 +695,34 @@ void global_will_be_written(const void *to, u64 bytes)
         if (!grid.writes[(at - grid.base) / 4]) grid.writes[(at - grid.base) / 4] = BY_OTHERS;
 }
 
+pthread_mutex_t *global_hold(u64 at, enum order order)
+{
+    enum { LOCKS = 64 };
+    static pthread_mutex_t locks[LOCKS] = {[0 ... LOCKS - 1] = PTHREAD_MUTEX_INITIALIZER};
+    if (!grid.published || order & ORDER_CTA || at - grid.base >= grid.bytes) return NULL;
+    pthread_mutex_t *held = &locks[(at >> 4) % LOCKS]; /* of the largest atomic's bytes */
+    pthread_mutex_lock(held);
+    return held;
+}
+
+__attribute__((no_sanitize("thread"))) void global_done(struct warp *w, const struct inst *in, u64 at,
+                                                        u32 bytes, pthread_mutex_t *held)
+{
+    if (!held) return;
+    u32 part = ((1u << (bytes < 4 ? bytes : 4)) - 1) << (at & 3);
+    u32 mine = record(w, in, ACCESS_WRITE | ACCESS_STRONG, part);
+    for (u64 k = (at - grid.base) / 4; k < (at - grid.base + bytes + 3) / 4; k++) grid.writes[k] = mine;
+    pthread_mutex_unlock(held);
+}
+
 void global_observe(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES], u32 bytes,
                     enum access how, enum order order)
 {
     struct view now = {0};
     if (!grid.published || order & ORDER_CTA) return;
-    /* What another host thread has written just before the look was noted as after it. */
+    /* What another host thread has written just before the look was noted as after it. (Of an atomic global_done has.) */
     u32 here = 0;
-    for (u32 left = mask; left; left &= left - 1)
+    for (u32 left = how & ACCESS_WRITE ? 0 : mask; left; left &= left - 1)
         if (at[first_lane(left)] - grid.base < grid.bytes) here |= left & -left;
     access_lanes(w, in, here, at, bytes, how, grid.first, true);
     pthread_mutex_lock(&grid.lock);

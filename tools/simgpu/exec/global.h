@@ -23,6 +23,8 @@
 #ifndef GLOBAL_H
 #define GLOBAL_H
 
+#include <pthread.h>
+
 #include "race.h"
 
 /* The scope and order of an atomic, a fence or a strong access. */
@@ -69,6 +71,11 @@ static inline void global_settle(struct warp *w, const struct inst *in)
     w->suspects_global = false;
     global_settle_now(w, in);
 }
+
+/* Around a lane's atomic operation on `bytes` bytes. Who sees what it has left there may know that it is over, and write there as it
+ * likes: so that it is the last that has written, as far as is noted, is one step with it for other host threads. */
+pthread_mutex_t *global_hold(u64 at, enum order order);
+void global_done(struct warp *w, const struct inst *in, u64 at, u32 bytes, pthread_mutex_t *held);
 
 /* Before a strong write or an atomic of these lanes, and after a strong read or an atomic. */
 void global_publish(struct warp *w, u32 mask, const u64 at[LANES], enum order order);
