@@ -94,14 +94,15 @@ END
 
 free_port() { plain_python 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 
-# start N [FLAG...]: the trainer on so many GPUs, in the background; PIDS are the ranks', RANK.err what they say.
+# start N [FLAG...]: the trainer on so many GPUs, in the background; PIDS are the ranks', RANK.err what they say. MISSING of them do not
+# come.
 start() {
     local ranks=$1 rank
     shift
     PIDS=()
     MASTER_PORT=$(free_port)
     export MASTER_PORT
-    for ((rank = 0; rank < ranks; rank++)); do
+    for ((rank = 0; rank < ranks - ${MISSING:-0}; rank++)); do
         (RANK=$rank WORLD_SIZE=$ranks exec "$SIMGPU" "$ROOT/build/gpt2_parallel" "${SMALL[@]}" "$@" "$TEXT") >$rank.out 2>$rank.err 3>&- &
         PIDS+=($!)
     done
@@ -135,12 +136,12 @@ all_end_but() {
         run -0 "$ROOT/build/gpt2" --check checkpoint
         assert_output --regexp "^checkpoint: 20832 parameters after [0-9]+ of 12 steps$"
         cp checkpoint resumed
-        run -0 train 3 --resume resumed --save resumed --json killed
+        train 3 --resume resumed --save resumed --json killed
         tail -n "$(wc -l <killed)" whole >rest
         run -0 diff <(losses rest) <(losses killed)
     done
-    for n in 1 2; do run -0 train $n --resume checkpoint --json resumed.$n; done
-    run -0 "$SIMGPU" "$ROOT/build/gpt2" --resume checkpoint --sample 0 --validate-every 4 --json resumed.alone "$TEXT"
+    for n in 1 2; do train $n --resume checkpoint --json resumed.$n; done
+    "$SIMGPU" "$ROOT/build/gpt2" --resume checkpoint --sample 0 --validate-every 4 --json resumed.alone "$TEXT"
     close_to rest resumed.*
 }
 
@@ -151,9 +152,9 @@ all_end_but() {
     kill -STOP "${PIDS[1]}"
     all_end_but 1 "has been silent for 6 s"
     kill -KILL "${PIDS[1]}"
-    start 3 --steps 1
-    kill -KILL "${PIDS[2]}"
-    sleep 1
+    MISSING=1 start 3 --steps 1
+    until grep -qi ":$(printf %04x "$MASTER_PORT") [0-9a-f:]* 01 " /proc/net/tcp; do sleep 0.02; done
+    sleep 1 # Rank 1 is there, and has said so.
     kill -KILL "${PIDS[1]}"
     wait "${PIDS[0]}" && fail "rank 0 did not fail"
     grep -qE "^rank 1 \(process ${PIDS[1]} on .*\) has ended before all were there$" 0.err || fail "$(cat 0.err)"
@@ -203,6 +204,14 @@ pair() {
     run -2 pair "RANK=0 WORLD_SIZE=2" "RANK=1 WORLD_SIZE=3" "${program[@]}"
     assert_line "rank 1 says that there are 3 ranks, and rank 0 that there are 2"
     assert_line "rank 1 is sent away: rank 1 says that there are 3 ranks, and rank 0 that there are 2"
+    # Someone else, who says nothing that rank 0 knows, keeps nobody out.
+    env RANK=0 WORLD_SIZE=2 "${program[@]}" 3>&- &
+    run -0 timeout 20 "$PYTHON" -S -E -B -c 'import socket, sys, time
+while True:
+    try: socket.create_connection(("127.0.0.1", int(sys.argv[1]))).send(b"GET / HTTP/1.0\r\n\r\n"); break
+    except OSError: time.sleep(0.01)' "$port"
+    run -0 env RANK=1 WORLD_SIZE=2 "${program[@]}"
+    wait $!
     run -2 env RANK=1 "${program[@]}"
     assert_output "RANK is set, and WORLD_SIZE is not"
     run -2 env RANK=2 WORLD_SIZE=2 "${program[@]}"

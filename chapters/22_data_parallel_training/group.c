@@ -76,6 +76,7 @@ void nccl_check(struct group *group, int result, const char *call, const char *f
 
 void group_check(struct group *group)
 {
+    rendezvous_check();
     int error = ncclSuccess;
     NCCL_CHECK(group, CommGetAsyncError(group->comm, &error));
     nccl_check(group, error, "a collective", __FILE__, __LINE__);

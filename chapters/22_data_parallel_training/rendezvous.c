@@ -19,7 +19,7 @@ enum {
     ANSWER_S = 3,   // that a connection may take for a message
     SILENCE_S = 6,  // after which a process counts as gone
     ABANDON_S = 2,  // that abandon() may take
-    LEAVE_S = 10,   // that rank 0 waits for the others' last message
+    LEAVE_S = 10,   // that a process which is done waits for the others to be
 };
 static const char MAGIC[8] = "KCDDP-1";
 
@@ -53,8 +53,9 @@ static struct {
     void (*abandon)(void *context);
     void *context;
     pthread_t thread;
-    atomic_bool watching, leaving;
-} group;
+    pthread_mutex_t speaking; // nothing follows DONE
+    atomic_bool watching, leaving, ending;
+} group = {.speaking = PTHREAD_MUTEX_INITIALIZER};
 
 static double seconds(void)
 {
@@ -267,14 +268,26 @@ static void end_now(int signal)
     _exit(EXIT_CUDA);
 }
 
+// A connection that is closed with something unread in it takes what it has sent along: who, to the others.
+static void wait_for_their_end(void)
+{
+    char unread[1024];
+    for (int r = 0; r < group.peers; r++)
+        if (group.peer[r].socket >= 0)
+            while (recv(group.peer[r].socket, unread, sizeof unread, 0) > 0) {
+            }
+}
+
 // Ends this process, since another has.
 static _Noreturn void lost(const char *who)
 {
     fprintf(stderr, "%s: rank %d of %d ends too\n", who, group.launch.rank, group.launch.ranks);
-    if (group.launch.rank == 0) tell_all(LOST, NULL, who);
+    group.ending = true;
     signal(SIGALRM, end_now);
-    alarm(ABANDON_S); // What abandon() waits for may never come.
+    alarm(ABANDON_S); // What is waited for from here on may never come.
+    if (group.launch.rank == 0) tell_all(LOST, NULL, who);
     group.abandon(group.context);
+    if (group.launch.rank == 0) wait_for_their_end();
     _exit(EXIT_CUDA);
 }
 
@@ -308,7 +321,8 @@ static void *watch(void *unused)
     (void)unused;
     double said = 0, left = 0;
     char who[400];
-    while (!group.leaving || (group.launch.rank == 0 && !all_done() && seconds() < left)) {
+    // Each side's last message is DONE, and each waits for the other's: see wait_for_their_end.
+    while (!group.leaving || (!all_done() && seconds() < left)) {
         struct pollfd polled[group.peers];
         if (!group.leaving) left = seconds() + LEAVE_S;
         for (int r = 0; r < group.peers; r++)
@@ -318,7 +332,9 @@ static void *watch(void *unused)
             if (polled[r].fd >= 0 && polled[r].revents) listen_to(r);
         if (seconds() - said < 1) continue;
         said = seconds();
-        tell_all(ALIVE, NULL, NULL);
+        pthread_mutex_lock(&group.speaking);
+        if (!group.leaving) tell_all(ALIVE, NULL, NULL);
+        pthread_mutex_unlock(&group.speaking);
         for (int r = 0; r < group.peers; r++) {
             if (group.peer[r].socket < 0 || group.peer[r].done || said - group.peer[r].heard < SILENCE_S)
                 continue;
@@ -340,11 +356,18 @@ void rendezvous_watch(void (*abandon)(void *context), void *context)
     group.watching = true;
 }
 
+void rendezvous_check(void)
+{
+    while (group.ending) pause();
+}
+
 void rendezvous_leave(void)
 {
     if (!group.watching) return;
-    tell_all(DONE, NULL, NULL);
     group.leaving = true;
+    pthread_mutex_lock(&group.speaking);
+    tell_all(DONE, NULL, NULL);
+    pthread_mutex_unlock(&group.speaking);
     pthread_join(group.thread, NULL);
     group.watching = false;
 }

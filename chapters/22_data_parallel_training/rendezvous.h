@@ -20,5 +20,8 @@ void rendezvous_meet(const struct launch *launch, struct token *token);
 // stderr, calls abandon(context), and ends this process with EXIT_CUDA, whatever that does.
 void rendezvous_watch(void (*abandon)(void *context), void *context);
 
-// Says that this process has done its part; rank 0 waits for the others to say so. The thread ends.
+// Does not return if the thread has begun to end this process: what abandon() releases must not be taken for a result.
+void rendezvous_check(void);
+
+// Says that this process has done its part, and waits, some seconds at most, until those that it is connected to have. The thread ends.
 void rendezvous_leave(void);
