@@ -65,14 +65,24 @@ dQ_bits() {
     sha256sum <"$BATS_TEST_TMPDIR/out/$2/many_keys_f16/dQ.npy"
 }
 
+# other_bits PROGRAM STEP BITS: in some of eight orders of the blocks dQ has other bits. On one thread of the host, which makes an order
+# repeat: in which one the blocks add that do not wait for each other is luck, and may be the right one.
+other_bits() {
+    local seed others=0
+    for seed in 1 2 3 4 5 6 7 8; do
+        [[ "$(SIMGPU_THREADS=1 dQ_bits "$1" "$2" $seed 132)" == "$3" ]] || others=$((others + 1))
+    done
+    [[ $others -gt 0 ]]
+}
+
 @test "chapter 17: the deterministic step gives the same bits in any order of the warps, on any number of SMs; the one before it does not" {
     local seed bits
     bits=$(dQ_bits "$(chapter $CHAPTER)" deterministic 0 132)
     for seed in 1 2 3; do
         assert_equal "$(dQ_bits "$(chapter $CHAPTER)" deterministic $seed $seed)" "$bits"
         assert_equal "$(dQ_bits "$(chapter $CHAPTER)" deterministic $seed 132)" "$bits"
-        [[ "$(dQ_bits "$(chapter $CHAPTER)" tiles $seed 132)" != "$bits" ]]
     done
+    other_bits "$(chapter $CHAPTER)" tiles "$bits"
 }
 
 @test "chapter 17: what a step does not serve is refused, and attention_backward_refused says what cannot be" {
@@ -248,7 +258,7 @@ kernel() {
     local seed bits
     bits=$(dQ_bits "$(chapter $CHAPTER)" deterministic 0 132)
     kernel f16 '64, TILE_Q_64' '/while \(ld_acquire_gpu/,/^    \}/d'
-    for seed in 0 1 2 3; do [[ "$(dQ_bits "$BROKEN" deterministic $seed 132)" != "$bits" ]]; done
+    other_bits "$BROKEN" deterministic "$bits"
     kernel f16 '64, TILE_Q_64' 's/b\.deterministic && tile < tiles \? tiles - 1 - tile : tile/tile/'
     for seed in 0 1 2 3; do
         SIMGPU_SMS=3 run -3 "$SIMGPU" --seed $seed "$BROKEN" --golden "build/golden/$CHAPTER" --step deterministic --case many_keys_f16

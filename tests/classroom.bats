@@ -44,8 +44,8 @@ assert all(0 < t["score"] == t["max_score"] and t["status"] == "passed" for t in
     local dir=$BATS_TEST_TMPDIR
     run -0 make student OUT="$dir/student"
     run -1 grade --submission "$dir/student" --orders 1 --json "$dir/results.json" --junit "$dir/junit.xml"
-    published "$dir/results.json" "$dir/junit.xml"
     assert_line --regexp '^0 of [0-9]+ points$'
+    published "$dir/results.json" "$dir/junit.xml"
     run -0 plain_python 'import json, re, sys
 sys.path.insert(0, "tools/classroom")
 import exercises

@@ -108,18 +108,19 @@ class Program:
     def __init__(self, chapter, step, source, folder):
         self.chapter, self.folder = chapter, folder
         built = ROOT / "build/chapters" / chapter
-        if source == (ROOT / step).read_bytes() and built.exists():  # this tree's own, whose program make has built
+        own = ROOT / step
+        if built.exists() and source == own.read_bytes() and built.stat().st_mtime > own.stat().st_mtime:  # make has built it
             self.path = built
             return
         tree = folder / "tree"
-        own = tree / "chapters" / chapter
-        own.mkdir(parents=True)
+        copies = tree / "chapters" / chapter
+        copies.mkdir(parents=True)
         for header in (ROOT / "chapters" / chapter).glob("*.*h"):
             if header.suffix in (".h", ".cuh"):
-                shutil.copy(header, own)
+                shutil.copy(header, copies)
         shutil.copytree(ROOT / "common/device", tree / "common/device")
         shutil.copytree(ROOT / "common/harness", tree / "common/harness", ignore=shutil.ignore_patterns("*.c", "*.cu"))
-        kernel = own / step.name
+        kernel = copies / step.name
         kernel.write_bytes(source)
         self.compile(kernel)
         self.link(step)
