@@ -28,7 +28,7 @@ run_file() {
     missing=$((planned - passed - failed - skipped))
     [[ $planned -gt 0 ]] || missing=1
     [[ $missing -le 0 ]] || printf '%s: # %d planned tests never ran\n' "$name" "$missing" | tee -a "$counts/$name.failed"
-    printf '%s: # %d tests in %d s\n' "$name" $planned $((SECONDS - began))
+    printf '%s: # %d tests in %d s\n' "$name" "$planned" $((SECONDS - began))
     echo "$passed $((failed + (missing > 0 ? missing : 0))) $skipped" >"$counts/${1//\//_}"
 }
 
