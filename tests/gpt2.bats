@@ -50,11 +50,11 @@ open(path, "wb").write(data)' "$1" "$2"; }
 
 @test "trainer: on the project's own text the loss falls, validation follows, and text is sampled" {
     cd "$ROOT"
-    run -0 make train DEVICE=sim TRAIN="--steps 30 --lr 3e-3 --sample 40"
+    run -0 make train DEVICE=sim TRAIN="--steps 30 --lr 2e-3 --sample 40"
     assert_line --regexp '^120576 parameters, 3\.[0-9]+ MB of activations, [0-9]+ tokens of which [0-9]+ are trained on; Simulated GPU'
     assert_line --regexp '^step 1/30: loss 5\.[3-7]'
     assert_line --regexp '^step 30/30: loss [34]\.'
-    assert_line --regexp '^step 30: validation loss [34]\.'
+    assert_line --regexp '^step 30: validation loss ([34]|5\.[0-2])' # of other text; no knowledge at all is 5.55
     refute_output --partial "tokens/s"
 }
 

@@ -25,38 +25,13 @@ static struct model_config config_of(enum dtype type, const int64_t *dim)
     };
 }
 
-// The parameters of the run, in its type, as fp32.
-static float *initial_parameters(const struct run *run, size_t count)
-{
-    const size_t bytes = count * dtype_bytes(run->type);
-    void *stored = malloc(bytes);
-    float *parameters = malloc(count * sizeof *parameters);
-    if (!stored || !parameters) die_input("no memory for %zu parameters", count);
-    CUDA_CHECK(cudaMemcpy(stored, DATA("weights"), bytes, cudaMemcpyDeviceToHost));
-    for (size_t i = 0; i < count; i++) parameters[i] = (float)dtype_get(run->type, stored, (int64_t)i);
-    free(stored);
-    return parameters;
-}
-
-static float mean_loss(const struct model *model)
-{
-    double sum = 0;
-    float *loss = malloc((size_t)model->rows * sizeof *loss);
-    if (!loss) die_input("no memory for %d losses", model->rows);
-    CUDA_CHECK(cudaMemcpy(loss, activation(model, LOSS, 0), (size_t)model->rows * sizeof *loss,
-                          cudaMemcpyDeviceToHost));
-    for (int i = 0; i < model->rows; i++) sum += loss[i];
-    free(loss);
-    return (float)(sum / model->rows);
-}
-
 static cudaError_t launch(any_launcher *launcher, const struct run *run, cudaStream_t stream)
 {
     struct model_config config = config_of(run->type, run->dim);
     config.beta1 = PARAM("beta1"), config.beta2 = PARAM("beta2"), config.epsilon = PARAM("epsilon");
     config.weight_decay = PARAM("weight_decay"), config.max_norm = PARAM("max_norm");
     struct model *model = model_create(&config, 0);
-    float *parameters = initial_parameters(run, model->parameters);
+    float *parameters = model_parameters(run->type, DATA("weights"), model->parameters);
     model_set_parameters(model, parameters);
     free(parameters);
 
@@ -73,7 +48,7 @@ static cudaError_t launch(any_launcher *launcher, const struct run *run, cudaStr
         CUDA_CHECK(cudaMemcpyAsync(model->lr, lr, sizeof *lr, cudaMemcpyDeviceToDevice, stream));
         error = ((training_step *)launcher)(model, stream);
         CUDA_CHECK(cudaStreamSynchronize(stream));
-        const float loss = mean_loss(model);
+        const float loss = model_mean_loss(model);
         CUDA_CHECK(cudaMemcpy((float *)DATA("loss") + step, &loss, sizeof loss, cudaMemcpyHostToDevice));
         CUDA_CHECK(cudaMemcpy((float *)DATA("norm") + step, model->state.norm, sizeof loss,
                               cudaMemcpyDeviceToDevice));

@@ -208,3 +208,27 @@ double model_flops(const struct model *m)
         12.0 * c->layers * c->channels * c->channels + (double)m->config.padded_vocabulary * c->channels;
     return m->rows * (6 * matrices + 12.0 * c->layers * c->channels * c->length);
 }
+
+float *model_parameters(enum dtype dtype, const void *weights, size_t count)
+{
+    const size_t bytes = count * dtype_bytes(dtype);
+    void *stored = malloc(bytes);
+    float *parameters = malloc(count * sizeof *parameters);
+    if (!stored || !parameters) die_input("no memory for %zu parameters", count);
+    CUDA_CHECK(cudaMemcpy(stored, weights, bytes, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < count; i++) parameters[i] = (float)dtype_get(dtype, stored, (int64_t)i);
+    free(stored);
+    return parameters;
+}
+
+float model_mean_loss(const struct model *m)
+{
+    double sum = 0;
+    float *loss = malloc((size_t)m->rows * sizeof *loss);
+    if (!loss) die_input("no memory for %d losses", m->rows);
+    CUDA_CHECK(
+        cudaMemcpy(loss, activation(m, LOSS, 0), (size_t)m->rows * sizeof *loss, cudaMemcpyDeviceToHost));
+    for (int i = 0; i < m->rows; i++) sum += loss[i];
+    free(loss);
+    return (float)(sum / m->rows);
+}

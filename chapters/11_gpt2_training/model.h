@@ -131,6 +131,12 @@ void model_free(struct model *model);
 // become 0.
 void model_set_parameters(struct model *model, const float *parameters);
 
+// `count` parameters of a type on the device, as fp32 on the host, for the caller to free. Exits on errors.
+float *model_parameters(enum dtype dtype, const void *weights, size_t count);
+
+// The mean of the losses of the last loss_pass. Exits on errors.
+float model_mean_loss(const struct model *model);
+
 // A parameter or its gradient, an activation, of a layer (0 where there is one only).
 void *weight(const struct model *model, enum parameter which, int layer);
 float *gradient(const struct model *model, enum parameter which, int layer);

@@ -31,32 +31,6 @@ static struct model_config config_of(enum dtype type, const int64_t *dim)
     };
 }
 
-// The parameters of the run, in its type, as fp32.
-static float *initial_parameters(const struct run *run, size_t count)
-{
-    const size_t bytes = count * dtype_bytes(run->type);
-    void *stored = malloc(bytes);
-    float *parameters = malloc(count * sizeof *parameters);
-    if (!stored || !parameters) die_input("no memory for %zu parameters", count);
-    CUDA_CHECK(cudaMemcpy(stored, DATA("weights"), bytes, cudaMemcpyDeviceToHost));
-    for (size_t i = 0; i < count; i++) parameters[i] = (float)dtype_get(run->type, stored, (int64_t)i);
-    free(stored);
-    return parameters;
-}
-
-// Of all ranks: their losses are the same.
-static float mean_loss(const struct model *model)
-{
-    double sum = 0;
-    float *loss = malloc((size_t)model->rows * sizeof *loss);
-    if (!loss) die_input("no memory for %d losses", model->rows);
-    CUDA_CHECK(cudaMemcpy(loss, activation(model, LOSS, 0), (size_t)model->rows * sizeof *loss,
-                          cudaMemcpyDeviceToHost));
-    for (int i = 0; i < model->rows; i++) sum += loss[i];
-    free(loss);
-    return (float)(sum / model->rows);
-}
-
 // Exits if the weights are not those of all ranks, to the bit.
 static void check_replicas(const struct model *model)
 {
@@ -81,7 +55,7 @@ static cudaError_t launch(any_launcher *launcher, const struct run *run, cudaStr
     config.weight_decay = PARAM("weight_decay"), config.max_norm = PARAM("max_norm");
     if (!group) group = group_join(&launched);
     struct model *model = exchange_model(group, &config, step == sharded || step == one_graph, BUCKET_BYTES);
-    float *parameters = initial_parameters(run, model->parameters);
+    float *parameters = model_parameters(run->type, DATA("weights"), model->parameters);
     exchange_set(model, parameters, NULL);
     free(parameters);
 
@@ -100,7 +74,7 @@ static cudaError_t launch(any_launcher *launcher, const struct run *run, cudaStr
         error = step(model, stream);
         CUDA_CHECK(cudaStreamSynchronize(stream));
         group_check(group);
-        const float loss = mean_loss(model);
+        const float loss = model_mean_loss(model);
         CUDA_CHECK(cudaMemcpy((float *)DATA("loss") + i, &loss, sizeof loss, cudaMemcpyHostToDevice));
         CUDA_CHECK(
             cudaMemcpy((float *)DATA("norm") + i, model->state.norm, sizeof loss, cudaMemcpyDeviceToDevice));
