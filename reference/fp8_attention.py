@@ -30,7 +30,7 @@ import dtypes
 import fp8_gemm
 import fp8_quantization as fp8
 import numpy as np
-from attention import TENSORS, seen
+from attention import TENSORS, Attention, seen
 
 from bounds import UNIT_ROUNDOFF, gamma, rounded_output
 
@@ -84,12 +84,10 @@ def head(Q, K, V, c, scale_V, causal, whole):
     return O, O_error, LSE, LSE_error
 
 
-class PerHead:
-    DIMS = ("b", "q", "k", "h", "g", "d")
+class PerHead(Attention):
     HEAD_DIMS = (64, 128, 256)
     INPUTS = (*TENSORS, "scale_Q", "scale_K", "scale_V", "causal")
     OWN_TYPE = ("scale_Q", "scale_K", "scale_V", "causal")
-    OPTIONAL = ()
     WHOLE = True  # one sum for all keys
 
     def cases(self, dtype):
@@ -115,18 +113,6 @@ class PerHead:
             "many_tiles_causal": case(150, 140, 64, h=6, g=3, b=2, causal=True),
         }
         return {name: case for name, case in cases.items() if case["d"] in self.HEAD_DIMS}
-
-    def of_shape(self, dims):
-        return {"full": dict(dims), "causal": dict(dims, causal=True)}
-
-    def check_shape(self, dims, dtype):
-        """None, or what the dimensions would have to be."""
-        if dims["d"] not in self.HEAD_DIMS:
-            *most, last = map(str, self.HEAD_DIMS)
-            return f"d, the head dimension, must be {', '.join(most)} or {last}"
-        if dims["h"] % dims["g"]:
-            return "h must be a multiple of g: every key/value head serves as many query heads"
-        return None
 
     def shapes(self, dims):
         b, q, k, h, g, d = (dims[name] for name in self.DIMS)

@@ -11,16 +11,6 @@ CHAPTER=19_fp8_gemm
 
 setup() { export PYTHONPATH=$ROOT/reference; }
 
-# caught STEP CASE [FLAG...]: the broken step gives a wrong answer, or is stopped by a report that names its file.
-caught() {
-    local seed
-    for seed in 0 1 2 3; do
-        run "$SIMGPU" --seed $seed "$BROKEN" --golden "build/golden/$CHAPTER" --step "$1" --case "$2" "${@:3}"
-        [[ $status -eq 1 || $status -eq 3 ]] || fail "seed $seed: exit status $status, expected 1 or 3"
-        assert_output --regexp "$CHAPTER: WRONG in 1 of 1 runs|at .*/chapters/$CHAPTER/step[0-9]_$1\.cu:[0-9]+"
-    done
-}
-
 @test "chapter 19: every step is right on every case of every operation" {
     all_right 1 per_tensor
     all_right 4 gemm
@@ -208,7 +198,7 @@ assert total("persistent_multicast", "global_sectors") < 0.8 * total("two_math_w
 
 @test "chapter 19: a promotion one block late, and scales of the next k, are wrong" {
     broken $CHAPTER step2_promoted.cu 's/wgmma_wait_group<0>\(\);/wgmma_wait_group<1>();/'
-    caught promoted ragged --op gemm
+    fails $CHAPTER promoted ragged --op gemm
     noted $CHAPTER 'is read before the wgmma at line …, whose result it holds, has been waited for'
     broken $CHAPTER step2_promoted.cu 's/scale_A \+ \(size_t\)tile \* scale_rows/scale_A + (size_t)((tile + 1) % k_tiles) * scale_rows/'
     wrong $CHAPTER promoted ragged --op gemm
@@ -217,12 +207,12 @@ assert total("persistent_multicast", "global_sectors") < 0.8 * total("two_math_w
 
 @test "chapter 19: scales of the wrong stage are found" {
     broken $CHAPTER step3_two_math_warpgroups.cu 's/scale_smem\[state.stage\]\[row0\]/scale_smem[(state.stage + 1) % NUM_STAGES][row0]/'
-    caught two_math_warpgroups ragged --op gemm
+    fails $CHAPTER two_math_warpgroups ragged --op gemm
 }
 
 @test "chapter 19: a stage that one warp of four gives back, while the others may still read its scales, is found" {
     broken $CHAPTER step3_two_math_warpgroups.cu 's/if \(tid % 32 == 0\) mbarrier_arrive/if (tid == 0) mbarrier_arrive/; s/NUM_CONSUMERS \* 4\)/NUM_CONSUMERS)/'
-    caught two_math_warpgroups deep --op gemm
+    fails $CHAPTER two_math_warpgroups deep --op gemm
 }
 
 @test "chapter 19: a buffer that every tile begins with is written while the last tile's still leaves, if pieces are odd" {
@@ -239,13 +229,13 @@ assert total("persistent_multicast", "global_sectors") < 0.8 * total("two_math_w
 
 @test "chapter 19: a consumer that frees its own block's stage only leaves the other waiting" {
     broken $CHAPTER step4_persistent_multicast.cu 's/consume<BLOCK_N, CLUSTER>/consume<BLOCK_N, 1>/; /case (128|160): return/d; s/launch<192>/launch<96>/'
-    caught persistent_multicast deep --op gemm
+    fails $CHAPTER persistent_multicast deep --op gemm
     noted $CHAPTER 'deadlock: no warp of the cluster that begins with block (0,0,0) can go on'
 }
 
 @test "chapter 19: a part that takes the scale of the other part's group is wrong" {
     broken $CHAPTER step6_few_rows.cu 's/scale_B\[k \+ plan.parts\]/scale_B[k + 1]/; /case (96|128): return/d; s/launch<192/launch<64/'
-    caught few_rows deep --op gemm
+    fails $CHAPTER few_rows deep --op gemm
 }
 
 @test "chapter 19: a column's scale for its neighbour is wrong" {

@@ -11,16 +11,6 @@ CHAPTER=20_grouped_gemm
 
 setup() { export PYTHONPATH=$ROOT/reference; }
 
-# caught STEP CASE [FLAG...]: the broken step gives a wrong answer, or is stopped by a report that names its file.
-caught() {
-    local seed
-    for seed in 0 1 2 3; do
-        run "$SIMGPU" --seed $seed "$BROKEN" --golden "build/golden/$CHAPTER" --step "$1" --case "$2" "${@:3}"
-        [[ $status -eq 1 || $status -eq 3 ]] || fail "seed $seed: exit status $status, expected 1 or 3"
-        assert_output --regexp "$CHAPTER: WRONG in 1 of 1 runs|at .*/chapters/$CHAPTER/step[0-9]_$1\.cu:[0-9]+"
-    done
-}
-
 @test "chapter 20: every step is right on every case of every operation" {
     local op
     for op in aligned ragged masked k_groups moe moe_gradient; do all_right 1 $op; done
@@ -182,17 +172,17 @@ for name, what in ("x", "dx"), ("logits", "dlogits"), ("dW1", "dW1.after"), ("dW
 
 @test "chapter 20: a group's tail rows that are written are found, by TMA or one by one" {
     broken $CHAPTER step2_ragged_segments.cu 's/tile\.col, tile\.end, N, tid/tile.col, M, N, tid/'
-    caught ragged_segments ragged --op ragged
+    fails $CHAPTER ragged_segments ragged --op ragged
     run -3 "$SIMGPU" --threads 1 --seed 0 "$BROKEN" --golden build/golden/$CHAPTER --op ragged --case ragged
     noted $CHAPTER 'race on global memory …: this write is not ordered after the write by …'
-    caught ragged_segments odd_n --op ragged
+    fails $CHAPTER ragged_segments odd_n --op ragged
     broken $CHAPTER step2_ragged_segments.cu 's/warp_row \+ STORE_ROWS <= tile\.end/warp_row < tile.end/'
-    caught ragged_segments tail --op ragged
+    fails $CHAPTER ragged_segments tail --op ragged
 }
 
 @test "chapter 20: a sum of counts that is off by one, and scales that begin at the multiple of four, are wrong" {
     broken $CHAPTER step2_ragged_segments.cu 's/first_row \+= rows;/first_row += max(rows, 1);/'
-    caught ragged_segments ragged --op ragged
+    fails $CHAPTER ragged_segments ragged --op ragged
     broken $CHAPTER step2_ragged_segments.cu 's/tile\.row % 4 \+ warpgroup_row, k_tiles/warpgroup_row, k_tiles/'
     wrong $CHAPTER ragged_segments ragged --op ragged
     noted $CHAPTER 'D[row 70, col 0]: got …, expected …, tolerance …; … of 37530 elements are wrong'
@@ -200,21 +190,21 @@ for name, what in ("x", "dx"), ("logits", "dlogits"), ("dW1", "dW1.after"), ("dW
 
 @test "chapter 20: half a tile whose other half is fetched all the same brings bytes that nobody expects" {
     broken $CHAPTER step3_masked.cu '/if \(rank < parts\)/d'
-    caught masked decode --op masked
+    fails $CHAPTER masked decode --op masked
     run -3 "$SIMGPU" --threads 1 --seed 0 "$BROKEN" --golden build/golden/$CHAPTER --op masked --case decode
     noted $CHAPTER 'bytes expected, but the copies in flight bring …'
 }
 
 @test "chapter 20: a promotion one block late, and scales of the block before, are found" {
     broken $CHAPTER step4_k_groups.cu 's/wgmma_wait_group<0>\(\);/wgmma_wait_group<1>();/'
-    caught k_groups ragged --op k_groups
+    fails $CHAPTER k_groups ragged --op k_groups
     broken $CHAPTER step4_k_groups.cu 's/first_k \+= group_k;/first_k += columns \/ BLOCK_K;/'
     wrong $CHAPTER k_groups ragged --op k_groups
 }
 
 @test "chapter 20: of equal logits the wrong one first, and rows counted without their barrier, are found" {
     broken $CHAPTER step5_moe.cu 's/expert < other_expert/expert > other_expert/'
-    caught moe ragged --op moe
+    fails $CHAPTER moe ragged --op moe
     broken $CHAPTER step5_moe.cu '/__syncthreads\(\); \/\/ Everybody has read/d'
     races $CHAPTER moe several_tiles --op moe
 }

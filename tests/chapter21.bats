@@ -11,16 +11,6 @@ CHAPTER=21_fp8_attention
 
 setup() { export PYTHONPATH=$ROOT/reference; }
 
-# caught STEP CASE [FLAG...]: the broken step gives a wrong answer, or is stopped by a report that names its file.
-caught() {
-    local seed
-    for seed in 0 1 2 3; do
-        run "$SIMGPU" --seed $seed "$BROKEN" --golden "build/golden/$CHAPTER" --step "$1" --case "$2" "${@:3}"
-        [[ $status -eq 1 || $status -eq 3 ]] || fail "seed $seed: exit status $status, expected 1 or 3"
-        assert_output --regexp "$CHAPTER: WRONG in 1 of 1 runs|at .*/chapters/$CHAPTER/step[0-9]_$1\.cu:[0-9]+"
-    done
-}
-
 @test "chapter 21: every step is right on every case of every operation" {
     local op
     for op in transposed_v per_head two_levels per_block rotation; do all_right 1 $op; done
@@ -180,11 +170,11 @@ HEAD_DIM=128 # the only one that broken kernels are compiled for
 
 @test "chapter 21: V transposed one tile late, before it has landed, or without the fence that shows it to wgmma, is caught" {
     broken $CHAPTER step2_transposed_inside.cu 's/smem.Vt_smem\[Vt_state.stage\], smem.V_smem/smem.Vt_smem[(Vt_state.stage + 1) % Tile<D>::STAGES], smem.V_smem/'
-    caught transposed_inside few_queries_causal --op per_head
+    fails $CHAPTER transposed_inside few_queries_causal --op per_head
     broken $CHAPTER step2_transposed_inside.cu 's/mbarrier_wait\(&smem.V_full\[V_state.stage\], V_state.parity\);//'
-    caught transposed_inside few_queries_causal --op per_head
+    fails $CHAPTER transposed_inside few_queries_causal --op per_head
     broken $CHAPTER step2_transposed_inside.cu '/^ *fence_proxy_async\(\); \/\/ What this thread wrote is there for wgmma/d'
-    caught transposed_inside few_queries_causal --op per_head
+    fails $CHAPTER transposed_inside few_queries_causal --op per_head
     noted $CHAPTER 'fence.proxy.async is missing: …'
 }
 
@@ -202,7 +192,7 @@ HEAD_DIM=128 # the only one that broken kernels are compiled for
 
 @test "chapter 21: one sum for all keys is off where they are alike; a part that does not begin anew is wrong" {
     broken $CHAPTER step3_two_levels.cu 's/V_desc \+ k \* 32 \/ 16, k > 0\)/V_desc + k * 32 \/ 16, true)/'
-    caught two_levels shared_heads_causal --op two_levels
+    fails $CHAPTER two_levels shared_heads_causal --op two_levels
     run -0 python 'import shutil, sys
 shutil.copytree("build/golden/21_fp8_attention/two_levels/alike", sys.argv[1])' "$BATS_TEST_TMPDIR/alike"
     run -1 "$SIMGPU" "$(chapter $CHAPTER)" --op per_head --golden "$BATS_TEST_TMPDIR/alike"
@@ -221,5 +211,5 @@ shutil.copytree("build/golden/21_fp8_attention/two_levels/alike", sys.argv[1])' 
     broken $CHAPTER step5_rotated.cu 's/distance < LANES/distance < LANES \/ 2/'
     wrong $CHAPTER rotated columns --op rotation
     broken $CHAPTER step5_rotated.cu '/atomicMax\(&block_amax/{n;d}'
-    caught rotated d128 --op rotation
+    fails $CHAPTER rotated d128 --op rotation
 }

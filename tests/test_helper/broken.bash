@@ -112,13 +112,13 @@ races() {
     done
 }
 
-# fails CHAPTER STEP CASE [FLAG...]: the one or the other, as the order of the warps has it.
+# fails CHAPTER STEP CASE [FLAG...]: the one or the other, as the order of the warps has it; STEP is a number or a name.
 fails() {
     local seed
     for seed in 0 1 2 3; do
         run "$SIMGPU" --seed $seed "$BROKEN" --golden "build/golden/$1" --step "$2" --case "$3" "${@:4}"
         [[ $status -eq 1 || $status -eq 3 ]] || fail "seed $seed: exit status $status, expected 1 or 3"
-        assert_output --regexp "$1: WRONG in 1 of 1 runs|at .*/chapters/$1/step$2_[a-z0-9_]+\.cu:[0-9]+"
+        assert_output --regexp "$1: WRONG in 1 of 1 runs|at .*/chapters/$1/step($2_[a-z0-9_]+|[0-9]+_$2)\.cu:[0-9]+"
     done
 }
 
