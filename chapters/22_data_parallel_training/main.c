@@ -1,35 +1,15 @@
 // Chapter 22: training GPT-2 on several GPUs. Chapter 11's steps, each rank on its part of every batch, against the same in NumPy.
 #include "../../common/harness/chapter.h"
 #include "../../common/harness/error.h"
+#include "../11_gpt2_training/run.h"
 #include "launchers.h"
 
-enum { STEPS_DIM, BATCH, LENGTH, LAYERS, HEADS, CHANNELS, VOCABULARY, ATTENTION }; // dims
-
-#define DATA(name)  run_data(run, name)
-#define PARAM(name) (float)run_param(run, name, 0)
+#define DATA(name) run_data(run, name)
 
 enum { BUCKET_BYTES = 5000 }; // so that models as small as the cases' have several
 
 static struct launch launched;
 static struct group *group; // NULL: not joined yet
-
-// That of this rank's part.
-static struct model_config config_of(enum dtype type, const int64_t *dim)
-{
-    return (struct model_config){
-        .layers = (int)dim[LAYERS],
-        .heads = (int)dim[HEADS],
-        .channels = (int)dim[CHANNELS],
-        .vocabulary = (int)dim[VOCABULARY],
-        .padded_vocabulary = ((int)dim[VOCABULARY] + 7) / 8 * 8,
-        .positions = (int)dim[LENGTH],
-        .batch = (int)dim[BATCH] / launched.ranks,
-        .length = (int)dim[LENGTH],
-        .dtype = type,
-        .attention = (enum attention_by)dim[ATTENTION],
-        .products = PRODUCTS_CUBLAS,
-    };
-}
 
 // Exits if the weights are not those of all ranks, to the bit.
 static void check_replicas(const struct model *model)
@@ -50,9 +30,8 @@ static void check_replicas(const struct model *model)
 static cudaError_t launch(any_launcher *launcher, const struct run *run, cudaStream_t stream)
 {
     training_step *const step = (training_step *)launcher;
-    struct model_config config = config_of(run->type, run->dim);
-    config.beta1 = PARAM("beta1"), config.beta2 = PARAM("beta2"), config.epsilon = PARAM("epsilon");
-    config.weight_decay = PARAM("weight_decay"), config.max_norm = PARAM("max_norm");
+    struct model_config config = training_config(run);
+    config.batch /= launched.ranks; // this rank's part
     if (!group) group = group_join(&launched);
     struct model *model = exchange_model(group, &config, step == sharded || step == one_graph, BUCKET_BYTES);
     float *parameters = model_parameters(run->type, DATA("weights"), model->parameters);
@@ -62,7 +41,7 @@ static cudaError_t launch(any_launcher *launcher, const struct run *run, cudaStr
     const size_t tokens = (size_t)model->rows, all = tokens * (size_t)group->ranks,
                  first = tokens * (size_t)group->rank;
     cudaError_t error = cudaSuccess;
-    for (int i = 0; i < run->dim[STEPS_DIM] && error == cudaSuccess; i++) {
+    for (int i = 0; i < run->dim[TRAINING_STEPS] && error == cudaSuccess; i++) {
         const int *inputs = (int *)DATA("inputs") + (size_t)i * all + first,
                   *targets = (int *)DATA("targets") + (size_t)i * all + first;
         const float *lr = (float *)DATA("lr") + i;
@@ -92,42 +71,24 @@ static cudaError_t launch(any_launcher *launcher, const struct run *run, cudaStr
 static const char *check_shape(const int64_t *dim)
 {
     static char refusal[100];
-    const int64_t attention = dim[ATTENTION];
-    if (attention != 9 && attention != 12 && attention != 17) return "attention must be 9, 12 or 17";
-    if (dim[BATCH] % launched.ranks) {
+    int64_t part[NUM_TRAINING_DIMS];
+    if (dim[TRAINING_BATCH] % launched.ranks) {
         snprintf(refusal, sizeof refusal, "b must be a multiple of the %d ranks", launched.ranks);
         return refusal;
     }
-    const struct model_config config = config_of(attention == 9 ? F32 : BF16, dim);
-    return model_refuse(&config);
+    memcpy(part, dim, sizeof part);
+    part[TRAINING_BATCH] /= launched.ranks;
+    return training_check_shape(part);
 }
-
-#define PARAMETERS "((v+7)/8*8+t)*c+l*(12*c*c+13*c)+2*c"
 
 static const struct operation operations[] = {
     {
         .title =
             "steps of training GPT-2 on several GPUs: loss and gradient norm of each, and the parameters after the last",
         .types = {F32, BF16},
-        .dims = {"steps", "b", "t", "l", "h", "c", "v", "attention"},
+        .dims = TRAINING_DIMS,
         .check_shape = check_shape,
-        .tensors = {{"l", I32, PARAM, ""},
-                    {"h", I32, PARAM, ""},
-                    {"c", I32, PARAM, ""},
-                    {"v", I32, PARAM, ""},
-                    {"attention", I32, PARAM, ""},
-                    {"weights", RUN_TYPE, IN, PARAMETERS},
-                    {"inputs", I32, IN, "steps,b,t", .below = "v"},
-                    {"targets", I32, IN, "steps,b,t", .below = "v"},
-                    {"lr", F32, IN, "steps"},
-                    {"beta1", F32, PARAM, ""},
-                    {"beta2", F32, PARAM, ""},
-                    {"epsilon", F32, PARAM, ""},
-                    {"weight_decay", F32, PARAM, ""},
-                    {"max_norm", F32, PARAM, ""},
-                    {"loss", F32, OUT, "steps"},
-                    {"norm", F32, OUT, "steps"},
-                    {"after", F32, OUT, PARAMETERS}},
+        .tensors = TRAINING_TENSORS,
         .steps = STEPS(STEP(training_step, replicate), STEP(training_step, buckets),
                        STEP(training_step, sharded), STEP(training_step, one_graph)),
         .launch = launch,
