@@ -4,6 +4,7 @@ layernorm   mean and rstd = 1 / sqrt(variance + EPSILON) of each row x of C elem
             Backward, with n = (x - mean) rstd and d = weight dout: dinp = rstd (d - mean of d - n mean of d n),
             dweight += sum over rows of dout n, dbias += sum over rows of dout.
 fused       residual = inp1 + inp2, rounded to its type, and the layernorm of that.
+            Backward: dresidual += dinp of that layernorm.
 rmsnorm     rstd = 1 / sqrt(mean of x^2 + EPSILON); out = x rstd weight. Backward, with n = x rstd: dinp = rstd (d - n mean of d n),
             dweight += sum over rows of dout n.
 mean, rstd, dweight and dbias are fp32. The backward gets mean and rstd as the forward saved them, and is exact in those.
@@ -183,6 +184,17 @@ class LayernormBackward(Backward):
     OWN_TYPE = ("mean", "rstd", "dweight", "dbias")
 
 
+class FusedResidualBackward(LayernormBackward):
+    INPUTS = LayernormBackward.INPUTS + ("dresidual",)
+
+    def outputs(self, arrays, dtype):
+        """What a kernel adds may have been rounded to its type before."""
+        results = super().outputs(arrays, dtype)
+        dinp, error = results.pop("dinp")
+        after = arrays["dresidual"].astype(np.float64) + dinp
+        return results | {"dresidual.after": (after, rounded(after, error + U * np.abs(after), dtype))}
+
+
 class RmsnormBackward(Backward):
     INPUTS = ("inp", "dout", "weight", "rstd", "dweight")
     OWN_TYPE = ("rstd", "dweight")
@@ -193,5 +205,6 @@ OPERATIONS = {
     "fused_residual_forward": FusedResidualForward(),
     "rmsnorm_forward": RmsnormForward(),
     "layernorm_backward": LayernormBackward(),
+    "fused_residual_backward": FusedResidualBackward(),
     "rmsnorm_backward": RmsnormBackward(),
 }

@@ -6,7 +6,7 @@ enum { ROWS, C };
 enum { INP, WEIGHT, BIAS, OUTPUT, MEAN, RSTD }; // of layernorm_forward
 enum { INP1, INP2, FUSED_WEIGHT, FUSED_BIAS, RESIDUAL, FUSED_OUTPUT, FUSED_MEAN, FUSED_RSTD };
 enum { RMS_INP, RMS_WEIGHT, RMS_OUTPUT, RMS_RSTD };                     // of rmsnorm_forward
-enum { X, DOUT, W, SAVED_MEAN, SAVED_RSTD, DINP, DWEIGHT, DBIAS };      // of layernorm_backward
+enum { X, DOUT, W, SAVED_MEAN, SAVED_RSTD, DINP, DWEIGHT, DBIAS };      // of layernorm_backward, fused too
 enum { RMS_X, RMS_DOUT, RMS_W, RMS_SAVED_RSTD, RMS_DINP, RMS_DWEIGHT }; // of rmsnorm_backward
 
 LAUNCH(layernorm_forward, run->data[INP], run->data[WEIGHT], run->data[BIAS], run->data[OUTPUT],
@@ -17,6 +17,9 @@ LAUNCH(fused_residual_forward, run->data[INP1], run->data[INP2], run->data[FUSED
 LAUNCH(rmsnorm_forward, run->data[RMS_INP], run->data[RMS_WEIGHT], run->data[RMS_OUTPUT], run->data[RMS_RSTD],
        run->dim[ROWS], run->dim[C])
 LAUNCH(layernorm_backward, run->data[X], run->data[DOUT], run->data[W], run->data[SAVED_MEAN],
+       run->data[SAVED_RSTD], run->data[DINP], run->data[DWEIGHT], run->data[DBIAS], run->dim[ROWS],
+       run->dim[C])
+LAUNCH(fused_residual_backward, run->data[X], run->data[DOUT], run->data[W], run->data[SAVED_MEAN],
        run->data[SAVED_RSTD], run->data[DINP], run->data[DWEIGHT], run->data[DBIAS], run->dim[ROWS],
        run->dim[C])
 LAUNCH(rmsnorm_backward, run->data[RMS_X], run->data[RMS_DOUT], run->data[RMS_W], run->data[RMS_SAVED_RSTD],
@@ -85,9 +88,26 @@ static const struct operation operations[] = {
                     [DBIAS] = {"dbias", F32, INOUT, "c"}},
         .steps =
             STEPS(STEP(layernorm_backward, gradient_atomics), STEP(layernorm_backward, gradient_registers),
-                  STEP(layernorm_backward, gradient_partials)),
+                  STEP(layernorm_backward, gradient_partials), STEP(layernorm_backward, gradient_in_flight)),
         .launch = launch_layernorm_backward,
         .bytes = "3*size*rows*c+size*c+16*c+8*rows",
+    },
+    {
+        .name = "fused_residual_backward",
+        .title =
+            "dresidual += dinp of layernorm_forward, and dweight and dbias, in fp32, += their sums over the rows",
+        NORM,
+        .tensors = {[X] = {"inp", RUN_TYPE, IN, "rows,c"},
+                    [DOUT] = {"dout", RUN_TYPE, IN, "rows,c"},
+                    [W] = {"weight", RUN_TYPE, IN, "c"},
+                    [SAVED_MEAN] = {"mean", F32, IN, "rows"},
+                    [SAVED_RSTD] = {"rstd", F32, IN, "rows"},
+                    [DINP] = {"dresidual", RUN_TYPE, INOUT, "rows,c"},
+                    [DWEIGHT] = {"dweight", F32, INOUT, "c"},
+                    [DBIAS] = {"dbias", F32, INOUT, "c"}},
+        .steps = STEPS(STEP(fused_residual_backward, gradient_residual)),
+        .launch = launch_fused_residual_backward,
+        .bytes = "4*size*rows*c+size*c+16*c+8*rows",
     },
     {
         .name = "rmsnorm_backward",

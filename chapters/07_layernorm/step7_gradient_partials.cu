@@ -185,10 +185,11 @@ __global__ void __launch_bounds__(ROW_THREADS) row_sums_kernel(const T *inp,    
 }
 
 // dweight and dbias += the sums of the partials' columns: a warp has every TILE-th row of them, then a column.
-__global__ void __launch_bounds__(TILE *TILE) column_sums_kernel(const float *partials, // (blocks, 2, C)
-                                                                 float *dweight,        // (C)
-                                                                 float *dbias,          // (C)
-                                                                 int blocks, int C)
+static __global__ void __launch_bounds__(TILE *TILE)
+    column_sums_kernel(const float *partials, // (blocks, 2, C)
+                       float *dweight,        // (C)
+                       float *dbias,          // (C)
+                       int blocks, int C)
 {
     __shared__ float sums[TILE][TILE + 1]; // (warp, column), without bank conflicts for who reads a column
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;

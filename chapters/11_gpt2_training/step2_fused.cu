@@ -4,14 +4,15 @@
 // in registers already?
 //
 // Grows from: step 1 (layer_by_layer).
-// The kernel that made them: chapter 7's step 3 adds and normalizes a row in one pass, cuBLASLt's epilogue bends what it has
-// just multiplied. A layernorm so belongs to the residual before it, and a layer ends with the next one's first layernorm, or
-// the last one's with the final. That boundary is also where a layer can begin anew: with RESIDUAL and NORM1 kept, all else of a
-// layer is a function of them, and --recompute computes it once more before its backward, instead of keeping it for all layers.
+// The kernel that made them: chapter 7's step 3 adds and normalizes a row in one pass, its step 10 does the same backwards, and
+// cuBLASLt's epilogue bends what it has just multiplied. A layernorm so belongs to the residual before it, and a layer ends with the
+// next one's first layernorm, or the last one's with the final. That boundary is also where a layer can begin anew: with RESIDUAL and
+// NORM1 kept, all else of a layer is a function of them, and --recompute computes it once more before its backward, instead of
+// keeping it for all layers.
 //
 //      x[l], norm1[l] ── qkv ── att ── atty ── proj ── (+, norm2) ── fc, gelu ── fc_proj ── (+, norm1) ── x[l + 1], norm1[l + 1]
 //
-// Bytes saved a layer: one write and one read of (R, C) twice, and a read of (R, 4 C).
+// Bytes saved a layer: one write and one read of (R, C) twice forward and twice backward, and a read of (R, 4 C).
 // Run: make chapter-11 STEP=fused
 #include "../06_elementwise_layers/launchers.h"
 #include "../07_layernorm/launchers.h"
@@ -95,14 +96,11 @@ extern "C" void loss_pass(model *m, cudaStream_t stream)
 static void layernorm_of_branch(model *m, const void *x, enum parameter w, enum parameter b, int l,
                                 float *mean, float *rstd, cudaStream_t stream)
 {
-    const enum dtype T = m->config.dtype;
-    const int R = m->rows, C = m->config.channels;
-    void *dx = activation(m, D_RESIDUAL, 0), *d_norm = activation(m, D_NORM, 0);
-    ran(m, "layernorm backward", 0,
-        gradient_partials(T, x, activation(m, BRANCH, 0), weight(m, w, l), mean, rstd, d_norm,
-                          gradient(m, w, l), gradient(m, b, l), R, C, stream),
+    ran(m, "residual, layernorm backward", 0,
+        gradient_residual(m->config.dtype, x, activation(m, BRANCH, 0), weight(m, w, l), mean, rstd,
+                          activation(m, D_RESIDUAL, 0), gradient(m, w, l), gradient(m, b, l), m->rows,
+                          m->config.channels, stream),
         stream);
-    ran(m, "residual backward", 0, residual_stream(T, dx, d_norm, dx, (size_t)R * C, stream), stream);
 }
 
 static void backward_layer(model *m, int l, cudaStream_t stream)
@@ -153,9 +151,9 @@ extern "C" void backward_pass(model *m, cudaStream_t stream)
     zero_gradients(m, m->decayed, m->parameters, stream);
     logits_backward(m, activation(m, NORM1, L), branch, stream);
     ran(m, "layernorm backward", 0,
-        gradient_partials(T, activation(m, RESIDUAL, L), branch, weight(m, LNF_W, 0), numbers(m, MEAN1, L),
-                          numbers(m, RSTD1, L), dx, gradient(m, LNF_W, 0), gradient(m, LNF_B, 0), m->rows, C,
-                          stream),
+        gradient_in_flight(T, activation(m, RESIDUAL, L), branch, weight(m, LNF_W, 0), numbers(m, MEAN1, L),
+                           numbers(m, RSTD1, L), dx, gradient(m, LNF_W, 0), gradient(m, LNF_B, 0), m->rows, C,
+                           stream),
         stream);
     gradients_ready(m, L, stream);
     for (int l = L - 1; l >= 0; l--) {
