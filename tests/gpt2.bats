@@ -226,6 +226,29 @@ expected = [0.0025, 0.005, 0.0075, 0.01] + [0.01 * (0.1 + 0.9 * (1 + np.cos(np.p
 np.testing.assert_allclose(lr, expected, rtol=1e-6)'
 }
 
+@test "trainer: what is sampled is printed as text, bytes that are none by their numbers" {
+    local cuda_include cuda_lib
+    cuda_include=$(sed -n 's/^CUDA_INCLUDE *:= *//p' "$ROOT/build/config.mk")
+    cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' "$ROOT/build/config.mk")
+    cat >"$BATS_TEST_TMPDIR/print.c" <<'END'
+#include "text.h"
+
+int main(void)
+{
+    // Characters of 1 to 4 bytes, no byte of UTF-8, a character cut off, a surrogate, ESC, the separator, a character cut off at the end.
+    const unsigned char bytes[] = "a\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80|\xff|\xc3x|\xed\xa0\x80|\x1b\0\xe2\x82";
+    for (unsigned i = 0; i + 1 < sizeof bytes; i++) vocabulary_print(NULL, bytes[i]);
+    print_rest();
+    return 0;
+}
+END
+    gcc -I"$ROOT/chapters/11_gpt2_training/trainer" -isystem "$cuda_include" -o "$BATS_TEST_TMPDIR/print" "$BATS_TEST_TMPDIR/print.c" \
+        "$ROOT"/build/obj/chapters/11_gpt2_training/trainer/text.o "$ROOT"/build/obj/common/harness/npy.o -L"$cuda_lib" -l:libcudart.so.13 -Wl,-rpath,"$cuda_lib" -lm
+    run -0 "$BATS_TEST_TMPDIR/print"
+    assert_output 'aä€😀|\xff|\xc3x|\xed\xa0\x80|.
+\xe2\x82'
+}
+
 @test "trainer: --profile counts every launch of a step, and the FLOPs that a step has" {
     run -0 gpt2 "${SMALL[@]}" --steps 2 --profile 1 "$TEXT"
     # 6 for each token and number of a matrix, 12 for each token, layer, channel and position: 32 tokens.

@@ -103,6 +103,7 @@ struct model *exchange_model(struct group *group, const struct model_config *con
     x->bucket_bytes = bucket_bytes;
     plan_pieces(x, &plan);
     plan_parts(x, &plan);
+    // One more than its own: a model that owns exactly as many as there are has them in their own order, not piece by piece.
     struct model *m = model_create(config, sharded ? aligned(x->owned + 1) : 0);
     m->exchange = x;
     if (sharded) allocate_shares(x, m);

@@ -98,8 +98,9 @@ __device__ inline float lanes_amax(__nv_bfloat162 amax)
     return __bfloat162float(__hmax_nan(amax.x, amax.y));
 }
 
-// Where a transposed square of GROUP lines of GROUP bytes has the eight bytes `eight` of a line. 16 lanes write the same eight of lines that are eight apart: their four
-// bits choose among 16 places, which are all banks; three of them the chunk of 16 bytes, the highest the half of it.
+// Where a transposed square of GROUP lines of GROUP bytes has the eight bytes `eight` of a line. 16 lanes write the same eight of lines
+// that are eight apart: their four bits choose among 16 places, which are all banks; three of them the chunk of 16 bytes, the highest
+// the half of it.
 __device__ inline int swizzled(int line, int eight)
 {
     return line * GROUP + (eight * 8 ^ line / 8 % 8 * 16 ^ line / 64 * 8);

@@ -116,6 +116,7 @@ void print_sample(struct model *m, const struct text *text, const struct vocabul
                 last -= (T + 1) / 2;
         window[++last] = token;
     }
+    print_rest();
     printf("\n");
     free(window);
     free(logits);

@@ -150,12 +150,58 @@ bool vocabulary_load(const char *path, struct vocabulary *v, struct error *error
            error_set(error, "%s: ends after %d of %u tokens", path, v->count, header[2]);
 }
 
+// The bytes of a character of UTF-8 that is not whole yet.
+static struct {
+    unsigned char byte[4];
+    int count, wanted;
+} character;
+
+void print_rest(void)
+{
+    for (int i = 0; i < character.count; i++) printf("\\x%02x", character.byte[i]);
+    character.count = 0;
+}
+
+// Whether `byte` may be the next one (Unicode 15, table 3-7): no character has two encodings, and none is a surrogate.
+static bool continues(unsigned char byte)
+{
+    const unsigned char first = character.byte[0];
+    const unsigned least = character.count > 1 ? 0x80
+                           : first == 0xe0     ? 0xa0
+                           : first == 0xf0     ? 0x90
+                                               : 0x80,
+                   most = character.count > 1 ? 0xbf
+                          : first == 0xed     ? 0x9f
+                          : first == 0xf4     ? 0x8f
+                                              : 0xbf;
+    return character.count > 0 && byte >= least && byte <= most;
+}
+
+static void print_byte(unsigned char byte)
+{
+    if (!continues(byte)) {
+        print_rest();
+        character.wanted = byte < 0x80   ? 1
+                           : byte < 0xc2 ? 0
+                           : byte < 0xe0 ? 2
+                           : byte < 0xf0 ? 3
+                           : byte < 0xf5 ? 4
+                                         : 0;
+    }
+    if (byte < ' ' && byte != '\n' && byte != '\t') byte = '.';
+    character.byte[character.count++] = byte;
+    if (character.wanted == 0)
+        print_rest();
+    else if (character.count == character.wanted)
+        fwrite(character.byte, 1, (size_t)character.count, stdout), character.count = 0;
+}
+
 void vocabulary_print(const struct vocabulary *v, int token)
 {
     if (v && token < v->count)
-        fwrite(v->piece[token], 1, v->length[token], stdout);
+        for (int i = 0; i < v->length[token]; i++) print_byte((unsigned char)v->piece[token][i]);
     else if (v)
-        printf("[%d]", token);
+        print_rest(), printf("[%d]", token);
     else
-        putchar(token == 0 ? '\n' : token < ' ' && token != '\n' && token != '\t' ? '.' : token);
+        print_byte(token == 0 ? '\n' : (unsigned char)token);
 }

@@ -39,11 +39,15 @@ void text_validation_batch(const struct text *text, int i, struct windows window
 // The number with this index in the stream of random 64-bit numbers that `seed` begins: Steele, Lea and Flood, SplitMix (2014).
 uint64_t random_bits(uint64_t seed, uint64_t index);
 
-// What a token says: llm.c's tokenizer file (NULL: a byte each). Prints to stdout.
+// What a token says: llm.c's tokenizer file (NULL: a byte each).
 struct vocabulary {
     int count;
     char **piece;
     unsigned char *length;
 };
 bool vocabulary_load(const char *path, struct vocabulary *vocabulary, struct error *error);
+
+// Prints a token's bytes, of the text's vocabulary or, NULL, the byte that it is. A character of UTF-8 is printed once it is whole, a byte
+// that is of none as \xHH, and control characters as dots. print_rest: at the end, the bytes of a character that is not whole.
 void vocabulary_print(const struct vocabulary *vocabulary, int token);
+void print_rest(void);
