@@ -188,8 +188,8 @@ class FusedResidualBackward(LayernormBackward):
     INPUTS = LayernormBackward.INPUTS + ("dresidual",)
 
     def outputs(self, arrays, dtype):
-        """What a kernel adds may have been rounded to its type before."""
-        results = super().outputs(arrays, dtype)
+        """The sum is rounded once, and so is dinp in fp32."""
+        results = super().outputs(arrays, "f32")
         dinp, error = results.pop("dinp")
         after = arrays["dresidual"].astype(np.float64) + dinp
         return results | {"dresidual.after": (after, rounded(after, error + U * np.abs(after), dtype))}

@@ -33,9 +33,9 @@ rmsnorm_forward rmsnorm;
 typedef cudaError_t layernorm_backward(enum dtype dtype, const void *inp, const void *dout,
                                        const void *weight, const float *mean, const float *rstd, void *dinp,
                                        float *dweight, float *dbias, int rows, int C, cudaStream_t stream);
-layernorm_backward gradient_atomics, gradient_registers, gradient_partials, gradient_in_flight;
+layernorm_backward gradient_atomics, gradient_registers, gradient_partials;
 
-// The same of fused_residual_forward: dresidual += dinp, rounded once, or twice where rows are not whole packs.
+// The same of fused_residual_forward: dresidual += dinp.
 typedef layernorm_backward fused_residual_backward;
 fused_residual_backward gradient_residual;
 

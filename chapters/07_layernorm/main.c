@@ -88,7 +88,7 @@ static const struct operation operations[] = {
                     [DBIAS] = {"dbias", F32, INOUT, "c"}},
         .steps =
             STEPS(STEP(layernorm_backward, gradient_atomics), STEP(layernorm_backward, gradient_registers),
-                  STEP(layernorm_backward, gradient_partials), STEP(layernorm_backward, gradient_in_flight)),
+                  STEP(layernorm_backward, gradient_partials)),
         .launch = launch_layernorm_backward,
         .bytes = "3*size*rows*c+size*c+16*c+8*rows",
     },

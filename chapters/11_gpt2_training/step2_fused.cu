@@ -4,7 +4,7 @@
 // in registers already?
 //
 // Grows from: step 1 (layer_by_layer).
-// The kernel that made them: chapter 7's step 3 adds and normalizes a row in one pass, its step 10 does the same backwards, and
+// The kernel that made them: chapter 7's step 3 adds and normalizes a row in one pass, its step 9 does the same backwards, and
 // cuBLASLt's epilogue bends what it has just multiplied. A layernorm so belongs to the residual before it, and a layer ends with the
 // next one's first layernorm, or the last one's with the final. That boundary is also where a layer can begin anew: with RESIDUAL and
 // NORM1 kept, all else of a layer is a function of them, and --recompute computes it once more before its backward, instead of
@@ -151,9 +151,9 @@ extern "C" void backward_pass(model *m, cudaStream_t stream)
     zero_gradients(m, m->decayed, m->parameters, stream);
     logits_backward(m, activation(m, NORM1, L), branch, stream);
     ran(m, "layernorm backward", 0,
-        gradient_in_flight(T, activation(m, RESIDUAL, L), branch, weight(m, LNF_W, 0), numbers(m, MEAN1, L),
-                           numbers(m, RSTD1, L), dx, gradient(m, LNF_W, 0), gradient(m, LNF_B, 0), m->rows, C,
-                           stream),
+        gradient_partials(T, activation(m, RESIDUAL, L), branch, weight(m, LNF_W, 0), numbers(m, MEAN1, L),
+                          numbers(m, RSTD1, L), dx, gradient(m, LNF_W, 0), gradient(m, LNF_B, 0), m->rows, C,
+                          stream),
         stream);
     gradients_ready(m, L, stream);
     for (int l = L - 1; l >= 0; l--) {
