@@ -43,7 +43,7 @@ random() { run -0 "$PYTHON" tests/random_shapes.py mixture_of_experts "$1" "${RA
 
 @test "chapter 20: the script that times DeepGEMM says what it misses" {
     run -2 "$PYTHON" -B tools/bench_deep_gemm.py grouped
-    assert_output "bench_deep_gemm: 'grouped': expected one of gemm, aligned, masked"
+    assert_output "bench_deep_gemm: 'grouped': expected one of gemm, aligned, masked, k_groups"
 }
 
 # On two SMs, one cluster, the width is that of the fewest rounds of a pair. Tiles of 160 begin 0, 32, 64 and 96 behind a square.

@@ -6,7 +6,7 @@
 # shellcheck disable=SC2154,SC2030,SC2031
 load test_helper/common
 
-# real_gpu [STEP.cu SED]: chapter 1 with that driver, and one step edited.
+# real_gpu [STEP.cu SED [MAIN.c]]: chapter 1 with that driver, one step edited, and with another main.c.
 real_gpu() {
     local chapter=01_naive_matmul dir=$BATS_TEST_TMPDIR/tree objects nvcc cuda_include cuda_lib
     nvcc=$(sed -n 's/^NVCC *:= *//p' build/config.mk)
@@ -22,6 +22,10 @@ real_gpu() {
         run ! cmp -s "chapters/$chapter/$1" "$dir/$1"
         "$nvcc" -std=c++17 -O3 -lineinfo -gencode arch=compute_75,code=compute_75 -I"chapters/$chapter" -c -o "$dir/step.o" "$dir/$1"
         objects+=("$dir/step.o")
+    fi
+    if [[ $# -gt 2 ]]; then
+        gcc -std=gnu11 -O1 -I"chapters/$chapter" -isystem "$cuda_include" -c -o "$dir/main.o" "$3"
+        mapfile -t objects < <(printf '%s\n' "${objects[@]}" | sed "s|.*/$chapter/main\.o|$dir/main.o|")
     fi
     PROGRAM=$BATS_TEST_TMPDIR/program
     g++ -o "$PROGRAM" "$dir/bench.o" "${objects[@]}" -L"$cuda_lib" -l:libcudart.so.13 -ldl -lm
@@ -58,6 +62,19 @@ for r in json.load(open(sys.argv[1])):
     refute_line --regexp '^  coalesced +f32'
     run -0 python 'import json; print([r["step"] for r in json.load(open(sys.argv[1]))])' "$BATS_TEST_TMPDIR/gpu.json"
     assert_output "['uncoalesced']"
+}
+
+@test "real GPU: a step that is wrong in one operation hides none of the others" {
+    # Chapter 1's operation twice, on a small shape.
+    awk '/operations\[\] = \{\{/ { print "static const struct operation operations[] = {"; inside = 1; next }
+         inside && /^\}\};/ { printf "{ .name = \"first\",\n%s},\n{ .name = \"second\",\n%s},\n};\n", body, body; inside = 0; next }
+         inside { sub("m=4096,n=4096,k=4096", "m=64,n=48,k=40"); body = body $0 "\n"; next }
+         { print }' chapters/01_naive_matmul/main.c >"$BATS_TEST_TMPDIR/main.c"
+    real_gpu step2_coalesced.cu 's/k < K; k \+= 32/k < K - 1; k += 32/' "$BATS_TEST_TMPDIR/main.c"
+    run -1 "$SIMGPU" "$PROGRAM" --bench --json "$BATS_TEST_TMPDIR/gpu.json"
+    [[ $(grep -c '^  coalesced: WRONG, so not timed: ' <<<"$output") -eq 2 ]]
+    run -0 python 'import json; print([(r["operation"], r["step"]) for r in json.load(open(sys.argv[1]))])' "$BATS_TEST_TMPDIR/gpu.json"
+    assert_output "[('first', 'uncoalesced'), ('second', 'uncoalesced')]"
 }
 
 @test "real GPU: a NaN is not what the baseline has" {

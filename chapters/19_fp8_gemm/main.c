@@ -66,7 +66,7 @@ static const struct operation operations[] = {
         .tensors = {MATRICES, [SCALE_A] = {"scale_A", F32, IN, "1", .positive = true},
                     [SCALE_B] = {"scale_B", F32, IN, "1", .positive = true}, [D] = {"D", F32, OUT, "m,n"}},
         .baseline = {.name = "cuBLASLt e4m3", .launch = launch_cublaslt},
-        .bench_difference = 0.01, // the cuts of another order of sums
+        .bench_difference = 0.05, // the cuts of another order of sums (notes/19_fp8_gemm.md, section 4)
         .steps = STEPS(STEP(fp8_gemm, plain_sums)),
     },
     {

@@ -609,10 +609,12 @@ int chapter_main(const char *file, const struct operation *operations, int count
                   device.name);
     printf("%s on %s (sm_%d%d, %d SMs)\n", chapter, device.name, device.major, device.minor, device.sms);
     if (check) wrong += check_all(chapter, parts, count, &device, &options, &results);
+    const bool bench =
+        options.bench && !wrong; // all of it, though a step may turn out wrong on a larger shape
     if (options.trace && options.shape) trace_shape(chapter, parts, &device, &options, dim[0]);
     if (options.json && !results_merge(&results, options.json, &error)) die_input("--json %s", error.text);
     for (int p = 0; p < count; p++) {
-        if (options.bench && !wrong) wrong += bench_part(chapter, &parts[p], &device, &options);
+        if (bench) wrong += bench_part(chapter, &parts[p], &device, &options);
         for (int c = 0; c < parts[p].count; c++) case_free(&parts[p].cases[c]);
         free(parts[p].cases);
     }
