@@ -17,8 +17,12 @@ may be off, at random, evenly either way:
     a sum of k products   u sqrt(k) times the sum of their absolute values, u = 2^-24: k roundings that do not know of each other
     one of few terms      8 u |x|, u = 2^-24: GELU, softmax, layernorm, AdamW
 
-The tolerance is MARGIN times the largest distance that any of them has from the run without errors, of a loss or norm: at this step or
-before; of a parameter: anywhere in its tensor. Where nothing moves at all it is u |x|. What is left of chance is MARGIN's to take.
+The tolerance of a loss or norm is MARGIN times the largest distance that any of them has from the run without errors, at this step or
+before. What is left of chance is MARGIN's to take.
+
+A parameter goes by lr in the direction m / sqrt(v), whose size does not depend on the gradient's: of one that is nearer to 0 than its error,
+that error decides even the sign. So a parameter's tolerance comes from its own gradient, g in each step, which a kernel may have anywhere in
+g +- d, d being MARGIN times the largest distance of any run: the sum over the steps of lr times how far directions() then is from that of g.
 """
 
 import dtypes
@@ -28,7 +32,7 @@ import numpy as np
 from bounds import UNIT_ROUNDOFF
 
 U = UNIT_ROUNDOFF["f32"]
-RUNS, MARGIN = 6, 4.0
+RUNS, MARGIN = 12, 4.0
 EPSILON = 1e-5  # layernorm's
 SETTINGS = {"beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1, "max_norm": 1.0}
 DECAYED = ("wte", "wpe", "qkv_w", "proj_w", "fc_w", "fc_proj_w")
@@ -204,8 +208,8 @@ def gelu_slope(x):
     return s + x * s * rest * 2 * elementwise.SCALE * (1 + 3 * elementwise.CUBE * x * x)
 
 
-def train(arrays, dtype, a=Exact()):
-    """(losses, norms, parameters by name) of a training with these inputs."""
+def train(arrays, dtype, a=Exact(), gradients=None):
+    """(losses, norms, parameters by name) of a training with these inputs; each step's clipped gradient, flat, is added to `gradients`."""
     v, heads = int(arrays["v"]), int(arrays["h"])
     dims = {name: int(arrays[name]) for name in ("l", "c", "v")} | {"t": arrays["inputs"].shape[2]}
     beta1, beta2, epsilon, decay, max_norm = (float(arrays[name]) for name in SETTINGS)
@@ -219,6 +223,8 @@ def train(arrays, dtype, a=Exact()):
         norm = np.sqrt(sum((array**2).sum() for array in grad.values()))
         factor = min(1.0, max_norm / (norm + 1e-6))
         losses.append(loss), norms.append(norm)
+        if gradients is not None:
+            gradients.append(factor * join(grad))
         for name, array in master.items():
             g = factor * grad[name]
             m[name] = a.fp32(beta1 * m[name] + (1 - beta1) * g)
@@ -229,18 +235,47 @@ def train(arrays, dtype, a=Exact()):
     return np.array(losses), np.array(norms), master
 
 
-def tolerances(arrays, dtype, exact):
-    """Those of the losses, the norms and the parameters, flat, as the text above says."""
-    losses, norms, master = exact
-    apart = [np.zeros(losses.size), np.zeros(norms.size), {name: 0.0 for name in master}]
+def directions(arrays, gradients, off):
+    """For each step AdamW's direction for these gradients, and the lowest and the highest for gradients at most `off` from them.
+
+    In interval arithmetic: m = the mean of the gradients so far with weights w, v that of their squares with weights u. What that
+    overlooks, that m and v are of the same gradients, is made up for in part by |m| <= sqrt(sum of w^2 / u) sqrt(v) (Cauchy and Schwarz):
+    in the first step the direction is never beyond 1.
+    """
+    beta1, beta2, epsilon = (float(arrays[name]) for name in ("beta1", "beta2", "epsilon"))
+    m = m_off = v = least = most = 0.0
+    for step, (g, d) in enumerate(zip(gradients, off), 1):
+        m, m_off = beta1 * m + (1 - beta1) * g, beta1 * m_off + (1 - beta1) * d
+        v, least, most = (beta2 * old + (1 - beta2) * size**2
+                          for old, size in ((v, g), (least, np.maximum(np.abs(g) - d, 0)), (most, np.abs(g) + d)))
+        whole1, whole2, back = 1 - beta1**step, 1 - beta2**step, np.arange(step)
+        farthest = np.sqrt(sum(((1 - beta1) * beta1**back / whole1) ** 2 / ((1 - beta2) * beta2**back / whole2)))
+
+        def direction(m, near, far):
+            """With the v that brings it as far from 0 as it gets, or as near."""
+            return np.clip(m / whole1 / (np.sqrt(np.where(m > 0, near, far) / whole2) + epsilon), -farthest, farthest)
+
+        yield direction(m, v, v), direction(m - m_off, most, least), direction(m + m_off, least, most)
+
+
+def tolerances(arrays, dtype):
+    """(losses, norms, parameters, flat), each with its tolerances, as the text above says."""
+    gradients = []
+    *series, master = train(arrays, dtype, gradients=gradients)
+    apart = [np.zeros(array.size) for array in series]
+    off = [np.zeros_like(g) for g in gradients]
     for run in range(RUNS):
-        moved = train(arrays, dtype, Noisy(np.random.default_rng([11, run]), dtype))
-        for i in 0, 1:
-            apart[i] = np.maximum(apart[i], np.abs(moved[i] - exact[i]))
-        for name, array in master.items():
-            apart[2][name] = max(apart[2][name], np.abs(moved[2][name] - array).max())
-    series = [MARGIN * np.maximum.accumulate(apart[i]) + U * np.abs(exact[i]) for i in (0, 1)]
-    return *series, join({name: MARGIN * apart[2][name] + U * np.abs(array) for name, array in master.items()})
+        moved_gradients = []
+        moved = train(arrays, dtype, Noisy(np.random.default_rng([11, run]), dtype), moved_gradients)
+        apart = [np.maximum(most, np.abs(x - exact)) for most, x, exact in zip(apart, moved, series)]
+        off = [np.maximum(most, np.abs(x - exact)) for most, x, exact in zip(off, moved_gradients, gradients)]
+    results = [(exact, MARGIN * np.maximum.accumulate(most) + U * np.abs(exact)) for exact, most in zip(series, apart)]
+    after = join(master)
+    tolerance = U * np.abs(after)
+    for lr, (right, low, high) in zip(arrays["lr"].astype(np.float64), directions(arrays, gradients, [MARGIN * most for most in off])):
+        # An update has 8 roundings, and the sum is one for the next.
+        tolerance += lr * (np.maximum(high - right, right - low) + 8 * U * np.abs(right)) + U * np.abs(after)
+    return *results, (after, tolerance)
 
 
 class Gpt2:
@@ -293,9 +328,7 @@ class Gpt2:
         return arrays | settings | {name: np.int32((case | attention)[name]) for name in self.PARAMS}
 
     def outputs(self, arrays, dtype):
-        exact = train(arrays, dtype)
-        loss, norm, parameters = tolerances(arrays, dtype, exact)
-        return {"loss": (exact[0], loss), "norm": (exact[1], norm), "after": (join(exact[2]), parameters)}
+        return dict(zip(("loss", "norm", "after"), tolerances(arrays, dtype)))
 
 
 OPERATIONS = {"gpt2_step": Gpt2()}
