@@ -8,7 +8,7 @@
 // 1 - s is wrong in all its digits where s is near 1, and x u' grows like x^3: at x = 4 that costs up to 20 units in the
 // last place. But 1 - s = e s, a product, right to the last digits. It needs e below infinity, or where s is 0 it
 // would be infinity * 0. And where x^2 is large, s x comes first: 0 times anything finite.
-// (dout may be the array that dinp overwrites: a thread reads its packs before it writes them.)
+// (dout may be the array that dinp overwrites: a thread reads its pack before it writes it.)
 //
 // Registers: at most 40. Shared memory: none.
 // Run: make chapter-6 OP=gelu_backward STEP=gelu_gradient
@@ -20,7 +20,6 @@
 #include <float.h>
 
 constexpr int NUM_THREADS = 256;
-constexpr int PACKS = 2;          // a thread has in flight
 constexpr float A = -2.30220819f; // -2 log2(e) sqrt(2 / pi): exp(-2u) = 2^(x (A + B x^2))
 constexpr float B = A * 0.044715f;
 constexpr float SLOPE_A = 1.59576912f; // 2u' = SLOPE_A + SLOPE_B x^2
@@ -52,24 +51,13 @@ __global__ void __launch_bounds__(NUM_THREADS) gelu_gradient_kernel(const T *inp
                                                                     size_t n)
 {
     const size_t packs = n / PACK<T>;
-    const size_t first = (size_t)blockIdx.x * (NUM_THREADS * PACKS) + threadIdx.x;
-    uint4 frag[PACKS], dout_frag[PACKS];
-#pragma unroll
-    for (int i = 0; i < PACKS; i++) {
-        const size_t p = first + i * NUM_THREADS;
-        if (p >= packs) continue;
-        frag[i] = __ldcs((const uint4 *)inp + p);
-        dout_frag[i] = __ldcs((const uint4 *)dout + p);
-    }
-#pragma unroll
-    for (int i = 0; i < PACKS; i++) {
-        const size_t p = first + i * NUM_THREADS;
-        if (p < packs)
-            __stcs((uint4 *)dinp + p, gradient_pack<T>(frag[i], dout_frag[i]));
-        else if (p == packs)
-            for (size_t j = p * PACK<T>; j < n; j++)
-                from_float(&dinp[j], to_float(dout[j]) * gelu_slope(to_float(inp[j])));
-    }
+    const size_t p = (size_t)blockIdx.x * NUM_THREADS + threadIdx.x;
+    if (p < packs)
+        __stcs((uint4 *)dinp + p,
+               gradient_pack<T>(__ldcs((const uint4 *)inp + p), __ldcs((const uint4 *)dout + p)));
+    else if (p == packs)
+        for (size_t j = p * PACK<T>; j < n; j++)
+            from_float(&dinp[j], to_float(dout[j]) * gelu_slope(to_float(inp[j])));
 }
 
 template <typename T>
@@ -77,7 +65,7 @@ static cudaError_t launch(const void *inp, const void *dout, void *dinp, size_t 
 {
     if (!inp || !dout || !dinp || n == 0) return cudaErrorInvalidValue;
     if (((uintptr_t)inp | (uintptr_t)dout | (uintptr_t)dinp) % PACK_BYTES != 0) return cudaErrorInvalidValue;
-    const size_t grid = (n - 1) / (NUM_THREADS * PACKS * PACK<T>)+1;
+    const size_t grid = n / (NUM_THREADS * PACK<T>)+1;
     gelu_gradient_kernel<<<grid, NUM_THREADS, 0, stream>>>((const T *)inp, (const T *)dout, (T *)dinp, n);
     return cudaGetLastError();
 }

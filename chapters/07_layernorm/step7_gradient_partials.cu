@@ -97,48 +97,30 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     const unsigned tile_begin = blockIdx.y * (blockDim.x * PIECES * N);
     const unsigned columns = min(C - tile_begin, blockDim.x * PIECES * N);
     const unsigned first = (threadIdx.x / 32 * (32 * PIECES) + threadIdx.x % 32) * N; // in the tile
-    const float one_by_C = 1.0f / C;
 
-    // A lane's pieces behind the last column are zeros, and so is what they add: nothing but loads and stores asks where the row ends.
-    // The weights stay in registers where there is room, and come from the L1 elsewhere.
-    constexpr bool KEPT = PIECES < MAX_PIECES;
-    Piece<T, N> w_frag[KEPT ? PIECES : 1] = {};
-    bool inside[PIECES];
-#pragma unroll
-    for (int i = 0; i < PIECES; i++) {
-        inside[i] = first + 32 * N * i < columns;
-        if (KEPT && inside[i]) w_frag[i] = load_piece<N>(weight + tile_begin + first + 32 * N * i);
-    }
-    const auto unpack_weights = [&](float(&w)[N], int i) {
-        Piece<T, N> piece = {};
-        if (KEPT) {
-            keep_packed(w_frag[i]);
-            piece = w_frag[i];
-        } else if (inside[i]) {
-            piece = load_piece<N>(weight + tile_begin + first + 32 * N * i);
-        }
-        unpack(w, piece, T());
-    };
     float dweight_sum[PIECES][N] = {}, dbias_sum[PIECES][N] = {};
     int parity = 0;
     for (unsigned row = blockIdx.x * blockDim.y + threadIdx.y; row < rows; row += gridDim.x * blockDim.y) {
-        const size_t begin = (size_t)row * C + tile_begin + first;
-        Piece<T, N> x_frag[PIECES] = {}, dout_frag[PIECES] = {};
+        const size_t begin = (size_t)row * C + tile_begin;
+        Piece<T, N> x_frag[PIECES], dout_frag[PIECES];
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
-            if (!inside[i]) continue;
-            x_frag[i] = load_piece_once<N>(inp + begin + 32 * N * i);
-            dout_frag[i] = load_piece_once<N>(dout + begin + 32 * N * i);
+            const unsigned c = first + 32 * N * i;
+            if (c >= columns) continue;
+            x_frag[i] = load_piece_once<N>(inp + begin + c);
+            dout_frag[i] = load_piece_once<N>(dout + begin + c);
         }
         const float row_mean = mean[row], row_rstd = rstd[row];
 
         float2 sums = {0.0f, 0.0f}; // of d, of d n
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
+            const unsigned c = first + 32 * N * i;
+            if (c >= columns) continue;
             float x[N], dy[N], w[N];
             keep_packed(x_frag[i]);
             keep_packed(dout_frag[i]);
-            unpack_weights(w, i);
+            load_values(w, weight + tile_begin + c);
             unpack(x, x_frag[i], T());
             unpack(dy, dout_frag[i], T());
 #pragma unroll
@@ -155,14 +137,16 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
         // everyone has read this row's.
         sums = WIDE ? row_sums[row] : group_sum(sums, warp_sums[parity]);
         parity ^= 1;
-        const float d_mean = sums.x * one_by_C, dn_mean = sums.y * one_by_C;
+        const float d_mean = sums.x / C, dn_mean = sums.y / C;
 
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
+            const unsigned c = first + 32 * N * i;
+            if (c >= columns) continue;
             float x[N], dy[N], w[N];
             keep_packed(x_frag[i]);
             keep_packed(dout_frag[i]);
-            unpack_weights(w, i);
+            load_values(w, weight + tile_begin + c);
             unpack(x, x_frag[i], T());
             unpack(dy, dout_frag[i], T());
 #pragma unroll
@@ -170,7 +154,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
                 const float n = (x[k] - row_mean) * row_rstd;
                 x[k] = (w[k] * dy[k] - d_mean - n * dn_mean) * row_rstd;
             }
-            if (inside[i]) store_piece(dinp + begin + 32 * N * i, make_pack(x, T()));
+            store_piece(dinp + begin + c, make_pack(x, T()));
         }
     }
     float *partial = partials + (size_t)blockIdx.x * 2 * C + tile_begin;

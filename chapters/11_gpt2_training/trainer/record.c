@@ -42,8 +42,9 @@ void record_speed(const struct options *o, const struct device *device, const st
     char shape[300], key[600], value[3000], measured[2000], beside[300],
         share[200] = "\"fraction_of_limit\": null, \"limit\": null";
     snprintf(shape, sizeof shape,
-             "layers=%d,heads=%d,channels=%d,length=%d,batch=%d,attention=%d,products=%d", c->layers,
-             c->heads, c->channels, c->length, c->batch, c->attention, c->products);
+             "layers=%d,heads=%d,channels=%d,length=%d,batch=%d,attention=%d,products=%d%s%s", c->layers,
+             c->heads, c->channels, c->length, c->batch, c->attention, c->products,
+             c->deterministic ? ",deterministic" : "", c->recompute ? ",recompute" : "");
     if (gpus > 1) snprintf(shape + strlen(shape), sizeof shape - strlen(shape), ",gpus=%d", gpus);
     if (limit > 0)
         snprintf(share, sizeof share,
