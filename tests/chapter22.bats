@@ -288,6 +288,6 @@ broken_step() {
 }
 
 @test "chapter 22: shares that begin one number too early, and what is left over and given to nobody, are wrong" {
-    broken_step 2 0 sharded step3_sharded.cu 's/m->grad \+ piece->first;/m->grad + piece->first - (piece->first > 0);/'
+    broken_step 2 0 sharded step3_sharded.cu 's/m->grad \+ piece->first,/m->grad + piece->first - (piece->first > 0),/'
     broken_step 3 0 sharded step3_sharded.cu 's/rest > 0/rest > 1/'
 }

@@ -36,7 +36,7 @@ folder = sys.argv[1]
 tests = json.load(open(folder + "/results.json"))["tests"]
 tap = open(folder + "/tap").read().splitlines()
 suite = xml.parse(folder + "/junit.xml").getroot()
-assert len(tests) >= 85 and tap[0] == f"1..{len(tests)}" and len(suite) == len(tests) == int(suite.get("tests")) and suite.get("failures") == "0"
+assert len(tests) >= 105 and tap[0] == f"1..{len(tests)}" and len(suite) == len(tests) == int(suite.get("tests")) and suite.get("failures") == "0"
 assert all(0 < t["score"] == t["max_score"] and t["status"] == "passed" for t in tests)' "$dir"
 }
 
@@ -273,6 +273,47 @@ constructor() { submitted "s|^#include <cuda_runtime.h>|&\n#include <cstdio>\n#i
     done
 }
 
+# host_lines LINE...: chapter 11's first step, these between the marks of 11.3, is the submission.
+host_lines() {
+    SUBMISSION=$BATS_TEST_TMPDIR/host
+    local file=chapters/11_gpt2_training/step1_layer_by_layer.cu
+    mkdir -p "$SUBMISSION/${file%/*}"
+    printf '%s\n' "$@" >"$BATS_TEST_TMPDIR/lines"
+    sed -e "/EXERCISE 11.3/r $BATS_TEST_TMPDIR/lines" -e '/EXERCISE 11.3/,/END/{/EXERCISE/b;/END/b;d}' "$file" >"$SUBMISSION/$file"
+}
+
+# no_point_for WHY LINE...: such lines get none.
+no_point_for() {
+    host_lines "${@:2}"
+    run -1 grade --submission "$SUBMISSION" --exercise 11.3 --orders 1
+    assert_line "0 of 3 points"
+    assert_output --regexp "$1"
+}
+
+@test "classroom: of host code only marked lines run, and only calls of what the exercise names, with arrays of the device" {
+    local line mark=$BATS_TEST_TMPDIR/mark step=chapters/11_gpt2_training/step1_layer_by_layer.cu
+    for line in 'system("x");' 'm->rows = 0;' '*(float *)m += 1;' '#include "/etc/passwd"' 'ran(m, "%n", 0, 0, stream);' 'asm("nop");' \
+        'forward_layer(m, l, stream);' 'R[m];' 'ran(&m);' 'attend_forward(m + 1, l, stream);' 'm->rows++;' '%: error' 'x ??= x;'; do
+        no_point_for "step1_layer_by_layer.cu: found '.*', expected (names|calls)" "$line"
+    done
+    no_point_for "braces that do not match" '}' 'void f() {'
+    no_point_for "does not compile" 'm->rows == R'
+    # What host code calls writes to the device, or nowhere.
+    no_point_for "no device address" 'gelu_exp2(T, x, m, 8, stream);'
+    no_point_for "in no allocation" 'linear_forward(m, x, x, x, m, C, C, 1, stream);'
+    no_point_for "out of bounds" 'residual_stream(T, x, branch, x2, (size_t)R * C * 1000000, stream);'
+    # What is outside of the marks is this tree's.
+    mkdir -p "$SUBMISSION/${step%/*}"
+    { cat $step; echo "static __attribute__((constructor)) void first(void) { fclose(fopen(\"$mark\", \"w\")); }"; } >"$SUBMISSION/$step"
+    sed -i 's/^    for (int l = 0; l < L; l++) forward_layer/    for (int l = 0; l < 0; l++) forward_layer/' "$SUBMISSION/$step"
+    run -0 grade --submission "$SUBMISSION" --exercise 11.3 --orders 1
+    assert_line "3 of 3 points"
+    assert [ ! -e "$mark" ]
+    sed -i '/EXERCISE 11.4/d' "$SUBMISSION/$step"
+    run -1 grade --submission "$SUBMISSION" --exercise 11.3 --orders 1
+    assert_output --partial "the marks of 11.4 are missing"
+}
+
 @test "classroom: what is asked for and is not there is refused in one line" {
     run -2 grade --exercise 9.9
     assert_output --partial "there is no exercise 9.9, expected one of 1.1,"
@@ -289,8 +330,8 @@ constructor() { submitted "s|^#include <cuda_runtime.h>|&\n#include <cstdio>\n#i
     assert_line "make student: expected OUT=DIR, a new folder"
     run -2 make --no-print-directory hint-4.2 LEVEL=4
     assert_line "exercises: LEVEL=4: expected 1, 2 or 3"
-    run -2 make --no-print-directory predict-11
-    assert_line "predict: chapter 11 has no counters to predict"
+    run -2 make --no-print-directory predict-22
+    assert_line "predict: chapter 22 has no counters to predict"
     run -2 make --no-print-directory predict-x
     assert_line "predict: chapters x: found 'x', expected numbers such as 1-3,5"
 }

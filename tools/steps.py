@@ -39,7 +39,7 @@ class Step:
     def code(self):
         """The lines below the header, without the marks of exercises (tools/classroom/exercises.py)."""
         lines = self.text().splitlines()[len(self.header()):]
-        return [line for line in lines if not re.match(r" *// (EXERCISE \d+\.\d+:|STUB |END$)", line)]
+        return [line for line in lines if not re.match(r" *// ((EXERCISE|GRADED) \d+\.\d+:|STUB |END$)", line)]
 
     def what(self):
         """What the step changes, in a sentence."""

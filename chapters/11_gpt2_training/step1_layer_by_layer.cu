@@ -33,8 +33,7 @@ static void forward_layer(model *m, int l, cudaStream_t stream)
 {
     const enum dtype T = m->config.dtype;
     const int R = m->rows, C = m->config.channels;
-    void *x = activation(m, RESIDUAL, l), *norm1 = activation(m, NORM1, l), *norm2 = activation(m, NORM2, l),
-         *x2 = activation(m, RESIDUAL2, l), *fc = activation(m, FC, l), *gelu = activation(m, GELU, l),
+    void *x = activation(m, RESIDUAL, l), *x2 = activation(m, RESIDUAL2, l), *norm1 = activation(m, NORM1, l),
          *branch = activation(m, BRANCH, 0);
 
     ran(m, "layernorm forward", 0,
@@ -46,15 +45,22 @@ static void forward_layer(model *m, int l, cudaStream_t stream)
     attend_forward(m, l, stream);
     linear_forward(m, activation(m, ATTY, l), weight(m, PROJ_W, l), weight(m, PROJ_B, l), branch, C, C, 1,
                    stream);
-    ran(m, "residual forward", 0, residual_stream(T, x, branch, x2, (size_t)R * C, stream), stream);
 
+    // EXERCISE 11.3: the middle of a layer, from attention's branch to the feed-forward's (about 11 lines)
+    ran(m, "residual forward", 0, residual_stream(T, x, branch, x2, (size_t)R * C, stream), stream);
     ran(m, "layernorm forward", 0,
-        layernorm_registers(T, x2, weight(m, LN2_W, l), weight(m, LN2_B, l), norm2, numbers(m, MEAN2, l),
-                            numbers(m, RSTD2, l), R, C, stream),
+        layernorm_registers(T, x2, weight(m, LN2_W, l), weight(m, LN2_B, l), activation(m, NORM2, l),
+                            numbers(m, MEAN2, l), numbers(m, RSTD2, l), R, C, stream),
         stream);
-    linear_forward(m, norm2, weight(m, FC_W, l), weight(m, FC_B, l), fc, C, 4 * C, 1, stream);
-    ran(m, "gelu forward", 0, gelu_exp2(T, fc, gelu, (size_t)R * 4 * C, stream), stream);
-    linear_forward(m, gelu, weight(m, FC_PROJ_W, l), weight(m, FC_PROJ_B, l), branch, 4 * C, C, 1, stream);
+    linear_forward(m, activation(m, NORM2, l), weight(m, FC_W, l), weight(m, FC_B, l), activation(m, FC, l),
+                   C, 4 * C, 1, stream);
+    ran(m, "gelu forward", 0,
+        gelu_exp2(T, activation(m, FC, l), activation(m, GELU, l), (size_t)R * 4 * C, stream), stream);
+    linear_forward(m, activation(m, GELU, l), weight(m, FC_PROJ_W, l), weight(m, FC_PROJ_B, l), branch, 4 * C,
+                   C, 1, stream);
+    // STUB ran(m, "residual forward", 0, residual_stream(T, x, branch, x2, (size_t)R * C, stream), stream);
+    // END
+
     ran(m, "residual forward", 0,
         residual_stream(T, x2, branch, activation(m, RESIDUAL, l + 1), (size_t)R * C, stream), stream);
 }
@@ -115,6 +121,7 @@ static void backward_layer(model *m, int l, cudaStream_t stream)
     layernorm_of_branch(m, activation(m, RESIDUAL2, l), LN2_W, LN2_B, l, numbers(m, MEAN2, l),
                         numbers(m, RSTD2, l), stream);
 
+    // EXERCISE 11.4: back through attention's branch, to dx at the layer's beginning (about 7 lines)
     linear_backward(m, activation(m, ATTY, l), weight(m, PROJ_W, l), dx, branch, gradient(m, PROJ_W, l),
                     gradient(m, PROJ_B, l), C, C, 1, stream);
     attend_backward(m, l, branch, stream);
@@ -122,6 +129,7 @@ static void backward_layer(model *m, int l, cudaStream_t stream)
                     gradient(m, QKV_W, l), gradient(m, QKV_B, l), C, 3 * C, attention_parts(m), stream);
     layernorm_of_branch(m, activation(m, RESIDUAL, l), LN1_W, LN1_B, l, numbers(m, MEAN1, l),
                         numbers(m, RSTD1, l), stream);
+    // END
 }
 
 // What gradients are added to. Those of the other matrices are products, which write what they find anew.

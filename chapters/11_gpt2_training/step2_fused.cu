@@ -57,13 +57,15 @@ static void forward_inside(model *m, int l, cudaStream_t stream)
 
 static void forward_layer(model *m, int l, cudaStream_t stream)
 {
-    const int C = m->config.channels;
-    const bool last = l + 1 == m->config.layers;
+    const int C = m->config.channels, next = l + 1;
+    const bool last = next == m->config.layers;
+    // GRADED 11.5: a layer, and the layernorm behind it
     forward_inside(m, l, stream);
     linear_forward(m, activation(m, GELU, l), weight(m, FC_PROJ_W, l), weight(m, FC_PROJ_B, l),
                    activation(m, BRANCH, 0), 4 * C, C, 1, stream);
-    add_and_normalize(m, activation(m, RESIDUAL2, l), RESIDUAL, l + 1, last ? LNF_W : LN1_W,
-                      last ? LNF_B : LN1_B, last ? 0 : l + 1, stream);
+    add_and_normalize(m, activation(m, RESIDUAL2, l), RESIDUAL, next, last ? LNF_W : LN1_W,
+                      last ? LNF_B : LN1_B, last ? 0 : next, stream);
+    // END
 }
 
 extern "C" void forward_pass(model *m, cudaStream_t stream)

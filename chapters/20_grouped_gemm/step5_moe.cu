@@ -113,12 +113,15 @@ static __global__ void __launch_bounds__(NUM_THREADS) place_kernel(const int *ex
         __syncthreads(); // Everybody has read warp_sum.
         if (lane == 0) warp_sum[warp] = __popc(lanes);
         __syncthreads(); // Every warp's is there.
+        // EXERCISE 20.2: the row of this thread's copy, and the first row of the next 256 copies' (about 6 lines)
         int at = row + __popc(lanes & ((1u << lane) - 1));
 #pragma unroll
         for (int w = 0; w < NUM_WARPS; w++) {
             if (w < warp) at += warp_sum[w];
             row += warp_sum[w];
         }
+        // STUB const int at = row;
+        // END
         if (is_mine) {
             place[i] = at;
             source[at] = i;
@@ -145,12 +148,15 @@ static __global__ void __launch_bounds__(NUM_THREADS)
     if (token >= (size_t)tokens) return;
     float values[8];
     unpack(values, frag, __nv_bfloat16());
+    // EXERCISE 20.3: quantised once, eight numbers and their scale go to each of the token's rows (about 6 lines)
     const uint2 eight = quantise<E4m3>(values, __frcp_rn(s));
     for (int copy = 0; copy < top; copy++) {
         const size_t row = place[token * top + copy];
         if (inside) *(uint2 *)(out + row * hidden + col) = eight;
         if (pack == 0) scale[(size_t)group * scale_rows + row] = s;
     }
+    // STUB if (pack == 0) scale[(size_t)group * scale_rows + place[token * top]] = s; // of one of its rows
+    // END
     if (token == (size_t)tokens - 1 && pack == 0)
         for (int row = tokens * top; row < scale_rows; row++) scale[(size_t)group * scale_rows + row] = 0.0f;
 }

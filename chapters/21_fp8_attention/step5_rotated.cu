@@ -31,6 +31,7 @@ constexpr int COLS = PACKS * PACK_COLS;        // 32
 // Sum and difference of numbers that are `distance` apart, among a thread's own.
 static __device__ void own_round(float (&x)[COLS], int distance)
 {
+    // EXERCISE 21.2: each pair becomes its sum and its difference (about 7 lines)
 #pragma unroll
     for (int i = 0; i < COLS; i++) {
         if (i & distance) continue;
@@ -38,14 +39,17 @@ static __device__ void own_round(float (&x)[COLS], int distance)
         x[i + distance] = x[i] - x[i + distance];
         x[i] = sum;
     }
+    // END
 }
 
 // The same of this lane's and the lane's that is `distance` further or before: the upper one keeps the differences.
 static __device__ void lanes_round(float (&x)[COLS], int distance, int lane)
 {
+    // EXERCISE 21.3: the same with the other lane's numbers (about 3 lines)
     const float sign = lane & distance ? -1 : 1;
 #pragma unroll
     for (int i = 0; i < COLS; i++) x[i] = fmaf(sign, x[i], __shfl_xor_sync(0xffffffff, x[i], distance));
+    // END
 }
 
 template <int D, bool ROTATE>

@@ -32,12 +32,15 @@ static void reduce_bucket(model *m, cudaStream_t stream)
     for (; x->sent < x->ready; x->sent++) {
         const piece *piece = &x->piece[x->sent];
         const size_t each = part_count(x, piece, 0), rest = part_count(x, piece, last) - each;
-        const float *grad = m->grad + piece->first;
-        float *own = x->grad + piece->at;
+        const float *grad = m->grad + piece->first, *grad_rest = grad + piece->count - rest;
+        float *own = x->grad + piece->at, *own_rest = own + each;
+        // EXERCISE 22.3: each rank gets the mean of its part, the last one also that of the rest (about 4 lines)
         NCCL_CHECK(g, ReduceScatter(grad, own, each, ncclFloat32, ncclAvg, g->comm, g->stream));
         if (rest > 0)
-            NCCL_CHECK(g, Reduce(grad + piece->count - rest, own + each, rest, ncclFloat32, ncclAvg, last,
-                                 g->comm, g->stream));
+            NCCL_CHECK(g, Reduce(grad_rest, own_rest, rest, ncclFloat32, ncclAvg, last, g->comm, g->stream));
+        // STUB NCCL_CHECK(g, AllReduce(grad, own, each, ncclFloat32, ncclAvg, g->comm, g->stream));
+        // STUB if (rest > 0) NCCL_CHECK(g, AllReduce(grad_rest, own_rest, rest, ncclFloat32, ncclAvg, g->comm, g->stream));
+        // END
         bytes += piece->count * sizeof(float);
     }
     NCCL_CHECK(g, GroupEnd());
@@ -70,9 +73,11 @@ static void norm_of_norms(model *m, cudaStream_t stream)
     exchange_fork(m, stream);
     NCCL_CHECK(g, AllGather(x->own.norm, x->norms, 1, ncclFloat32, g->comm, g->stream));
     exchange_sent(m, g->ranks * sizeof(float));
+    // GRADED 22.4: what follows from the norms of all ranks
     exchange_join(m, stream);
     ran(m, "gradient norm", 0,
         loss_scale(F32, x->norms, g->ranks, c.max_norm, c.beta1, c.beta2, 0, m->state, stream), stream);
+    // END
 }
 
 // AdamW on what this rank owns, from `first` to before `last`.

@@ -11,8 +11,8 @@ A kernel has the solution of a `write` exercise between marks, with the stub tha
     // STUB char *dst = reinterpret_cast<char *>(tile);
     // END
 
-exercises/NN.toml has a table [[exercise]] for each: `id`; `kind`; `title`; `step`, by which the kernel's file is found; `op`, where the
-chapter has several operations; `points`;
+exercises/NN.toml has a table [[exercise]] for each: `id`; `kind`; `title`; `step`, by which the kernel's file is found; `file`, where it is
+another of the chapter; `op`, where the chapter has several operations; `ranks`, where it runs as so many processes; `points`;
 `hints`, three, the last just short of the answer; `shapes`, what it is checked on; `says`, the pattern of the line that the
 untouched exercise fails with; `counters`, what the simulated GPU may count at most, each with its own points. Kinds:
 
@@ -20,6 +20,10 @@ untouched exercise fails with; `counters`, what the simulated GPU may count at m
     write     the marked lines of a kernel in chapters/
     bug       `edits`, [old, new] pairs, break the step; the student mends exercises/ID/stepK_name.cu
     further   the student makes exercises/ID/stepK_name.cu, a copy of the step, better; `edits` are one way to do it
+
+Of a kernel's file nothing runs but its device code. Where the step itself is host code, as those that train, the file of the chapter
+begins with `words`: then only the lines between marks are the student's, and of these each name is one of the words, and nothing is assigned
+(host_lines). Lines that count there and are not cut out, for a bug to hide in, begin with // GRADED 11.5: … instead.
 """
 
 import json
@@ -34,7 +38,11 @@ except ModuleNotFoundError:
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = "predict", "write", "bug", "further"
-MARKED = re.compile(r"^ *// EXERCISE (\d+\.\d+): [^\n]*\n(.*?)^ *// END\n", re.M | re.S)
+MARKED = re.compile(r"^ *// (EXERCISE|GRADED) (\d+\.\d+): [^\n]*\n(.*?)^ *// END\n", re.M | re.S)
+# Names, numbers, plain texts; operators without assignments, addresses, brackets, sums (of pointers), and what a preprocessor or a
+# literal begins with.
+TOKEN = re.compile(r"[A-Za-z_]\w*|\d+(?:\.\d+)?f?\b|\"[\w ,]*\"|->|&&|\|\||[<>!=]=|[*/<>!?:;,.(){}]", re.ASCII)
+BLANK = re.compile(r"(?:\s|//[^\n]*\n)+")
 
 
 class BadInput(Exception):
@@ -45,7 +53,7 @@ class Exercise:
     """One exercise of a chapter of the tree `root`."""
 
     def __init__(self, root, chapter, table):
-        self.__dict__ = {"counters": [], "op": "", **table, "root": root, "chapter": chapter}
+        self.__dict__ = {"counters": [], "op": "", "file": "", "ranks": 0, "words": "", **table, "root": root, "chapter": chapter}
         for name in ("id", "kind", "title", "points"):
             if name not in table:
                 raise BadInput(f"exercises/{chapter[:2]}.toml: exercise {table.get('id', '?')} has no {name}")
@@ -59,6 +67,8 @@ class Exercise:
 
     def step_file(self):
         """The kernel's file in chapters/, relative to the root."""
+        if self.file:
+            return Path("chapters") / self.chapter / self.file
         found = [p for p in (self.root / "chapters" / self.chapter).glob("step*.cu") if p.stem.partition("_")[2] == self.step]
         if len(found) != 1:
             raise BadInput(f"exercise {self.id}: chapters/{self.chapter} has no step '{self.step}'")
@@ -98,8 +108,9 @@ def load(root=ROOT, chapters=None):
             continue
         folder = [p.name for p in (root / "chapters").glob(path.stem + "_*")]
         with path.open("rb") as file:
-            for table in tomllib.load(file)["exercise"]:
-                exercise = Exercise(root, folder[0], table)
+            listed = tomllib.load(file)
+            for table in listed["exercise"]:
+                exercise = Exercise(root, folder[0], {"words": listed.get("words", ""), **table})
                 if exercise.id in exercises or int(exercise.id.split(".")[0]) != int(path.stem):
                     raise BadInput(f"{path.name}: exercise {exercise.id} is not its chapter's, or is there twice")
                 exercises[exercise.id] = exercise
@@ -108,17 +119,68 @@ def load(root=ROOT, chapters=None):
 
 def marked(text):
     """The exercises whose solutions are marked in a kernel."""
-    return [match[1] for match in MARKED.finditer(text)]
+    return [match[2] for match in MARKED.finditer(text)]
 
 
 def cut(text):
     """A kernel as a student finds it: the stubs in place of the marked lines."""
 
     def stub(match):
+        if match[1] == "GRADED":
+            return match[0]
         first, *lines, end = match[0].splitlines(keepends=True)
         return first + "".join(line.replace("// STUB ", "") for line in lines if "// STUB " in line) + end
 
     return MARKED.sub(stub, text)
+
+
+def host_lines(text, words, chapter):
+    """The lines `text`, token by token, so that they are what they were taken for; BadInput if they are more than calls of what the words name.
+
+    Without assignment, address, index, sum or cast to a type that is no word, host code has no pointers but those that it is given, and writes
+    nothing but by what it calls: to arrays of the device, and the simulated GPU checks that they are."""
+    out, at, depth = [], 0, 0
+    while at < len(text):
+        if blank := BLANK.match(text, at):
+            out.append("\n" * blank[0].count("\n"))
+            at = blank.end()
+            continue
+        token = TOKEN.match(text, at)
+        if not token:
+            raise BadInput(f"found '{text[at:at + 12].splitlines()[0]}', expected calls alone, with names, numbers and their products")
+        if re.match(r"[A-Za-z_]", token[0]) and token[0] not in words:
+            raise BadInput(f"found '{token[0]}', expected names that are words of exercises/{chapter[:2]}.toml")
+        depth += {"{": 1, "}": -1}.get(token[0], 0)
+        if depth < 0:
+            break
+        out.append(token[0])
+        at = token.end()
+    if depth != 0:
+        raise BadInput("found braces that do not match")
+    return " ".join(out)
+
+
+def with_host_lines(own, submitted, words, chapter):
+    """The file `own` with the marked lines of `submitted` in place of its own; BadInput if they are not there, or too much."""
+    theirs = {match[2]: match[3] for match in MARKED.finditer(submitted)}
+
+    def lines(match):
+        if match[2] not in theirs:
+            raise BadInput(f"the marks of {match[2]} are missing, from its first line to // END")
+        return host_lines(theirs[match[2]], words, chapter) + "\n"
+
+    return MARKED.sub(lines, own)
+
+
+def uses(root, chapter):
+    """What of other chapters a chapter links, as its chapter.mk says it: folder/file without its ending."""
+    mk = (root / "chapters" / chapter / "chapter.mk").read_text().replace("\\\n", " ")
+    found = re.search(r"^USES *:= *(.*)$", mk, re.M)
+    names = []
+    for name in found[1].split() if found else []:
+        other = re.fullmatch(r"\$\(USES_(\w+)\)", name)
+        names += uses(root, other[1]) if other else [name]
+    return list(dict.fromkeys(names))
 
 
 def numbers(text):

@@ -4,9 +4,10 @@
     grade.py [--submission DIR] [--exercise 4.2] [--chapters 1-5] [--seed N] [--hidden FILE] [--orders N] [--json|--junit|--tap FILE]
 
 Of what was handed in, only the exercises' own files are taken, and of these only what runs on the GPU: nvcc makes PTX of the
-student's kernel, and the launcher, the program around it and the simulated GPU are this tree's. No line of host code that a
+student's kernel, and the launcher, the program around it and the simulated GPU are this tree's. No other line of host code that a
 student wrote is executed, unless this tree is his own, and a kernel can neither open a file nor end a process. What it includes besides its own headers
-is refused. Compiler and program run one exercise at a time, in a session of their own, with limits of time, memory and output;
+is refused. Where a step is host code itself, of the chapters that train, the lines between its marks are taken, and only if they are
+calls of what the exercises name (host_lines of exercises.py). Compiler and program run one exercise at a time, in a session of their own, with limits of time, memory and output;
 the program's exit status and counters are what counts, not what it prints.
 
 An exercise of `points` is right when every shape is, with --seed's data and warps in several orders, without a fault; then its
@@ -103,27 +104,47 @@ def first_error(output, fallback):
 
 
 class Program:
-    """A chapter's program with a student's kernel in place of a step's; `folder` is its own."""
+    """A chapter's program with a student's kernel in place of a step's, or with his host code if there are words for it; `folder` is its own."""
 
-    def __init__(self, chapter, step, source, folder):
+    def __init__(self, chapter, step, source, words, folder):
         self.chapter, self.folder = chapter, folder
         built = ROOT / "build/chapters" / chapter
         own = ROOT / step
         if built.exists() and source == own.read_bytes() and built.stat().st_mtime > own.stat().st_mtime:  # make has built it
             self.path = built
             return
+        if words:
+            self.compile_host(step, source.decode(errors="replace"), words.split())
+            self.link(step)
+            return
         tree = folder / "tree"
-        copies = tree / "chapters" / chapter
-        copies.mkdir(parents=True)
-        for header in (ROOT / "chapters" / chapter).glob("*.*h"):
-            if header.suffix in (".h", ".cuh"):
-                shutil.copy(header, copies)
+        for used in {chapter, *(name.partition("/")[0] for name in book.uses(ROOT, chapter))}:
+            copies = tree / "chapters" / used
+            copies.mkdir(parents=True)
+            for header in (ROOT / "chapters" / used).glob("*.*h"):
+                if header.suffix in (".h", ".cuh"):
+                    shutil.copy(header, copies)
         shutil.copytree(ROOT / "common/device", tree / "common/device")
         shutil.copytree(ROOT / "common/harness", tree / "common/harness", ignore=shutil.ignore_patterns("*.c", "*.cu"))
-        kernel = copies / step.name
+        kernel = tree / "chapters" / chapter / step.name
         kernel.write_bytes(source)
         self.compile(kernel)
+        original = self.original(step)
+        subprocess.run(["objcopy", "--update-section", f".nv_fatbin={folder}/kernel.fatbin", original, folder / "step.o"], check=True)
         self.link(step)
+
+    def compile_host(self, step, source, words):
+        """The object of this tree's file with the student's marked lines."""
+        file = self.folder / step.name
+        try:
+            file.write_text(book.with_host_lines((ROOT / step).read_text(encoding="utf-8"), source, words, self.chapter), encoding="utf-8")
+        except BadInput as problem:
+            raise Failed(f"{step.name}: {problem}") from None
+        compiler = ["g++", "-std=c++17", "-x", "c++"] if step.suffix == ".cu" else ["gcc", "-std=gnu11"]
+        status, output = limited([*compiler, "-O1", "-iquote", str(ROOT / step.parent), "-isystem", setting("CUDA_INCLUDE"),
+                                  "-c", "-o", str(self.folder / "step.o"), str(file)], self.folder, COMPILER_MEMORY)
+        if status != 0:
+            raise Failed("it does not compile: " + first_error(output, f"stopped after {SECONDS} s").replace(f"{self.folder}/", ""))
 
     def compile(self, kernel):
         """PTX of the kernel, which may include what the step does and nothing else."""
@@ -145,27 +166,31 @@ class Program:
             if not any(path.is_relative_to(place) for place in places):
                 raise Failed(f"it includes {path}, which is none of its headers")
 
+    def original(self, step):
+        path = ROOT / "build/obj" / step.with_suffix(".o")
+        if not path.exists():
+            raise BadInput(f"{path.relative_to(ROOT)} is missing, expected the chapter to be built: make build-{int(self.chapter[:2])}")
+        return path
+
     def link(self, step):
-        """The object of the step with the student's PTX in place of its own, and everything else as it was built."""
+        """step.o in place of the step's own object, and everything else as it was built."""
         objects = [ROOT / "build/obj" / path.relative_to(ROOT).with_suffix(".o")
                    for folder in ("common/harness", "common/device", f"chapters/{self.chapter}")
                    for path in (ROOT / folder).iterdir() if path.suffix in (".c", ".cu")]
-        objects += [ROOT / "build/obj/chapters" / f"{used}.o" for used in setting("USES", f"chapters/{self.chapter}/chapter.mk").split()]
-        original = ROOT / "build/obj" / step.with_suffix(".o")
-        if not original.exists():
-            raise BadInput(f"{original.relative_to(ROOT)} is missing, expected the chapter to be built: make build-{int(self.chapter[:2])}")
-        edited = self.folder / "step.o"
+        objects += [ROOT / "build/obj/chapters" / f"{used}.o" for used in book.uses(ROOT, self.chapter)]
+        original = self.original(step)
         self.path = self.folder / "program"
-        subprocess.run(["objcopy", "--update-section", f".nv_fatbin={self.folder}/kernel.fatbin", original, edited], check=True)
-        subprocess.run(["g++", "-o", self.path, edited, *(o for o in objects if o != original), f"-L{setting('CUDA_LIB')}",
-                        "-l:libcudart.so.13", "-ldl", "-lm"], check=True)
+        subprocess.run(["g++", "-o", self.path, self.folder / "step.o", *(o for o in objects if o != original), f"-L{setting('CUDA_LIB')}",
+                        "-l:libcudart.so.13", "-pthread", "-ldl", "-lm"], check=True)
 
     def run(self, exercise, golden, order=0):
         """Runs the exercise's step on a case; returns the counters by source line."""
         counts = self.folder / "counters.json"
+        together = [str(ROOT / "tools/ranks.sh"), str(exercise.ranks)] if exercise.ranks else []
+        counted = [] if exercise.ranks else ["--json", str(counts)]
         status, output = limited(
-            [str(ROOT / "build/simgpu/simgpu"), "--memory", DEVICE_MEMORY, "--max-instructions", str(INSTRUCTIONS), "--seed", str(order),
-             "--json", str(counts), str(self.path), "--golden", str(golden), "--step", exercise.step, *exercise.op_flags()],
+            [*together, str(ROOT / "build/simgpu/simgpu"), "--memory", DEVICE_MEMORY, "--max-instructions", str(INSTRUCTIONS), "--seed", str(order),
+             *counted, str(self.path), "--golden", str(golden), "--step", exercise.step, *exercise.op_flags()],
             self.folder, RUN_MEMORY)
         shape = golden.name
         if status is None or status < 0:
@@ -174,15 +199,15 @@ class Program:
             raise Failed(f"{shape}: WRONG: " + first_wrong(output))
         if status != 0:
             raise Failed(f"{shape}: " + first_error(output, f"exit status {status}"))
-        return [line for kernel in json.loads(counts.read_text()) for line in kernel["lines"]]
+        return [line for kernel in json.loads(counts.read_text()) for line in kernel["lines"]] if counted else []
 
 
 @functools.cache
-def program(chapter, step, source, folder):
+def program(chapter, step, source, words, folder):
     """Compiled once for the exercises that share a kernel; what it failed with is remembered too."""
     own = Path(tempfile.mkdtemp(dir=folder))
     try:
-        return Program(chapter, step, source, own), None
+        return Program(chapter, step, source, words, own), None
     except Failed as reason:
         return None, reason
 
@@ -190,8 +215,8 @@ def program(chapter, step, source, folder):
 def first_wrong(output):
     """Where the program says that the first wrong element is."""
     for line in output.splitlines():
-        if re.search(r"\bexpected\b", line):
-            return line.strip()
+        if found := re.search(r"rank \d+ of \d+: the weights.*|.*\bexpected\b.*", line):
+            return found[0].strip()
     return "its output is not what NumPy says"
 
 
@@ -221,7 +246,7 @@ def total(lines, field, pattern):
 def grade_kernel(exercise, submission, seed, hidden, orders, folders):
     """(points, what to say) of an exercise that is a kernel. The folders are of programs and of goldens, apart from each other."""
     programs, goldens = folders
-    built, reason = program(exercise.chapter, exercise.step_file(), taken(submission, exercise.own_file()), programs)
+    built, reason = program(exercise.chapter, exercise.step_file(), taken(submission, exercise.own_file()), exercise.words, programs)
     if reason:
         raise reason
 

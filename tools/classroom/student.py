@@ -33,13 +33,14 @@ def sources():
 
 def used_by(chapter):
     """The numbers of the chapters whose steps a chapter calls: their code comes too."""
-    mk = next((ROOT / "chapters").glob(f"{chapter:02}_*/chapter.mk")).read_text()
-    return re.findall(r"\b(\d\d)_\w+/", "".join(re.findall(r"^USES *:= *((?:.*\\\n)*.*)", mk, re.M)))
+    folder = next((ROOT / "chapters").glob(f"{chapter:02}_*"))
+    return {used[:2] for used in book.uses(ROOT, folder.name)}
 
 
-def student_text(path, text):
-    if path.suffix == ".cu":
-        return book.cut(text)
+def student_text(path, text, chosen):
+    """`chosen`: whether the file belongs to a chapter whose exercises come too, and not only to one that it uses."""
+    if path.suffix in (".c", ".cu"):
+        return book.cut(text) if chosen else text
     if path.parts[0] == "notes":
         return re.sub(r"^\[Answers\].*\n\n", "", text, flags=re.M)
     if path.parts[0] == "exercises":
@@ -77,8 +78,9 @@ def main():
             continue
         target = partial / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix in (".cu", ".md", ".toml"):
-            target.write_text(student_text(path, (ROOT / path).read_text(encoding="utf-8")), encoding="utf-8")
+        if path.suffix in (".c", ".cu", ".md", ".toml"):
+            text = (ROOT / path).read_text(encoding="utf-8")
+            target.write_text(student_text(path, text, not number or int(number[1]) in chapters), encoding="utf-8")
             shutil.copymode(ROOT / path, target)
         else:
             shutil.copy2(ROOT / path, target, follow_symlinks=False)
