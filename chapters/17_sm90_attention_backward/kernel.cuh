@@ -1,10 +1,12 @@
-// The kernel of this chapter from step 6 on: step 5's, and step 4's for D = 256, in one, with tiles of several sizes and every
-// variant.
+// The kernel of this chapter from step 6 on: step 5's with tiles of several sizes and every variant.
 //
 // What costs registers or instructions in the loop over the queries is a parameter of the template: the head dimension, the queries
 // of a tile, the softcap. What is looked at once a tile (windows, lengths, the order of the sums) is data.
 //
 //      block = a tile of keys of a sequence and a K/V head x the tiles of queries that see any of them
+//
+// Three ways to share a block's work between two consumers, and to order it: consume (D = 64), consume_ahead (D = 128),
+// consume_scores with consume_gradients (D = 256).
 //
 // What it grows from is step5_in_registers.cu: diff -w shows what is new.
 #pragma once
@@ -29,30 +31,32 @@ static_assert(PRODUCER_REGS + CONSUMERS * CONSUMER_REGS <= 3 * LAUNCH_REGS,
               "setmaxnreg moves registers of the block, it makes none");
 constexpr int SMEM_BYTES = 227 << 10; // that a block may have
 
-// The tiles of a block. At D = 256 dK and dV are too many registers for 64 keys a consumer: both have the same 64 keys, and half
-// the columns each.
+// The tiles of a block.
 template <int D_, int Q_, bool SOFTCAP_>
 struct Tile {
     static constexpr int D = D_, Q = Q_;
     static constexpr bool SOFTCAP = SOFTCAP_;
-    static constexpr bool SHARED_KEYS = D == 256;
-    static constexpr int KV = SHARED_KEYS ? 64 : 128;
-    static constexpr int STAGES = SHARED_KEYS ? 1 : 2; // of Q, of dO, and of dS
+    // At D = 256 dK and dV of 64 keys are 128 registers each: one consumer has dV, the other dK.
+    static constexpr bool GRADIENT_EACH = D == 256;
+    static constexpr int KV = GRADIENT_EACH ? 64 : 128;
+    static constexpr int STAGES = 2; // of Q, of dO, and of dS
+    // dQ of a tile behind S of the next. With D = 64 and its 128 queries that gains nothing, and with softcap it is too many registers.
+    static constexpr bool AHEAD = is_ahead(D, SOFTCAP);
     // dV in flight while dS is computed: P is then there in 16 bits beside S and dP, and dK and dV have D registers.
     static constexpr bool EARLY_DV = D + Q + Q / 4 <= 208;
     static constexpr int DQ_REGS = Q * D / (CONSUMERS * 128);          // of a thread, for its part of dQ
     static constexpr int DQ_COLS = split_of_dQ(Q) == ROWS ? D : D / 2; // of a consumer's part
-    static_assert(Q % MMA_K == 0 && (Q <= 64 || !SHARED_KEYS), "queries are k of dV and dK");
-    static_assert(!SOFTCAP || SHARED_KEYS || EARLY_DV, "P in 16 bits is there before dS");
+    static constexpr int HANDED =
+        GRADIENT_EACH ? Q / 8 : CONSUMERS * DQ_REGS / 4; // 16 bytes of a thread, see handed_smem
+    static_assert(Q % MMA_K == 0 && (Q <= 64 || !GRADIENT_EACH), "queries are k of dV and dK");
+    static_assert(!SOFTCAP || GRADIENT_EACH || EARLY_DV, "P in 16 bits is there before dS");
     static_assert(split_of_dQ(Q) != TRANSPOSED || D == 128, "half of D is 64 rows");
 };
 
 enum NamedBarrier {
-    CONSUMERS_ONLY = 1,             // all threads of the consumers, who have stored dS
-    DQ_EMPTY = 2,                   // + consumer: its threads and warp 1, who is done with dQ_smem
-    DQ_FULL = DQ_EMPTY + CONSUMERS, // + consumer: they have filled it
+    CONSUMERS_ONLY = 1, // all threads of the consumers, who have stored dS
+    ONE_CONSUMER = 2,   // + consumer: its threads, whose turn it is to add to dQ
 };
-constexpr int DQ_THREADS = 128 + 32; // of both
 
 // --- Which work ---------------------------------------------------------------------------------------------------------
 
@@ -100,16 +104,18 @@ struct SharedStorage {
     T V_smem[C::D / 64][C::KV][64];
     T Q_smem[C::STAGES][C::D / 64][C::Q][64];
     T dO_smem[C::STAGES][C::D / 64][C::Q][64];
-    float4 dQ_smem[CONSUMERS][C::DQ_REGS / 4][128];
     T dS_smem[C::STAGES][C::KV / 64][C::Q][64]; // rows are queries
-    T P_smem[C::SHARED_KEYS ? C::Q : 1][64];    // the same; not used else
+    float4
+        handed_smem[C::HANDED]
+                   [128]; // of each consumer its part of dQ, for its warp; D = 256: P, for the other consumer
     float LSE_log2_smem[C::STAGES][C::Q];
     float dPsum_smem[C::STAGES][C::Q];
-    int row[C::STAGES]; // the first query of the tile of Q
-    Work work;          // read where it is needed, as row is: registers are too few to keep it
-    uint64_t KV_full;   // K and V have landed
-    uint64_t Q_full[C::STAGES], dO_full[C::STAGES];   // the stage has landed, and its statistics
-    uint64_t Q_empty[C::STAGES], dO_empty[C::STAGES]; // every consumer is done with it
+    Work work;        // read where it is needed: registers are too few to keep it
+    uint64_t KV_full; // K and V have landed
+    uint64_t Q_full[C::STAGES], dO_full[C::STAGES];           // the stage has landed, and its statistics
+    uint64_t Q_empty[C::STAGES], dO_empty[C::STAGES];         // every warp of the consumers is done with it
+    uint64_t dS_full[C::STAGES];                              // dS is stored
+    uint64_t handed_full[CONSUMERS], handed_empty[CONSUMERS]; // handed_smem of a consumer
 };
 
 // --- The producer's warps -------------------------------------------------------------------------------------------------
@@ -119,11 +125,10 @@ struct SharedStorage {
 template <typename T, class C>
 static __device__ void load_tile(T (&dst_smem)[C::D / 64][C::Q][64], const CUtensorMap &map,
                                  float (&rows_smem)[C::Q], const float *rows, uint64_t *full, uint64_t *empty,
-                                 uint32_t parity, int *row_smem, const Work &work, int head, int row)
+                                 uint32_t parity, const Work &work, int head, int row)
 {
     const int end = work.q_begin + work.q_len;
     mbarrier_wait(empty, parity ^ 1);
-    if (row_smem) *row_smem = row; // The arrival hands it over, too.
     mbarrier_arrive_expect_tx(full, sizeof dst_smem + sizeof rows_smem);
     cp_async_bulk_tensor_5d(dst_smem, map, full, 0, RAGGED + work.q_begin + row - end, head * (C::D / 64),
                             end, RAGGED);
@@ -148,16 +153,14 @@ static __device__ void produce(SharedStorage<T, C> &smem, const CUtensorMap &Q_m
             const size_t i = ((size_t)head * plan.q_tiles + work.q_tile) * C::Q + row;
             const int stage = state.stage;
             load_tile<T, C>(smem.Q_smem[stage], Q_map, smem.LSE_log2_smem[stage], plan.LSE_log2 + i,
-                            &smem.Q_full[stage], &smem.Q_empty[stage], state.parity, &smem.row[stage], work,
-                            head, row);
+                            &smem.Q_full[stage], &smem.Q_empty[stage], state.parity, work, head, row);
             load_tile<T, C>(smem.dO_smem[stage], dO_map, smem.dPsum_smem[stage], plan.dPsum + i,
-                            &smem.dO_full[stage], &smem.dO_empty[stage], state.parity, nullptr, work, head,
-                            row);
+                            &smem.dO_full[stage], &smem.dO_empty[stage], state.parity, work, head, row);
             state.advance();
         }
 }
 
-// Waits until every block that comes before this one has added its part to a tile of dQ.
+// Waits until every block that comes before this one has added to a consumer's part of a tile of dQ.
 //
 // The order is from the last keys to the first. Behind a causal mask blocks then need not wait: the one with the tile of keys before
 // begins earlier in the queries, and comes to each tile of them later. Without a mask each block comes a tile after the one before
@@ -172,43 +175,44 @@ static __device__ void wait_for_turn(const unsigned *arrived, const attention_va
     const unsigned before = last_tile - work.first_key / C::KV;
     while (ld_acquire_gpu(arrived) != before) {
     }
-    fence_proxy_async_global(); // What this thread has seen added comes before what it has added by the copy engine.
 }
 
-// The second producer, a warp: adds every tile of dQ to memory, a part from each consumer.
+// A part of dQ: consumer's of the tile at `row`, as threads have it in registers; and who has added to it.
+template <class C>
+static __device__ float4 *part_of_dQ(const BackwardPlan &plan, const Work &work, int head, int row,
+                                     int consumer, unsigned **arrived)
+{
+    const size_t part = ((size_t)head * plan.q_tiles + work.q_tile + row / C::Q) * CONSUMERS + consumer;
+    *arrived = plan.arrived + part;
+    return plan.dQ_sum + part * (C::DQ_REGS / 4 * 128);
+}
+
+// A warp for each consumer, of which one thread works: adds the consumer's part of every tile of dQ to memory.
 template <typename T, class C>
 static __device__ void store_dQ(SharedStorage<T, C> &smem, const attention_variant_backward &b,
-                                const BackwardPlan &plan)
+                                const BackwardPlan &plan, int consumer)
 {
     const Work &work = smem.work;
-    const int lane = threadIdx.x % 32;
+    uint32_t parity = 0;
     for (int head = work.first_head; head < work.last_head; head++)
-        for (int row = work.first_row; row < work.end_row; row += C::Q) {
-            const size_t tile = (size_t)head * plan.q_tiles + work.q_tile + row / C::Q;
-            float4 *dQ_sum = plan.dQ_sum + tile * (C::Q * C::D / 4);
-            for (int consumer = 0; consumer < CONSUMERS; consumer++)
-                named_barrier_arrive(DQ_EMPTY + consumer, DQ_THREADS);
-            if (b.deterministic && lane == 0) wait_for_turn<C>(plan.arrived + tile, b.forward, work, row);
-            __syncwarp();
-            for (int consumer = 0; consumer < CONSUMERS; consumer++) {
-                named_barrier_sync(DQ_FULL + consumer, DQ_THREADS);
-                if (lane == 0) {
-                    cp_reduce_async_bulk_add(dQ_sum, smem.dQ_smem[consumer][0],
-                                             sizeof smem.dQ_smem[consumer]);
-                    cp_async_bulk_commit_group();
-                }
-                dQ_sum += C::DQ_REGS / 4 * 128;
+        for (int row = work.first_row; row < work.end_row; row += C::Q, parity ^= 1) {
+            unsigned *arrived;
+            float4 *dQ_sum = part_of_dQ<C>(plan, work, head, row, consumer, &arrived);
+            mbarrier_wait(&smem.handed_full[consumer], parity);
+            if (b.deterministic) {
+                wait_for_turn<C>(arrived, b.forward, work, row);
+                fence_proxy_async_global(); // What this thread has seen added comes before what it adds by the copy engine.
             }
-            if (lane == 0) {
-                if (b.deterministic) {
-                    cp_async_bulk_wait_group<0>(); // It has been added, not only read:
-                    fence_proxy_async_global();
-                    red_release_gpu_add(plan.arrived + tile, 1); // the next block's turn.
-                } else {
-                    cp_async_bulk_wait_group_read<0>();
-                }
+            cp_reduce_async_bulk_add(dQ_sum, smem.handed_smem[consumer * (C::DQ_REGS / 4)],
+                                     C::DQ_REGS * 128 * sizeof(float));
+            cp_async_bulk_commit_group();
+            cp_async_bulk_wait_group_read<0>();
+            mbarrier_arrive(&smem.handed_empty[consumer]);
+            if (b.deterministic) {
+                cp_async_bulk_wait_group<0>(); // It has been added, not only read:
+                fence_proxy_async_global();
+                red_release_gpu_add(arrived, 1); // the next block's turn.
             }
-            __syncwarp(); // Nobody says that it is empty before lane 0 knows.
         }
 }
 
@@ -234,18 +238,6 @@ static __device__ void multiply_gradient(float (&dV)[C::D / 2], const uint32_t (
     const uint64_t dO_desc = wgmma_descriptor_mn(dO_smem, sizeof dO_smem[0]);
 #pragma unroll
     for (int k = 0; k < C::Q / MMA_K; k++) wgmma_rs<C::D, T>(dV, P[k], dO_desc + k * MMA_K * 128 / 16, true);
-}
-
-// The same with P in shared memory and N columns of dO. 16 queries are 16 rows of either.
-template <typename T, class C, int N>
-static __device__ void multiply_transposed(float (&dV)[N / 2], const T (&P_smem)[C::Q][64],
-                                           const T (*dO_smem)[C::Q][64])
-{
-    const uint64_t P_desc = wgmma_descriptor_mn(P_smem, sizeof P_smem),
-                   dO_desc = wgmma_descriptor_mn(dO_smem, sizeof dO_smem[0]);
-#pragma unroll
-    for (int k = 0; k < C::Q / MMA_K; k++)
-        wgmma<N, T, true, true>(dV, P_desc + k * MMA_K * 128 / 16, dO_desc + k * MMA_K * 128 / 16, true);
 }
 
 // A consumer's part of dQ = dS K, or dQᵀ = Kᵀ dSᵀ. 16 keys are 16 columns of dS and 16 rows of K.
@@ -281,21 +273,74 @@ static __device__ void cap_scores(float (&S)[N / 2], float c)
     for (int i = 0; i < N / 2; i++) S[i] = 1 - 2 * rcp_approx_ftz(1 + ex2_approx_ftz(S[i] * c));
 }
 
-// Takes away what is not in columns [from, until) of the thread's two rows, l / 4 and l / 4 + 8.
-template <int N>
-static __device__ void mask_tile(float (&S)[N / 2], const int (&from)[2], const int (&until)[2], int lane)
-{
+// A consumer's 64 keys of a block, and who sees them.
+template <class C>
+struct Keys {
+    int first; // in the sequence
+    int from,
+        until; // tiles of queries from the one at row `from` to that at row `until`: every query sees every key
+
+    __device__ Keys(const attention_variant &v, const Work &work, int number)
+        : first(work.first_key + number * 64)
+    {
+        const int last = first + 63, last_row = first - work.shift + v.left; // that sees the first
+        from = last < work.k_len ? last - work.shift - v.right : INT_MAX;
+        until = last_row < work.q_len - 1 ? last_row + 1 - C::Q : INT_MAX;
+    }
+
+    // Takes away scores of the tile at `row` whose key the query does not see: the thread's rows are keys l / 4 and l / 4 + 8 of
+    // the warp's 16, its columns queries 8 j + 2 (l % 4) and the next.
+    __device__ void mask(float (&S)[C::Q / 2], const attention_variant &v, const Work &work, int row,
+                         int tid) const
+    {
+        if (from <= row && row <= until) return;
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int first = from[half] - lane % 4 * 2,
-                  end = until[half] - lane % 4 * 2; // from its first column on
+        for (int half = 0; half < 2; half++) {
+            const int key = first + tid / 32 * 16 + tid % 32 / 4 + half * 8;
+            const int column = key - work.shift - row - tid % 4 * 2; // of the query at the key's place
+            const int begin = column - v.right, end = key < work.k_len ? column + v.left + 1 : INT_MIN;
 #pragma unroll
-        for (int i = 0; i < N / 2; i += 4) {
-            if (i * 2 < first || i * 2 >= end) S[i + half * 2] = -INFINITY;
-            if (i * 2 + 1 < first || i * 2 + 1 >= end) S[i + half * 2 + 1] = -INFINITY;
+            for (int i = 0; i < C::Q / 2; i += 4) {
+                if (i * 2 < begin || i * 2 >= end) S[i + half * 2] = -INFINITY;
+                if (i * 2 + 1 < begin || i * 2 + 1 >= end) S[i + half * 2 + 1] = -INFINITY;
+            }
         }
     }
-}
+};
+
+// A tile's statistics by a thread's accumulators: of i and i + 1, neighbours in a row that all keys share.
+template <class C>
+struct OfColumns {
+    const float *rows;
+
+    __device__ OfColumns(const float (&rows_smem)[C::Q], int tid)
+        : rows(rows_smem + tid % 4 * (C::AHEAD ? 4 : 2))
+    {
+    }
+    __device__ float2 operator()(int i) const
+    {
+        if constexpr (!C::AHEAD) return *reinterpret_cast<const float2 *>(rows + i / 4 * 8);
+        const float4 four = *reinterpret_cast<const float4 *>(rows + i / 8 * 16); // see column_place
+        return i / 4 % 2 ? make_float2(four.z, four.w) : make_float2(four.x, four.y);
+    }
+};
+
+// The same, all of them read at once.
+template <class C>
+struct ReadColumns {
+    float2 values[C::Q / 8];
+
+    __device__ ReadColumns(const float (&rows_smem)[C::Q], int tid)
+    {
+        const OfColumns<C> columns(rows_smem, tid);
+#pragma unroll
+        for (int i = 0; i < C::Q / 8; i++) values[i] = columns(i * 4);
+    }
+    __device__ float2 operator()(int i) const
+    {
+        return values[i / 4];
+    }
+};
 
 // P = 2^(S c - LSE_log2), in the place of S; LSE_log2(i) is that of accumulators i and i + 1.
 template <int N, class STATISTIC>
@@ -358,84 +403,102 @@ static __device__ void store_transposed(T (&dst_smem)[N][64], const uint32_t (&d
     }
 }
 
-// Writes 64 queries and N keys, the first of which is column first_col.
-template <typename T, int N>
-static __device__ void store_tile(T (&dst_smem)[64][64], const uint32_t (&S)[N / MMA_K][4], int first_col,
-                                  int tid)
-{
-#pragma unroll
-    for (int k = 0; k < N / MMA_K; k++) {
-        // Matrices 0 to 3: rows 0-7 and 8-15 of the left 8 columns, then of the right ones.
-        const int chunk = first_col / 8 + k * 2 + tid % 32 / 16;
-        stmatrix_x4(smem_addr(dst_smem) + swizzle((tid / 32 * 16 + tid % 16) * 128 + chunk * 16, 3), S[k]);
-    }
-}
-
-// Hands a consumer's part of dQ to warp 1.
+// Hands a consumer's part of dQ of tile i to its warp.
 template <typename T, class C>
 static __device__ void hand_over_dQ(SharedStorage<T, C> &smem, const float (&dQ)[C::DQ_REGS], int consumer,
                                     int tid)
 {
-    named_barrier_sync(DQ_EMPTY + consumer, DQ_THREADS);
 #pragma unroll
     for (int i = 0; i < C::DQ_REGS; i += 4)
-        smem.dQ_smem[consumer][i / 4][tid] = make_float4(dQ[i], dQ[i + 1], dQ[i + 2], dQ[i + 3]);
+        smem.handed_smem[consumer * (C::DQ_REGS / 4) + i / 4][tid] =
+            make_float4(dQ[i], dQ[i + 1], dQ[i + 2], dQ[i + 3]);
     fence_proxy_async(); // What this thread wrote is there for the copy engine.
-    named_barrier_arrive(DQ_FULL + consumer, DQ_THREADS);
+    mbarrier_arrive(&smem.handed_full[consumer]);
 }
 
-// Writes a consumer's 64 rows and COLS columns of dK or dV, a pair of columns at a time; first_key is in the sequence.
-template <typename T, class C, int COLS>
-static __device__ void store_gradient(void *dst, const float (&dK)[COLS / 2], float scale, int kv_heads,
-                                      const Work &work, int first_key, int first_col, int tid)
+// A consumer's turn to add to its part of a tile of dQ, where the order is fixed.
+template <class C>
+static __device__ void begin_turn(unsigned *arrived, const attention_variant_backward &b, const Work &work,
+                                  int row, int consumer, int tid)
+{
+    if (!b.deterministic) return;
+    if (tid == 0) wait_for_turn<C>(arrived, b.forward, work, row);
+    named_barrier_sync(ONE_CONSUMER + consumer, 128);
+}
+
+static __device__ void end_turn(unsigned *arrived, const attention_variant_backward &b, int consumer, int tid)
+{
+    if (!b.deterministic) return;
+    named_barrier_sync(ONE_CONSUMER + consumer, 128); // All have added,
+    if (tid == 0) red_release_gpu_add(arrived, 1);    // and whoever sees this sees that.
+}
+
+// Adds a consumer's part of dQ to memory.
+template <int REGS>
+static __device__ void add_dQ(float4 *dQ_sum, const float (&dQ)[REGS], int tid)
+{
+#pragma unroll
+    for (int i = 0; i < REGS; i += 4)
+        red_add_v4(dQ_sum + i / 4 * 128 + tid, make_float4(dQ[i], dQ[i + 1], dQ[i + 2], dQ[i + 3]));
+}
+
+// A warp is done with what the barrier guards.
+static __device__ void give_back(uint64_t *empty, int lane)
+{
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(empty);
+}
+
+// Writes a consumer's 64 rows of dK or dV, a pair of columns at a time; first_key is in the sequence.
+template <typename T, class C>
+static __device__ void store_gradient(void *dst, const float (&dK)[C::D / 2], float scale, int kv_heads,
+                                      const Work &work, int first_key, int tid)
 {
     const int key = first_key + tid / 32 * 16 + tid % 32 / 4; // and key + 8
-    T *rows =
-        (T *)dst + (((size_t)work.k_begin + key) * kv_heads + work.kv_head) * C::D + first_col + tid % 4 * 2;
+    T *rows = (T *)dst + (((size_t)work.k_begin + key) * kv_heads + work.kv_head) * C::D + tid % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; half++)
         if (key + half * 8 < work.k_len)
 #pragma unroll
-            for (int i = half * 2; i < COLS / 2; i += 4)
+            for (int i = half * 2; i < C::D / 2; i += 4)
                 store_pair(rows + (size_t)half * 8 * kv_heads * C::D + i * 2 - half * 4, dK[i] * scale,
                            dK[i + 1] * scale);
 }
 
 // --- The consumers ------------------------------------------------------------------------------------------------------------
 
-// Whether every query of the tile at `row` sees every one of `keys` keys from `first_key` on; queries past the last do not count.
-template <class C>
-static __device__ bool sees_all(const attention_variant &v, const Work &work, int row, int first_key,
-                                int keys)
+// S becomes P, in its place, and with softcap P times the softcap's derivative. Where dV begins before dS is known P in 16 bits is
+// there besides.
+template <typename T, class C, class STATISTIC>
+static __device__ void probabilities(float (&S)[C::Q / 2], uint32_t (&P)[C::Q / MMA_K][4], STATISTIC LSE_log2,
+                                     const Keys<C> &keys, const attention_variant &v,
+                                     const BackwardPlan &plan, const Work &work, int row, int tid)
 {
-    const int last_row = min(row + C::Q, work.q_len) - 1, last_key = first_key + keys - 1;
-    return last_key < work.k_len && last_key <= row + work.shift + v.right &&
-           first_key >= last_row + work.shift - v.left;
+    if (C::SOFTCAP) cap_scores<C::Q>(S, plan.cap_c);
+    keys.mask(S, v, work, row, tid);
+    if constexpr (C::SOFTCAP)
+        capped_exponentials<T, C::Q>(S, P, plan.c, LSE_log2);
+    else
+        exponentials<C::Q>(S, plan.c, LSE_log2);
 }
 
-// A consumer with 64 keys of its own: every tile of queries against them, as in step 5. One thread gives a stage back for its
-// warpgroup.
+// A consumer with 64 keys of its own: every tile of queries against them, as in step 5. D = 64, and softcap at D = 128.
 template <typename T, class C>
 static __device__ void consume(SharedStorage<T, C> &smem, const attention_variant_backward &b,
                                const BackwardPlan &plan, int consumer)
 {
     const attention_variant &v = b.forward;
     const Work &work = smem.work;
+    const Keys<C> keys(v, work, consumer);
     const int tid = threadIdx.x % 128, lane = tid % 32;
-    const float scale = rsqrtf(C::D);
     float dK[C::D / 2] = {}, dV[C::D / 2] = {};
+    int row = work.first_row;
     mbarrier_wait(&smem.KV_full, 0);
 
     for (int i = 0; i < work.tiles; i++) {
         const int stage = i % C::STAGES, parity = i / C::STAGES % 2;
         float S[C::Q / 2], dP[C::Q / 2], dQ[C::DQ_REGS];
         uint32_t P[C::Q / MMA_K][4], dS[C::Q / MMA_K][4];
-        // The two neighbours of accumulators i and i + 1, columns of Sᵀ, among a tile's statistics.
-        const auto of_columns = [&](const float(&rows_smem)[C::Q]) {
-            return [&rows_smem, lane](int i) {
-                return *reinterpret_cast<const float2 *>(&rows_smem[i / 4 * 8 + lane % 4 * 2]);
-            };
-        };
         mbarrier_wait(&smem.Q_full[stage], parity);
         wgmma_fence();
         multiply_rows<T, C::D, C::Q, C::KV, C::Q>(S, smem.K_smem[0][consumer * 64], smem.Q_smem[stage][0][0]);
@@ -448,26 +511,10 @@ static __device__ void consume(SharedStorage<T, C> &smem, const attention_varian
 
         wgmma_wait_group<1>();
         wgmma_touch(S);
-        if (C::SOFTCAP) cap_scores<C::Q>(S, plan.cap_c);
-        if (const int first_key = work.first_key + consumer * 64;
-            !sees_all<C>(v, work, smem.row[stage], first_key, 64)) {
-            const int key = first_key + tid / 32 * 16 + lane / 4;
-            int from[2], until[2]; // queries that see the key, from this row on
-            for (int half = 0; half < 2; half++) {
-                const int place = key + half * 8 - work.shift;
-                from[half] = place - v.right - smem.row[stage];
-                until[half] = key + half * 8 < work.k_len ? place + v.left + 1 - smem.row[stage] : 0;
-            }
-            mask_tile<C::Q>(S, from, until, lane);
-        }
-        const auto LSE_log2 = of_columns(smem.LSE_log2_smem[stage]);
-        if constexpr (C::SOFTCAP) {
-            capped_exponentials<T, C::Q>(S, P, plan.c, LSE_log2);
-        } else {
-            exponentials<C::Q>(S, plan.c, LSE_log2);
-            if (C::EARLY_DV) round_tile<T, C::Q>(S, P);
-        }
+        probabilities<T, C>(S, P, OfColumns<C>(smem.LSE_log2_smem[stage], tid), keys, v, plan, work, row,
+                            tid);
         const auto multiply_dV = [&] {
+            if (!C::SOFTCAP) round_tile<T, C::Q>(S, P);
             wgmma_touch(dV);
             wgmma_touch(P);
             wgmma_fence();
@@ -475,14 +522,11 @@ static __device__ void consume(SharedStorage<T, C> &smem, const attention_varian
             wgmma_commit_group();
         };
 
-        if (C::EARLY_DV) multiply_dV();
+        if constexpr (C::EARLY_DV) multiply_dV();
         wgmma_wait_group<C::EARLY_DV>();
         wgmma_touch(dP);
-        softmax_gradient<T, C::Q>(dP, S, dS, of_columns(smem.dPsum_smem[stage]));
-        if constexpr (!C::EARLY_DV) {
-            round_tile<T, C::Q>(S, P);
-            multiply_dV();
-        }
+        softmax_gradient<T, C::Q>(dP, S, dS, OfColumns<C>(smem.dPsum_smem[stage], tid));
+        if constexpr (!C::EARLY_DV) multiply_dV();
         store_transposed<T, C::Q>(smem.dS_smem[stage][consumer], dS, tid);
         fence_proxy_async();                                 // What this thread wrote is there for wgmma,
         named_barrier_sync(CONSUMERS_ONLY, CONSUMERS * 128); // and what the others wrote.
@@ -497,112 +541,262 @@ static __device__ void consume(SharedStorage<T, C> &smem, const attention_varian
         wgmma_wait_group<1>();
         wgmma_touch(dV);
         wgmma_touch(P); // wgmma has read it.
-        // At the barrier above all had read dPsum and LSE_log2.
-        if (tid == 0) mbarrier_arrive(&smem.dO_empty[stage]);
+        give_back(&smem.dO_empty[stage], lane);
         wgmma_touch(dQ);
+        mbarrier_wait(&smem.handed_empty[consumer], i % 2 ^ 1);
         hand_over_dQ<T, C>(smem, dQ, consumer, tid);
 
         wgmma_wait_group<0>();
         wgmma_touch(dK);
         wgmma_touch(dS);
-        if (tid == 0) mbarrier_arrive(&smem.Q_empty[stage]);
+        give_back(&smem.Q_empty[stage], lane);
+        row += C::Q;
+        if (row >= work.end_row) row = work.first_row; // of the next head
     }
 
-    const int first_key = work.first_key + consumer * 64;
-    store_gradient<T, C, C::D>(b.dK, dK, scale, v.kv_heads, work, first_key, 0, tid);
-    store_gradient<T, C, C::D>(b.dV, dV, 1, v.kv_heads, work, first_key, 0, tid);
+    store_gradient<T, C>(b.dK, dK, rsqrtf(C::D), v.kv_heads, work, keys.first, tid);
+    store_gradient<T, C>(b.dV, dV, 1, v.kv_heads, work, keys.first, tid);
 }
 
-// A consumer that shares 64 keys with the other, as in step 4: scores of half the keys, half the columns of dK and dV. Queries are
-// rows, and P and dS go through shared memory.
+// The same with dQ of a tile behind S of the next: nobody waits for the other's dS before there is something to multiply, and the
+// consumers need not keep step. Behind the last tile S is computed once more, for nobody: with a branch there ptxas would wait for
+// every product.
+//
+//      issued     dP  dV       dK  S of the next   dQ
+//      waited for         dP           dV      dK        S    dQ
+//      beside them        dS, store                      2^S      dQ to shared memory
 template <typename T, class C>
-static __device__ void consume_shared(SharedStorage<T, C> &smem, const attention_variant_backward &b,
-                                      const BackwardPlan &plan, int consumer)
+static __device__ void consume_ahead(SharedStorage<T, C> &smem, const attention_variant_backward &b,
+                                     const BackwardPlan &plan, int consumer)
 {
-    constexpr int WG_KEYS = C::KV / 2, COLS = C::D / 2;
     const attention_variant &v = b.forward;
     const Work &work = smem.work;
+    const Keys<C> keys(v, work, consumer);
     const int tid = threadIdx.x % 128, lane = tid % 32;
-    const int wg_key = consumer * WG_KEYS, wg_col = consumer * COLS; // the consumer's first key and column
-    const int wg_row = tid / 32 * 16 + lane / 4; // the thread's first row in a tile, the other is 8 more
-    const float scale = rsqrtf(C::D);
-    float dK[COLS / 2] = {}, dV[COLS / 2] = {};
-    mbarrier_wait(&smem.KV_full, 0);
-
-    for (int i = 0; i < work.tiles; i++) {
-        const int stage = i % C::STAGES, parity = i / C::STAGES % 2;
-        float S[WG_KEYS / 2], dP[WG_KEYS / 2], dQ[C::DQ_REGS];
-        uint32_t P[WG_KEYS / MMA_K][4], dS[WG_KEYS / MMA_K][4];
-        // The statistic of the row of accumulators i and i + 1.
-        const auto of_rows = [&](const float(&rows_smem)[C::Q]) {
-            return [rows = make_float2(rows_smem[wg_row], rows_smem[wg_row + 8])](int i) {
-                return i / 2 % 2 ? make_float2(rows.y, rows.y) : make_float2(rows.x, rows.x);
-            };
-        };
-        mbarrier_wait(&smem.Q_full[stage], parity);
+    const int tiles = work.tiles, first_row = work.first_row, end_row = work.end_row;
+    float dK[C::D / 2] = {}, dV[C::D / 2] = {}, S[C::Q / 2];
+    int row = first_row;
+    const auto multiply_S = [&](int i) {
+        const int stage = i % C::STAGES;
+        mbarrier_wait(&smem.Q_full[stage], i / C::STAGES % 2);
         wgmma_fence();
-        multiply_rows<T, C::D, WG_KEYS, C::Q, C::KV>(S, smem.Q_smem[stage][0][0], smem.K_smem[0][wg_key]);
+        multiply_rows<T, C::D, C::Q, C::KV, C::Q>(S, smem.K_smem[0][consumer * 64], smem.Q_smem[stage][0][0]);
         wgmma_commit_group();
+    };
+    const auto exponentials_of_S = [&](const ReadColumns<C> &LSE_log2) {
+        uint32_t P[C::Q / MMA_K][4]; // is for softcap
+        wgmma_touch(S);
+        probabilities<T, C>(S, P, LSE_log2, keys, v, plan, work, row, tid);
+        wgmma_touch(S);
+    };
+    mbarrier_wait(&smem.KV_full, 0);
+    if (tiles > 0) {
+        multiply_S(0);
+        const ReadColumns<C> LSE_log2(smem.LSE_log2_smem[0], tid);
+        wgmma_wait_group<0>();
+        exponentials_of_S(LSE_log2);
+    }
+
+    for (int i = 0; i < tiles; i++) { // S is P of tile i.
+        const int stage = i % C::STAGES, parity = i / C::STAGES % 2;
+        float dP[C::Q / 2], dQ[C::DQ_REGS];
+        uint32_t P[C::Q / MMA_K][4], dS[C::Q / MMA_K][4];
         mbarrier_wait(&smem.dO_full[stage], parity);
         wgmma_fence();
-        multiply_rows<T, C::D, WG_KEYS, C::Q, C::KV>(dP, smem.dO_smem[stage][0][0], smem.V_smem[0][wg_key]);
+        multiply_rows<T, C::D, C::Q, C::KV, C::Q>(dP, smem.V_smem[0][consumer * 64],
+                                                  smem.dO_smem[stage][0][0]);
         wgmma_commit_group();
-
-        wgmma_wait_group<1>();
-        wgmma_touch(S);
-        if (C::SOFTCAP) cap_scores<WG_KEYS>(S, plan.cap_c);
-        if (const int first_key = work.first_key + wg_key;
-            !sees_all<C>(v, work, smem.row[stage], first_key, WG_KEYS)) {
-            int from[2], until[2]; // keys that the query sees, from this one on
-            for (int half = 0; half < 2; half++) {
-                const int place = smem.row[stage] + wg_row + half * 8 + work.shift;
-                from[half] = place - v.left - first_key;
-                until[half] = min(place + v.right + 1, work.k_len) - first_key;
-            }
-            mask_tile<WG_KEYS>(S, from, until, lane);
-        }
-        const auto LSE_log2 = of_rows(smem.LSE_log2_smem[stage]);
-        if constexpr (C::SOFTCAP) {
-            capped_exponentials<T, WG_KEYS>(S, P, plan.c, LSE_log2);
-        } else {
-            exponentials<WG_KEYS>(S, plan.c, LSE_log2);
-            round_tile<T, WG_KEYS>(S, P);
-        }
-        named_barrier_sync(CONSUMERS_ONLY, CONSUMERS * 128); // Nobody reads the P and dS before any more.
-        store_tile<T, WG_KEYS>(smem.P_smem, P, wg_key, tid);
-        wgmma_wait_group<0>();
+        const auto multiply_dV = [&] {
+            round_tile<T, C::Q>(S, P);
+            wgmma_touch(dV);
+            wgmma_touch(P);
+            wgmma_fence();
+            multiply_gradient<T, C>(dV, P, smem.dO_smem[stage]);
+            wgmma_commit_group();
+        };
+        if constexpr (C::EARLY_DV) multiply_dV();
+        wgmma_wait_group<C::EARLY_DV>();
         wgmma_touch(dP);
-        softmax_gradient<T, WG_KEYS>(dP, S, dS, of_rows(smem.dPsum_smem[stage]));
-        store_tile<T, WG_KEYS>(smem.dS_smem[stage][0], dS, wg_key, tid);
-        fence_proxy_async();                                 // What this thread wrote is there for wgmma,
-        named_barrier_sync(CONSUMERS_ONLY, CONSUMERS * 128); // and what the others wrote.
-
-        wgmma_touch(dV);
+        softmax_gradient<T, C::Q>(dP, S, dS, OfColumns<C>(smem.dPsum_smem[stage], tid));
+        if constexpr (!C::EARLY_DV) multiply_dV();
+        wgmma_touch(dK);
+        wgmma_touch(dS);
         wgmma_fence();
-        multiply_transposed<T, C, COLS>(dV, smem.P_smem, &smem.dO_smem[stage][wg_col / 64]);
+        multiply_gradient<T, C>(dK, dS, smem.Q_smem[stage]);
         wgmma_commit_group();
+        store_transposed<T, C::Q>(smem.dS_smem[stage][consumer], dS, tid);
+        fence_proxy_async(); // What this thread wrote is there for wgmma.
+        mbarrier_arrive(&smem.dS_full[stage]);
+        wgmma_wait_group<1>();
+        wgmma_touch(dV);
+        wgmma_touch(P); // wgmma has read it.
+
+        const int next = min(i + 1, tiles - 1);
+        multiply_S(next);
+        row = row + C::Q < end_row ? row + C::Q : first_row; // of the next head
+        const ReadColumns<C> LSE_log2(smem.LSE_log2_smem[next % C::STAGES], tid);
+        wgmma_wait_group<1>();
+        wgmma_touch(dK);
+        wgmma_touch(dS);
+        give_back(&smem.dO_empty[stage], lane);
+        give_back(&smem.Q_empty[stage],
+                  lane); // S of the last tile still reads it; nothing comes there any more.
+        // Two places for dS: who stores the next has multiplied the one before, and so has, by this barrier, the other.
+        mbarrier_wait(&smem.dS_full[stage], parity);
+        wgmma_fence();
         multiply_dQ<T, C>(dQ, smem.dS_smem[stage], smem.K_smem, consumer);
         wgmma_commit_group();
         wgmma_wait_group<1>();
-        wgmma_touch(dV);
-        // At the barrier above all had read dPsum and LSE_log2.
-        if (tid == 0) mbarrier_arrive(&smem.dO_empty[stage]);
-
-        wgmma_touch(dK);
-        wgmma_fence();
-        multiply_transposed<T, C, COLS>(dK, smem.dS_smem[stage][0], &smem.Q_smem[stage][wg_col / 64]);
-        wgmma_commit_group();
-        wgmma_wait_group<1>();
+        exponentials_of_S(LSE_log2);
+        // A place for dQ; also keeps the exponentials before the next wait.
+        mbarrier_wait(&smem.handed_empty[consumer], i % 2 ^ 1);
+        wgmma_wait_group<0>();
         wgmma_touch(dQ);
         hand_over_dQ<T, C>(smem, dQ, consumer, tid);
-
-        wgmma_wait_group<0>();
-        wgmma_touch(dK);
-        if (tid == 0) mbarrier_arrive(&smem.Q_empty[stage]);
     }
 
-    store_gradient<T, C, COLS>(b.dK, dK, scale, v.kv_heads, work, work.first_key, wg_col, tid);
-    store_gradient<T, C, COLS>(b.dV, dV, 1, v.kv_heads, work, work.first_key, wg_col, tid);
+    store_gradient<T, C>(b.dK, dK, rsqrtf(C::D), v.kv_heads, work, keys.first, tid);
+    store_gradient<T, C>(b.dV, dV, 1, v.kv_heads, work, keys.first, tid);
+}
+
+// Two consumers with the same 64 keys, of which one has P and dV, the other dS and dK: each has a gradient's 128 registers and one of
+// S and dP, as A from registers of what it multiplies next. P goes from one to the other as threads have it; dS goes to both, for half
+// the columns of dQ each, which they add to memory themselves: shared memory is the narrowest place here.
+//
+//      consume_scores      S  dV of the tile before  | 2^S, hand over P |                dQ of the tile before
+//      consume_gradients   dP                        |                  | dS, store |    dK  dQ
+template <typename T, class C>
+static __device__ void consume_scores(SharedStorage<T, C> &smem, const attention_variant_backward &b,
+                                      const BackwardPlan &plan)
+{
+    const attention_variant &v = b.forward;
+    const Work &work = smem.work;
+    const Keys<C> keys(v, work, 0);
+    const int tid = threadIdx.x % 128, lane = tid % 32;
+    const int tiles = work.tiles, first_row = work.first_row, end_row = work.end_row;
+    float dV[C::D / 2] = {}, S[C::Q / 2];
+    uint32_t P[C::Q / MMA_K][4];
+    int head = work.first_head, row = first_row;
+    const auto multiply_S = [&](int i) {
+        const int stage = i % C::STAGES;
+        mbarrier_wait(&smem.Q_full[stage], i / C::STAGES % 2);
+        wgmma_fence();
+        multiply_rows<T, C::D, C::Q, C::KV, C::Q>(S, smem.K_smem[0][0], smem.Q_smem[stage][0][0]);
+        wgmma_commit_group();
+    };
+    const auto hand_over_P = [&](int i, int stage, int row) {
+        probabilities<T, C>(S, P, OfColumns<C>(smem.LSE_log2_smem[stage], tid), keys, v, plan, work, row,
+                            tid);
+        if (!C::SOFTCAP) round_tile<T, C::Q>(S, P);
+        mbarrier_wait(&smem.handed_empty[0], i % 2 ^ 1);
+#pragma unroll
+        for (int j = 0; j < C::Q / 2; j += 4)
+            smem.handed_smem[j / 4][tid] = make_float4(S[j], S[j + 1], S[j + 2], S[j + 3]);
+        mbarrier_arrive(&smem.handed_full[0]);
+    };
+    mbarrier_wait(&smem.KV_full, 0);
+    if (tiles > 0) {
+        multiply_S(0);
+        wgmma_wait_group<0>();
+        wgmma_touch(S);
+        hand_over_P(0, 0, row);
+    }
+
+    for (int i = 0; i < tiles; i++) { // P of tile i has been handed over.
+        const int stage = i % C::STAGES, parity = i / C::STAGES % 2;
+        float dQ[C::DQ_REGS];
+        mbarrier_wait(&smem.dO_full[stage], parity);
+        wgmma_touch(dV);
+        wgmma_touch(P);
+        wgmma_fence();
+        multiply_gradient<T, C>(dV, P, smem.dO_smem[stage]);
+        wgmma_commit_group();
+        const int next = min(i + 1, tiles - 1); // Behind the last tile: S and P once more, for nobody.
+        multiply_S(next);
+        wgmma_wait_group<0>();
+        wgmma_touch(dV);
+        wgmma_touch(P);
+        wgmma_touch(S);
+        give_back(&smem.Q_empty[stage], lane);
+        give_back(&smem.dO_empty[stage], lane);
+        const int next_row = row + C::Q < end_row ? row + C::Q : first_row;
+        hand_over_P(i + 1, next % C::STAGES, next_row);
+
+        unsigned *arrived;
+        float4 *dQ_sum = part_of_dQ<C>(plan, work, head, row, 0, &arrived);
+        mbarrier_wait(&smem.dS_full[stage], parity);
+        begin_turn<C>(arrived, b, work, row, 0, tid);
+        wgmma_fence();
+        multiply_dQ<T, C>(dQ, smem.dS_smem[stage], smem.K_smem, 0);
+        wgmma_commit_group();
+        wgmma_wait_group<0>();
+        wgmma_touch(dQ);
+        add_dQ(dQ_sum, dQ, tid);
+        end_turn(arrived, b, 0, tid);
+        head += next_row <= row;
+        row = next_row;
+    }
+
+    store_gradient<T, C>(b.dV, dV, 1, v.kv_heads, work, keys.first, tid);
+}
+
+template <typename T, class C>
+static __device__ void consume_gradients(SharedStorage<T, C> &smem, const attention_variant_backward &b,
+                                         const BackwardPlan &plan)
+{
+    const Work &work = smem.work;
+    const int tid = threadIdx.x % 128, lane = tid % 32;
+    float dK[C::D / 2] = {};
+    int i = 0;
+    mbarrier_wait(&smem.KV_full, 0);
+
+    for (int head = work.first_head; head < work.last_head; head++)
+        for (int row = work.first_row; row < work.end_row; row += C::Q, i++) {
+            const int stage = i % C::STAGES, parity = i / C::STAGES % 2;
+            float dP[C::Q / 2], P[C::Q / 2], dQ[C::DQ_REGS];
+            uint32_t dS[C::Q / MMA_K][4];
+            mbarrier_wait(&smem.dO_full[stage], parity);
+            wgmma_fence();
+            multiply_rows<T, C::D, C::Q, C::KV, C::Q>(dP, smem.V_smem[0][0], smem.dO_smem[stage][0][0]);
+            wgmma_commit_group();
+            wgmma_wait_group<0>();
+            wgmma_touch(dP);
+            mbarrier_wait(&smem.handed_full[0], i % 2);
+#pragma unroll
+            for (int j = 0; j < C::Q / 2; j += 4) {
+                const float4 four = smem.handed_smem[j / 4][tid];
+                P[j] = four.x, P[j + 1] = four.y, P[j + 2] = four.z, P[j + 3] = four.w;
+            }
+            softmax_gradient<T, C::Q>(dP, P, dS, OfColumns<C>(smem.dPsum_smem[stage], tid));
+            give_back(&smem.handed_empty[0], lane);
+            give_back(&smem.dO_empty[stage], lane);
+
+            // Two places for dS: P of this tile came when the other had multiplied dS of two tiles before.
+            wgmma_touch(dK);
+            wgmma_touch(dS);
+            wgmma_fence();
+            multiply_gradient<T, C>(dK, dS, smem.Q_smem[stage]);
+            wgmma_commit_group();
+            store_transposed<T, C::Q>(smem.dS_smem[stage][0], dS, tid);
+            fence_proxy_async(); // What this thread wrote is there for wgmma,
+            mbarrier_arrive(&smem.dS_full[stage]);
+            unsigned *arrived;
+            float4 *dQ_sum = part_of_dQ<C>(plan, work, head, row, 1, &arrived);
+            mbarrier_wait(&smem.dS_full[stage], parity); // and what the others wrote.
+            begin_turn<C>(arrived, b, work, row, 1, tid);
+            wgmma_fence();
+            multiply_dQ<T, C>(dQ, smem.dS_smem[stage], smem.K_smem, 1);
+            wgmma_commit_group();
+            wgmma_wait_group<0>();
+            wgmma_touch(dK);
+            wgmma_touch(dS);
+            wgmma_touch(dQ);
+            give_back(&smem.Q_empty[stage], lane);
+            add_dQ(dQ_sum, dQ, tid);
+            end_turn(arrived, b, 1, tid);
+        }
+
+    store_gradient<T, C>(b.dK, dK, rsqrtf(C::D), b.forward.kv_heads, work, work.first_key, tid);
 }
 
 template <typename T, class C>
@@ -624,8 +818,14 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
         for (int stage = 0; stage < C::STAGES; stage++) {
             mbarrier_init(&smem.Q_full[stage], 1);
             mbarrier_init(&smem.dO_full[stage], 1);
-            mbarrier_init(&smem.Q_empty[stage], CONSUMERS);
-            mbarrier_init(&smem.dO_empty[stage], CONSUMERS);
+            mbarrier_init(&smem.Q_empty[stage], CONSUMERS * 4);
+            mbarrier_init(&smem.dO_empty[stage], CONSUMERS * 4);
+            mbarrier_init(&smem.dS_full[stage], C::GRADIENT_EACH ? 128 : CONSUMERS * 128);
+        }
+        for (int consumer = 0; consumer < CONSUMERS; consumer++) {
+            mbarrier_init(&smem.handed_full[consumer], 128);
+            mbarrier_init(&smem.handed_empty[consumer],
+                          C::GRADIENT_EACH ? 4 : 1); // the other's warps; the thread that stores dQ
         }
         fence_mbarrier_init();
     }
@@ -635,15 +835,22 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     if (threadIdx.x < 128) {
         setmaxnreg_dec<PRODUCER_REGS>();
         if (threadIdx.x == 0) produce<T, C>(smem, Q_map, dO_map, K_map, V_map, plan);
-        if (threadIdx.x / 32 == 1) store_dQ<T, C>(smem, b, plan);
+        if (!C::GRADIENT_EACH && (threadIdx.x == 32 || threadIdx.x == 64))
+            store_dQ<T, C>(smem, b, plan, threadIdx.x / 32 - 1);
     } else {
         setmaxnreg_inc<CONSUMER_REGS>();
         // The shuffle tells the compiler that all lanes have the same: descriptors then take no registers of a thread.
         const int consumer = __shfl_sync(0xffffffff, threadIdx.x / 128, 0) - 1;
-        if constexpr (C::SHARED_KEYS)
-            consume_shared<T, C>(smem, b, plan, consumer);
-        else
-            consume<T, C>(smem, b, plan, consumer);
+        if constexpr (!C::GRADIENT_EACH) {
+            if constexpr (C::AHEAD)
+                consume_ahead<T, C>(smem, b, plan, consumer);
+            else
+                consume<T, C>(smem, b, plan, consumer);
+        } else if (consumer == 0) {
+            consume_scores<T, C>(smem, b, plan);
+        } else {
+            consume_gradients<T, C>(smem, b, plan);
+        }
     }
 }
 

@@ -3,7 +3,19 @@
 #include "../../common/device/scratch.h"
 #include "../../common/harness/attention.h"
 #include "../../common/harness/sdpa_baseline.h"
+#include "../16_sm90_attention_variants/variants.h"
 #include "launchers.h"
+
+// The forward pass, chapter 16's: of a benchmark O and LSE are those of its Q, K and V. With others P would be no probabilities, and
+// gradients overflow in 16 bits.
+extern attention_variant_launcher pack_gqa;
+
+static cudaError_t forward(const struct run *run, cudaStream_t stream)
+{
+    struct attention_variant v = attention_variant_of(run);
+    if (run_param(run, "causal", 0) != 0) v.right = 0;
+    return pack_gqa(&v, stream);
+}
 
 static cudaError_t launch(any_launcher *launcher, const struct run *run, cudaStream_t stream)
 {
@@ -58,8 +70,9 @@ static const char *check_shape(const int64_t *dim)
         {"O", RUN_TYPE, IN, "b,q,h,d"}, {"dO", RUN_TYPE, IN, "b,q,h,d"}, {"LSE", F32, IN, "b,h,q"}, \
         {"dQ", RUN_TYPE, OUT, "b,q,h,d"}, {"dK", RUN_TYPE, OUT, "b,k,g,d"},                         \
         {"dV", RUN_TYPE, OUT, "b,k,g,d"},
-#define LAUNCHED \
-    .launch = launch_variant, .types = {BF16, F16}, .check_shape = check_shape, .bench_difference = 0.02
+#define LAUNCHED                                                                                   \
+    .launch = launch_variant, .types = {BF16, F16}, .derive = forward, .check_shape = check_shape, \
+    .bench_difference = 0.02
 // Two and a half times the forward pass: five products a tile, not two.
 #define FLOPS \
     .flops = "10*b*h*d*(q*(left+right+1)-(left*(left+1)+right*(right+1))/2)", .limit = LIMIT_BF16_TENSOR
@@ -79,6 +92,7 @@ static const struct operation operations[] = {
             STEP(attention_backward_launcher, deterministic)),
         .launch = launch,
         .baseline = {.name = "SDPA CUDNN", .launch = cudnn, .fetch = cudnn_fetch},
+        .derive = forward,
         .check_shape = check_shape,
         // Two and a half times the forward pass: five products a tile, not two.
         .flops = "10*b*h*q*k*d/(1+causal)",

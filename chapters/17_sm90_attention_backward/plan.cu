@@ -69,11 +69,11 @@ static size_t lay_out(BackwardPlan &plan, const attention_variant_backward &b)
     plan.dPsum = plan.LSE_log2 + rows;
     plan.dQ_sum = (float4 *)(plan.dPsum + rows);
     plan.arrived = (unsigned *)(plan.dQ_sum + rows * b.forward.head_dim / 4);
-    plan.blocks = plan.arrived + tiles;
+    plan.blocks = plan.arrived + 2 * tiles;
     return (char *)(plan.blocks + 1) - (char *)b.workspace;
 }
 
-static BackwardPlan make_plan(const attention_variant_backward &b, int q_tile)
+static BackwardPlan make_plan(const attention_variant_backward &b, int q_tile, bool by_columns)
 {
     const attention_variant &v = b.forward;
     BackwardPlan plan = {};
@@ -82,6 +82,7 @@ static BackwardPlan make_plan(const attention_variant_backward &b, int q_tile)
     plan.c = (v.softcap > 0 ? v.softcap : scale) * log2_e;
     plan.cap_c = v.softcap > 0 ? 2 * log2_e * scale / v.softcap : 0;
     plan.q_tile = q_tile;
+    plan.by_columns = by_columns;
     plan.q_rows = v.cu_q ? v.q_total : v.batch * v.q_len;
     plan.k_rows = v.cu_k ? v.k_total : v.batch * v.k_len;
     plan.q_tiles = all_tiles(v.cu_q, plan.q_rows, v.batch, v.q_len, q_tile);
@@ -93,7 +94,8 @@ static BackwardPlan make_plan(const attention_variant_backward &b, int q_tile)
 extern "C" size_t attention_backward_variant_bytes(const struct attention_variant_backward *b)
 {
     if (attention_backward_refused(b)) return 0;
-    BackwardPlan plan = make_plan(*b, queries_in_tile(b->forward));
+    BackwardPlan plan =
+        make_plan(*b, queries_in_tile(b->forward), is_ahead(b->forward.head_dim, b->forward.softcap > 0));
     return lay_out(plan, *b);
 }
 
@@ -106,7 +108,7 @@ cudaError_t launch_backward(const attention_variant_backward &asked, BackwardVar
         return cudaErrorInvalidValue;
     v.left = v.left < ATTENTION_UNBOUNDED ? v.left : ATTENTION_UNBOUNDED;
     v.right = v.right < ATTENTION_UNBOUNDED ? v.right : ATTENTION_UNBOUNDED;
-    const BackwardPlan plan = make_plan(b, queries_in_tile(v));
+    const BackwardPlan plan = make_plan(b, queries_in_tile(v), is_ahead(v.head_dim, v.softcap > 0));
     cudaError_t error = preprocess(b, plan, stream);
     if (error == cudaSuccess) error = (v.dtype == F16 ? products_f16 : products_bf16)(b, plan, stream);
     return error == cudaSuccess ? postprocess(b, plan, stream) : error;
@@ -138,7 +140,7 @@ extern "C" size_t attention_backward_workspace_bytes(const attention *forward)
     const attention_variant_backward b = without_variants(a);
     size_t bytes = 0;
     for (const int q_tile : {TILE_Q, queries_in_tile(b.forward)}) {
-        BackwardPlan plan = make_plan(b, q_tile);
+        BackwardPlan plan = make_plan(b, q_tile, false);
         bytes = std::max(bytes, lay_out(plan, b));
     }
     return bytes;
@@ -147,7 +149,8 @@ extern "C" size_t attention_backward_workspace_bytes(const attention *forward)
 static cudaError_t with_plan(decltype(preprocess) *launch, const attention_backward *a, cudaStream_t stream)
 {
     const attention_variant_backward b = without_variants(*a);
-    return attention_backward_refused(&b) ? cudaErrorInvalidValue : launch(b, make_plan(b, TILE_Q), stream);
+    return attention_backward_refused(&b) ? cudaErrorInvalidValue
+                                          : launch(b, make_plan(b, TILE_Q, false), stream);
 }
 
 extern "C" cudaError_t backward_preprocess(const attention_backward *a, cudaStream_t stream)

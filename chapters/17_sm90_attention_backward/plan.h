@@ -6,7 +6,7 @@
 enum BackwardVariant { TILES, DETERMINISTIC, WINDOW, SOFTCAP, VARLEN };
 
 // Queries in a tile. nvcc -D TILE_Q_128=80 tries another: FlashAttention-3 has 128 at head dimension 64, and 80 at 128, 64 where not
-// every query sees every key. With 80 ptxas finds too few registers here and lets the products run one after the other (C7512).
+// every query sees every key. 80 are slower here than 64, on an H200.
 #ifndef TILE_Q_64
 #define TILE_Q_64 128
 #endif
@@ -72,17 +72,31 @@ struct Sequence {
     }
 };
 
+// Where dQ of a tile waits for S of the next: consume_ahead.
+__host__ __device__ constexpr bool is_ahead(int head_dim, bool softcap)
+{
+    return head_dim == 128 && !softcap;
+}
+
+// Where, for consume_ahead, the statistics of the tile's query `row` are when queries are columns of the scores: those of the four columns of 16 that a
+// thread has (8 h + 2 (lane % 4) + e) are 16 bytes.
+__host__ __device__ constexpr int column_place(int row)
+{
+    return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2;
+}
+
 // Rows of Q are padded to whole tiles, so that the kernels need not ask where the last one ends: a padded row has LSE_log2 =
 // infinity, and so has one that sees no key, for P = 2^(S - infinity) = 0 without a mask.
 struct BackwardPlan {
     int q_tile;            // queries in a tile
+    bool by_columns;       // statistics are in the order of column_place
     int q_tiles, kv_tiles; // of all sequences, for each head
     int q_rows, k_rows;    // of Q, of K
     float c, cap_c; // P = 2^(S c - LSE_log2); with softcap S is first tanh, of S times half cap_c to base e
     float *LSE_log2, *dPsum; // (heads, q_tiles, q_tile): LSE log2(e), the sum of dO O over a row
     float4
         *dQ_sum; // (heads, q_tiles, 2, q_tile * D / 1024, 128): dQ / scale, as two consumers' threads have it
-    unsigned *arrived; // (heads, q_tiles): how many blocks have added to the tile of dQ_sum
+    unsigned *arrived; // (heads, q_tiles, 2): how many blocks have added to the part of dQ_sum
     unsigned *blocks;  // how many blocks have begun
 };
 

@@ -51,9 +51,11 @@ __global__ void __launch_bounds__(NUM_THREADS)
         const float *LSE =
             v.LSE + (v.cu_q ? (size_t)head * v.q_total + rows.begin : ((size_t)i * v.heads + head) * v.q_len);
         const float row_LSE = query < rows.len ? LSE[query] : -INFINITY;
-        plan.LSE_log2[row] = row_LSE == -INFINITY ? INFINITY : row_LSE * 1.44269504f; // log2(e)
-        plan.dPsum[row] = sum;
-        if (row % plan.q_tile == 0) plan.arrived[tile] = 0;
+        const size_t place =
+            tile * plan.q_tile + (plan.by_columns ? column_place(row % plan.q_tile) : row % plan.q_tile);
+        plan.LSE_log2[place] = row_LSE == -INFINITY ? INFINITY : row_LSE * 1.44269504f; // log2(e)
+        plan.dPsum[place] = sum;
+        if (row % plan.q_tile == 0) plan.arrived[tile * 2] = plan.arrived[tile * 2 + 1] = 0;
         if (row == 0) *plan.blocks = 0;
     }
     float4 *dQ_sum = plan.dQ_sum + row * LANES * 2 + lane; // as many as the row has, whichever they are

@@ -145,7 +145,7 @@ static void *copy_of(const struct operation *op, const struct run *run, int t)
 }
 
 // Fills every input of the run with standard normal numbers (Box-Muller on a 48-bit generator, fixed seed) or with what
-// `bench` of its tensor says, integers with what `below` or `draw` says. A pool of a few million is repeated over larger
+// `bench` of its tensor says, integers with what `below` or `draw` says, and lets the operation derive inputs from others. A pool of a few million is repeated over larger
 // tensors, with a period that no power of two divides.
 static void fill_inputs(const struct operation *op, const struct run *run)
 {
@@ -184,6 +184,8 @@ static void fill_inputs(const struct operation *op, const struct run *run)
                                   cudaMemcpyDeviceToDevice));
         offset += 1000003;
     }
+    if (op->derive) CUDA_CHECK(op->derive(run, NULL));
+    CUDA_CHECK(cudaDeviceSynchronize());
 }
 
 // A parameter is what its tensor says, else the dimension of its name, else 1.

@@ -113,6 +113,9 @@ struct operation {
     // Calls a step's launcher with what the run holds; returns its error.
     cudaError_t (*launch)(any_launcher *launcher, const struct run *run, cudaStream_t stream);
     struct baseline baseline;
+    // NULL, or what --bench calls once its inputs are drawn: overwrites those that follow from the others. Returns the error of a
+    // launch in `stream`.
+    cudaError_t (*derive)(const struct run *run, cudaStream_t stream);
     // NULL when the steps take these dimensions, else what they need, as "k must be a multiple of 8".
     const char *(*check_shape)(const int64_t *dim);
     // Of one launch, as expressions over dims and `size`, the bytes of an element of the run's type; flops NULL: it is

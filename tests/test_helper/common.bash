@@ -32,7 +32,7 @@ uses() {
 objects() {
     local source
     for source in "chapters/$1"/*.c "chapters/$1"/*.cu $(uses "$1") common/*/*.c common/*/*.cu; do
-        [[ "$(basename "${source%.*}")" == "${2:-}" ]] || echo "build/obj/${source%.*}.o"
+        [[ "$source" != chapters/* || "$source" == "chapters/$1/"* ]] && [[ "$(basename "${source%.*}")" == "${2:-}" ]] || echo "build/obj/${source%.*}.o"
     done
 }
 
