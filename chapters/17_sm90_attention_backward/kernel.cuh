@@ -41,7 +41,7 @@ struct Tile {
     static constexpr int KV = GRADIENT_EACH ? 64 : 128;
     static constexpr int STAGES = 2; // of Q, of dO, and of dS
     // dQ of a tile behind S of the next. With D = 64 and its 128 queries that gains nothing, and with softcap it is too many registers.
-    static constexpr bool AHEAD = D == 128 && !SOFTCAP;
+    static constexpr bool AHEAD = is_ahead(D, SOFTCAP);
     // dV in flight while dS is computed: P is then there in 16 bits beside S and dP, and dK and dV have D registers.
     static constexpr bool EARLY_DV = D + Q + Q / 4 <= 208;
     static constexpr int DQ_REGS = Q * D / (CONSUMERS * 128);          // of a thread, for its part of dQ
@@ -108,10 +108,10 @@ struct SharedStorage {
     float4
         handed_smem[C::HANDED]
                    [128]; // of each consumer its part of dQ, for its warp; D = 256: P, for the other consumer
-    float LSE_log2_smem[C::STAGES][C::Q]; // in the order of column_place,
-    float dPsum_smem[C::STAGES][C::Q];    // this too
-    Work work;                            // read where it is needed: registers are too few to keep it
-    uint64_t KV_full;                     // K and V have landed
+    float LSE_log2_smem[C::STAGES][C::Q];
+    float dPsum_smem[C::STAGES][C::Q];
+    Work work;        // read where it is needed: registers are too few to keep it
+    uint64_t KV_full; // K and V have landed
     uint64_t Q_full[C::STAGES], dO_full[C::STAGES];           // the stage has landed, and its statistics
     uint64_t Q_empty[C::STAGES], dO_empty[C::STAGES];         // every warp of the consumers is done with it
     uint64_t dS_full[C::STAGES];                              // dS is stored
@@ -308,16 +308,37 @@ struct Keys {
     }
 };
 
-// A tile's statistics by a thread's accumulators of a row: of i and i + 1.
-template <int N>
+// A tile's statistics by a thread's accumulators: of i and i + 1, neighbours in a row that all keys share.
+template <class C>
 struct OfColumns {
     const float *rows;
 
-    __device__ OfColumns(const float (&rows_smem)[N], int lane) : rows(rows_smem + lane % 4 * 4) {}
+    __device__ OfColumns(const float (&rows_smem)[C::Q], int tid)
+        : rows(rows_smem + tid % 4 * (C::AHEAD ? 4 : 2))
+    {
+    }
     __device__ float2 operator()(int i) const
     {
-        const float4 four = *reinterpret_cast<const float4 *>(rows + i / 8 * 16);
+        if constexpr (!C::AHEAD) return *reinterpret_cast<const float2 *>(rows + i / 4 * 8);
+        const float4 four = *reinterpret_cast<const float4 *>(rows + i / 8 * 16); // see column_place
         return i / 4 % 2 ? make_float2(four.z, four.w) : make_float2(four.x, four.y);
+    }
+};
+
+// The same, all of them read at once.
+template <class C>
+struct ReadColumns {
+    float2 values[C::Q / 8];
+
+    __device__ ReadColumns(const float (&rows_smem)[C::Q], int tid)
+    {
+        const OfColumns<C> columns(rows_smem, tid);
+#pragma unroll
+        for (int i = 0; i < C::Q / 8; i++) values[i] = columns(i * 4);
+    }
+    __device__ float2 operator()(int i) const
+    {
+        return values[i / 4];
     }
 };
 
@@ -448,13 +469,11 @@ static __device__ void store_gradient(void *dst, const float (&dK)[C::D / 2], fl
 
 // S becomes P, in its place, and with softcap P times the softcap's derivative. Where dV begins before dS is known P in 16 bits is
 // there besides.
-template <typename T, class C>
-static __device__ void probabilities(float (&S)[C::Q / 2], uint32_t (&P)[C::Q / MMA_K][4],
-                                     const float (&LSE_log2_smem)[C::Q], const Keys<C> &keys,
-                                     const attention_variant &v, const BackwardPlan &plan, const Work &work,
-                                     int row, int tid)
+template <typename T, class C, class STATISTIC>
+static __device__ void probabilities(float (&S)[C::Q / 2], uint32_t (&P)[C::Q / MMA_K][4], STATISTIC LSE_log2,
+                                     const Keys<C> &keys, const attention_variant &v,
+                                     const BackwardPlan &plan, const Work &work, int row, int tid)
 {
-    const OfColumns<C::Q> LSE_log2(LSE_log2_smem, tid % 32);
     if (C::SOFTCAP) cap_scores<C::Q>(S, plan.cap_c);
     keys.mask(S, v, work, row, tid);
     if constexpr (C::SOFTCAP)
@@ -492,7 +511,8 @@ static __device__ void consume(SharedStorage<T, C> &smem, const attention_varian
 
         wgmma_wait_group<1>();
         wgmma_touch(S);
-        probabilities<T, C>(S, P, smem.LSE_log2_smem[stage], keys, v, plan, work, row, tid);
+        probabilities<T, C>(S, P, OfColumns<C>(smem.LSE_log2_smem[stage], tid), keys, v, plan, work, row,
+                            tid);
         const auto multiply_dV = [&] {
             if (!C::SOFTCAP) round_tile<T, C::Q>(S, P);
             wgmma_touch(dV);
@@ -505,7 +525,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const attention_varian
         if constexpr (C::EARLY_DV) multiply_dV();
         wgmma_wait_group<C::EARLY_DV>();
         wgmma_touch(dP);
-        softmax_gradient<T, C::Q>(dP, S, dS, OfColumns<C::Q>(smem.dPsum_smem[stage], lane));
+        softmax_gradient<T, C::Q>(dP, S, dS, OfColumns<C>(smem.dPsum_smem[stage], tid));
         if constexpr (!C::EARLY_DV) multiply_dV();
         store_transposed<T, C::Q>(smem.dS_smem[stage][consumer], dS, tid);
         fence_proxy_async();                                 // What this thread wrote is there for wgmma,
@@ -563,17 +583,18 @@ static __device__ void consume_ahead(SharedStorage<T, C> &smem, const attention_
         multiply_rows<T, C::D, C::Q, C::KV, C::Q>(S, smem.K_smem[0][consumer * 64], smem.Q_smem[stage][0][0]);
         wgmma_commit_group();
     };
-    const auto exponentials_of = [&](int stage) {
-        uint32_t P[C::Q / MMA_K][4]; // not used
+    const auto exponentials_of_S = [&](const ReadColumns<C> &LSE_log2) {
+        uint32_t P[C::Q / MMA_K][4]; // is for softcap
         wgmma_touch(S);
-        probabilities<T, C>(S, P, smem.LSE_log2_smem[stage], keys, v, plan, work, row, tid);
+        probabilities<T, C>(S, P, LSE_log2, keys, v, plan, work, row, tid);
         wgmma_touch(S);
     };
     mbarrier_wait(&smem.KV_full, 0);
     if (tiles > 0) {
         multiply_S(0);
+        const ReadColumns<C> LSE_log2(smem.LSE_log2_smem[0], tid);
         wgmma_wait_group<0>();
-        exponentials_of(0);
+        exponentials_of_S(LSE_log2);
     }
 
     for (int i = 0; i < tiles; i++) { // S is P of tile i.
@@ -596,7 +617,7 @@ static __device__ void consume_ahead(SharedStorage<T, C> &smem, const attention_
         if constexpr (C::EARLY_DV) multiply_dV();
         wgmma_wait_group<C::EARLY_DV>();
         wgmma_touch(dP);
-        softmax_gradient<T, C::Q>(dP, S, dS, OfColumns<C::Q>(smem.dPsum_smem[stage], lane));
+        softmax_gradient<T, C::Q>(dP, S, dS, OfColumns<C>(smem.dPsum_smem[stage], tid));
         if constexpr (!C::EARLY_DV) multiply_dV();
         wgmma_touch(dK);
         wgmma_touch(dS);
@@ -612,6 +633,8 @@ static __device__ void consume_ahead(SharedStorage<T, C> &smem, const attention_
 
         const int next = min(i + 1, tiles - 1);
         multiply_S(next);
+        row = row + C::Q < end_row ? row + C::Q : first_row; // of the next head
+        const ReadColumns<C> LSE_log2(smem.LSE_log2_smem[next % C::STAGES], tid);
         wgmma_wait_group<1>();
         wgmma_touch(dK);
         wgmma_touch(dS);
@@ -624,8 +647,7 @@ static __device__ void consume_ahead(SharedStorage<T, C> &smem, const attention_
         multiply_dQ<T, C>(dQ, smem.dS_smem[stage], smem.K_smem, consumer);
         wgmma_commit_group();
         wgmma_wait_group<1>();
-        row = row + C::Q < end_row ? row + C::Q : first_row; // of the next head
-        exponentials_of(next % C::STAGES);
+        exponentials_of_S(LSE_log2);
         // A place for dQ; also keeps the exponentials before the next wait.
         mbarrier_wait(&smem.handed_empty[consumer], i % 2 ^ 1);
         wgmma_wait_group<0>();
@@ -663,7 +685,8 @@ static __device__ void consume_scores(SharedStorage<T, C> &smem, const attention
         wgmma_commit_group();
     };
     const auto hand_over_P = [&](int i, int stage, int row) {
-        probabilities<T, C>(S, P, smem.LSE_log2_smem[stage], keys, v, plan, work, row, tid);
+        probabilities<T, C>(S, P, OfColumns<C>(smem.LSE_log2_smem[stage], tid), keys, v, plan, work, row,
+                            tid);
         if (!C::SOFTCAP) round_tile<T, C::Q>(S, P);
         mbarrier_wait(&smem.handed_empty[0], i % 2 ^ 1);
 #pragma unroll
@@ -744,7 +767,7 @@ static __device__ void consume_gradients(SharedStorage<T, C> &smem, const attent
                 const float4 four = smem.handed_smem[j / 4][tid];
                 P[j] = four.x, P[j + 1] = four.y, P[j + 2] = four.z, P[j + 3] = four.w;
             }
-            softmax_gradient<T, C::Q>(dP, P, dS, OfColumns<C::Q>(smem.dPsum_smem[stage], lane));
+            softmax_gradient<T, C::Q>(dP, P, dS, OfColumns<C>(smem.dPsum_smem[stage], tid));
             give_back(&smem.handed_empty[0], lane);
             give_back(&smem.dO_empty[stage], lane);
 

@@ -6,7 +6,7 @@
 enum BackwardVariant { TILES, DETERMINISTIC, WINDOW, SOFTCAP, VARLEN };
 
 // Queries in a tile. nvcc -D TILE_Q_128=80 tries another: FlashAttention-3 has 128 at head dimension 64, and 80 at 128, 64 where not
-// every query sees every key. With 80 ptxas finds too few registers here and lets the products run one after the other (C7512).
+// every query sees every key. 80 are slower here than 64, on an H200.
 #ifndef TILE_Q_64
 #define TILE_Q_64 128
 #endif
@@ -72,7 +72,13 @@ struct Sequence {
     }
 };
 
-// Where the statistics of the tile's query `row` are when queries are columns of the scores: those of the four columns of 16 that a
+// Where dQ of a tile waits for S of the next: consume_ahead.
+__host__ __device__ constexpr bool is_ahead(int head_dim, bool softcap)
+{
+    return head_dim == 128 && !softcap;
+}
+
+// Where, for consume_ahead, the statistics of the tile's query `row` are when queries are columns of the scores: those of the four columns of 16 that a
 // thread has (8 h + 2 (lane % 4) + e) are 16 bytes.
 __host__ __device__ constexpr int column_place(int row)
 {

@@ -1,24 +1,24 @@
-// Chapter 17, step 6: tiles by head dimension, and masks by consumer.
+// Chapter 17, step 6: tiles by head dimension, and an order of the products for each.
 //
-// Question: a tile of 64 queries takes as many barriers, waits and hand-overs at D = 64 as at D = 128, for half the products. What
-// decides how many queries a tile can have?
+// Question: at D = 64 a tile of 64 queries has half the products, and as many waits. At D = 128 both consumers wait for each other's dS
+// with nothing to multiply. At D = 256 S of 32 keys a consumer reads more shared memory than it takes to multiply. What does each need?
 //
-// Registers. Of 240, dK and dV of 64 keys take D; S and dP take Q, and P in 16 bits Q / 4 more if dV is to run while dS is computed.
-// At D = 64 there is room for Q = 128 without that, so dV begins when dS is there. At D = 128 Q = 64 is what fits. plan.h has the
-// table.
+//                Q x keys   a consumer has                 order
+//      D = 64    128 x 128  64 keys                        as step 5, but dV behind dS: registers (consume)
+//      D = 128   64 x 128   64 keys                        dQ behind S of the next tile (consume_ahead)
+//      D = 256   64 x 64    all 64 keys; P and dV, or      P goes from one to the other, dQ to memory by red
+//                           dS and dK                      (consume_scores, consume_gradients)
 //
-//                      Q x keys   dQ: a consumer has         dV begins
-//      D = 64          128 x 128  64 of the queries          behind dS
-//      D = 128         64 x 128   64 of the columns          behind P
-//      D = 256         64 x 64    128 of the columns         behind dS, as in step 4
+// What a running wgmma leaves of shared memory decides where to read the statistics. Of its 128 bytes a clock S, dP and dQ with 64
+// queries take all (64 x 16 twice in 32 clocks), dV and dK with A from registers half. So LSE_log2 is read as S is issued, behind dK, and dPsum
+// behind dV. Which rows a tile has, and whether it needs a mask, is known before the loop (Keys): no load is waited for between
+// S and its exponentials.
 //
-// With any other Q dQ is computed transposed, dQᵀ = Kᵀ dSᵀ: 64 columns are then the rows of a wgmma, and Q its n.
-//
-// A consumer masks what its own 64 keys need (sees_all): the tile that crosses an edge for one need not for the other. Which tile a
-// stage holds is written into shared memory by the producer, and the loop keeps one counter.
+// At D = 256 one consumer's S of 64 keys and 64 queries replaces two of 64 x 32, for which a wgmma reads half as much again. dQ does not
+// go through shared memory either: 64 KB a tile less each way, and room for two stages.
 //
 // Grows from: nothing.
-// Code: kernel.cuh, a changed copy of step5_in_registers.cu (and, consume_shared, of step4_in_flight.cu): diff -w shows what is new.
+// Code: kernel.cuh, which began as a copy of step5_in_registers.cu.
 // Run: make chapter-17 OP=attention STEP=tiles
 #include "launchers.h"
 #include "plan.h"
