@@ -105,9 +105,7 @@ struct SharedStorage {
     T Q_smem[C::STAGES][C::D / 64][C::Q][64];
     T dO_smem[C::STAGES][C::D / 64][C::Q][64];
     T dS_smem[C::STAGES][C::KV / 64][C::Q][64]; // rows are queries
-    float4
-        handed_smem[C::HANDED]
-                   [128]; // of each consumer its part of dQ, for its warp; D = 256: P, for the other consumer
+    float4 handed_smem[C::HANDED][128]; // dQ's parts, for the copy engine; D = 256: P, for the other consumer
     float LSE_log2_smem[C::STAGES][C::Q];
     float dPsum_smem[C::STAGES][C::Q];
     Work work;        // read where it is needed: registers are too few to keep it
@@ -403,7 +401,7 @@ static __device__ void store_transposed(T (&dst_smem)[N][64], const uint32_t (&d
     }
 }
 
-// Hands a consumer's part of dQ of tile i to its warp.
+// Hands a consumer's part of dQ to the warp that stores it.
 template <typename T, class C>
 static __device__ void hand_over_dQ(SharedStorage<T, C> &smem, const float (&dQ)[C::DQ_REGS], int consumer,
                                     int tid)

@@ -91,11 +91,16 @@ static BackwardPlan make_plan(const attention_variant_backward &b, int q_tile, b
     return plan;
 }
 
+// From step 6 on.
+static BackwardPlan plan_variant(const attention_variant_backward &b)
+{
+    return make_plan(b, queries_in_tile(b.forward), is_ahead(b.forward.head_dim, b.forward.softcap > 0));
+}
+
 extern "C" size_t attention_backward_variant_bytes(const struct attention_variant_backward *b)
 {
     if (attention_backward_refused(b)) return 0;
-    BackwardPlan plan =
-        make_plan(*b, queries_in_tile(b->forward), is_ahead(b->forward.head_dim, b->forward.softcap > 0));
+    BackwardPlan plan = plan_variant(*b);
     return lay_out(plan, *b);
 }
 
@@ -108,7 +113,7 @@ cudaError_t launch_backward(const attention_variant_backward &asked, BackwardVar
         return cudaErrorInvalidValue;
     v.left = v.left < ATTENTION_UNBOUNDED ? v.left : ATTENTION_UNBOUNDED;
     v.right = v.right < ATTENTION_UNBOUNDED ? v.right : ATTENTION_UNBOUNDED;
-    const BackwardPlan plan = make_plan(b, queries_in_tile(v), is_ahead(v.head_dim, v.softcap > 0));
+    const BackwardPlan plan = plan_variant(b);
     cudaError_t error = preprocess(b, plan, stream);
     if (error == cudaSuccess) error = (v.dtype == F16 ? products_f16 : products_bf16)(b, plan, stream);
     return error == cudaSuccess ? postprocess(b, plan, stream) : error;
