@@ -57,7 +57,7 @@ random() { run -0 "$PYTHON" tests/random_shapes.py mixture_of_experts "$1" "${RA
         rm -rf "$dir"
     done <<'END'
 90 96
-520 96
+190 96
 250 128
 640 160
 760 192

@@ -3,6 +3,8 @@
 #include <cuda_bf16.h>
 #include <stdint.h>
 
+#include <type_traits>
+
 #include "../../common/device/dtype.h"
 #include "../../common/device/types.cuh"
 
@@ -60,19 +62,59 @@ __device__ inline void promote(float (&sum)[COUNT], const float (&acc)[COUNT], c
         sum[r] += (r / 4 * 8 < FIRST ? scales.first : scales.second)[r / 2 % 2] * acc[r];
 }
 
-// The same where `first` columns, a multiple of 32, are in the first square.
-template <int BLOCK_N>
-__device__ inline void promote_tile(float (&sum)[BLOCK_N / 2], const float (&acc)[BLOCK_N / 2],
-                                    const Scales &scales, int first)
+template <int COLUMNS>
+using Columns = std::integral_constant<int, COLUMNS>;
+
+// Calls loop(first), with a constant for how many of a tile's columns have its first scale of B, a multiple of 32: a loop over k is
+// compiled for each that there may be, and has no test in it.
+template <int BLOCK_N, typename LOOP>
+__device__ inline void with_first(int first, LOOP loop)
 {
     if (BLOCK_N == GROUP || first >= BLOCK_N)
-        promote<BLOCK_N>(sum, acc, scales);
-    else if (first == 32)
-        promote<32>(sum, acc, scales);
+        loop(Columns<BLOCK_N>());
+    else if (BLOCK_N % 64 != 0 && first == 32)
+        loop(Columns<32>());
     else if (first == 64)
-        promote<64>(sum, acc, scales);
-    else if (first == 96)
-        promote<96>(sum, acc, scales);
+        loop(Columns<64>());
+    else if (BLOCK_N % 64 != 0 && first == 96)
+        loop(Columns<96>());
     else
-        promote<128>(sum, acc, scales);
+        loop(Columns<GROUP>());
+}
+
+// A tile's scales of B, one for each 128 of k, `count` of them `stride` apart: a lane has every 32nd of them. So a load serves 32
+// steps, and is under way for as long; nobody waits for one between two products.
+struct LaneScales {
+    const float *scale;
+    int stride, count;
+    float now, next; // of the 32 steps under way and of the 32 behind them
+
+    __device__ LaneScales(const float *scale, int stride, int count)
+        : scale(scale), stride(stride), count(count)
+    {
+        next = load(0);
+    }
+
+    __device__ float load(int first) const
+    {
+        const int k = first + threadIdx.x % 32;
+        return k < count ? scale[k * stride] : 0.0f;
+    }
+
+    // Of step k, for all lanes. The steps come one by one.
+    __device__ float operator[](int k)
+    {
+        if (k % 32 == 0) {
+            now = next;
+            next = load(k + 32);
+        }
+        return __shfl_sync(0xffffffff, now, k % 32);
+    }
+};
+
+// The same descriptor: what comes from one lane of the warp is known to be all lanes' own, and is kept where wgmma takes it from,
+// in uniform registers. Else the compiler moves it there anew for each of them.
+__device__ inline uint64_t uniform(uint64_t descriptor)
+{
+    return descriptor >> 32 << 32 | __shfl_sync(0xffffffff, (uint32_t)descriptor, 0);
 }

@@ -16,11 +16,17 @@ constexpr int STORE_ROW_BYTES = 128; // room for each of them at a time
 template <int BLOCK_N, typename TD>
 constexpr int STORE_COLS = sizeof(TD) == 2 && BLOCK_N % 64 == 0 ? 64 : 32;
 
+// About how many clocks a block spends on a step of k: those that the tensor cores work, and those that they wait for products to
+// end, to be promoted and to begin, which hardly depend on the tile (from trials on an H200, notes/19_fp8_gemm.md).
+constexpr int step_clocks(int consumers, int block_n)
+{
+    return consumers * 2 * block_n + (consumers == 2 ? 300 : 250);
+}
+
 // Multiplies a warpgroup's 64 rows of a tile. A descriptor counts in units of 16 bytes.
 template <int BLOCK_N>
-__device__ inline void mma_tile(float (&acc)[BLOCK_N / 2], const uint8_t *A_smem, const uint8_t *B_smem)
+__device__ inline void mma_tile(float (&acc)[BLOCK_N / 2], uint64_t A_desc, uint64_t B_desc)
 {
-    const uint64_t A_desc = wgmma_descriptor(A_smem), B_desc = wgmma_descriptor(B_smem);
 #pragma unroll
     for (int slice = 0; slice < GROUP / MMA_K; slice++)
         wgmma_e4m3<BLOCK_N>(acc, A_desc + slice * MMA_K / 16, B_desc + slice * MMA_K / 16, slice > 0);
@@ -35,34 +41,38 @@ __device__ inline void consume(float (&sum)[BLOCK_N / 2], STORAGE &smem, Pipelin
                                int scale_row, int k_tiles, int tid)
 {
     const int row0 = scale_row + tid / 32 * 16 + tid % 32 / 4; // this thread's; the other is 8 further
-    float acc[BLOCK_N / 2], next_first = scale_B[0], next_second = scale_B[next_square];
-    for (int k = 0; k < k_tiles; k++) {
-        const float first_B = next_first, second_B = next_second;
-        if (k + 1 < k_tiles) {
-            next_first = scale_B[k + 1];
-            next_second = scale_B[k + 1 + next_square];
+    const uint64_t A_desc = uniform(wgmma_descriptor(smem.A_smem[0][warpgroup_row]));
+    const uint64_t B_desc = uniform(wgmma_descriptor(smem.B_smem[0][0]));
+    LaneScales first_B(scale_B, 1, k_tiles), second_B(scale_B + next_square, 1, k_tiles);
+    with_first<BLOCK_N>(first, [&](auto in_first) {
+        float acc[BLOCK_N / 2];
+#pragma unroll 4
+#pragma unroll 4 // So that the next stage is waited for in the midst of this one's promotion.
+        for (int k = 0; k < k_tiles; k++) {
+            trace(WAIT_FULL);
+            mbarrier_wait(&smem.full[state.stage], state.parity);
+            const float scale0 = smem.scale_smem[state.stage][row0];
+            const float scale1 = smem.scale_smem[state.stage][row0 + 8];
+            wgmma_touch(acc);
+            wgmma_fence();
+            mma_tile<BLOCK_N>(acc, A_desc + state.stage * (int)(sizeof smem.A_smem[0] / 16),
+                              B_desc + state.stage * (int)(sizeof smem.B_smem[0] / 16));
+            wgmma_commit_group();
+            const float B0 = first_B[k], B1 = second_B[k];
+            const Scales scales = {{scale0 * B0, scale1 * B0}, {scale0 * B1, scale1 * B1}};
+            wgmma_wait_group<0>();
+            wgmma_touch(acc);
+            __syncwarp(); // Every lane has read its scales.
+            if (tid % 32 < CLUSTER) mbarrier_arrive_cluster(&smem.empty[state.stage], tid % 32);
+            promote<in_first>(sum, acc, scales);
+            state.advance();
         }
-        trace(WAIT_FULL);
-        mbarrier_wait(&smem.full[state.stage], state.parity);
-        const float scale0 = smem.scale_smem[state.stage][row0];
-        const float scale1 = smem.scale_smem[state.stage][row0 + 8];
-        wgmma_touch(acc);
-        wgmma_fence();
-        mma_tile<BLOCK_N>(acc, smem.A_smem[state.stage][warpgroup_row], smem.B_smem[state.stage][0]);
-        wgmma_commit_group();
-        wgmma_wait_group<0>();
-        wgmma_touch(acc);
-        __syncwarp(); // Every lane has read its scales.
-        if (tid % 32 < CLUSTER) mbarrier_arrive_cluster(&smem.empty[state.stage], tid % 32);
-        const Scales scales = {{scale0 * first_B, scale1 * first_B}, {scale0 * second_B, scale1 * second_B}};
-        promote_tile<BLOCK_N>(sum, acc, scales, first);
-        state.advance();
-    }
+    });
 }
 
 // Writes a warp's 16 rows of sums to D from (row0, col0) on, through its two buffers: in turns, also from one tile to the next,
-// since a tile may have an odd number of pieces.
-template <int BLOCK_N, typename TD>
+// since a tile may have an odd number of pieces. ADD: it adds them to D.
+template <int BLOCK_N, typename TD, bool ADD = false>
 __device__ inline void store_tile_tma(char (&D_smem)[2][STORE_ROWS * STORE_ROW_BYTES],
                                       const CUtensorMap &D_map, const float (&sum)[BLOCK_N / 2], int row0,
                                       int col0, int lane, int &buffer)
@@ -96,7 +106,10 @@ __device__ inline void store_tile_tma(char (&D_smem)[2][STORE_ROWS * STORE_ROW_B
         fence_proxy_async(); // What this thread wrote is there for TMA,
         __syncwarp();        // and what the others wrote.
         if (lane == 0) {
-            cp_async_bulk_tensor_2d_store(D_map, D_smem[buffer], col0 + piece * COLS, row0);
+            if (ADD)
+                cp_reduce_async_bulk_tensor_2d_add(D_map, D_smem[buffer], col0 + piece * COLS, row0);
+            else
+                cp_async_bulk_tensor_2d_store(D_map, D_smem[buffer], col0 + piece * COLS, row0);
             cp_async_bulk_commit_group();
         }
         buffer ^= 1;

@@ -3,16 +3,18 @@
 // Question: what chapter 14 found for bf16, it found for any product. What is different where a tile has scales?
 //
 // Grows from: step 3 (two_math_warpgroups).
-// Its width. Two accumulators of 64 x BLOCK_N take BLOCK_N registers a thread: 256 columns are too many, 192 fit. And
-// clusters come in rounds: tiles of 4096 x 4096 fill 66 clusters 8 times with 128 columns, where 192 would take 6 rounds, each
-// half as long again. The launcher takes the width with the smallest rounds * BLOCK_N, the wider of two.
+// Its size. Two accumulators of 64 x BLOCK_N take BLOCK_N registers a thread: 256 columns are too many, 192 fit two warpgroups,
+// 128 fit three. And clusters come in rounds: tiles of 256 x 128 (two blocks of 128 rows) of 4096 x 4096 fill 66 clusters 8 times,
+// tiles of 384 x 128 do it 6 times. In a step of k the tensor cores work for CONSUMERS * 2 * BLOCK_N clocks and wait, for products to
+// end, to be promoted and to begin, for some more: WAIT, measured. The launcher takes the tile with the least rounds * (work + WAIT).
 //
 //      BLOCK_N = 160:   columns 160 to 319 are in squares 1 and 2: 96 columns with one scale of B, 64 with the next
 //
-// So a tile has one or two scales of B, and where the second begins is one of four places: the promotion is compiled for each.
+// So a tile has one or two scales of B, and where the second begins is one of four places: the loop over k is compiled for each.
+// Nothing in it waits for global memory: a warp's lanes have 32 steps' scales of B, one each.
 // The rest is chapter 14's: clusters of two blocks, each of which fetches half of B for both; numbers of tiles that walk
 // down GROUP_M of them; each warp's 16 rows of D by way of shared memory and a TMA store, 32 or 64 columns at a time.
-// New instructions: none. Shared memory: up to 219,728 bytes, 32,768 of them for D. Registers: as step 3.
+// New instructions: none. Shared memory: up to 219,728 bytes, 32,768 or 49,152 of them for D. Registers: as step 3, or 152.
 // Run: make chapter-19 OP=gemm STEP=persistent_multicast
 #include "../../common/device/tensor_map.h"
 #include "launchers.h"
@@ -20,48 +22,51 @@
 
 #include <algorithm>
 
-constexpr int BLOCK_M = 128;                  // rows of D a block owns
-constexpr int WIDTHS[] = {96, 128, 160, 192}; // columns of D a block owns: BLOCK_N is one of them
-constexpr int BLOCK_K = GROUP; // columns of A and B in shared memory at a time: the swizzle's 128 bytes
-constexpr int MMA_M = 64;      // rows of a wgmma
-constexpr int NUM_CONSUMERS = BLOCK_M / MMA_M;         // warpgroups that multiply, 64 rows each
-constexpr int NUM_THREADS = (1 + NUM_CONSUMERS) * 128; // warpgroup 0 is the producer
-constexpr int CLUSTER = 2; // blocks, one above the other, that share their tiles of B
-constexpr int GROUP_M = 8; // rows of cluster tiles that clusters of neighbouring numbers share
-
-constexpr int PRODUCER_REGS = 40;
-constexpr int CONSUMER_REGS = 232;
-constexpr int LAUNCH_REGS = 65536 / NUM_THREADS / 8 * 8; // what __launch_bounds__ makes of 65,536 registers
-static_assert(PRODUCER_REGS + NUM_CONSUMERS * CONSUMER_REGS <= (1 + NUM_CONSUMERS) * LAUNCH_REGS,
-              "setmaxnreg moves registers of the block, it makes none");
-
-constexpr int STORE_BYTES = NUM_CONSUMERS * 4 * 2 * STORE_ROWS * STORE_ROW_BYTES;
+constexpr int BLOCK_K = GROUP;       // columns of A and B in shared memory at a time: the swizzle's 128 bytes
+constexpr int MMA_M = 64;            // rows of a wgmma
+constexpr int CLUSTER = 2;           // blocks, one above the other, that share their tiles of B
+constexpr int GROUP_M = 8;           // rows of cluster tiles that clusters of neighbouring numbers share
 constexpr int MAX_SMEM = 227 * 1024; // of a block
 
-// As many stages as there is room for beside D's buffers and the barriers.
-template <int BLOCK_N>
-constexpr int NUM_STAGES = (MAX_SMEM - STORE_BYTES - 256) /
-                           ((BLOCK_M + BLOCK_N) * BLOCK_K + BLOCK_M * (int)sizeof(float));
+// A block's tile: 64 rows for each of its CONSUMERS, the warpgroups that multiply, and BLOCK_N columns.
+template <int CONSUMERS_, int BLOCK_N_>
+struct Shape {
+    static constexpr int CONSUMERS = CONSUMERS_, BLOCK_M = CONSUMERS * MMA_M, BLOCK_N = BLOCK_N_;
+    static constexpr int NUM_THREADS = (1 + CONSUMERS) * 128; // warpgroup 0 is the producer
 
-template <int BLOCK_N>
+    static constexpr int PRODUCER_REGS = 40, CONSUMER_REGS = CONSUMERS == 2 ? 232 : 152;
+    static constexpr int LAUNCH_REGS =
+        65536 / NUM_THREADS / 8 * 8; // what __launch_bounds__ makes of 65,536 registers
+    static_assert(PRODUCER_REGS + CONSUMERS * CONSUMER_REGS <= (1 + CONSUMERS) * LAUNCH_REGS,
+                  "setmaxnreg moves registers of the block, it makes none");
+
+    // As many stages as there is room for beside D's buffers and the barriers.
+    static constexpr int STORE_BYTES = CONSUMERS * 4 * 2 * STORE_ROWS * STORE_ROW_BYTES;
+    static constexpr int NUM_STAGES =
+        (MAX_SMEM - STORE_BYTES - 256) / ((BLOCK_M + BLOCK_N) * BLOCK_K + BLOCK_M * (int)sizeof(float));
+};
+
+template <typename SHAPE>
 struct SharedStorage {
-    uint8_t A_smem[NUM_STAGES<BLOCK_N>][BLOCK_M][BLOCK_K];           // (stage, m, k)
-    uint8_t B_smem[NUM_STAGES<BLOCK_N>][BLOCK_N][BLOCK_K];           // (stage, n, k)
-    char D_smem[NUM_CONSUMERS * 4][2][STORE_ROWS * STORE_ROW_BYTES]; // (warp, buffer), 2,048 bytes a buffer
-    float scale_smem[NUM_STAGES<BLOCK_N>][BLOCK_M];                  // (stage, m)
-    uint64_t full[NUM_STAGES<BLOCK_N>];  // the stage's tiles and scales have landed
-    uint64_t empty[NUM_STAGES<BLOCK_N>]; // every consumer of the cluster is done with them
+    static constexpr int NUM_STAGES = SHAPE::NUM_STAGES;
+    uint8_t A_smem[NUM_STAGES][SHAPE::BLOCK_M][BLOCK_K]; // (stage, m, k)
+    uint8_t B_smem[NUM_STAGES][SHAPE::BLOCK_N][BLOCK_K]; // (stage, n, k)
+    char D_smem[SHAPE::CONSUMERS * 4][2]
+               [STORE_ROWS * STORE_ROW_BYTES];    // (warp, buffer), 2,048 bytes a buffer
+    float scale_smem[NUM_STAGES][SHAPE::BLOCK_M]; // (stage, m)
+    uint64_t full[NUM_STAGES];                    // the stage's tiles and scales have landed
+    uint64_t empty[NUM_STAGES];                   // every consumer of the cluster is done with them
 };
 
 // Starts the copies of a tile into a stage, and of this block's part of B for the whole cluster. One thread does. `scales` of
 // the tile's rows have scales in memory. The other part of B comes from the other block, and is counted here as well.
-template <int BLOCK_N>
-static __device__ void load_tile(SharedStorage<BLOCK_N> &smem, const CUtensorMap &A_map,
+template <typename SHAPE>
+static __device__ void load_tile(SharedStorage<SHAPE> &smem, const CUtensorMap &A_map,
                                  const CUtensorMap &B_map, const float *tile_scale_A, int scales, int row,
                                  int col, int k, int stage, int rank)
 {
     trace(LOAD);
-    constexpr int PART = BLOCK_N / CLUSTER;
+    constexpr int PART = SHAPE::BLOCK_N / CLUSTER;
     uint64_t *full = &smem.full[stage];
     const int scale_bytes = scales * (int)sizeof(float);
     mbarrier_arrive_expect_tx(full, sizeof smem.A_smem[stage] + sizeof smem.B_smem[stage] + scale_bytes);
@@ -72,8 +77,9 @@ static __device__ void load_tile(SharedStorage<BLOCK_N> &smem, const CUtensorMap
 }
 
 // Where the work is: `tile` of a cluster, this block's part of it.
-template <int BLOCK_N>
+template <typename SHAPE>
 struct Tiles {
+    static constexpr int BLOCK_M = SHAPE::BLOCK_M, BLOCK_N = SHAPE::BLOCK_N;
     int tiles_m, tiles_n; // in cluster tiles of (CLUSTER * BLOCK_M, BLOCK_N)
     int first, step;      // this cluster's first tile, and from one to its next
     int rank;             // this block's number in its cluster
@@ -96,16 +102,15 @@ struct Tiles {
 
 // The producer, one thread: fills stage after stage, each as soon as it is empty. Nobody has used the stages of the first
 // round: a new barrier lets a wait for parity 1 pass.
-template <int BLOCK_N>
-static __device__ void produce(SharedStorage<BLOCK_N> &smem, const CUtensorMap &A_map,
-                               const CUtensorMap &B_map, const float *scale_A, int scale_rows,
-                               const Tiles<BLOCK_N> &tiles, int k_tiles)
+template <typename SHAPE>
+static __device__ void produce(SharedStorage<SHAPE> &smem, const CUtensorMap &A_map, const CUtensorMap &B_map,
+                               const float *scale_A, int scale_rows, const Tiles<SHAPE> &tiles, int k_tiles)
 {
-    PipelineState<NUM_STAGES<BLOCK_N>> state;
+    PipelineState<SHAPE::NUM_STAGES> state;
     for (int tile = tiles.first; tile < tiles.count(); tile += tiles.step) {
         int row, col;
         tiles.origin(tile, row, col);
-        const int scales = max(0, min(BLOCK_M, scale_rows - row)); // a multiple of 4: 16 bytes
+        const int scales = max(0, min(SHAPE::BLOCK_M, scale_rows - row)); // a multiple of 4: 16 bytes
         for (int k = 0; k < k_tiles; k++) {
             trace(WAIT_EMPTY);
             mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
@@ -116,49 +121,51 @@ static __device__ void produce(SharedStorage<BLOCK_N> &smem, const CUtensorMap &
     }
     trace(END);
     // Every stage is empty again: the other block has arrived here for the last time, and this one may leave.
-    for (int n = 0; n < NUM_STAGES<BLOCK_N>; n++) {
+    for (int n = 0; n < SHAPE::NUM_STAGES; n++) {
         mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
         state.advance();
     }
 }
 
-template <int BLOCK_N, typename TD>
-__global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) persistent_multicast_kernel(
-    const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M, BLOCK_K)
-    const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N / CLUSTER, BLOCK_K)
-    const __grid_constant__ CUtensorMap D_map, // (M, N), boxes (16, 32 or 64)
-    const float *scale_A,                      // (k_tiles, scale_rows)
-    const float *scale_B,                      // (squares, k_tiles)
-    bool tma_store,                            // D's rows are multiples of 16 bytes
-    TD *D,                                     // (M, N)
-    int M, int N, int K)
+template <int CONSUMERS, int BLOCK_N, typename TD>
+__global__ void __cluster_dims__(CLUSTER) __launch_bounds__(Shape<CONSUMERS, BLOCK_N>::NUM_THREADS, 1)
+    persistent_multicast_kernel(const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M, BLOCK_K)
+                                const __grid_constant__ CUtensorMap
+                                    B_map, // (N, K), boxes (BLOCK_N / CLUSTER, BLOCK_K)
+                                const __grid_constant__ CUtensorMap D_map, // (M, N), boxes (16, 32 or 64)
+                                const float *scale_A,                      // (k_tiles, scale_rows)
+                                const float *scale_B,                      // (squares, k_tiles)
+                                bool tma_store, // D's rows are multiples of 16 bytes
+                                TD *D,          // (M, N)
+                                int M, int N, int K)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
-    SharedStorage<BLOCK_N> &smem = *reinterpret_cast<SharedStorage<BLOCK_N> *>(smem_bytes);
-    const int warpgroup = threadIdx.x / 128;
+    using SHAPE = Shape<CONSUMERS, BLOCK_N>;
+    SharedStorage<SHAPE> &smem = *reinterpret_cast<SharedStorage<SHAPE> *>(smem_bytes);
+    const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     const int tid = threadIdx.x % 128; // in the warpgroup
-    const Tiles<BLOCK_N> tiles(M, N);
+    const Tiles<SHAPE> tiles(M, N);
     const int k_tiles = (K - 1) / BLOCK_K + 1, squares = (N - 1) / GROUP + 1;
 
     // Setup. TMA and the other block count at the barriers: they must see them initialised.
     if (threadIdx.x == 0) {
         prefetch_tensormap(A_map);
         prefetch_tensormap(B_map);
-        for (int stage = 0; stage < NUM_STAGES<BLOCK_N>; stage++) {
+        for (int stage = 0; stage < SHAPE::NUM_STAGES; stage++) {
             mbarrier_init(&smem.full[stage], 1); // the producer's arrival, and the bytes it expects
-            mbarrier_init(&smem.empty[stage], CLUSTER * NUM_CONSUMERS * 4); // every warp that multiplies
+            mbarrier_init(&smem.empty[stage], CLUSTER * CONSUMERS * 4); // every warp that multiplies
         }
         fence_mbarrier_init();
     }
     cluster_sync_relaxed();
 
     if (warpgroup == 0) {
-        setmaxnreg_dec<PRODUCER_REGS>();
+        setmaxnreg_dec<SHAPE::PRODUCER_REGS>();
         if (tid == 0) produce(smem, A_map, B_map, scale_A, (M + 3) / 4 * 4, tiles, k_tiles);
     } else {
-        setmaxnreg_inc<CONSUMER_REGS>();
+        setmaxnreg_inc<SHAPE::CONSUMER_REGS>();
         const int warpgroup_row = (warpgroup - 1) * MMA_M; // this warpgroup's rows of the tile
-        PipelineState<NUM_STAGES<BLOCK_N>> state;
+        PipelineState<SHAPE::NUM_STAGES> state;
         int buffer = 0; // of D_smem, the next
         for (int tile = tiles.first; tile < tiles.count(); tile += tiles.step) {
             int row, col;
@@ -181,36 +188,45 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) pers
     cluster_sync_relaxed(); // The other block's copies and arrivals have all come.
 }
 
-// Cluster tiles of (M, N) that are that wide.
-static long long cluster_tiles(int M, int N, int block_n)
+// Cluster tiles of (M, N) of blocks that are that high and wide.
+static long long cluster_tiles(int M, int N, int block_m, int block_n)
 {
-    return ((M - 1) / (CLUSTER * BLOCK_M) + 1LL) * ((N - 1) / block_n + 1LL);
+    return ((M - 1) / (CLUSTER * block_m) + 1LL) * ((N - 1) / block_n + 1LL);
 }
 
-// The width with which the clusters are done first, if a round takes as long as its tiles are wide; the wider of two.
-static int block_n_for(int M, int N, int sms)
+struct Choice {
+    int consumers, block_n;
+};
+
+// The tile with which the clusters are done first, if a round takes as long as its steps of k; the larger of two.
+static Choice choose(int M, int N, int sms)
 {
-    int best = 0;
+    constexpr Choice CHOICES[] = {{2, 96}, {2, 128}, {2, 160}, {2, 192}, {3, 128}};
+    Choice best = {};
     long long best_time = INT64_MAX;
-    for (int block_n : WIDTHS) {
-        const long long rounds = (cluster_tiles(M, N, block_n) - 1) / (sms / CLUSTER) + 1;
-        if (rounds * block_n <= best_time) {
-            best = block_n;
-            best_time = rounds * block_n;
+    for (const Choice choice : CHOICES) {
+        const long long tiles = cluster_tiles(M, N, choice.consumers * MMA_M, choice.block_n);
+        const long long time =
+            ((tiles - 1) / (sms / CLUSTER) + 1) * step_clocks(choice.consumers, choice.block_n);
+        if (time <= best_time) {
+            best = choice;
+            best_time = time;
         }
     }
     return best;
 }
 
-template <int BLOCK_N, typename TD>
+template <int CONSUMERS, int BLOCK_N, typename TD>
 static cudaError_t launch(const void *A, const void *B, const float *scale_A, const float *scale_B, TD *D,
                           int M, int N, int K, int sms, cudaStream_t stream)
 {
+    using SHAPE = Shape<CONSUMERS, BLOCK_N>;
+    constexpr int BLOCK_M = SHAPE::BLOCK_M;
     CUtensorMap A_map, B_map, D_map = {};
     const bool tma_store = (size_t)N * sizeof(TD) % 16 == 0 && (uintptr_t)D % 16 == 0;
-    constexpr int smem_bytes = sizeof(SharedStorage<BLOCK_N>);
+    constexpr int smem_bytes = sizeof(SharedStorage<SHAPE>);
     static_assert(smem_bytes <= MAX_SMEM, "there is room");
-    const auto kernel = persistent_multicast_kernel<BLOCK_N, TD>;
+    const auto kernel = persistent_multicast_kernel<CONSUMERS, BLOCK_N, TD>;
     cudaError_t error = tensor_map_matrix(&A_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, A, M, K, BLOCK_M, BLOCK_K);
     if (error == cudaSuccess)
         error = tensor_map_matrix(&B_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, B, N, K, BLOCK_N / CLUSTER, BLOCK_K);
@@ -221,9 +237,9 @@ static cudaError_t launch(const void *A, const void *B, const float *scale_A, co
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
 
-    const int num_clusters = (int)std::min(cluster_tiles(M, N, BLOCK_N), (long long)(sms / CLUSTER));
-    kernel<<<num_clusters * CLUSTER, NUM_THREADS, smem_bytes, stream>>>(A_map, B_map, D_map, scale_A, scale_B,
-                                                                        tma_store, D, M, N, K);
+    const int num_clusters = (int)std::min(cluster_tiles(M, N, BLOCK_M, BLOCK_N), (long long)(sms / CLUSTER));
+    kernel<<<num_clusters * CLUSTER, SHAPE::NUM_THREADS, smem_bytes, stream>>>(
+        A_map, B_map, D_map, scale_A, scale_B, tma_store, D, M, N, K);
     return cudaGetLastError();
 }
 
@@ -237,15 +253,19 @@ extern "C" cudaError_t persistent_multicast(enum dtype D_dtype, const void *A, c
     cudaError_t error = cudaGetDevice(&device);
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
     if (error != cudaSuccess) return error;
-    if (cluster_tiles(M, N, WIDTHS[0]) > INT32_MAX / 2) return cudaErrorInvalidConfiguration;
-    const int width = block_n_for(M, N, sms);
+    if (cluster_tiles(M, N, 2 * MMA_M, 96) > INT32_MAX / 2) return cudaErrorInvalidConfiguration;
+    const Choice choice = choose(M, N, sms);
     return with_D_type(D_dtype, [&](auto td) {
         using TD = decltype(td);
-        switch (width) {
-        case 96: return launch<96>(A, B, scale_A, scale_B, (TD *)D, M, N, K, sms, stream);
-        case 128: return launch<128>(A, B, scale_A, scale_B, (TD *)D, M, N, K, sms, stream);
-        case 160: return launch<160>(A, B, scale_A, scale_B, (TD *)D, M, N, K, sms, stream);
-        default: return launch<192>(A, B, scale_A, scale_B, (TD *)D, M, N, K, sms, stream);
+        const auto with_tile = [&](auto launch_tile) {
+            return launch_tile(A, B, scale_A, scale_B, (TD *)D, M, N, K, sms, stream);
+        };
+        if (choice.consumers == 3) return with_tile(launch<3, 128, TD>);
+        switch (choice.block_n) {
+        case 96: return with_tile(launch<2, 96, TD>);
+        case 128: return with_tile(launch<2, 128, TD>);
+        case 160: return with_tile(launch<2, 160, TD>);
+        default: return with_tile(launch<2, 192, TD>);
         }
     });
 }

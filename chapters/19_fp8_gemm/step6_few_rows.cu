@@ -1,17 +1,18 @@
-// Chapter 19, step 6: where D has few rows. Everyone fetches, and a cluster divides rows and k.
+// Chapter 19, step 6: where D has few rows. Everyone fetches, and a cluster divides k.
 //
 // Question: a decoder multiplies a few tokens with all weights: the time is that of B's bytes. What is left of chapter 14's
 // answer where sums have scales?
 //
 // Grows from: chapter 14, step 7 (few_rows).
-// All of it. What the parts of a cluster send each other are promoted sums, which need no scale any more. A step of k is a group of
-// 128, whose row scales TMA brings with the stage; a part has every parts-th group.
+// Its cluster that divides k. What the parts send each other are promoted sums, which need no scale any more. A step of k is a group
+// of 128, whose row scales TMA brings with the stage; a part has every parts-th group.
 //
-//      k 0, 2, 4 ...    block 0: rows 0-63     block 1: rows 64-127     each fetches half of B's tile for both (multicast)
-//      k 1, 3, 5 ...    block 2                block 3                  in the end each owns some rows, and gets the other's sums
+//      k 0, 2, 4 ...    block 0: warpgroup 0 rows 0-63, 1 rows 64-127
+//      k 1, 3, 5 ...    block 1                                         in the end each owns some rows, and gets the other's sums
 //
-// One warpgroup multiplies and promotes in turns: its tensor cores wait, but for 64 rows they have twice the time they need.
-// D with more rows is step 4's.
+// Up to 128 rows are one block's: two warpgroups, which multiply and promote in turns, and B is fetched once for both. Chapter 14 has
+// two blocks for them, each of which fetches half of B for the other: no byte less comes into an SM's shared memory, and on an H200 it
+// was slower for every shape. D with more rows is step 4's.
 //
 // New instructions: st.async. Shared memory: 232,448 bytes, all there is. Registers: twice BLOCK_N / 2 accumulators a thread.
 // Run: make chapter-19 OP=gemm STEP=few_rows
@@ -23,43 +24,47 @@
 #include "gemm.cuh"
 #include "launchers.h"
 
-constexpr int BLOCK_M = 64;    // rows of D a block owns at most: those of a wgmma
-constexpr int BLOCK_K = GROUP; // columns of A and B in shared memory at a time: the swizzle's 128 bytes
-constexpr int MMA_K = 32;      // k of a wgmma
-constexpr int CONSUMER_WARPS = 4;
-constexpr int NUM_THREADS = (CONSUMER_WARPS + 1) * 32; // the last warp is the producer
+constexpr int MMA_M = 64;        // rows of a wgmma, a warpgroup's
+constexpr int BLOCK_K = GROUP;   // columns of A and B in shared memory at a time: the swizzle's 128 bytes
+constexpr int MMA_K = 32;        // k of a wgmma
+constexpr int MAX_CONSUMERS = 2; // warpgroups that multiply
+constexpr int num_threads(int consumers)
+{
+    return consumers * 128 + 32; // the last warp is the producer
+}
 constexpr int MAX_STAGES = 16;
 constexpr int MAX_PARTS = 4;
 constexpr int SMEM_BYTES = 232448; // all that a block can have
 
 // What the blocks do, made by the host.
 struct Plan {
-    int halves;     // of the rows: 1 or 2 blocks of a cluster
+    int consumers;  // warpgroups of a block, 64 rows each
     int parts;      // of k: 1, 2 or 4 blocks of a cluster
     int block_rows; // rows of A and D a block has, a multiple of 8: those that are fetched
     int num_stages;
     int clusters;
 };
 
-template <int BLOCK_N>
+template <int CONSUMERS, int BLOCK_N>
 struct Stage {
-    uint8_t A_smem[BLOCK_M][BLOCK_K]; // (m, k), the first block_rows fetched; no other products are stored
+    uint8_t A_smem[CONSUMERS * MMA_M]
+                  [BLOCK_K];          // (m, k), the first block_rows fetched; no other products are stored
     uint8_t B_smem[BLOCK_N][BLOCK_K]; // (n, k)
 };
 
 // Shared memory: this with the row scales, the stages, and the sums of other parts for the rows that this block owns.
 struct alignas(1024) Barriers {
-    float scale_smem[MAX_STAGES][BLOCK_M]; // (stage, m): of A's rows
-    uint64_t full[MAX_STAGES];             // the stage's tiles and scales have landed
-    uint64_t empty[MAX_STAGES];            // the consumers of the halves that share B are done with them
-    uint64_t sums_full;                    // the other parts' sums are here
-    uint64_t sums_empty;                   // the other parts have read this block's sums
+    float scale_smem[MAX_STAGES][MAX_CONSUMERS * MMA_M]; // (stage, m): of A's rows
+    uint64_t full[MAX_STAGES];                           // the stage's tiles and scales have landed
+    uint64_t empty[MAX_STAGES];                          // every warp that multiplies is done with them
+    uint64_t sums_full;                                  // the other parts' sums are here
+    uint64_t sums_empty;                                 // the other parts have read this block's sums
 };
 
-// Bytes of shared memory for the sums. A block owns 4 / parts warps' rows of the tile, 16 rows a warp.
-__host__ __device__ constexpr int sums_bytes(int parts, int block_n)
+// Bytes of shared memory for the sums. A block owns the rows of one of `parts` of its consumers' warps, 16 rows a warp.
+__host__ __device__ constexpr int sums_bytes(int parts, int consumers, int block_n)
 {
-    return (parts - 1) * (CONSUMER_WARPS / parts) * 16 * block_n * (int)sizeof(float);
+    return (parts - 1) * (consumers * 4 / parts) * 16 * block_n * (int)sizeof(float);
 }
 
 // Where a walk around the ring of stages is: PipelineState of a number of stages that is known when the kernel runs.
@@ -79,32 +84,26 @@ struct Ring {
 
 // This block's place: its tiles are every so many-th, its steps of k every parts-th.
 struct Place {
-    int half, part; // in the cluster
+    int part; // in the cluster
     int first_tile, tile_step, tiles;
     int k_tiles;
 
     __device__ Place(const Plan &plan, int tiles, int k_tiles) : tiles(tiles), k_tiles(k_tiles)
     {
-        const int rank = cluster_ctarank();
-        half = rank % plan.halves;
-        part = rank / plan.halves;
-        first_tile = blockIdx.x / (plan.halves * plan.parts);
+        part = cluster_ctarank();
+        first_tile = blockIdx.x / plan.parts;
         tile_step = plan.clusters;
     }
 };
 
 // The producer, one thread: fills stage after stage, each as soon as it is empty. Nobody has used the stages of the first
 // round: a new barrier lets a wait for parity 1 pass.
-template <int BLOCK_N>
-static __device__ void produce(Barriers &bar, Stage<BLOCK_N> *stages, const CUtensorMap &A_map,
+template <int CONSUMERS, int BLOCK_N>
+static __device__ void produce(Barriers &bar, Stage<CONSUMERS, BLOCK_N> *stages, const CUtensorMap &A_map,
                                const CUtensorMap &B_map, const float *scale_A, int scale_rows,
                                const Plan &plan, const Place &place)
 {
-    const int row = place.half * plan.block_rows;
-    const int cols = BLOCK_N / plan.halves; // of B's tile that this block fetches
-    const int first_col = place.half * cols;
-    const uint16_t sharing = ((1 << plan.halves) - 1) << (place.part * plan.halves);
-    const int scales = min(plan.block_rows, scale_rows - row); // a multiple of 4: 16 bytes
+    const int scales = min(plan.block_rows, scale_rows); // a multiple of 4: 16 bytes
     const int stage_bytes = (plan.block_rows + BLOCK_N) * BLOCK_K + scales * (int)sizeof(float);
     Ring ring{plan.num_stages};
     for (int tile = place.first_tile; tile < place.tiles; tile += place.tile_step)
@@ -113,78 +112,72 @@ static __device__ void produce(Barriers &bar, Stage<BLOCK_N> *stages, const CUte
             mbarrier_wait(&bar.empty[ring.stage], ring.parity ^ 1);
             trace(LOAD);
             uint64_t *full = &bar.full[ring.stage];
-            Stage<BLOCK_N> &stage = stages[ring.stage];
+            Stage<CONSUMERS, BLOCK_N> &stage = stages[ring.stage];
             mbarrier_arrive_expect_tx(full, stage_bytes);
-            if (plan.halves == 1)
-                cp_async_bulk_tensor_2d(stage.B_smem, B_map, full, k * BLOCK_K, tile * BLOCK_N);
-            else
-                cp_async_bulk_tensor_2d_multicast(stage.B_smem[first_col], B_map, full, k * BLOCK_K,
-                                                  tile * BLOCK_N + first_col, sharing);
-            cp_async_bulk_tensor_2d(stage.A_smem, A_map, full, k * BLOCK_K, row);
-            cp_async_bulk(bar.scale_smem[ring.stage], scale_A + (size_t)k * scale_rows + row,
+            cp_async_bulk_tensor_2d(stage.B_smem, B_map, full, k * BLOCK_K, tile * BLOCK_N);
+            cp_async_bulk_tensor_2d(stage.A_smem, A_map, full, k * BLOCK_K, 0);
+            cp_async_bulk(bar.scale_smem[ring.stage], scale_A + (size_t)k * scale_rows,
                           scales * sizeof(float), full);
             ring.advance();
         }
     trace(END);
-    // Every stage is empty again: the other block has arrived here for the last time, and this one may leave.
-    for (int n = 0; n < plan.num_stages; n++) {
-        mbarrier_wait(&bar.empty[ring.stage], ring.parity ^ 1);
-        ring.advance();
-    }
 }
 
 // The consumers' products for one tile and their sum. scale_B: of the first square of the tile's columns, (k_tiles);
 // next_square: from there to the second's; `first` columns are in the first. A descriptor counts in units of 16 bytes.
-template <int BLOCK_N>
-static __device__ void multiply(float (&sum)[BLOCK_N / 2], Barriers &bar, const Stage<BLOCK_N> *stages,
-                                Ring &ring, const float *scale_B, int next_square, int first,
-                                const Plan &plan, const Place &place)
+template <int CONSUMERS, int BLOCK_N>
+static __device__ void multiply(float (&sum)[BLOCK_N / 2], Barriers &bar,
+                                const Stage<CONSUMERS, BLOCK_N> *stages, Ring &ring, const float *scale_B,
+                                int next_square, int first, const Plan &plan, const Place &place)
 {
+    const int consumer = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     const int row0 = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4; // this thread's; the other is 8 further
-    float acc[BLOCK_N / 2], next_first = scale_B[place.part], next_second = scale_B[place.part + next_square];
-    for (int k = place.part; k < place.k_tiles; k += plan.parts) {
-        const float first_B = next_first, second_B = next_second;
-        if (k + plan.parts < place.k_tiles) {
-            next_first = scale_B[k + plan.parts];
-            next_second = scale_B[k + plan.parts + next_square];
-        }
-        trace(WAIT_FULL);
-        mbarrier_wait(&bar.full[ring.stage], ring.parity);
-        const float scale0 = bar.scale_smem[ring.stage][row0], scale1 = bar.scale_smem[ring.stage][row0 + 8];
-        wgmma_touch(acc);
-        wgmma_fence();
-        const uint64_t A_desc = wgmma_descriptor(stages[ring.stage].A_smem);
-        const uint64_t B_desc = wgmma_descriptor(stages[ring.stage].B_smem);
+    const uint64_t A_desc = uniform(wgmma_descriptor(stages[0].A_smem[consumer * MMA_M]));
+    const uint64_t B_desc = uniform(wgmma_descriptor(stages[0].B_smem));
+    const int steps = (place.k_tiles - 1 - place.part) / plan.parts + 1;
+    LaneScales first_B(scale_B + place.part, plan.parts, steps);
+    LaneScales second_B(scale_B + place.part + next_square, plan.parts, steps);
+    with_first<BLOCK_N>(first, [&](auto in_first) {
+        float acc[BLOCK_N / 2];
+#pragma unroll 2
+        for (int k = 0; k < steps; k++) {
+            trace(WAIT_FULL);
+            mbarrier_wait(&bar.full[ring.stage], ring.parity);
+            const float scale0 = bar.scale_smem[ring.stage][row0];
+            const float scale1 = bar.scale_smem[ring.stage][row0 + 8];
+            const int stage_desc = ring.stage * (int)(sizeof stages[0] / 16);
+            wgmma_touch(acc);
+            wgmma_fence();
 #pragma unroll
-        for (int slice = 0; slice < BLOCK_K / MMA_K; slice++)
-            wgmma_e4m3<BLOCK_N>(acc, A_desc + slice * MMA_K / 16, B_desc + slice * MMA_K / 16, slice > 0);
-        wgmma_commit_group();
-        wgmma_wait_group<0>();
-        wgmma_touch(acc);
-        __syncwarp(); // Every lane has read its scales. The stage goes back to the blocks that fill it.
-        if (threadIdx.x % 32 < plan.halves)
-            mbarrier_arrive_cluster(&bar.empty[ring.stage], place.part * plan.halves + threadIdx.x % 32);
-        const Scales scales = {{scale0 * first_B, scale1 * first_B}, {scale0 * second_B, scale1 * second_B}};
-        promote_tile<BLOCK_N>(sum, acc, scales, first);
-        ring.advance();
-    }
+            for (int slice = 0; slice < BLOCK_K / MMA_K; slice++)
+                wgmma_e4m3<BLOCK_N>(acc, A_desc + stage_desc + slice * MMA_K / 16,
+                                    B_desc + stage_desc + slice * MMA_K / 16, slice > 0);
+            wgmma_commit_group();
+            const float B0 = first_B[k], B1 = second_B[k];
+            const Scales scales = {{scale0 * B0, scale1 * B0}, {scale0 * B1, scale1 * B1}};
+            wgmma_wait_group<0>();
+            wgmma_touch(acc);
+            __syncwarp(); // Every lane has read its scales.
+            if (threadIdx.x % 32 == 0) mbarrier_arrive(&bar.empty[ring.stage]);
+            promote<in_first>(sum, acc, scales);
+            ring.advance();
+        }
+    });
 }
 
 // Sends a warp's sums to the block that owns its rows.
-template <int BLOCK_N>
+template <int CONSUMERS, int BLOCK_N>
 static __device__ void send_sums(const float (&acc)[BLOCK_N / 2], Barriers &bar, float4 *sums,
                                  uint32_t parity, const Plan &plan, const Place &place, int warp, int lane)
 {
     trace(EXCHANGE);
-    const int owned_warps = CONSUMER_WARPS / plan.parts;
+    const int owned_warps = CONSUMERS * 4 / plan.parts;
     const int owner = warp / owned_warps;
-    const int owner_rank = owner * plan.halves + place.half;
     // 0, 1 ... among the parts that send to the owner.
     const int sender = (place.part - owner - 1) & (plan.parts - 1);
-    const uint32_t full_addr = mapa(smem_addr(&bar.sums_full), owner_rank);
-    const uint32_t sums_addr =
-        mapa(smem_addr(sums + (sender * owned_warps + warp % owned_warps) * (BLOCK_N / 8 * 32) + lane),
-             owner_rank);
+    const uint32_t full_addr = mapa(smem_addr(&bar.sums_full), owner);
+    const uint32_t sums_addr = mapa(
+        smem_addr(sums + (sender * owned_warps + warp % owned_warps) * (BLOCK_N / 8 * 32) + lane), owner);
     mbarrier_wait(&bar.sums_empty, parity ^ 1); // Those of the tile before have been read.
 #pragma unroll
     for (int r = 0; r < BLOCK_N / 2; r += 4)
@@ -193,14 +186,14 @@ static __device__ void send_sums(const float (&acc)[BLOCK_N / 2], Barriers &bar,
 }
 
 // Adds what the other parts have sent for this warp's rows.
-template <int BLOCK_N>
+template <int CONSUMERS, int BLOCK_N>
 static __device__ void add_sums(float (&acc)[BLOCK_N / 2], Barriers &bar, const float4 *sums, uint32_t parity,
                                 const Plan &plan, int warp, int lane)
 {
     trace(EXCHANGE);
-    const int owned_warps = CONSUMER_WARPS / plan.parts;
+    const int owned_warps = CONSUMERS * 4 / plan.parts;
     if (warp % owned_warps == 0 && lane == 0)
-        mbarrier_arrive_expect_tx(&bar.sums_full, sums_bytes(plan.parts, BLOCK_N));
+        mbarrier_arrive_expect_tx(&bar.sums_full, sums_bytes(plan.parts, CONSUMERS, BLOCK_N));
     mbarrier_wait(&bar.sums_full, parity);
     for (int sender = 0; sender < plan.parts - 1; sender++) {
         const float4 *from = sums + (sender * owned_warps + warp % owned_warps) * (BLOCK_N / 8 * 32) + lane;
@@ -271,43 +264,43 @@ static __device__ void store_rows(TD *D, const float (&acc)[BLOCK_N / 2], int ro
     }
 }
 
-// The consumer warpgroup: the block's rows of each tile. A warp sends its sums away or completes and stores them.
-template <typename TD, int BLOCK_N>
-static __device__ void consume(Barriers &bar, const Stage<BLOCK_N> *stages, float4 *sums,
+// The consumers: the block's rows of each tile. A warp sends its sums away or completes and stores them.
+template <typename TD, int CONSUMERS, int BLOCK_N>
+static __device__ void consume(Barriers &bar, const Stage<CONSUMERS, BLOCK_N> *stages, float4 *sums,
                                const float *scale_B, TD *D, bool vector_store, int M, int N, const Plan &plan,
                                const Place &place)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const bool owned = warp / (CONSUMER_WARPS / plan.parts) == place.part;
-    const int row0 = place.half * plan.block_rows, squares = (N - 1) / GROUP + 1;
+    const bool owned = warp / (CONSUMERS * 4 / plan.parts) == place.part;
+    const int squares = (N - 1) / GROUP + 1;
     Ring ring{plan.num_stages};
     uint32_t sums_parity = 0;
     for (int tile = place.first_tile; tile < place.tiles; tile += place.tile_step, sums_parity ^= 1) {
         const int col = tile * BLOCK_N, square = col / GROUP;
         float sum[BLOCK_N / 2] = {};
-        multiply<BLOCK_N>(sum, bar, stages, ring, scale_B + (size_t)square * place.k_tiles,
-                          square + 1 < squares ? place.k_tiles : 0, GROUP - col % GROUP, plan, place);
+        multiply<CONSUMERS, BLOCK_N>(sum, bar, stages, ring, scale_B + (size_t)square * place.k_tiles,
+                                     square + 1 < squares ? place.k_tiles : 0, GROUP - col % GROUP, plan,
+                                     place);
         if (!owned) {
-            send_sums<BLOCK_N>(sum, bar, sums, sums_parity, plan, place, warp, lane);
+            send_sums<CONSUMERS, BLOCK_N>(sum, bar, sums, sums_parity, plan, place, warp, lane);
             continue;
         }
         if (plan.parts > 1) {
-            add_sums<BLOCK_N>(sum, bar, sums, sums_parity, plan, warp, lane);
+            add_sums<CONSUMERS, BLOCK_N>(sum, bar, sums, sums_parity, plan, warp, lane);
             __syncwarp(); // All lanes have read them. Nobody waits for an arrival after the last tile.
             if (tile + place.tile_step < place.tiles && lane < plan.parts && lane != place.part)
-                mbarrier_arrive_cluster(&bar.sums_empty, lane * plan.halves + place.half);
+                mbarrier_arrive_cluster(&bar.sums_empty, lane);
         }
         trace(STORE);
-        store_rows<BLOCK_N>(D, sum, row0 + warp * 16, min(M, row0 + plan.block_rows), col, N, vector_store,
-                            lane);
+        store_rows<BLOCK_N>(D, sum, warp * 16, M, col, N, vector_store, lane);
     }
     trace(END);
 }
 
-template <typename TD, int BLOCK_N>
-__global__ void __launch_bounds__(NUM_THREADS, 1)
+template <typename TD, int CONSUMERS, int BLOCK_N>
+__global__ void __launch_bounds__(num_threads(CONSUMERS), 1)
     few_rows_kernel(const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (block_rows, BLOCK_K)
-                    const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N / halves, BLOCK_K)
+                    const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N, BLOCK_K)
                     const float *scale_A,                      // (k_tiles, scale_rows)
                     const float *scale_B,                      // (squares, k_tiles)
                     TD *D,                                     // (M, N)
@@ -316,7 +309,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     Barriers &bar = *reinterpret_cast<Barriers *>(smem_bytes);
-    Stage<BLOCK_N> *stages = reinterpret_cast<Stage<BLOCK_N> *>(&bar + 1);
+    Stage<CONSUMERS, BLOCK_N> *stages = reinterpret_cast<Stage<CONSUMERS, BLOCK_N> *>(&bar + 1);
     float4 *sums = reinterpret_cast<float4 *>(stages + plan.num_stages); // (sender, warp, BLOCK_N / 8, lane)
     const Place place(plan, (N - 1) / BLOCK_N + 1, (K - 1) / BLOCK_K + 1);
 
@@ -326,41 +319,39 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
         prefetch_tensormap(B_map);
         for (int stage = 0; stage < plan.num_stages; stage++) {
             mbarrier_init(&bar.full[stage], 1); // the producer's arrival, and the bytes it expects
-            mbarrier_init(&bar.empty[stage], plan.halves * CONSUMER_WARPS);
+            mbarrier_init(&bar.empty[stage], CONSUMERS * 4);
         }
         mbarrier_init(&bar.sums_full, 1); // one arrival, and the bytes it expects
         mbarrier_init(&bar.sums_empty,    // every warp that owns rows elsewhere
-                      max(1, (plan.parts - 1) * (CONSUMER_WARPS / plan.parts)));
+                      max(1, (plan.parts - 1) * (CONSUMERS * 4 / plan.parts)));
         fence_mbarrier_init();
     }
     cluster_sync_relaxed();
     griddepcontrol_launch_dependents(); // The next kernel may set itself up where there is room.
     griddepcontrol_wait(); // The kernel before may still have been running: what it wrote is there now.
 
-    if (threadIdx.x < CONSUMER_WARPS * 32)
-        consume<TD, BLOCK_N>(bar, stages, sums, scale_B, D, vector_store, M, N, plan, place);
-    else if (threadIdx.x == CONSUMER_WARPS * 32)
-        produce<BLOCK_N>(bar, stages, A_map, B_map, scale_A, (M + 3) / 4 * 4, plan, place);
-    // No block leaves before its producer has seen the last arrival, and its consumers the last sums.
+    if (threadIdx.x < CONSUMERS * 128)
+        consume<TD, CONSUMERS, BLOCK_N>(bar, stages, sums, scale_B, D, vector_store, M, N, plan, place);
+    else if (threadIdx.x == CONSUMERS * 128)
+        produce<CONSUMERS, BLOCK_N>(bar, stages, A_map, B_map, scale_A, (M + 3) / 4 * 4, plan, place);
+    // No block leaves before its consumers have seen the last sums.
 }
 
-constexpr int MAX_CLUSTER = 2 * MAX_PARTS;
-
-// Asks once how many clusters of 1, 2, 4 and 8 blocks fit the GPU. Clusters stay within a part of the GPU: the larger they
+// Asks once how many clusters of 1, 2 and 4 blocks fit the GPU. Clusters stay within a part of the GPU: the larger they
 // are, the more SMs are left over.
 template <typename TD>
-static cudaError_t ask_clusters(int (&fitting)[MAX_CLUSTER + 1])
+static cudaError_t ask_clusters(int (&fitting)[MAX_PARTS + 1])
 {
     if (fitting[1] != 0) return cudaSuccess;
-    const auto kernel = few_rows_kernel<TD, 128>; // Each of them fills an SM.
+    const auto kernel = few_rows_kernel<TD, 1, 128>; // Each of them fills an SM.
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
-    for (int blocks = MAX_CLUSTER; blocks >= 1 && error == cudaSuccess; blocks /= 2) {
+    for (int blocks = MAX_PARTS; blocks >= 1 && error == cudaSuccess; blocks /= 2) {
         cudaLaunchAttribute cluster = {};
         cluster.id = cudaLaunchAttributeClusterDimension;
         cluster.val.clusterDim = {(unsigned)blocks, 1, 1};
         cudaLaunchConfig_t config = {};
         config.gridDim = dim3(blocks);
-        config.blockDim = dim3(NUM_THREADS);
+        config.blockDim = dim3(num_threads(1));
         config.dynamicSmemBytes = SMEM_BYTES;
         config.attrs = &cluster;
         config.numAttrs = 1;
@@ -370,59 +361,59 @@ static cudaError_t ask_clusters(int (&fitting)[MAX_CLUSTER + 1])
 }
 
 // The plan with which the busiest block has the fewest bytes to fetch, and the tile's width; plan.clusters is 0 if none fits.
-static Plan make_plan(int M, int N, int K, const int (&fitting)[MAX_CLUSTER + 1], int *width)
+static Plan make_plan(int M, int N, int K, const int (&fitting)[MAX_PARTS + 1], int *width)
 {
     constexpr int WIDTHS[] = {64, 96, 128, 192};
     constexpr int ROW_BYTES = BLOCK_K;
     // What could be fetched while a tile is stored, or its sums are sent (chapter 14's, from trials on an H200).
     constexpr int TILE_BYTES = 65536;
-    const int halves = M > BLOCK_M ? 2 : 1, block_rows = ((M - 1) / halves / 8 + 1) * 8;
+    const int block_rows = ((M - 1) / 8 + 1) * 8, consumers = (block_rows - 1) / MMA_M + 1;
     const int k_tiles = (K - 1) / BLOCK_K + 1;
     Plan best = {};
     double least = INFINITY;
     for (int parts = 1; parts <= min(MAX_PARTS, k_tiles); parts *= 2)
         for (const int block_n : WIDTHS) {
-            const int tiles = (N - 1) / block_n + 1, clusters = min(tiles, fitting[halves * parts]);
+            if (consumers == 2 && block_n > 128) continue; // There are 168 registers a thread.
+            const int tiles = (N - 1) / block_n + 1, clusters = min(tiles, fitting[parts]);
             if (clusters == 0) continue;
-            const double steps = (k_tiles - 1) / parts + 1,
-                         step_bytes = (block_rows + block_n / halves) * ROW_BYTES;
+            const double steps = (k_tiles - 1) / parts + 1, step_bytes = (block_rows + block_n) * ROW_BYTES;
             const double bytes =
                 ((tiles - 1) / clusters + 1) * (steps * step_bytes + (parts > 1 ? 2 : 1) * TILE_BYTES);
             if (bytes >= least) continue;
-            const int stages_bytes = SMEM_BYTES - (int)sizeof(Barriers) - sums_bytes(parts, block_n);
+            const int stages_bytes =
+                SMEM_BYTES - (int)sizeof(Barriers) - sums_bytes(parts, consumers, block_n);
             least = bytes;
-            best = {halves, parts, block_rows,
-                    min(MAX_STAGES, stages_bytes / ((BLOCK_M + block_n) * ROW_BYTES)), clusters};
+            best = {consumers, parts, block_rows,
+                    min(MAX_STAGES, stages_bytes / ((consumers * MMA_M + block_n) * ROW_BYTES)), clusters};
             *width = block_n;
         }
     return best;
 }
 
-template <int BLOCK_N, typename TD>
+template <int CONSUMERS, int BLOCK_N, typename TD>
 static cudaError_t launch(const Plan &plan, const void *A, const void *B, const float *scale_A,
                           const float *scale_B, TD *D, int M, int N, int K, cudaStream_t stream)
 {
     CUtensorMap A_map, B_map;
     const bool vector_store = (size_t)N * sizeof(TD) % 16 == 0 && (uintptr_t)D % 16 == 0;
-    const auto kernel = few_rows_kernel<TD, BLOCK_N>;
+    const auto kernel = few_rows_kernel<TD, CONSUMERS, BLOCK_N>;
     cudaError_t error =
         tensor_map_matrix(&A_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, A, M, K, plan.block_rows, BLOCK_K);
     if (error == cudaSuccess)
-        error =
-            tensor_map_matrix(&B_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, B, N, K, BLOCK_N / plan.halves, BLOCK_K);
+        error = tensor_map_matrix(&B_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, B, N, K, BLOCK_N, BLOCK_K);
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
     if (error != cudaSuccess) return error;
 
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim = {(unsigned)(plan.halves * plan.parts), 1, 1};
+    attributes[0].val.clusterDim = {(unsigned)plan.parts, 1, 1};
     attributes[1].id =
         cudaLaunchAttributeProgrammaticStreamSerialization; // griddepcontrol.wait waits, not the launch
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(plan.clusters * plan.halves * plan.parts);
-    config.blockDim = dim3(NUM_THREADS);
+    config.gridDim = dim3(plan.clusters * plan.parts);
+    config.blockDim = dim3(num_threads(CONSUMERS));
     config.dynamicSmemBytes = SMEM_BYTES;
     config.stream = stream;
     config.attrs = attributes;
@@ -434,12 +425,12 @@ static cudaError_t launch(const Plan &plan, const void *A, const void *B, const 
 extern "C" cudaError_t few_rows(enum dtype D_dtype, const void *A, const void *B, const float *scale_A,
                                 const float *scale_B, void *D, int M, int N, int K, cudaStream_t stream)
 {
-    if (M > 2 * BLOCK_M) return persistent_multicast(D_dtype, A, B, scale_A, scale_B, D, M, N, K, stream);
+    if (M > 2 * MMA_M) return persistent_multicast(D_dtype, A, B, scale_A, scale_B, D, M, N, K, stream);
     if (!can_multiply(A, B, scale_A, scale_B, D, M, N, K)) return cudaErrorInvalidValue;
     if ((uintptr_t)scale_A % 16 != 0) return cudaErrorInvalidValue;
     return with_D_type(D_dtype, [&](auto td) {
         using TD = decltype(td);
-        static int fitting[MAX_CLUSTER + 1]; // clusters of so many blocks
+        static int fitting[MAX_PARTS + 1]; // clusters of so many blocks
         cudaError_t error = ask_clusters<TD>(fitting);
         if (error != cudaSuccess) return error;
         int width = 0;
@@ -447,11 +438,14 @@ extern "C" cudaError_t few_rows(enum dtype D_dtype, const void *A, const void *B
         const auto with_width = [&](auto launch_width) {
             return launch_width(plan, A, B, scale_A, scale_B, (TD *)D, M, N, K, stream);
         };
-        switch (width) {
-        case 64: return with_width(launch<64, TD>);
-        case 96: return with_width(launch<96, TD>);
-        case 128: return with_width(launch<128, TD>);
-        case 192: return with_width(launch<192, TD>);
+        switch (plan.consumers * 1000 + width) {
+        case 1064: return with_width(launch<1, 64, TD>);
+        case 1096: return with_width(launch<1, 96, TD>);
+        case 1128: return with_width(launch<1, 128, TD>);
+        case 1192: return with_width(launch<1, 192, TD>);
+        case 2064: return with_width(launch<2, 64, TD>);
+        case 2096: return with_width(launch<2, 96, TD>);
+        case 2128: return with_width(launch<2, 128, TD>);
         default: return cudaErrorLaunchOutOfResources; // not one cluster fits
         }
     });

@@ -29,6 +29,17 @@ template <int BLOCK_N>
 constexpr int NUM_STAGES = (MAX_SMEM - STORE_BYTES - 256) /
                            ((BLOCK_M + BLOCK_N) * BLOCK_K + SCALES * (int)sizeof(float));
 
+// The next tile of `tiles` for a whole warp, whose lanes have all come to the same: by the vote and the shuffles the compiler knows it.
+// Else it must think that counts from memory may lead them different ways, and keeps nothing in uniform registers.
+template <typename TILES, typename TILE>
+__device__ inline bool next_of_warp(TILES &tiles, TILE &tile)
+{
+    if (!__any_sync(0xffffffff, tiles.next(tile))) return false;
+    tile.row = __shfl_sync(0xffffffff, tile.row, 0);
+    tile.col = __shfl_sync(0xffffffff, tile.col, 0);
+    return true;
+}
+
 // A consumer warp that has nothing to multiply gives a tile's stages back as they come.
 template <int BLOCKS, typename STORAGE, int STAGES>
 __device__ inline void pass_stages(STORAGE &smem, PipelineState<STAGES> &state, int k_tiles, int tid)
@@ -71,7 +82,7 @@ static cudaError_t make_maps(Maps &maps, const void *A, const void *B, __nv_bflo
 }
 
 // Calls launch(width, clusters) with the width of a block's tile with which about likely_m tiles of rows are done first, if a round
-// of the clusters takes as long as its tiles are wide; the wider of two. As chapter 19's step 4, but that a cluster's tile is (BLOCK_M,
+// of the clusters takes as long as its steps of k; the wider of two. As chapter 19's step 4, but that a cluster's tile is (BLOCK_M,
 // CLUSTER * BLOCK_N). Clusters for as many as most_m tiles of rows.
 template <typename LAUNCH>
 static cudaError_t with_width(long long likely_m, long long most_m, int N, LAUNCH launch)
@@ -85,9 +96,10 @@ static cudaError_t with_width(long long likely_m, long long most_m, int N, LAUNC
         const long long tiles_n = (N - 1) / (CLUSTER * block_n) + 1;
         if (most_m * tiles_n > INT32_MAX / 2) return cudaErrorInvalidConfiguration;
         const long long rounds = (likely_m * tiles_n - 1) / (sms / CLUSTER) + 1;
-        if (rounds * block_n > best_time) continue;
+        const long long time = rounds * step_clocks(NUM_CONSUMERS, block_n);
+        if (time > best_time) continue;
         best = block_n;
-        best_time = rounds * block_n;
+        best_time = time;
         clusters = std::min(most_m * tiles_n, (long long)(sms / CLUSTER));
     }
     switch (best) {

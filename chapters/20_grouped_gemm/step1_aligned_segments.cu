@@ -123,7 +123,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) alig
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage<BLOCK_N> &smem = *reinterpret_cast<SharedStorage<BLOCK_N> *>(smem_bytes);
-    const int warpgroup = threadIdx.x / 128;
+    const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     const int tid = threadIdx.x % 128; // in the warpgroup
     const Tiles<BLOCK_N> tiles(M, N, groups, row_group);
     const int k_tiles = (K - 1) / BLOCK_K + 1, squares = (N - 1) / GROUP + 1;

@@ -138,7 +138,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) ragg
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage<BLOCK_N> &smem = *reinterpret_cast<SharedStorage<BLOCK_N> *>(smem_bytes);
-    const int warpgroup = threadIdx.x / 128;
+    const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     const int tid = threadIdx.x % 128; // in the warpgroup
     Tiles<BLOCK_N> tiles(counts, groups, M, N);
     const int k_tiles = (K - 1) / BLOCK_K + 1, squares = (N - 1) / GROUP + 1;
@@ -164,7 +164,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) ragg
         PipelineState<NUM_STAGES<BLOCK_N>> state;
         int buffer = 0; // of D_smem, the next
         Tile tile;
-        while (tiles.next(tile)) {
+        while (next_of_warp(tiles, tile)) {
             if (tile.col >= N) {
                 pass_stages<CLUSTER>(smem, state, k_tiles, tid);
                 continue;

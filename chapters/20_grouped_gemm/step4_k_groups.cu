@@ -11,8 +11,9 @@
 //      counts 200, 0, 60      columns 0 … 199 group 0, 200 … 255 zeros | 256 … 315 group 2, 316 … 383 zeros
 //                             2 k tiles into D[0], none into D[1], 1 into D[2]
 //
-// A pair of blocks shares A, as before. Blocks stay: the next tile is fetched while D is read, added to and written.
-// New instructions: none. Shared memory: 202,752 bytes for 6 stages. Registers: 40 (producer) and 232.
+// A pair of blocks shares A, as before. Blocks stay: the next tile is fetched while D is added to. That TMA does, in the L2: the sums
+// go to it as they go to be stored in step 1, and nobody waits for what D was.
+// New instruction: cp.reduce.async.bulk.tensor. Shared memory: 201,808 bytes for 5 stages. Registers: 40 (producer) and 232.
 // Run: make chapter-20 OP=k_groups STEP=k_groups
 #include "../../common/device/tensor_map.h"
 #include "../19_fp8_gemm/persistent.cuh"
@@ -20,15 +21,16 @@
 #include "launchers.h"
 
 constexpr int BLOCK_N = 128; // columns of D a block owns
-constexpr int STAGES = 6;
+constexpr int STAGES = 5;
 
 struct SharedStorage {
-    uint8_t A_smem[STAGES][BLOCK_M][BLOCK_K]; // (stage, m, k), 16,384 bytes a stage
-    uint8_t B_smem[STAGES][BLOCK_N][BLOCK_K]; // (stage, n, k), 16,384 bytes a stage
-    float scale_A_smem[STAGES][BLOCK_M];      // (stage, m), 512 bytes a stage
-    float scale_B_smem[STAGES][BLOCK_N];      // (stage, n), 512 bytes a stage
-    uint64_t full[STAGES];                    // the stage's tiles and scales have landed
-    uint64_t empty[STAGES];                   // every consumer of the cluster is done with them
+    uint8_t A_smem[STAGES][BLOCK_M][BLOCK_K];                        // (stage, m, k), 16,384 bytes a stage
+    uint8_t B_smem[STAGES][BLOCK_N][BLOCK_K];                        // (stage, n, k), 16,384 bytes a stage
+    char D_smem[NUM_CONSUMERS * 4][2][STORE_ROWS * STORE_ROW_BYTES]; // (warp, buffer), 2,048 bytes a buffer
+    float scale_A_smem[STAGES][BLOCK_M];                             // (stage, m), 512 bytes a stage
+    float scale_B_smem[STAGES][BLOCK_N];                             // (stage, n), 512 bytes a stage
+    uint64_t full[STAGES];  // the stage's tiles and scales have landed
+    uint64_t empty[STAGES]; // every consumer of the cluster is done with them
 };
 
 // What a tile takes from where.
@@ -157,13 +159,17 @@ static __device__ void consume(float (&sum)[BLOCK_N / 2], SharedStorage &smem, P
                                int warpgroup_row, int k_tiles, int tid)
 {
     const int row0 = warpgroup_row + tid / 32 * 16 + tid % 32 / 4; // this thread's; the other is 8 further
+    const uint64_t A_desc = uniform(wgmma_descriptor(smem.A_smem[0][warpgroup_row]));
+    const uint64_t B_desc = uniform(wgmma_descriptor(smem.B_smem[0][0]));
     float acc[BLOCK_N / 2], scale_B[BLOCK_N / 4];
+#pragma unroll 4 // As in chapter 19's consume.
     for (int k = 0; k < k_tiles; k++) {
         trace(WAIT_FULL);
         mbarrier_wait(&smem.full[state.stage], state.parity);
         wgmma_touch(acc);
         wgmma_fence();
-        mma_tile<BLOCK_N>(acc, smem.A_smem[state.stage][warpgroup_row], smem.B_smem[state.stage][0]);
+        mma_tile<BLOCK_N>(acc, A_desc + state.stage * (int)(sizeof smem.A_smem[0] / 16),
+                          B_desc + state.stage * (int)(sizeof smem.B_smem[0] / 16));
         wgmma_commit_group();
         const float scale0 = smem.scale_A_smem[state.stage][row0];
         const float scale1 = smem.scale_A_smem[state.stage][row0 + 8];
@@ -185,15 +191,17 @@ static __device__ void consume(float (&sum)[BLOCK_N / 2], SharedStorage &smem, P
 __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1)
     k_groups_kernel(const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M / CLUSTER, BLOCK_K)
                     const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N, BLOCK_K)
+                    const __grid_constant__ CUtensorMap D_map, // (groups * M, N), boxes (16, 32)
                     const float *scale_A,                      // (K / 128, scale_rows)
                     const float *scale_B,                      // (K / 128, scale_cols)
                     const int *counts,                         // (groups)
+                    bool tma_add,                              // D's rows are multiples of 16 bytes
                     float *D,                                  // (groups, M, N)
                     int M, int N, int K, int groups)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage &smem = *reinterpret_cast<SharedStorage *>(smem_bytes);
-    const int warpgroup = threadIdx.x / 128;
+    const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     const int tid = threadIdx.x % 128; // in the warpgroup
     Tiles tiles(counts, groups, M, N, K);
 
@@ -217,9 +225,10 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1)
         setmaxnreg_inc<CONSUMER_REGS>();
         const int warpgroup_row = (warpgroup - 1) * MMA_M; // this warpgroup's rows of the tile
         PipelineState<STAGES> state;
+        int buffer = 0; // of D_smem, the next
         Tile tile;
-        while (tiles.next(tile)) {
-            const int k_tiles = tile.end_k - tile.first_k;
+        while (next_of_warp(tiles, tile)) {
+            const int k_tiles = __shfl_sync(0xffffffff, tile.end_k - tile.first_k, 0);
             if (tile.col >= N || tile.row + warpgroup_row >= M) {
                 pass_stages<CLUSTER>(smem, state, k_tiles, tid);
                 continue;
@@ -227,8 +236,14 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1)
             float sum[BLOCK_N / 2] = {};
             consume(sum, smem, state, warpgroup_row, k_tiles, tid);
             trace(STORE);
-            add_tile(D + (size_t)tile.group * M * N, sum, tile.row + warpgroup_row, tile.col, M, N, tid);
+            const int warp_row = tile.row + warpgroup_row + tid / 32 * STORE_ROWS;
+            if (tma_add && warp_row + STORE_ROWS <= M)
+                store_tile_tma<BLOCK_N, float, true>(smem.D_smem[threadIdx.x / 32 - 4], D_map, sum,
+                                                     tile.group * M + warp_row, tile.col, tid % 32, buffer);
+            else
+                add_tile(D + (size_t)tile.group * M * N, sum, tile.row + warpgroup_row, tile.col, M, N, tid);
         }
+        if (tid % 32 == 0) cp_async_bulk_wait_group_read<0>(); // D_smem must outlive its readers.
         trace(END);
     }
     cluster_sync_relaxed(); // The other block's copies and arrivals have all come.
@@ -241,12 +256,16 @@ extern "C" cudaError_t k_groups(const void *A, const void *B, const float *scale
     if (!can_multiply(A, B, scale_A, scale_B, D, M, N, K) || !counts || groups <= 0 || K % BLOCK_K != 0)
         return cudaErrorInvalidValue;
     if (((uintptr_t)scale_A | (uintptr_t)scale_B) % 16 != 0) return cudaErrorInvalidValue;
-    CUtensorMap A_map, B_map;
+    CUtensorMap A_map, B_map, D_map = {};
+    const bool tma_add = N % 4 == 0 && (uintptr_t)D % 16 == 0 && (long long)groups * M <= INT32_MAX;
     constexpr int smem_bytes = sizeof(SharedStorage);
     cudaError_t error =
         tensor_map_matrix(&A_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, A, M, K, BLOCK_M / CLUSTER, BLOCK_K);
     if (error == cudaSuccess)
         error = tensor_map_matrix(&B_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, B, N, K, BLOCK_N, BLOCK_K);
+    if (error == cudaSuccess && tma_add)
+        error = tensor_map_matrix(&D_map, tensor_map_type<float>(), D, groups * M, N, STORE_ROWS,
+                                  STORE_COLS<BLOCK_N, float>);
     int device, sms;
     if (error == cudaSuccess) error = cudaGetDevice(&device);
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
@@ -258,7 +277,7 @@ extern "C" cudaError_t k_groups(const void *A, const void *B, const float *scale
     const long long tiles = ((M - 1) / BLOCK_M + 1LL) * ((N - 1) / (CLUSTER * BLOCK_N) + 1LL);
     if (tiles > INT32_MAX / 2) return cudaErrorInvalidConfiguration;
     const int clusters = (int)std::min(tiles * groups, (long long)(sms / CLUSTER));
-    k_groups_kernel<<<clusters * CLUSTER, NUM_THREADS, smem_bytes, stream>>>(A_map, B_map, scale_A, scale_B,
-                                                                             counts, D, M, N, K, groups);
+    k_groups_kernel<<<clusters * CLUSTER, NUM_THREADS, smem_bytes, stream>>>(
+        A_map, B_map, D_map, scale_A, scale_B, counts, tma_add, D, M, N, K, groups);
     return cudaGetLastError();
 }

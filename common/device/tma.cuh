@@ -68,6 +68,17 @@ __device__ inline void cp_async_bulk_tensor_2d_store(const CUtensorMap &map, con
         : "memory");
 }
 
+// cp.reduce.async.bulk.tensor, shared to global: adds the box to what is at {col, row}, each element by itself, relaxed; what lies past
+// an edge is not added. Belongs to this thread's current bulk group.
+__device__ inline void cp_reduce_async_bulk_tensor_2d_add(const CUtensorMap &map, const void *src_smem,
+                                                          int col, int row)
+{
+    asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(
+                     &map),
+                 "r"(col), "r"(row), "r"(smem_addr(src_smem))
+                 : "memory");
+}
+
 // The same to a tensor of five dimensions.
 __device__ inline void cp_async_bulk_tensor_5d_store(const CUtensorMap &map, const void *src_smem, int c0,
                                                      int c1, int c2, int c3, int c4)
