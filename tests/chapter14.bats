@@ -26,7 +26,7 @@ stream_k_wide() { SIMGPU_SMS=8 && export SIMGPU_SMS && golden m=200,n=1728,k=218
 split_k() { SIMGPU_SMS=8 && export SIMGPU_SMS && golden m=128,n=800,k=4104; }
 
 @test "chapter 14: every step is right on every case of both operations" {
-    all_right 7
+    all_right 8
 }
 
 @test "chapter 14: the warps' order does not matter" {
@@ -48,7 +48,7 @@ every_order() {
 
 @test "chapter 14: several tiles for every block, and more steps of k than stages, are right" {
     several_rounds
-    every_order 3 4 5 6
+    every_order 3 4 5 6 8
 }
 
 @test "chapter 14: tiles that are cut along k and handed over are right" {
@@ -79,7 +79,7 @@ shapes() {
     local shape
     for shape in "${@:2}"; do
         run -0 make chapter-14 DEVICE=sim OP="$1" SHAPE="$shape" SEED=4 PROFILE=0
-        assert_line "$CHAPTER: all 28 runs right"
+        assert_line "$CHAPTER: all 32 runs right"
     done
 }
 
@@ -131,7 +131,7 @@ shapes() {
 
 @test "chapter 14: wgmma reads its operands without a bank conflict" {
     local json=$BATS_TEST_TMPDIR/counters.json step
-    for step in 1 2 3 4 5 6 7; do
+    for step in 1 2 3 4 5 6 7 8; do
         counters "$json" $CHAPTER $step deep --op matmul # 24 rows: step 7's own kernel
         [[ $(total "$json" shared_wavefronts_ideal '^wgmma<') -gt 0 ]]
         assert_equal "$(total "$json" shared_wavefronts '^wgmma<')" "$(total "$json" shared_wavefronts_ideal '^wgmma<')"

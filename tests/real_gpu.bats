@@ -6,14 +6,15 @@
 # shellcheck disable=SC2154,SC2030,SC2031
 load test_helper/common
 
-# real_gpu [STEP.cu SED [MAIN.c]]: chapter 1 with that driver, one step edited, and with another main.c.
+# real_gpu [STEP.cu SED [MAIN.c]]: chapter 1, or $CHAPTER, with that driver, one step edited, and with another main.c; DRIVER is another edit
+# of the driver.
 real_gpu() {
-    local chapter=01_naive_matmul dir=$BATS_TEST_TMPDIR/tree objects nvcc cuda_include cuda_lib
+    local chapter=${CHAPTER:-01_naive_matmul} dir=$BATS_TEST_TMPDIR/tree objects nvcc cuda_include cuda_lib
     nvcc=$(sed -n 's/^NVCC *:= *//p' build/config.mk)
     cuda_include=$(sed -n 's/^CUDA_INCLUDE *:= *//p' build/config.mk)
     cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
     mkdir -p "$dir"
-    sed 's/device\.simulated = .*/device.simulated = false;/' common/harness/bench.c >"$dir/bench.c"
+    sed "s/device\.simulated = .*/device.simulated = false;/; ${DRIVER:-}" common/harness/bench.c >"$dir/bench.c"
     run ! cmp -s common/harness/bench.c "$dir/bench.c"
     gcc -std=gnu11 -O1 -Icommon/harness -isystem "$cuda_include" -c -o "$dir/bench.o" "$dir/bench.c"
     mapfile -t objects < <(objects $chapter "${1%.cu}" | grep -v /bench.o)
@@ -53,6 +54,25 @@ for r in json.load(open(sys.argv[1])):
     assert r["spread"][0] <= r["value"] <= r["spread"][1] and "--bench --shape m=64,n=48,k=40" in r["command"]
     print(r["step"])' "$BATS_TEST_TMPDIR/gpu.json"
     assert_output "$(printf 'uncoalesced\ncoalesced')"
+}
+
+@test "real GPU: of a library's candidates the fastest that is right takes part, and the records have it" {
+    CHAPTER=14_warp_specialized_matmul real_gpu
+    run -0 "$SIMGPU" "$PROGRAM" --bench --op matmul --type bf16 --step 8 --shape m=64,n=48,k=40 --json "$BATS_TEST_TMPDIR/gpu.json"
+    assert_line --regexp '^  cuBLASLt best: candidate [1-3] of 3, 3 of them right$'
+    assert_line --regexp ' TFLOP/s x baseline     x best$'
+    assert_line --regexp '^  cuBLAS +bf16 +m=64,n=48,k=40 .* 1\.000 +[0-9.]+$'
+    assert_line --regexp '^  cuBLASLt best +bf16 +m=64,n=48,k=40 .* 1\.000$'
+    run -0 python 'import json
+[r] = json.load(open(sys.argv[1]))
+assert r["step"] == "few_tiles" and r["baseline"] == "cuBLAS" and r["best"]["name"] == "cuBLASLt best", r
+assert set(r["best"]) == {"name", "value", "ratio"} and r["best"]["value"] > 0 and r["best"]["ratio"] > 0, r' "$BATS_TEST_TMPDIR/gpu.json"
+    # One that overwrites a number, and one that its library refuses after all, are not timed.
+    DRIVER='s/^    CUDA_CHECK(contender_launch(contender, run, stream));/&\n    if (contender->candidate == 1) cudaMemsetAsync(run->data[3], 0x7e, 2, stream);/
+            s/launched = op->best.launch(.*);/launched = i == 2 ? cudaErrorNotSupported : op->best.launch(\&sets[0], i, stream);/' \
+        CHAPTER=14_warp_specialized_matmul real_gpu
+    run -0 "$SIMGPU" "$PROGRAM" --bench --op matmul --type bf16 --step 8 --shape m=64,n=48,k=40
+    assert_line "  cuBLASLt best: candidate 1 of 3, 1 of them right"
 }
 
 @test "real GPU: a step whose output is not the baseline's is not timed" {

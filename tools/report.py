@@ -96,23 +96,36 @@ def ladder(results):
 
 
 def cell(record):
-    """A step's speed, and in brackets what it is of the baseline and of the limit, as far as there are any."""
+    """A step's speed, and in brackets what it is of the baseline, of the best and of the limit, as far as there are any."""
     shares = [f"{record['ratio']:.3f}"] if record["ratio"] is not None else []
+    shares += [f"{record['best']['ratio']:.3f}"] if "best" in record else []
     shares += [percent(record["fraction_of_limit"]).replace(" ", "")] if record["limit"] else []
     return f"{record['value']:.1f}" + (f" ({', '.join(shares)})" if shares else "")
+
+
+def rivals_of(record):
+    """Names and values of what a step was timed beside: the baseline and the best that its library has, as far as there are any."""
+    rivals = [(record["baseline"], record["baseline_value"])] if record["baseline"] else []
+    return rivals + ([(record["best"]["name"], record["best"]["value"])] if "best" in record else [])
+
+
+def names_of_rivals(records):
+    """Of all the records, baselines first."""
+    return list(dict.fromkeys(name for i in (0, 1) for r in records for name, _ in rivals_of(r)[i:i + 1]))
 
 
 def operation_rows(records):
     """Markdown: a line for each shape and type, a column for each step of one operation."""
     steps, dtypes = (list(dict.fromkeys(r[key] for r in records)) for key in ("step", "dtype"))
-    baseline = next((r["baseline"] for r in records if r["baseline"]), None)
-    rows = [["shape"] + ["type"] * (len(dtypes) > 1) + [baseline] * bool(baseline) + steps]
-    rows.append(["---"] * (1 + (len(dtypes) > 1)) + ["---:"] * (len(steps) + bool(baseline)))
+    rivals = names_of_rivals(records)
+    rows = [["shape"] + ["type"] * (len(dtypes) > 1) + rivals + steps]
+    rows.append(["---"] * (1 + (len(dtypes) > 1)) + ["---:"] * (len(steps) + len(rivals)))
     for case, dtype in dict.fromkeys((r["case"], r["dtype"]) for r in records):
         row = {r["step"]: r for r in records if (r["case"], r["dtype"]) == (case, dtype)}
-        values = sorted({f"{r['baseline_value']:.1f}" for r in row.values() if r["baseline"]}, key=float)
         cells = [case] + [dtype] * (len(dtypes) > 1)
-        cells += ["–".join(dict.fromkeys((values[0], values[-1]))) if values else ""] if baseline else []
+        for rival in rivals:
+            values = sorted({value for r in row.values() for name, value in rivals_of(r) if name == rival})
+            cells += ["–".join(dict.fromkeys(f"{value:.1f}" for value in (values[0], values[-1]))) if values else ""]
         rows.append(cells + [cell(row[s]) if s in row else "" for s in steps])
     return ["|" + "|".join(f" {c} " if c else "" for c in cells) + "|" for cells in rows] + [""]
 
@@ -133,6 +146,7 @@ def chapter_table(results, chapter, shapes=None):
         limits = list(dict.fromkeys(f"{r['limit']['value']:g} ({r['limit']['name']})" for r in mine if r["limit"]))
         metrics = " or ".join(dict.fromkeys(r["metric"] for r in mine))
         shares = ([f"of {baselines[0] if len(baselines) == 1 else 'the baseline, if there is one,'}"] if baselines else [])
+        shares += [f"of {best}" for best in dict.fromkeys(r["best"]["name"] for r in mine if "best" in r)]
         shares += [f"of {' or '.join(limits)}"] if limits else []
         commits = ", ".join(dict.fromkeys(r["commit"] for r in mine))
         dtypes = list(dict.fromkeys(r["dtype"] for r in mine))
@@ -201,6 +215,8 @@ def draw(results):
                 axis.set_xlabel(bars[0]["metric"])
                 if bars[-1]["baseline_value"]:
                     axis.axvline(bars[-1]["baseline_value"], color="#c44e52", label=bars[-1]["baseline"])
+                if "best" in bars[-1]:
+                    axis.axvline(bars[-1]["best"]["value"], color="#8172b2", linestyle="--", label=bars[-1]["best"]["name"])
                 if bars[-1]["limit"]:
                     axis.axvline(bars[-1]["limit"]["value"], color="black", linestyle=":", label=bars[-1]["limit"]["name"] + " limit")
                 if axis.get_legend_handles_labels()[0]:

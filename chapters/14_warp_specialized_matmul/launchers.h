@@ -7,7 +7,8 @@
 extern "C" {
 #endif
 
-matmul_16bit producer_consumer, cluster_multicast, persistent, tma_store, ping_pong, stream_k, few_rows;
+matmul_16bit producer_consumer, cluster_multicast, persistent, tma_store, ping_pong, stream_k, few_rows,
+    few_tiles;
 
 #ifdef __cplusplus
 }

@@ -3,10 +3,15 @@
 #include "launchers.h"
 
 static const struct step steps[] = {
-    STEP(matmul_16bit, producer_consumer), STEP(matmul_16bit, cluster_multicast),
-    STEP(matmul_16bit, persistent),        STEP(matmul_16bit, tma_store),
-    STEP(matmul_16bit, ping_pong),         STEP(matmul_16bit, stream_k),
-    STEP(matmul_16bit, few_rows),          {0},
+    STEP(matmul_16bit, producer_consumer),
+    STEP(matmul_16bit, cluster_multicast),
+    STEP(matmul_16bit, persistent),
+    STEP(matmul_16bit, tma_store),
+    STEP(matmul_16bit, ping_pong),
+    STEP(matmul_16bit, stream_k),
+    STEP(matmul_16bit, few_rows),
+    STEP(matmul_16bit, few_tiles),
+    {0},
 };
 
 static const struct operation operations[] = {
@@ -19,6 +24,7 @@ static const struct operation operations[] = {
         .steps = steps,
         .launch = matmul_launch_16bit,
         .baseline = {.name = "cuBLAS", .launch = matmul_cublas},
+        .best = MATMUL_CUBLASLT_BEST,
         .check_shape = matmul_check_16bit_rows,
         .flops = "2*m*n*k",
         .bytes = "size*(m*k+n*k+m*n)",
@@ -37,6 +43,7 @@ static const struct operation operations[] = {
         .steps = steps,
         .launch = matmul_launch_16bit,
         .baseline = {.name = "cuBLAS to fp32", .launch = matmul_cublas},
+        .best = MATMUL_CUBLASLT_BEST,
         .check_shape = matmul_check_16bit_rows,
         .flops = "2*m*n*k",
         .bytes = "size*(m*k+n*k)+4*m*n",

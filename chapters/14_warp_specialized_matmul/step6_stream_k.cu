@@ -12,11 +12,12 @@
 // when a cluster ends a tile's first part, its other parts, the first thing their clusters did, have long been there. A
 // cluster waits for clusters of lower block numbers only; those have started when it has.
 //
-// A tile may also be 192 columns wide. It needs a fifth fewer bytes from the L2 for its products, which is what counts where
-// rows of A and B are no multiple of 128 bytes: there each row of a box is in two lines. wide_is_less says which is less work.
+// A tile has 128, 144, 160, 176 or 192 columns, what gives the busiest cluster the least to do: 4096 x 2112 is 272 tiles of 128, which
+// must be cut, but 192 of 176, three rounds less six tiles. A wide tile also needs fewer bytes from the L2 for its products, which
+// is what counts where rows of A and B are no multiple of 128 bytes: there each row of a box is in two lines.
 //
 // Grows from: step 5 (ping_pong).
-// New instructions: griddepcontrol. Shared memory: 229,376 bytes or, with the wide tile, 196,608. Registers: 192 accumulators a
+// New instructions: griddepcontrol. Shared memory: at most 232,448 bytes. Registers: 192 accumulators a
 // thread need 240. Global memory: 96 KB a block. The flags in it are shared by all launches: two must not overlap (one stream
 // keeps them apart).
 // Run: make chapter-14 STEP=stream_k
@@ -36,14 +37,14 @@ constexpr int MMA_M = 64;    // rows of a wgmma
 constexpr int MMA_K = 16;    // k of a wgmma
 constexpr int NUM_CONSUMERS = 2;                       // warpgroups that multiply, a tile each
 constexpr int NUM_THREADS = (1 + NUM_CONSUMERS) * 128; // warpgroup 0 is the producer
-constexpr int NARROW = 128, WIDE = 192; // BLOCK_N, the columns of C a block owns, is one of them
-constexpr int CLUSTER = 2;              // blocks, one above the other, that share their tiles of B
-constexpr int MAX_BLOCKS = 144;         // of a Hopper GPU, one an SM; none has more
-constexpr int GROUP_M = 4;              // rows of cluster tiles that clusters of neighbouring numbers share
+constexpr int NARROWEST = 128, WIDEST = 192;           // columns of C a block owns: BLOCK_N, a multiple of 16
+constexpr int CLUSTER = 2;      // blocks, one above the other, that share their tiles of B
+constexpr int MAX_BLOCKS = 144; // of a Hopper GPU, one an SM; none has more
+constexpr int GROUP_M = 4;      // rows of cluster tiles that clusters of neighbouring numbers share
 constexpr int ROW_BYTES = BLOCK_K * 2;
 static_assert(ROW_BYTES == 128, "rows of the swizzle's width");
 
-// 6 of the narrow tile, 4 of the wide one.
+// 6 of the narrowest tile, 5 from 144 to 176, 4 of the widest.
 template <int BLOCK_N>
 constexpr int NUM_STAGES = 196608 / ((BLOCK_M + BLOCK_N) * ROW_BYTES);
 
@@ -55,6 +56,10 @@ static_assert(PRODUCER_REGS + NUM_CONSUMERS * CONSUMER_REGS <= (1 + NUM_CONSUMER
 
 constexpr int STORE_ROWS = 16;       // rows of C a warp stores, those it has in its accumulators
 constexpr int STORE_ROW_BYTES = 128; // of each of them at a time
+
+// Times that a warp stores for its rows of a tile.
+template <int BLOCK_N, typename TC>
+constexpr int PIECES = (BLOCK_N * (int)sizeof(TC) - 1) / STORE_ROW_BYTES + 1;
 
 template <typename T, int BLOCK_N>
 struct SharedStorage {
@@ -69,7 +74,7 @@ struct SharedStorage {
 
 // What a block hands to the cluster that has the rest of its tile: the accumulators as they lie in the registers, and
 // whether they are there. Whoever takes them resets the flag for the next launch.
-static __device__ float4 partial_sums[MAX_BLOCKS][BLOCK_M * WIDE / 4];
+static __device__ float4 partial_sums[MAX_BLOCKS][BLOCK_M * WIDEST / 4];
 static __device__ unsigned partial_ready[MAX_BLOCKS];
 
 // Where this block's part of a cluster tile is. The numbers walk down GROUP_M tiles, then one to the right, and so on to the
@@ -122,7 +127,9 @@ store_tile_tma(char (&C_smem)[2][STORE_ROWS * STORE_ROW_BYTES], const CUtensorMa
 {
     constexpr int COLS = STORE_ROW_BYTES / sizeof(TC); // stored at a time
 #pragma unroll
-    for (int piece = 0; piece < BLOCK_N / COLS; piece++) {
+    for (int piece = 0; piece < PIECES<BLOCK_N, TC>; piece++) {
+        // The last piece ends where the tile ends: what it has of the one before is written twice.
+        const int first = piece * COLS < BLOCK_N - COLS ? piece * COLS : BLOCK_N - COLS;
         char *buffer = C_smem[(piece + odd) % 2];
         const uint32_t C_addr = smem_addr(buffer);
         if (lane == 0) cp_async_bulk_wait_group_read<1>(); // This buffer has left; the other may be leaving.
@@ -132,8 +139,8 @@ store_tile_tma(char (&C_smem)[2][STORE_ROWS * STORE_ROW_BYTES], const CUtensorMa
             float value[8];
 #pragma unroll
             for (int r = 0; r < 8; r++) {
-                const int col = col0 + piece * COLS + (j + r / 4) * 8 + lane % 4 * 2 + r % 2;
-                value[r] = acc[(piece * COLS / 8 + j) * 4 + r] + (bias && col < N ? (float)bias[col] : 0.0f);
+                const int col = col0 + first + (j + r / 4) * 8 + lane % 4 * 2 + r % 2;
+                value[r] = acc[(first / 8 + j) * 4 + r] + (bias && col < N ? (float)bias[col] : 0.0f);
             }
             if constexpr (sizeof(TC) == 2) {
                 // Matrices 0 to 3: rows 0-7 and 8-15 of the left 8 columns, then of the right ones.
@@ -154,7 +161,7 @@ store_tile_tma(char (&C_smem)[2][STORE_ROWS * STORE_ROW_BYTES], const CUtensorMa
         fence_proxy_async(); // What this thread wrote is there for TMA,
         __syncwarp();        // and what the others wrote.
         if (lane == 0) {
-            cp_async_bulk_tensor_2d_store(C_map, buffer, col0 + piece * COLS, row0);
+            cp_async_bulk_tensor_2d_store(C_map, buffer, col0 + first, row0);
             cp_async_bulk_commit_group();
         }
     }
@@ -326,7 +333,7 @@ static __device__ void consume(SharedStorage<T, BLOCK_N> &smem, const CUtensorMa
             if (tma_store)
                 store_tile_tma<BLOCK_N, T, TC>(smem.C_smem[consumer * 4 + warp], C_map, bias, acc[i],
                                                row + i * MMA_M + warp * STORE_ROWS, col, N,
-                                               i * BLOCK_N * sizeof(TC) / STORE_ROW_BYTES % 2, lane);
+                                               i * PIECES<BLOCK_N, TC> % 2, lane);
             else
                 store_tile<BLOCK_N>(C, bias, acc[i], row + i * MMA_M, col, M, N, tid);
     }
@@ -412,8 +419,8 @@ static cudaError_t launch(const Schedule &schedule, const T *A, const T *B, cons
 template <typename T, typename TC>
 static cudaError_t ask_clusters(int *clusters)
 {
-    constexpr int smem_bytes = sizeof(SharedStorage<T, NARROW>);
-    const auto kernel = stream_k_kernel<T, TC, NARROW>;
+    constexpr int smem_bytes = sizeof(SharedStorage<T, NARROWEST>);
+    const auto kernel = stream_k_kernel<T, TC, NARROWEST>;
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
@@ -429,11 +436,26 @@ static cudaError_t ask_clusters(int *clusters)
     return cudaOccupancyMaxActiveClusters(clusters, kernel, &config);
 }
 
-// Whether wide tiles are less work for the busiest cluster. What a column takes is from trials on an H200.
-static bool wide_is_less(const Schedule &narrow, const Schedule &wide, int K)
+// A width that a tile can have, and what launches it.
+template <typename T, typename TC>
+struct Width {
+    int columns;
+    cudaError_t (*launch)(const Schedule &, const T *, const T *, const T *, TC *, int, int, int,
+                          cudaStream_t);
+};
+template <typename T, typename TC>
+static constexpr Width<T, TC> WIDTHS[] = {
+    {128, launch<128, T, TC>}, {144, launch<144, T, TC>}, {160, launch<160, T, TC>},
+    {176, launch<176, T, TC>}, {192, launch<192, T, TC>},
+};
+
+// What the busiest cluster's work takes, in columns of a step. Where each row of a box is in two lines of 128 bytes, the L2 is what
+// a narrow tile waits for; how long is from trials on an H200.
+static double work(const Schedule &schedule, int columns, int K)
 {
-    const bool in_lines = K % BLOCK_K == 0; // Each row of a box is one line of 128 bytes.
-    return wide.busiest * WIDE * (in_lines ? 1.03 : 1.0) < narrow.busiest * NARROW * (in_lines ? 1.0 : 1.15);
+    const bool in_lines = K % BLOCK_K == 0;
+    const double waits = in_lines ? 0 : 0.15 * (WIDEST - columns) / (WIDEST - NARROWEST);
+    return (double)schedule.busiest * columns * (1 + waits);
 }
 
 extern "C" cudaError_t stream_k(enum dtype dtype, enum dtype C_dtype, const void *A, const void *B,
@@ -449,15 +471,20 @@ extern "C" cudaError_t stream_k(enum dtype dtype, enum dtype C_dtype, const void
             if (error != cudaSuccess) return error;
             if (clusters == 0) return cudaErrorLaunchOutOfResources;
         }
-        Schedule narrow, wide;
         const int tiles_m = (M - 1) / (CLUSTER * BLOCK_M) + 1, k_tiles = (K - 1) / BLOCK_K + 1;
         const int at_most = min(clusters, MAX_BLOCKS / CLUSTER);
-        if (!make_schedule(narrow, tiles_m, (N - 1) / NARROW + 1, k_tiles, at_most) ||
-            !make_schedule(wide, tiles_m, (N - 1) / WIDE + 1, k_tiles, at_most))
-            return cudaErrorInvalidConfiguration;
-        const bool use_wide = wide_is_less(narrow, wide, K);
-        const auto launch_width = use_wide ? launch<WIDE, T, TC> : launch<NARROW, T, TC>;
-        return launch_width(use_wide ? wide : narrow, (const T *)A, (const T *)B, (const T *)bias, (TC *)C, M,
-                            N, K, stream);
+        Schedule best;
+        const Width<T, TC> *best_width = NULL;
+        for (const Width<T, TC> &width : WIDTHS<T, TC>) {
+            Schedule schedule;
+            if (!make_schedule(schedule, tiles_m, (N - 1) / width.columns + 1, k_tiles, at_most))
+                return cudaErrorInvalidConfiguration;
+            if (best_width && work(schedule, width.columns, K) >= work(best, best_width->columns, K))
+                continue;
+            best = schedule;
+            best_width = &width;
+        }
+        return best_width->launch(best, (const T *)A, (const T *)B, (const T *)bias, (TC *)C, M, N, K,
+                                  stream);
     });
 }

@@ -157,6 +157,12 @@ __device__ inline void wgmma_touch(const uint32_t (&A_frag)[COUNT][4])
              WGMMA_TEXT_10(7),                                                                             \
          80, 81, 82, 83, 84, 85, WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS(4), \
          WGMMA_REGS(5), WGMMA_REGS(6), WGMMA_REGS(7))
+#define WGMMA_N176(FORM, type)                                                                             \
+    FORM(176, type,                                                                                        \
+         WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT(4) WGMMA_TEXT(5) WGMMA_TEXT(6)  \
+             WGMMA_TEXT(7) WGMMA_TEXT_8(8),                                                                \
+         88, 89, 90, 91, 92, 93, WGMMA_REGS(), WGMMA_REGS(1), WGMMA_REGS(2), WGMMA_REGS(3), WGMMA_REGS(4), \
+         WGMMA_REGS(5), WGMMA_REGS(6), WGMMA_REGS(7), WGMMA_REGS_8(8))
 #define WGMMA_N192(FORM, type)                                                                               \
     FORM(192, type,                                                                                          \
          WGMMA_TEXT() WGMMA_TEXT(1) WGMMA_TEXT(2) WGMMA_TEXT(3) WGMMA_TEXT(4) WGMMA_TEXT(5) WGMMA_TEXT(6)    \
@@ -182,8 +188,8 @@ template <int N, typename T, bool A_MN = false, bool B_MN = false>
 __device__ inline void wgmma(float (&acc)[N / 2], uint64_t A_desc, uint64_t B_desc, bool accumulate)
 {
     constexpr bool bf16 = std::is_same<T, __nv_bfloat16>::value;
-    static_assert(N == 32 || N == 64 || N == 80 || N == 96 || N == 112 || N == 128 || N == 144 || N == 192 ||
-                      N == 256,
+    static_assert(N == 32 || N == 64 || N == 80 || N == 96 || N == 112 || N == 128 || N == 144 || N == 160 ||
+                      N == 176 || N == 192 || N == 256,
                   "the shapes that are used");
     static_assert(bf16 || std::is_same<T, __half>::value, "the types that are used");
     WGMMA_N(32, WGMMA_SS);
@@ -193,6 +199,8 @@ __device__ inline void wgmma(float (&acc)[N / 2], uint64_t A_desc, uint64_t B_de
     WGMMA_N(112, WGMMA_SS);
     WGMMA_N(128, WGMMA_SS);
     WGMMA_N(144, WGMMA_SS);
+    WGMMA_N(160, WGMMA_SS);
+    WGMMA_N(176, WGMMA_SS);
     WGMMA_N(192, WGMMA_SS);
     WGMMA_N(256, WGMMA_SS);
 }
@@ -251,6 +259,7 @@ __device__ inline void wgmma_rs_e4m3(float (&acc)[N / 2], const uint32_t (&A_fra
 #undef WGMMA_N128
 #undef WGMMA_N144
 #undef WGMMA_N160
+#undef WGMMA_N176
 #undef WGMMA_N192
 #undef WGMMA_N256
 #undef WGMMA_TEXT

@@ -8,7 +8,9 @@
 #include "compare.h"
 
 enum {
-    CONTENDERS = CHAPTER_MAX_STEPS + 1, // 0 is the baseline
+    BEST = -1,                          // stands for a step: the operation's best
+    CONTENDERS = CHAPTER_MAX_STEPS + 2, // and the two baselines
+    MAX_CANDIDATES = 64,
     MIN_ROUNDS = 7,
     MAX_ROUNDS = 200,
     MAX_SETS = 64,
@@ -20,8 +22,9 @@ static const double HOST_MS = 0.1;
 
 struct contender {
     const struct operation *op;
-    int step;     // 0: the baseline
-    int launches; // in one slice
+    int step;      // 0: the baseline; BEST
+    int candidate; // of BEST
+    int launches;  // in one slice
     int next_set;
     cudaGraphExec_t graph; // those launches; NULL: the host makes them one by one
     double ms[MAX_ROUNDS]; // of one launch, for each round
@@ -276,11 +279,26 @@ static bool same_output(const char *name, const struct npy *array, const void *g
                      first.expected, first.allowed);
 }
 
-// Runs the step once on set 0, from poisoned outputs and from what initial[] has for tensors that it changes; its
+static cudaError_t contender_launch(const struct contender *contender, const struct run *run,
+                                    cudaStream_t stream)
+{
+    const struct operation *op = contender->op;
+    return contender->step == BEST ? op->best.launch(run, contender->candidate, stream)
+                                   : operation_launch(op, contender->step, run, stream);
+}
+
+static const char *contender_name(const struct contender *contender)
+{
+    const struct operation *op = contender->op;
+    return contender->step == BEST ? op->best.name : operation_step_name(op, contender->step);
+}
+
+// Runs the contender once on set 0, from poisoned outputs and from what initial[] has for tensors that it changes; its
 // outputs must be those of reference[], or become it. All of them are in device memory.
-static bool check_contender(const struct operation *op, int s, const struct run *run, cudaStream_t stream,
+static bool check_contender(const struct contender *contender, const struct run *run, cudaStream_t stream,
                             void *const *initial, void **reference, struct error *error)
 {
+    const struct operation *op = contender->op;
     bool ok = true;
     for (int t = 0; t < operation_tensors(op); t++) {
         struct npy array = describe(op, run, t);
@@ -290,8 +308,8 @@ static bool check_contender(const struct operation *op, int s, const struct run 
         if (op->tensors[t].role == OUT)
             CUDA_CHECK(cudaMemsetAsync(run->data[t], 0xff, array_bytes(&array), stream));
     }
-    CUDA_CHECK(operation_launch(op, s, run, stream));
-    if (s == 0 && op->baseline.fetch) CUDA_CHECK(op->baseline.fetch(run, stream));
+    CUDA_CHECK(contender_launch(contender, run, stream));
+    if (contender->step == 0 && op->baseline.fetch) CUDA_CHECK(op->baseline.fetch(run, stream));
     CUDA_CHECK(cudaStreamSynchronize(stream));
     for (int t = 0; t < operation_tensors(op); t++) {
         if (op->tensors[t].role != OUT && op->tensors[t].role != INOUT) continue;
@@ -309,7 +327,7 @@ static void launch(struct contender *contender, int launches, const struct run *
                    cudaStream_t stream)
 {
     for (int i = 0; i < launches; i++) {
-        CUDA_CHECK(operation_launch(contender->op, contender->step, &sets[contender->next_set], stream));
+        CUDA_CHECK(contender_launch(contender, &sets[contender->next_set], stream));
         contender->next_set = (contender->next_set + 1) % set_count;
     }
 }
@@ -342,9 +360,10 @@ static double time_slice(struct contender *contender, int launches, const struct
 }
 
 // Warms every contender up, then lets them take turns of about SLICE_MS, so that each sees the same clocks: a GPU
-// at its power limit changes them within a fraction of a second. Returns the number of rounds.
-static int time_contenders(struct contender *contenders, int count, const struct run *sets, int set_count,
-                           cudaStream_t stream)
+// at its power limit changes them within a fraction of a second. Returns the number of rounds, min_rounds or as many more as
+// the time allows.
+static int time_contenders(struct contender *contenders, int count, int min_rounds, double budget_ms,
+                           const struct run *sets, int set_count, cudaStream_t stream)
 {
     cudaEvent_t begin, end;
     double round_ms = 0;
@@ -362,8 +381,8 @@ static int time_contenders(struct contender *contenders, int count, const struct
             time_slice(&contenders[c], contenders[c].launches, sets, set_count, stream, begin, end);
         }
     }
-    int rounds = (int)(BUDGET_MS / round_ms);
-    if (rounds < MIN_ROUNDS) rounds = MIN_ROUNDS;
+    int rounds = (int)(budget_ms / round_ms);
+    if (rounds < min_rounds) rounds = min_rounds;
     if (rounds > MAX_ROUNDS) rounds = MAX_ROUNDS;
     for (int r = 0; r < rounds; r++)
         for (int c = 0; c < count; c++)
@@ -390,6 +409,32 @@ static double quantile(const double *values, int count, double fraction)
     memcpy(sorted, values, (size_t)count * sizeof *values);
     qsort(sorted, (size_t)count, sizeof *sorted, compare_doubles);
     return sorted[(int)(fraction * (count - 1) + 0.5)];
+}
+
+// The fastest of the best's candidates that agree with the reference; false where none does or there is none.
+static bool find_best(const struct operation *op, const struct run *sets, int set_count, cudaStream_t stream,
+                      void *const *initial, void **reference, struct contender *fastest)
+{
+    enum { ROUNDS = 3 };
+    static struct contender candidates[MAX_CANDIDATES];
+    struct error error;
+    int count = 0, named = op->best.candidates(&sets[0]);
+    for (int i = 0; i < named && i < MAX_CANDIDATES; i++) {
+        candidates[count] = (struct contender){.op = op, .step = BEST, .candidate = i};
+        const cudaError_t launched = op->best.launch(&sets[0], i, stream);
+        if (launched == cudaErrorNotSupported) continue;
+        CUDA_CHECK(launched);
+        count += check_contender(&candidates[count], &sets[0], stream, initial, reference, &error);
+    }
+    if (count == 0) return false;
+    time_contenders(candidates, count, ROUNDS, 0, sets, set_count, stream);
+    int best = 0;
+    for (int i = 1; i < count; i++)
+        if (quantile(candidates[i].ms, ROUNDS, 0.5) < quantile(candidates[best].ms, ROUNDS, 0.5)) best = i;
+    printf("  %s: candidate %d of %d, %d of them right\n", op->best.name, candidates[best].candidate + 1,
+           named, count);
+    *fastest = (struct contender){.op = op, .step = BEST, .candidate = candidates[best].candidate};
+    return true;
 }
 
 // The kernel driver's version, "580.65.06"; what CUDA calls driver version is the CUDA version that it supports.
@@ -421,70 +466,87 @@ char *bench_circumstances(const struct device *device, const char *command, char
     return text;
 }
 
-static void add_record(const char *chapter, const struct operation *op, const struct device *device,
-                       enum dtype type, const char *shape, const char *metric, const struct contender *step,
-                       const struct contender *baseline, int rounds, double work, double limit, double ratio,
-                       const char *command, struct results *results)
+// How many times as fast a contender is as a rival, the median over the rounds, in each of which both saw the same clocks.
+static double ratio_to(const struct contender *rival, const struct contender *contender, int rounds)
 {
-    char key[600], value[3000], measured[2000], text[100], fraction[40] = "null";
+    double ratios[MAX_ROUNDS];
+    for (int r = 0; r < rounds; r++) ratios[r] = rival->ms[r] / contender->ms[r];
+    return quantile(ratios, rounds, 0.5);
+}
+
+// What both, the table and the records, say of one shape.
+struct timed {
+    const char *chapter, *metric, *command;
+    const struct operation *op;
+    const struct device *device;
+    enum dtype type;
+    char shape[200];
+    const struct contender *baseline, *best; // or NULL
+    int rounds;
+    double work; // in the metric's unit when divided by milliseconds
+    double limit;
+};
+
+static double speed(const struct timed *timed, const struct contender *contender)
+{
+    return timed->work / quantile(contender->ms, timed->rounds, 0.5);
+}
+
+static void add_record(const struct timed *timed, const struct contender *step, struct results *results)
+{
+    char key[600], value[3000], measured[2000], text[100], fraction[40] = "null", best_text[200] = "";
     char limit_text[100] = "null",
          baseline_text[200] = "\"baseline\": null, \"baseline_value\": null, \"ratio\": null";
-    double median = quantile(step->ms, rounds, 0.5);
-    if (limit) {
-        snprintf(fraction, sizeof fraction, "%.4f", work / median / limit);
-        snprintf(limit_text, sizeof limit_text, "{\"name\": \"%s\", \"value\": %.1f}", limit_name(op->limit),
-                 limit);
+    const double work = timed->work;
+    if (timed->limit) {
+        snprintf(fraction, sizeof fraction, "%.4f", speed(timed, step) / timed->limit);
+        snprintf(limit_text, sizeof limit_text, "{\"name\": \"%s\", \"value\": %.1f}",
+                 limit_name(timed->op->limit), timed->limit);
     }
-    if (baseline)
+    if (timed->baseline)
         snprintf(baseline_text, sizeof baseline_text,
                  "\"baseline\": %s, \"baseline_value\": %.5g, \"ratio\": %.4f",
-                 results_quote(op->baseline.name, text, sizeof text),
-                 work / quantile(baseline->ms, rounds, 0.5), ratio);
-    results_key(key, sizeof key, chapter, op->name, operation_step_name(op, step->step), shape,
-                dtype_name(type), metric);
+                 results_quote(timed->op->baseline.name, text, sizeof text), speed(timed, timed->baseline),
+                 ratio_to(timed->baseline, step, timed->rounds));
+    if (timed->best)
+        snprintf(best_text, sizeof best_text, "\"best\": {\"name\": %s, \"value\": %.5g, \"ratio\": %.4f}, ",
+                 results_quote(timed->op->best.name, text, sizeof text), speed(timed, timed->best),
+                 ratio_to(timed->best, step, timed->rounds));
+    results_key(key, sizeof key, timed->chapter, timed->op->name, contender_name(step), timed->shape,
+                dtype_name(timed->type), timed->metric);
     snprintf(value, sizeof value,
-             "\"value\": %.5g, \"spread\": [%.5g, %.5g], %s, \"fraction_of_limit\": %s, \"limit\": %s, %s",
-             work / median, work / quantile(step->ms, rounds, 0.75), work / quantile(step->ms, rounds, 0.25),
-             baseline_text, fraction, limit_text,
-             bench_circumstances(device, command, measured, sizeof measured));
+             "\"value\": %.5g, \"spread\": [%.5g, %.5g], %s, %s\"fraction_of_limit\": %s, \"limit\": %s, %s",
+             speed(timed, step), work / quantile(step->ms, timed->rounds, 0.75),
+             work / quantile(step->ms, timed->rounds, 0.25), baseline_text, best_text, fraction, limit_text,
+             bench_circumstances(timed->device, timed->command, measured, sizeof measured));
     results_add(results, key, value);
 }
 
 // Prints the table; a line's spread is the distance of the quartiles as a share of the median.
-static void report(const char *chapter, const struct operation *op, const struct device *device,
-                   const struct contender *contenders, int count, int rounds, enum dtype type,
-                   const int64_t *dim, const char *command, struct results *results)
+static void report(const struct timed *timed, const struct contender *contenders, int count,
+                   struct results *results)
 {
-    char shape[200];
-    const char *metric = op->flops ? "TFLOP/s" : "GB/s";
-    const struct contender *baseline = contenders[0].step == 0 ? &contenders[0] : NULL;
-    // In the metric's unit when divided by milliseconds: 1 TFLOP/s is 1e9 FLOP/ms, 1 GB/s is 1e6 byte/ms.
-    double work = op->flops ? (double)evaluate(op, op->flops, type, dim) / 1e9
-                            : (double)evaluate(op, op->bytes, type, dim) / 1e6;
-    double limit = device_limit(device, op->limit);
-    shape_write(op->dims, dim, shape, sizeof shape);
-    printf("  %-20s %-5s %-24s %10s %8s %10s %10s %s\n", "step", "type", "shape", "ms", "spread", metric,
-           baseline ? "x baseline" : "", limit ? "of limit" : "");
+    printf("  %-20s %-5s %-24s %10s %8s %10s", "step", "type", "shape", "ms", "spread", timed->metric);
+    if (timed->baseline) printf(" %10s", "x baseline");
+    if (timed->best) printf(" %10s", "x best");
+    printf("%s\n", timed->limit ? " of limit" : "");
     for (int c = 0; c < count; c++) {
         const struct contender *contender = &contenders[c];
-        double median = quantile(contender->ms, rounds, 0.5), ratios[MAX_ROUNDS], ratio = 0;
-        double spread =
-            (quantile(contender->ms, rounds, 0.75) - quantile(contender->ms, rounds, 0.25)) / median;
-        if (baseline) {
-            for (int r = 0; r < rounds; r++) ratios[r] = baseline->ms[r] / contender->ms[r];
-            ratio = quantile(ratios, rounds, 0.5);
-        }
-        printf("  %-20s %-5s %-24s %10.4f %7.1f%% %10.2f", operation_step_name(op, contender->step),
-               dtype_name(type), shape, median, 100 * spread, work / median);
-        if (baseline) printf(" %10.3f", ratio);
-        if (limit) printf(" %7.1f%%", 100 * work / median / limit);
+        const double median = quantile(contender->ms, timed->rounds, 0.5),
+                     spread = (quantile(contender->ms, timed->rounds, 0.75) -
+                               quantile(contender->ms, timed->rounds, 0.25)) /
+                              median;
+        printf("  %-20s %-5s %-24s %10.4f %7.1f%% %10.2f", contender_name(contender), dtype_name(timed->type),
+               timed->shape, median, 100 * spread, speed(timed, contender));
+        if (timed->baseline) printf(" %10.3f", ratio_to(timed->baseline, contender, timed->rounds));
+        if (timed->best) printf(" %10.3f", ratio_to(timed->best, contender, timed->rounds));
+        if (timed->limit) printf(" %7.1f%%", 100 * speed(timed, contender) / timed->limit);
         printf("\n");
-        if (contender != baseline)
-            add_record(chapter, op, device, type, shape, metric, contender, baseline, rounds, work, limit,
-                       ratio, command, results);
+        if (contender->step > 0) add_record(timed, contender, results);
     }
-    printf("  %d interleaved rounds of about %.0f ms each", rounds, SLICE_MS);
-    if (limit) printf("; limit: %s, %.1f %s", limit_name(op->limit), limit, metric);
+    printf("  %d interleaved rounds of about %.0f ms each", timed->rounds, SLICE_MS);
+    if (timed->limit)
+        printf("; limit: %s, %.1f %s", limit_name(timed->op->limit), timed->limit, timed->metric);
     printf("\n");
 }
 
@@ -504,25 +566,42 @@ int bench_run(const char *chapter, const struct operation *op, const struct devi
     static struct run sets[MAX_SETS];
     void *initial[CHAPTER_MAX_TENSORS] = {0}, *reference[CHAPTER_MAX_TENSORS] = {0};
     struct error error;
+    // 1 TFLOP/s is 1e9 FLOP/ms, 1 GB/s is 1e6 byte/ms.
+    struct timed timed = {.chapter = chapter,
+                          .metric = op->flops ? "TFLOP/s" : "GB/s",
+                          .command = command,
+                          .op = op,
+                          .device = device,
+                          .type = type,
+                          .work = op->flops ? (double)evaluate(op, op->flops, type, dim) / 1e9
+                                            : (double)evaluate(op, op->bytes, type, dim) / 1e6,
+                          .limit = device_limit(device, op->limit)};
+    shape_write(op->dims, dim, timed.shape, sizeof timed.shape);
     int count = 0, wrong = 0, set_count = make_sets(op, type, dim, sets);
     cudaStream_t stream;
     CUDA_CHECK(cudaStreamCreate(&stream));
     for (int t = 0; t < operation_tensors(op); t++)
         if (op->tensors[t].role == INOUT) initial[t] = copy_of(op, &sets[0], t);
     for (int s = 0; s <= operation_steps(op); s++) {
+        if (s == 1 && op->best.name &&
+            find_best(op, sets, set_count, stream, initial, reference, &contenders[count]))
+            timed.best = &contenders[count++];
+        struct contender *next = &contenders[count];
         if (s > 0 ? !selected[s] : !op->baseline.name || baseline_absent(&op->baseline, &sets[0], stream))
             continue;
+        *next = (struct contender){.op = op, .step = s};
         if ((s == 0 && op->baseline.other_work) ||
-            check_contender(op, s, &sets[0], stream, initial, reference, &error)) {
-            contenders[count++] = (struct contender){.op = op, .step = s};
+            check_contender(next, &sets[0], stream, initial, reference, &error)) {
+            if (s == 0) timed.baseline = next;
+            count++;
             continue;
         }
-        printf("  %s: WRONG, so not timed: %s\n", operation_step_name(op, s), error.text);
+        printf("  %s: WRONG, so not timed: %s\n", contender_name(next), error.text);
         wrong++;
     }
     if (count > 0) {
-        int rounds = time_contenders(contenders, count, sets, set_count, stream);
-        report(chapter, op, device, contenders, count, rounds, type, dim, command, results);
+        timed.rounds = time_contenders(contenders, count, MIN_ROUNDS, BUDGET_MS, sets, set_count, stream);
+        report(&timed, contenders, count, results);
     }
     for (int t = 0; t < CHAPTER_MAX_TENSORS; t++) {
         CUDA_CHECK(cudaFree(initial[t])); // NULL is ignored

@@ -24,7 +24,7 @@ char *bench_circumstances(const struct device *device, const char *command, char
 // caller frees it with run_free.
 void bench_inputs(const struct operation *op, enum dtype type, const int64_t *dim, struct run *run);
 
-// Times the steps with selected[s] (index 0 is the baseline, which always runs), interleaved with the baseline, in one type
+// Times the steps with selected[s] (index 0 is the baseline, which always runs), interleaved with the baselines, in one type
 // on the given dimensions; prints a table and adds a record for each step to *results. A step whose output is not the
 // baseline's is reported and not timed. `command` is the command line that the records quote. Returns how many steps were
 // wrong.

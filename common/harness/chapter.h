@@ -92,6 +92,16 @@ struct baseline {
     bool other_work; // its outputs are not the operation's (a copy has none): never compared
 };
 
+// The best that a library has for the shape at hand, a second baseline: of its candidates those whose outputs agree are timed, and
+// the fastest takes part.
+struct best {
+    const char *name; // NULL: none
+    // How many candidates there are for runs of these dimensions; 0 where there is no library (it has said so).
+    int (*candidates)(const struct run *run);
+    // Starts one of them. cudaErrorNotSupported: this one does not do it after all.
+    cudaError_t (*launch)(const struct run *run, int candidate, cudaStream_t stream);
+};
+
 // A copy on the device of as many bytes as the operation moves, half of them read and half of them written: what it cannot
 // be faster than.
 #define DEVICE_COPY                                                       \
@@ -113,6 +123,7 @@ struct operation {
     // Calls a step's launcher with what the run holds; returns its error.
     cudaError_t (*launch)(any_launcher *launcher, const struct run *run, cudaStream_t stream);
     struct baseline baseline;
+    struct best best;
     // NULL, or what --bench calls once its inputs are drawn: overwrites those that follow from the others. Returns the error of a
     // launch in `stream`.
     cudaError_t (*derive)(const struct run *run, cudaStream_t stream);

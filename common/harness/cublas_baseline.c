@@ -59,7 +59,7 @@ struct cublasContext *cublas_open(cudaStream_t stream)
     return status == 0 ? cublas.handle : NULL;
 }
 
-static cudaDataType data_type(enum dtype dtype)
+cudaDataType cublas_type(enum dtype dtype)
 {
     return dtype == F32 ? CUDA_R_32F : dtype == F16 ? CUDA_R_16F : CUDA_R_16BF;
 }
@@ -75,8 +75,8 @@ cudaError_t cublas_matmul(enum dtype dtype, enum dtype C_dtype, const void *A, c
         status =
             cublas.sgemm(cublas.handle, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, &one, B, k, A, k, &zero, C, n);
     else
-        status = cublas.gemm_ex(cublas.handle, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, &one, B, data_type(dtype),
-                                k, A, data_type(dtype), k, &zero, C, data_type(C_dtype), n,
+        status = cublas.gemm_ex(cublas.handle, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, &one, B, cublas_type(dtype),
+                                k, A, cublas_type(dtype), k, &zero, C, cublas_type(C_dtype), n,
                                 CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
     if (status != 0) fprintf(stderr, "cuBLAS: matmul: status %d\n", status);
     return status == 0 ? cudaSuccess : cudaErrorUnknown;

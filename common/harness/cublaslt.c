@@ -7,7 +7,10 @@
 
 // The few declarations of cublasLt.h (CUDA 13) that are used here.
 enum { CUBLAS_OP_T = 1, CUBLAS_STATUS_NOT_SUPPORTED = 15 };
-enum { CUBLASLT_MATMUL_DESC_TRANSA = 3, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1 };
+enum { CUBLASLT_MATMUL_DESC_TRANSA = 3 };
+enum { CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3 };
+enum { CUBLASLT_REDUCTION_SCHEME_INPLACE = 1, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2 };
+enum { CUBLASLT_REDUCTION_SCHEME_MASK = 7 };
 enum { WORKSPACE_BYTES = 32 << 20 }; // what the cuBLAS documentation recommends for Hopper
 
 struct heuristic {
@@ -16,6 +19,11 @@ struct heuristic {
     int state;
     float waves;
     int reserved[4];
+};
+
+// What cuBLASLt is told of a product.
+struct product {
+    void *desc, *A, *B, *D;
 };
 
 static struct {
@@ -58,36 +66,93 @@ static bool open_lt(void)
            lt.create(&lt.handle) == 0;
 }
 
+static void forget(struct product *product)
+{
+    if (product->D) lt.layout_destroy(product->D);
+    if (product->A) lt.layout_destroy(product->A);
+    if (product->B) lt.layout_destroy(product->B);
+    if (product->desc) lt.desc_destroy(product->desc);
+    *product = (struct product){0};
+}
+
 // Row-major D (M, N) is its D^T (N, M) = B A^T, with B (K x N as cuBLASLt sees it) transposed, and A (K x M) as it is.
+static int describe(struct product *product, const struct cublaslt_attribute *attributes, int count,
+                    int compute_type, cudaDataType type, cudaDataType D_type, int M, int N, int K)
+{
+    const int transpose = CUBLAS_OP_T;
+    int status = lt.desc_create(&product->desc, compute_type, CUDA_R_32F);
+    if (!status)
+        status = lt.desc_set(product->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose);
+    for (int i = 0; i < count && !status; i++)
+        status = lt.desc_set(product->desc, attributes[i].name, attributes[i].value, attributes[i].bytes);
+    if (!status) status = lt.layout_create(&product->B, type, (uint64_t)K, (uint64_t)N, K);
+    if (!status) status = lt.layout_create(&product->A, type, (uint64_t)K, (uint64_t)M, K);
+    if (!status) status = lt.layout_create(&product->D, D_type, (uint64_t)N, (uint64_t)M, N);
+    return status;
+}
+
+// The algorithms that cuBLASLt names first, at most so many, that add parts of k up in these ways.
+static int propose(const struct product *product, int reductions, int wanted, struct heuristic *list,
+                   int *found)
+{
+    int status = lt.preference_set(lt.preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
+                                   sizeof reductions);
+    if (!status)
+        status = lt.heuristic(lt.handle, product->desc, product->B, product->A, product->D, product->D,
+                              lt.preference, wanted, list, found);
+    return !status && !*found ? CUBLAS_STATUS_NOT_SUPPORTED : status;
+}
+
+static int multiply(const struct product *product, const struct heuristic *how, const void *A, const void *B,
+                    void *D, cudaStream_t stream)
+{
+    const float one = 1, zero = 0;
+    return lt.matmul(lt.handle, product->desc, &one, B, product->B, A, product->A, &zero, D, product->D, D,
+                     product->D, how->algorithm, lt.workspace, WORKSPACE_BYTES, stream);
+}
+
+static cudaError_t error_of(int status)
+{
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return cudaErrorNotSupported;
+    if (status) fprintf(stderr, "cuBLASLt: cublasLtMatmul: status %d\n", status);
+    return status ? cudaErrorUnknown : cudaSuccess;
+}
+
 cudaError_t cublaslt_matmul(const struct cublaslt_attribute *attributes, int count, int compute_type,
                             cudaDataType type, cudaDataType D_type, const void *A, const void *B, void *D,
                             int M, int N, int K, cudaStream_t stream)
 {
-    const int transpose = CUBLAS_OP_T;
-    const float one = 1, zero = 0;
-    void *desc = NULL, *layout_A = NULL, *layout_B = NULL, *layout_D = NULL;
-    struct heuristic best;
+    struct product product = {0};
+    struct heuristic first;
     int found = 0;
     if (!open_lt()) return cudaErrorSharedObjectInitFailed;
-    int status = lt.desc_create(&desc, compute_type, CUDA_R_32F);
-    if (!status) status = lt.desc_set(desc, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose);
-    for (int i = 0; i < count && !status; i++)
-        status = lt.desc_set(desc, attributes[i].name, attributes[i].value, attributes[i].bytes);
-    if (!status) status = lt.layout_create(&layout_B, type, (uint64_t)K, (uint64_t)N, K);
-    if (!status) status = lt.layout_create(&layout_A, type, (uint64_t)K, (uint64_t)M, K);
-    if (!status) status = lt.layout_create(&layout_D, D_type, (uint64_t)N, (uint64_t)M, N);
+    int status = describe(&product, attributes, count, compute_type, type, D_type, M, N, K);
+    if (!status) status = propose(&product, CUBLASLT_REDUCTION_SCHEME_MASK, 1, &first, &found);
+    if (!status) status = multiply(&product, &first, A, B, D, stream);
+    forget(&product);
+    return error_of(status);
+}
+
+static struct {
+    struct product product;
+    struct heuristic list[CUBLASLT_CANDIDATES];
+} candidates;
+
+int cublaslt_candidates(int compute_type, cudaDataType type, cudaDataType D_type, int M, int N, int K)
+{
+    // Parts of k may be added up in D itself only where D is as exact as the sums.
+    const int reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
+                           (D_type == CUDA_R_32F ? CUBLASLT_REDUCTION_SCHEME_INPLACE : 0);
+    int found = 0;
+    if (!open_lt()) return 0;
+    forget(&candidates.product);
+    int status = describe(&candidates.product, NULL, 0, compute_type, type, D_type, M, N, K);
     if (!status)
-        status = lt.heuristic(lt.handle, desc, layout_B, layout_A, layout_D, layout_D, lt.preference, 1,
-                              &best, &found);
-    if (!status && !found) status = CUBLAS_STATUS_NOT_SUPPORTED;
-    if (!status)
-        status = lt.matmul(lt.handle, desc, &one, B, layout_B, A, layout_A, &zero, D, layout_D, D, layout_D,
-                           best.algorithm, lt.workspace, WORKSPACE_BYTES, stream);
-    if (layout_D) lt.layout_destroy(layout_D);
-    if (layout_A) lt.layout_destroy(layout_A);
-    if (layout_B) lt.layout_destroy(layout_B);
-    if (desc) lt.desc_destroy(desc);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return cudaErrorNotSupported;
-    if (status) fprintf(stderr, "cuBLASLt: cublasLtMatmul: status %d\n", status);
-    return status ? cudaErrorUnknown : cudaSuccess;
+        status = propose(&candidates.product, reductions, CUBLASLT_CANDIDATES, candidates.list, &found);
+    return error_of(status) == cudaSuccess ? found : 0;
+}
+
+cudaError_t cublaslt_candidate(int i, const void *A, const void *B, void *D, cudaStream_t stream)
+{
+    return error_of(multiply(&candidates.product, &candidates.list[i], A, B, D, stream));
 }

@@ -1,4 +1,4 @@
-// cuBLASLt: a product by the first algorithm that its heuristic names. libcublasLt is opened when it is first called, so nothing
+// cuBLASLt: a product by the first algorithm that its heuristic names, or by any of the first ones. libcublasLt is opened when it is first called, so nothing
 // of it is needed to build or to check a chapter.
 #pragma once
 
@@ -21,3 +21,10 @@ struct cublaslt_attribute {
 cudaError_t cublaslt_matmul(const struct cublaslt_attribute *attributes, int count, int compute_type,
                             cudaDataType type, cudaDataType D_type, const void *A, const void *B, void *D,
                             int M, int N, int K, cudaStream_t stream);
+
+// The same product by each of the algorithms that cuBLASLt's heuristic names first, but for those that add parts of k up in a
+// type of 16 bits: returns how many there are, 0 after a line on stderr where there is no library, and remembers them until the
+// next call. cublaslt_candidate multiplies by one of them; errors as above.
+enum { CUBLASLT_CANDIDATES = 64 };
+int cublaslt_candidates(int compute_type, cudaDataType type, cudaDataType D_type, int M, int N, int K);
+cudaError_t cublaslt_candidate(int i, const void *A, const void *B, void *D, cudaStream_t stream);

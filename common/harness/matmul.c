@@ -3,6 +3,7 @@
 #include <limits.h>
 
 #include "cublas_baseline.h"
+#include "cublaslt.h"
 
 enum { A, B, BIAS, C };
 enum { M, N, K };
@@ -31,6 +32,18 @@ cudaError_t matmul_cublas(const struct run *run, cudaStream_t stream)
     if (run->data[BIAS]) return cudaErrorNotSupported;
     return cublas_matmul(run->dtype[A], run->dtype[C], run->data[A], run->data[B], run->data[C], run->dim[M],
                          run->dim[N], run->dim[K], stream);
+}
+
+int matmul_cublaslt_candidates(const struct run *run)
+{
+    enum { CUBLAS_COMPUTE_32F = 68 };
+    return cublaslt_candidates(CUBLAS_COMPUTE_32F, cublas_type(run->dtype[A]), cublas_type(run->dtype[C]),
+                               (int)run->dim[M], (int)run->dim[N], (int)run->dim[K]);
+}
+
+cudaError_t matmul_cublaslt(const struct run *run, int candidate, cudaStream_t stream)
+{
+    return cublaslt_candidate(candidate, run->data[A], run->data[B], run->data[C], stream);
 }
 
 const char *matmul_check_16bit_rows(const int64_t *dim)

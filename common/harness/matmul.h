@@ -1,5 +1,5 @@
 // What the matmul chapters declare alike: C[m,n] = A[m,k] · B[n,k]ᵀ (+ bias[n]), its tensors, how a step is launched, and
-// cuBLAS as the baseline.
+// cuBLAS and the best of cuBLASLt as baselines.
 #pragma once
 
 #include "../device/matmul.h"
@@ -23,6 +23,14 @@ cudaError_t matmul_launch_16bit(any_launcher *launcher, const struct run *run, c
 
 // cuBLAS on the same tensors, in their types. cudaErrorNotSupported when the case has a bias.
 cudaError_t matmul_cublas(const struct run *run, cudaStream_t stream);
+
+// The best of cuBLASLt on the same tensors, for an operation in 16 bits.
+#define MATMUL_CUBLASLT_BEST                                                                          \
+    {                                                                                                 \
+        .name = "cuBLASLt best", .candidates = matmul_cublaslt_candidates, .launch = matmul_cublaslt, \
+    }
+int matmul_cublaslt_candidates(const struct run *run);
+cudaError_t matmul_cublaslt(const struct run *run, int candidate, cudaStream_t stream);
 
 // A check_shape for kernels that copy 16 bytes at a time: NULL, or what m, n and k must be.
 const char *matmul_check_16bit_rows(const int64_t *dim);

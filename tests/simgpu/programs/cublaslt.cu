@@ -133,8 +133,11 @@ static void product(int m, int n, int k, int type, int out, int ta, int tb, int 
         c(m, n, out, by_rows), d(m, n, out, by_rows), aux(m, n, out, 0), bias(m, 1, out, 0);
     const float alpha = 0.5f;
     Pointer desc = describe(ta, tb, epilogue, bias.device, aux.device, aux.ld, (int64_t)aux.stride);
-    Heuristic best;
+    Heuristic best, several[8];
     int found = 0;
+    EXPECT(lt.heuristic(handle, desc, a.layout, b.layout, c.layout, d.layout, preference, 8, several,
+                        &found) == SUCCESS);
+    EXPECT(found >= 1 && found <= 8);
     EXPECT(lt.heuristic(handle, desc, a.layout, b.layout, c.layout, d.layout, preference, 1, &best, &found) ==
            SUCCESS);
     EXPECT(found == 1);

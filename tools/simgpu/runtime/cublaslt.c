@@ -358,7 +358,7 @@ static status read_layouts(const char *caller, struct job *job, const struct lay
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* One algorithm, which needs no workspace. */
+/* Up to three algorithms, which need no workspace. They compute the same: a program that chooses can be tried. */
 EXPORT status cublasLtMatmulAlgoGetHeuristic(struct context *handle, const struct operation *o,
                                              const struct layout *a, const struct layout *b,
                                              const struct layout *c, const struct layout *d,
@@ -377,8 +377,8 @@ EXPORT status cublasLtMatmulAlgoGetHeuristic(struct context *handle, const struc
     struct job job = {.operation = *o};
     status s = read_layouts(caller, &job, (const struct layout *const[]){a, b, c, d});
     if (s) return s;
-    results[0] = (struct heuristic){.algorithm = {.magic = ALGORITHM_MAGIC}, .waves = 1};
-    *found = 1;
+    for (; *found < wanted && *found < 3; ++*found)
+        results[*found] = (struct heuristic){.algorithm = {ALGORITHM_MAGIC, {(u64)*found}}, .waves = 1};
     return CUBLAS_STATUS_SUCCESS;
 }
 

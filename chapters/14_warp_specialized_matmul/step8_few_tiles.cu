@@ -1,0 +1,506 @@
+// Chapter 14, step 8: where C has few tiles. As small a tile as it takes to give nearly every SM one.
+//
+// Question: 1024 x 1024 is 32 cluster tiles of step 6 for 66 clusters, and with 16 steps of k there is nothing to cut. What else
+// can be made smaller?
+//
+//      tiles of 128 x 128            of 64 x 128           128 SMs instead of 64, and each is done in half the time. It copies
+//      +-------+-------+             +-------+-------+     three quarters as many bytes, for half the products: a tile as small
+//      |  SM 0 | SM 8  |             | SM 0  | SM 16 |     as this is what the copies into shared memory are waited for, not
+//      |       |       |             +-------+-------+     the products. The squarer, the better.
+//      +-------+-------+             | SM 1  | SM 17 |
+//
+// A block has one or two consumer warpgroups, 64 rows of its tile each, and 32 to 128 columns. Step 7's clusters stay: two blocks, one
+// above the other, that share B, and parts of k. make_plan reckons what each costs; few rows are few tiles, too. Where not all
+// tiles of more rows find an SM at once, step 6's kernel is better.
+//
+// Shared memory is asked for as far as it is used: the next launch's blocks get in beside these and set themselves up.
+//
+// Grows from: step 7 (few_rows).
+// Shared memory: at most 232,448 bytes. Registers: up to 64 accumulators a thread.
+// Run: make chapter-14 STEP=few_tiles
+#include "../../common/device/matmul_types.cuh"
+#include "../../common/device/mbarrier.cuh"
+#include "../../common/device/tensor_map.h"
+#include "../../common/device/tma.cuh"
+#include "../../common/device/trace.cuh"
+#include "../../common/device/wgmma.cuh"
+#include "launchers.h"
+
+constexpr int MMA_M = 64;   // rows of a wgmma: those of a consumer warpgroup
+constexpr int MMA_K = 16;   // k of a wgmma
+constexpr int BLOCK_K = 64; // columns of A and B in shared memory at a time: 128 bytes, the swizzle's width
+constexpr int ROW_BYTES = BLOCK_K * 2;
+constexpr int MAX_STAGES = 16;
+constexpr int MAX_PARTS = 4;
+constexpr int LONG = 32;      // steps of k: in fewer the L2 does not get to be what everyone waits for
+constexpr int FEW_ROWS = 128; // so few rows are not worth a tile of step 6, however many columns there are
+constexpr int SMEM_BYTES = 232448; // all that a block can have
+
+// What the blocks do, made by the host.
+struct Plan {
+    int warpgroups; // that multiply, 64 rows of the block's tile each: 1 or 2
+    int block_n;    // columns of the tile
+    int halves;     // of the cluster's rows: 1 or 2 blocks, one above the other
+    int parts;      // of k: 1, 2 or 4 blocks of a cluster
+    int block_rows; // rows of A and C a block has, a multiple of 8: those that are fetched
+    int tiles_m, tiles_n;
+    int num_stages;
+    int clusters;
+    int smem_bytes;
+};
+
+template <typename T, int WARPGROUPS, int BLOCK_N>
+struct Stage {
+    T A_smem[WARPGROUPS * MMA_M]
+            [BLOCK_K];          // (m, k), the first block_rows fetched; no other products are stored
+    T B_smem[BLOCK_N][BLOCK_K]; // (n, k)
+};
+
+// Shared memory: this, the stages, and the sums of other parts for the rows that this block owns.
+struct alignas(1024) Barriers {
+    uint64_t full[MAX_STAGES];  // the stage's tiles have landed
+    uint64_t empty[MAX_STAGES]; // the consumers of the halves that share B are done with them
+    uint64_t sums_full;         // the other parts' sums are here
+    uint64_t sums_empty;        // the other parts have read this block's sums
+};
+
+// Bytes of shared memory for the sums. A block owns 1 / parts of the tile's rows.
+__host__ __device__ constexpr int sums_bytes(int parts, int warpgroups, int block_n)
+{
+    return (parts - 1) * (warpgroups * MMA_M / parts) * block_n * (int)sizeof(float);
+}
+
+// Where a walk around the ring of stages is: PipelineState of a number of stages that is known when the kernel runs.
+struct Ring {
+    int num_stages;
+    int stage = 0;
+    uint32_t parity = 0;
+
+    __device__ void advance()
+    {
+        if (++stage == num_stages) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+// This block's place: its tiles are every so many-th, its steps of k every parts-th.
+struct Place {
+    int half, part; // in the cluster
+    int first_tile, tile_step, tiles;
+    int k_tiles;
+
+    __device__ Place(const Plan &plan, int k_tiles) : tiles(plan.tiles_m * plan.tiles_n), k_tiles(k_tiles)
+    {
+        const int rank = cluster_ctarank();
+        half = rank % plan.halves;
+        part = rank / plan.halves;
+        first_tile = blockIdx.x / (plan.halves * plan.parts);
+        tile_step = plan.clusters;
+    }
+
+    // The first row and column of this block's part of a cluster's tile. The numbers walk down, then one to the right.
+    __device__ int row(const Plan &plan, int tile) const
+    {
+        return (tile % plan.tiles_m * plan.halves + half) * plan.block_rows;
+    }
+    __device__ int col(const Plan &plan, int tile) const { return tile / plan.tiles_m * plan.block_n; }
+};
+
+// The producer, one thread: fills stage after stage, each as soon as it is empty. Nobody has used the stages of the first
+// round: a new barrier lets a wait for parity 1 pass.
+template <typename T, int WARPGROUPS, int BLOCK_N>
+static __device__ void produce(Barriers &bar, Stage<T, WARPGROUPS, BLOCK_N> *stages, const CUtensorMap &A_map,
+                               const CUtensorMap &B_map, const Plan &plan, const Place &place)
+{
+    const int cols = BLOCK_N / plan.halves; // of B's tile that this block fetches
+    const int first_col = place.half * cols;
+    const uint16_t sharing = ((1 << plan.halves) - 1) << (place.part * plan.halves);
+    const int stage_bytes = (plan.block_rows + BLOCK_N) * BLOCK_K * sizeof(T);
+    Ring ring{plan.num_stages};
+    for (int tile = place.first_tile; tile < place.tiles; tile += place.tile_step) {
+        const int row = place.row(plan, tile), col = place.col(plan, tile);
+        for (int k = place.part; k < place.k_tiles; k += plan.parts) {
+            trace(WAIT_EMPTY);
+            mbarrier_wait(&bar.empty[ring.stage], ring.parity ^ 1);
+            trace(LOAD);
+            uint64_t *full = &bar.full[ring.stage];
+            Stage<T, WARPGROUPS, BLOCK_N> &stage = stages[ring.stage];
+            mbarrier_arrive_expect_tx(full, stage_bytes);
+            if (plan.halves == 1)
+                cp_async_bulk_tensor_2d(stage.B_smem, B_map, full, k * BLOCK_K, col);
+            else
+                cp_async_bulk_tensor_2d_multicast(stage.B_smem[first_col], B_map, full, k * BLOCK_K,
+                                                  col + first_col, sharing);
+            cp_async_bulk_tensor_2d(stage.A_smem, A_map, full, k * BLOCK_K, row);
+            ring.advance();
+        }
+    }
+    trace(END);
+    // Every stage is empty again: the other block has arrived here for the last time, and this one may leave.
+    for (int n = 0; n < plan.num_stages; n++) {
+        mbarrier_wait(&bar.empty[ring.stage], ring.parity ^ 1);
+        ring.advance();
+    }
+}
+
+// The consumers' products for one tile. One group of wgmma is always running: a stage is given back when the group after
+// the one that reads it has been issued. A descriptor counts in units of 16 bytes.
+template <typename T, int WARPGROUPS, int BLOCK_N>
+static __device__ void multiply(float (&acc)[BLOCK_N / 2], Barriers &bar,
+                                const Stage<T, WARPGROUPS, BLOCK_N> *stages, Ring &ring, const Plan &plan,
+                                const Place &place)
+{
+    const int warpgroup = threadIdx.x / 128, tid = threadIdx.x % 128;
+    const auto release = [&](int stage) { // to the blocks that fill it
+        if (tid < plan.halves) mbarrier_arrive_cluster(&bar.empty[stage], place.part * plan.halves + tid);
+    };
+    int last_stage = 0;
+    for (int k = place.part; k < place.k_tiles; k += plan.parts) {
+        trace(WAIT_FULL);
+        mbarrier_wait(&bar.full[ring.stage], ring.parity);
+        wgmma_touch(acc);
+        wgmma_fence();
+        const uint64_t A_desc = wgmma_descriptor(stages[ring.stage].A_smem[warpgroup * MMA_M]);
+        const uint64_t B_desc = wgmma_descriptor(stages[ring.stage].B_smem);
+#pragma unroll
+        for (int slice = 0; slice < BLOCK_K / MMA_K; slice++)
+            wgmma<BLOCK_N, T>(acc, A_desc + slice * MMA_K * 2 / 16, B_desc + slice * MMA_K * 2 / 16,
+                              k > place.part || slice > 0);
+        wgmma_commit_group();
+        wgmma_wait_group<1>(); // The products of the step before are done.
+        if (k > place.part) release(last_stage);
+        last_stage = ring.stage;
+        ring.advance();
+    }
+    wgmma_wait_group<0>();
+    wgmma_touch(acc);
+    release(last_stage);
+}
+
+// Sends a warp's sums to the block that owns its rows.
+template <int WARPGROUPS, int BLOCK_N>
+static __device__ void send_sums(const float (&acc)[BLOCK_N / 2], Barriers &bar, float4 *sums,
+                                 uint32_t parity, const Plan &plan, const Place &place, int warp, int lane)
+{
+    trace(EXCHANGE);
+    const int owned_warps = WARPGROUPS * 4 / plan.parts;
+    const int owner = warp / owned_warps;
+    const int owner_rank = owner * plan.halves + place.half;
+    // 0, 1 ... among the parts that send to the owner.
+    const int sender = (place.part - owner - 1) & (plan.parts - 1);
+    const uint32_t full_addr = mapa(smem_addr(&bar.sums_full), owner_rank);
+    const uint32_t sums_addr =
+        mapa(smem_addr(sums + (sender * owned_warps + warp % owned_warps) * (BLOCK_N / 8 * 32) + lane),
+             owner_rank);
+    mbarrier_wait(&bar.sums_empty, parity ^ 1); // Those of the tile before have been read.
+#pragma unroll
+    for (int r = 0; r < BLOCK_N / 2; r += 4)
+        st_async(sums_addr + r / 4 * 32 * 16, make_float4(acc[r], acc[r + 1], acc[r + 2], acc[r + 3]),
+                 full_addr);
+}
+
+// Adds what the other parts have sent for this warp's rows.
+template <int WARPGROUPS, int BLOCK_N>
+static __device__ void add_sums(float (&acc)[BLOCK_N / 2], Barriers &bar, const float4 *sums, uint32_t parity,
+                                const Plan &plan, int warp, int lane)
+{
+    trace(EXCHANGE);
+    const int owned_warps = WARPGROUPS * 4 / plan.parts;
+    if (warp % owned_warps == 0 && lane == 0)
+        mbarrier_arrive_expect_tx(&bar.sums_full, sums_bytes(plan.parts, WARPGROUPS, BLOCK_N));
+    mbarrier_wait(&bar.sums_full, parity);
+    for (int sender = 0; sender < plan.parts - 1; sender++) {
+        const float4 *from = sums + (sender * owned_warps + warp % owned_warps) * (BLOCK_N / 8 * 32) + lane;
+#pragma unroll
+        for (int r = 0; r < BLOCK_N / 2; r += 4) {
+            const float4 four = from[r / 4 * 32];
+            acc[r] += four.x;
+            acc[r + 1] += four.y;
+            acc[r + 2] += four.z;
+            acc[r + 3] += four.w;
+        }
+    }
+}
+
+// Four lanes in a row hold four words each: transposes them, so that lane l has all four words l.
+static __device__ void transpose_in_quad(uint32_t (&word)[4], int lane)
+{
+#pragma unroll
+    for (int distance = 1; distance <= 2; distance *= 2)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (i & distance) continue;
+            const bool upper = lane & distance;
+            const uint32_t received =
+                __shfl_xor_sync(0xffffffff, upper ? word[i] : word[i + distance], distance);
+            if (upper)
+                word[i] = received;
+            else
+                word[i + distance] = received;
+        }
+}
+
+// Writes a warp's 16 rows of accumulators, with the bias, to C from (row0, col0) on; rows end before end_row. vector_store:
+// C's rows are multiples of 16 bytes.
+template <int BLOCK_N, typename T, typename TC>
+static __device__ void store_rows(TC *C, const T *bias, const float (&acc)[BLOCK_N / 2], int row0,
+                                  int end_row, int col0, int N, bool vector_store, int lane)
+{
+#pragma unroll
+    for (int r = 0; r < BLOCK_N / 2; r += 8) {
+        float value[8]; // of 16 columns: rows l / 4 and + 8 of the left 8, then of the right 8
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const int col = col0 + (r + i) / 4 * 8 + lane % 4 * 2 + i % 2;
+            value[i] = acc[r + i] + (bias && col < N ? (float)bias[col] : 0.0f);
+        }
+        if constexpr (sizeof(TC) == 2) {
+            if (vector_store) { // A lane's two columns are half a sector with those of its quad. It gets eight of one row.
+                uint32_t pairs[4] = {pack_pair<TC>(value[0], value[1]), pack_pair<TC>(value[4], value[5]),
+                                     pack_pair<TC>(value[2], value[3]), pack_pair<TC>(value[6], value[7])};
+                transpose_in_quad(pairs, lane);
+                const int row = row0 + lane / 4 + lane % 4 / 2 * 8, col = col0 + r * 2 + lane % 2 * 8;
+                if (row < end_row && col < N)
+                    *reinterpret_cast<uint4 *>(C + (size_t)row * N + col) =
+                        make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+                continue;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i += 2) {
+            const int row = row0 + lane / 4 + i % 4 / 2 * 8, col = col0 + (r + i) / 4 * 8 + lane % 4 * 2;
+            if (row >= end_row || col >= N) continue;
+            TC *dst = C + (size_t)row * N + col;
+            if (N % 2 == 0) {
+                store_pair(dst, value[i], value[i + 1]);
+            } else {
+                dst[0] = (TC)value[i];
+                if (col + 1 < N) dst[1] = (TC)value[i + 1];
+            }
+        }
+    }
+}
+
+// The consumer warpgroup: the block's rows of each tile. A warp sends its sums away or completes and stores them.
+template <typename T, typename TC, int WARPGROUPS, int BLOCK_N>
+static __device__ void consume(Barriers &bar, const Stage<T, WARPGROUPS, BLOCK_N> *stages, float4 *sums,
+                               const T *bias, TC *C, bool vector_store, int M, int N, const Plan &plan,
+                               const Place &place)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const bool owned = warp / (WARPGROUPS * 4 / plan.parts) == place.part;
+    Ring ring{plan.num_stages};
+    uint32_t sums_parity = 0;
+    for (int tile = place.first_tile; tile < place.tiles; tile += place.tile_step, sums_parity ^= 1) {
+        float acc[BLOCK_N / 2];
+        multiply<T, WARPGROUPS, BLOCK_N>(acc, bar, stages, ring, plan, place);
+        if (!owned) {
+            send_sums<WARPGROUPS, BLOCK_N>(acc, bar, sums, sums_parity, plan, place, warp, lane);
+            continue;
+        }
+        if (plan.parts > 1) {
+            add_sums<WARPGROUPS, BLOCK_N>(acc, bar, sums, sums_parity, plan, warp, lane);
+            __syncwarp(); // All lanes have read them. Nobody waits for an arrival after the last tile.
+            if (tile + place.tile_step < place.tiles && lane < plan.parts && lane != place.part)
+                mbarrier_arrive_cluster(&bar.sums_empty, lane * plan.halves + place.half);
+        }
+        trace(STORE);
+        const int row = place.row(plan, tile);
+        store_rows<BLOCK_N>(C, bias, acc, row + warp * 16, min(M, row + plan.block_rows),
+                            place.col(plan, tile), N, vector_store, lane);
+    }
+    trace(END);
+}
+
+template <typename T, typename TC, int WARPGROUPS, int BLOCK_N>
+__global__ void __launch_bounds__(WARPGROUPS * 128 + 32, 1)
+    few_tiles_kernel(const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (block_rows, BLOCK_K)
+                     const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N / halves, BLOCK_K)
+                     const T *bias,                             // (N) or NULL
+                     TC *C,                                     // (M, N)
+                     bool vector_store,                         // C's rows are multiples of 16 bytes
+                     int M, int N, int K, Plan plan)
+{
+    extern __shared__ __align__(1024) char smem_bytes[];
+    Barriers &bar = *reinterpret_cast<Barriers *>(smem_bytes);
+    auto *stages = reinterpret_cast<Stage<T, WARPGROUPS, BLOCK_N> *>(&bar + 1);
+    float4 *sums = reinterpret_cast<float4 *>(stages + plan.num_stages); // (sender, warp, BLOCK_N / 8, lane)
+    const Place place(plan, (K - 1) / BLOCK_K + 1);
+
+    // Setup. TMA and the other blocks count at the barriers: they must see them initialised.
+    if (threadIdx.x == 0) {
+        prefetch_tensormap(A_map);
+        prefetch_tensormap(B_map);
+        for (int stage = 0; stage < plan.num_stages; stage++) {
+            mbarrier_init(&bar.full[stage], 1); // the producer's arrival, and the bytes it expects
+            mbarrier_init(&bar.empty[stage], plan.halves * WARPGROUPS);
+        }
+        mbarrier_init(&bar.sums_full, 1); // one arrival, and the bytes it expects
+        mbarrier_init(&bar.sums_empty,    // every warp that owns rows elsewhere
+                      max(1, (plan.parts - 1) * (WARPGROUPS * 4 / plan.parts)));
+        fence_mbarrier_init();
+    }
+    cluster_sync_relaxed();
+    griddepcontrol_launch_dependents(); // The next kernel may set itself up where there is room.
+    griddepcontrol_wait(); // The kernel before may still have been running: what it wrote is there now.
+
+    if (threadIdx.x < WARPGROUPS * 128)
+        consume<T, TC, WARPGROUPS, BLOCK_N>(bar, stages, sums, bias, C, vector_store, M, N, plan, place);
+    else if (threadIdx.x == WARPGROUPS * 128)
+        produce<T, WARPGROUPS, BLOCK_N>(bar, stages, A_map, B_map, plan, place);
+    // No block leaves before its producer has seen the last arrival, and its consumers the last sums.
+}
+
+constexpr int MAX_CLUSTER = 2 * MAX_PARTS;
+
+template <int WARPGROUPS, int BLOCK_N, typename T, typename TC>
+static cudaError_t launch(const Plan &plan, const T *A, const T *B, const T *bias, TC *C, int M, int N, int K,
+                          cudaStream_t stream)
+{
+    CUtensorMap A_map, B_map;
+    const bool vector_store = (size_t)N * sizeof(TC) % 16 == 0 && (uintptr_t)C % 16 == 0;
+    const auto kernel = few_tiles_kernel<T, TC, WARPGROUPS, BLOCK_N>;
+    cudaError_t error = tensor_map_matrix(&A_map, tensor_map_type<T>(), A, M, K, plan.block_rows, BLOCK_K);
+    if (error == cudaSuccess)
+        error = tensor_map_matrix(&B_map, tensor_map_type<T>(), B, N, K, BLOCK_N / plan.halves, BLOCK_K);
+    if (error == cudaSuccess)
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.smem_bytes);
+    if (error != cudaSuccess) return error;
+
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim = {(unsigned)(plan.halves * plan.parts), 1, 1};
+    attributes[1].id =
+        cudaLaunchAttributeProgrammaticStreamSerialization; // griddepcontrol.wait waits, not the launch
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(plan.clusters * plan.halves * plan.parts);
+    config.blockDim = dim3(WARPGROUPS * 128 + 32);
+    config.dynamicSmemBytes = plan.smem_bytes;
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = 2;
+    return cudaLaunchKernelEx(&config, kernel, A_map, B_map, bias, C, vector_store, M, N, K, plan);
+}
+
+// A plan for tiles of these sizes; its clusters are 0 if it is none.
+static Plan plan_of(int M, int N, int K, int warpgroups, int block_n, int halves, int parts,
+                    const int (&fitting)[MAX_CLUSTER + 1])
+{
+    constexpr int MOST_TILES = 1 << 20; // so many are not few
+    const int block_m = warpgroups * MMA_M, k_tiles = (K - 1) / BLOCK_K + 1;
+    Plan plan = {};
+    plan.halves = halves;
+    plan.parts = parts;
+    plan.block_n = block_n;
+    plan.block_rows = min(block_m, ((M - 1) / halves / 8 + 1) * 8);
+    plan.tiles_m = (M - 1) / (halves * plan.block_rows) + 1;
+    plan.tiles_n = (N - 1) / block_n + 1;
+    plan.warpgroups = warpgroups;
+    if (parts > k_tiles || fitting[halves * parts] == 0 ||
+        (long long)plan.tiles_m * plan.tiles_n > MOST_TILES)
+        return plan;
+    const int tiles = plan.tiles_m * plan.tiles_n;
+    plan.clusters = min(tiles, fitting[halves * parts]);
+    const int sums = sums_bytes(parts, warpgroups, block_n), stage = (block_m + block_n) * ROW_BYTES;
+    const int steps = ((k_tiles - 1) / parts + 1) * ((tiles - 1) / plan.clusters + 1); // of a block, in all
+    plan.num_stages = min(min(MAX_STAGES, steps), (SMEM_BYTES - (int)sizeof(Barriers) - sums) / stage);
+    plan.smem_bytes = (int)sizeof(Barriers) + plan.num_stages * stage + sums;
+    return plan;
+}
+
+// Asks once how many clusters of 1, 2, 4 and 8 blocks fit the GPU when each block has an SM. Clusters stay within a part of
+// the GPU: the larger they are, the more SMs are left over.
+template <typename T, typename TC>
+static cudaError_t ask_clusters(int (&fitting)[MAX_CLUSTER + 1])
+{
+    if (fitting[1] != 0) return cudaSuccess;
+    const auto kernel = few_tiles_kernel<T, TC, 1, 128>;
+    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
+    for (int blocks = MAX_CLUSTER; blocks >= 1 && error == cudaSuccess; blocks /= 2) {
+        cudaLaunchAttribute cluster = {};
+        cluster.id = cudaLaunchAttributeClusterDimension;
+        cluster.val.clusterDim = {(unsigned)blocks, 1, 1};
+        cudaLaunchConfig_t config = {};
+        config.gridDim = dim3(blocks);
+        config.blockDim = dim3(160);
+        config.dynamicSmemBytes = SMEM_BYTES;
+        config.attrs = &cluster;
+        config.numAttrs = 1;
+        error = cudaOccupancyMaxActiveClusters(&fitting[blocks], kernel, &config);
+    }
+    return error;
+}
+
+// The block tiles that there are: warpgroups, columns, and what launches them.
+template <typename T, typename TC>
+struct Tile {
+    int warpgroups, block_n;
+    cudaError_t (*launch)(const Plan &, const T *, const T *, const T *, TC *, int, int, int, cudaStream_t);
+};
+template <typename T, typename TC>
+static constexpr Tile<T, TC> TILES[] = {
+    {1, 32, launch<1, 32, T, TC>},   {1, 64, launch<1, 64, T, TC>},   {1, 80, launch<1, 80, T, TC>},
+    {1, 96, launch<1, 96, T, TC>},   {1, 112, launch<1, 112, T, TC>}, {1, 128, launch<1, 128, T, TC>},
+    {2, 64, launch<2, 64, T, TC>},   {2, 96, launch<2, 96, T, TC>},   {2, 112, launch<2, 112, T, TC>},
+    {2, 128, launch<2, 128, T, TC>},
+};
+
+// Nanoseconds that the busiest block takes, but for what all plans take: by rates and times from trials on an H200.
+static double plan_time(const Plan &plan, int K)
+{
+    constexpr double MHZ = 1755, ARRIVING = 110, L2 = 9000,
+                     MEMORY = 5200; // the last three in bytes a nanosecond
+    constexpr int LONG = 32;        // steps; in fewer the L2 does not get to be what everyone waits for
+    const int k_tiles = (K - 1) / BLOCK_K + 1, tiles = plan.tiles_m * plan.tiles_n;
+    const double steps = (k_tiles - 1) / plan.parts + 1, rounds = (tiles - 1) / plan.clusters + 1;
+    const double clusters = plan.clusters, blocks = clusters * plan.halves * plan.parts;
+    const double rows = plan.block_rows, cols = plan.block_n;
+    // Of one step: the products, which one warpgroup alone does not issue without gaps, the bytes that a block gets, those that
+    // the L2 sends, and those that it has to fetch for all tiles that are worked on.
+    const double products = 2 * cols * plan.warpgroups * (plan.warpgroups == 1 ? 1.2 : 1) * 1000 / MHZ;
+    const double arriving = (rows + cols) * ROW_BYTES / ARRIVING;
+    const double sent = k_tiles < LONG ? 0 : (rows + cols / plan.halves) * ROW_BYTES * blocks / L2;
+    const double fetched =
+        (cols / min(plan.tiles_m, plan.clusters) + rows * plan.halves / min(plan.tiles_n, plan.clusters)) *
+        ROW_BYTES * plan.parts * clusters / MEMORY;
+    const double step = max(max(max(products, arriving), max(sent, fetched)), 120.0);
+    return rounds * (steps * step + 200 + cols * (plan.parts > 1 ? 13 : 3));
+}
+
+// The plan that takes the least time, and the tile's launcher; NULL if nothing fits.
+template <typename T, typename TC>
+static const Tile<T, TC> *make_plan(Plan &best, int M, int N, int K, const int (&fitting)[MAX_CLUSTER + 1])
+{
+    const Tile<T, TC> *best_tile = NULL;
+    for (const Tile<T, TC> &tile : TILES<T, TC>)
+        for (int halves = 1; halves <= (K > (LONG - 1) * BLOCK_K ? 2 : 1); halves++)
+            for (int parts = 1; parts <= MAX_PARTS; parts *= 2) {
+                const Plan plan = plan_of(M, N, K, tile.warpgroups, tile.block_n, halves, parts, fitting);
+                if (plan.clusters == 0) continue;
+                if (best_tile && plan_time(plan, K) >= plan_time(best, K)) continue;
+                best = plan;
+                best_tile = &tile;
+            }
+    return best_tile;
+}
+
+extern "C" cudaError_t few_tiles(enum dtype dtype, enum dtype C_dtype, const void *A, const void *B,
+                                 const void *bias, void *C, int M, int N, int K, cudaStream_t stream)
+{
+    if (!A || !B || !C || M <= 0 || N <= 0 || K <= 0 || K % 8 != 0) return cudaErrorInvalidValue;
+    return with_matmul_types(dtype, C_dtype, [&](auto t, auto tc) {
+        using T = decltype(t);
+        using TC = decltype(tc);
+        static int fitting[MAX_CLUSTER + 1]; // clusters of so many blocks
+        const cudaError_t error = ask_clusters<T, TC>(fitting);
+        if (error != cudaSuccess) return error;
+        Plan plan;
+        const Tile<T, TC> *tile = make_plan<T, TC>(plan, M, N, K, fitting);
+        if (!tile || (M > FEW_ROWS && plan.tiles_m * plan.tiles_n > plan.clusters))
+            return stream_k(dtype, C_dtype, A, B, bias, C, M, N, K, stream);
+        return tile->launch(plan, (const T *)A, (const T *)B, (const T *)bias, (TC *)C, M, N, K, stream);
+    });
+}
