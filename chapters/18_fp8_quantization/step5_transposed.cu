@@ -10,15 +10,19 @@
 // in the transposed square. The other warps' maxima come through shared memory, and so does the square on its way out: a
 // row of 128 bytes for each column, swizzled as in chapter 4, written 8 bytes at a time, read 16.
 //
+// Two divisions, amax / 448 and 1 / scale, take some 25 instructions: nothing for 128 numbers, but much where each of 16 lanes
+// makes them for each of its 8 rows and 8 columns, that is for 64. A lane makes those of one row, and a thread those of one column.
+//
 //      registers: rows r to r + 7, columns c to c + 7  ->  shared memory: rows c to c + 7, bytes r to r + 7  ->  out_t
 //
-// Registers: at most 80. Shared memory: 18,432 bytes.
+// Registers: at most 64. Shared memory: 19,456 bytes.
 // Run: make chapter-18 OP=transposed STEP=transposed
 #include "../../common/device/fp8.cuh"
 #include "launchers.h"
 
 constexpr int NUM_THREADS = 256;
 constexpr int NUM_WARPS = NUM_THREADS / 32;
+constexpr int BLOCKS_PER_SM = 4;
 constexpr int ROWS = 8; // a thread has in flight, a pack of each; and as many columns
 static_assert(NUM_THREADS / GROUP_LANES * ROWS == GROUP, "the threads have a square");
 
@@ -51,7 +55,7 @@ static __device__ float element(uint4 pack, int c)
 }
 
 template <typename FORMAT>
-__global__ void __launch_bounds__(NUM_THREADS)
+__global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
     transposed_kernel(const __nv_bfloat16 *x, // (m, k)
                       uint8_t *out,           // (m, k)
                       float *scale,           // (groups, scale_rows)
@@ -59,7 +63,8 @@ __global__ void __launch_bounds__(NUM_THREADS)
                       float *scale_t,         // (ceil(m / 128), k)
                       int m, int k, int groups, int scale_rows, int out_t_cols, bool pow2)
 {
-    __shared__ uint4 warp_amax[NUM_WARPS][GROUP_LANES];         // of 16 rows, (warp, eight columns)
+    __shared__ __align__(16) __nv_bfloat16 warp_amax[NUM_WARPS][GROUP]; // of 16 rows, (warp, column)
+    __shared__ float4 inverse_t[2][GROUP_LANES + 4]; // 1 / scale: (half, eight columns), in other banks
     __shared__ __align__(1024) uint8_t square_t[GROUP * GROUP]; // (column, row), swizzled
     const int tile = blockIdx.x / groups, group = blockIdx.x % groups;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, pack = lane % GROUP_LANES;
@@ -75,39 +80,50 @@ __global__ void __launch_bounds__(NUM_THREADS)
 #pragma unroll
     for (int i = 1; i < ROWS; i++) amax = larger(amax, magnitudes(frag[i]));
     amax = larger(amax, shuffle_xor(amax, 16)); // the warp's other eight rows
-    if (lane < GROUP_LANES) warp_amax[warp][pack] = amax;
-
-    // The rows, as in step 3. Lane `pack` keeps the scale of row `pack`.
-    float row_scale = 0.0f;
+    if (lane < GROUP_LANES) *(uint4 *)&warp_amax[warp][pack * 8] = amax;
+    __nv_bfloat162 row_amax[ROWS];
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-        const float s = scale_of<FORMAT>(lanes_amax<GROUP_LANES>(pack_amax(frag[i])), pow2);
+        keep_packed(frag[i]);
+        row_amax[i] = pack_amax(frag[i]);
+    }
+
+    __syncthreads();           // Every warp's maxima of the columns are there.
+    if (threadIdx.x < GROUP) { // a column each
+        __nv_bfloat16 largest = warp_amax[0][threadIdx.x];
+#pragma unroll
+        for (int w = 1; w < NUM_WARPS; w++) largest = __hmax_nan(largest, warp_amax[w][threadIdx.x]);
+        const float s = scale_of<FORMAT>(__bfloat162float(largest), pow2);
+        ((float *)&inverse_t[threadIdx.x / 4 % 2][threadIdx.x / 8])[threadIdx.x % 4] = __frcp_rn(s);
+        if (group * GROUP + threadIdx.x < k) scale_t[(size_t)tile * k + group * GROUP + threadIdx.x] = s;
+    }
+
+    // The rows. Lane i of a group's 16 makes the scale of row i % ROWS, for all.
+    const __nv_bfloat162 own = rows_amax(row_amax);
+    const float s = scale_of<FORMAT>(__bfloat162float(__hmax_nan(own.x, own.y)), pow2);
+    const float inverse = __frcp_rn(s);
+    if (pack < ROWS && row0 + pack < scale_rows)
+        scale[(size_t)group * scale_rows + row0 + pack] = row0 + pack < m ? s : 0.0f;
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
         float values[8];
         keep_packed(frag[i]);
         unpack(values, frag[i], __nv_bfloat16());
-        if (row0 + i < m && col < k)
-            *(uint2 *)(out + (size_t)(row0 + i) * k + col) = quantise<FORMAT>(values, __frcp_rn(s));
-        if (pack == i && row0 + i < m) row_scale = s;
+        const uint2 bytes = quantise<FORMAT>(values, __shfl_sync(0xffffffff, inverse, i, GROUP_LANES));
+        if (row0 + i < m && col < k) *(uint2 *)(out + (size_t)(row0 + i) * k + col) = bytes;
     }
-    if (pack < ROWS && row0 + pack < scale_rows) scale[(size_t)group * scale_rows + row0 + pack] = row_scale;
 
-    __syncthreads(); // Every warp's maxima of the columns are there.
+    __syncthreads(); // The columns' scales are there.
 #pragma unroll
-    for (int w = 0; w < NUM_WARPS; w++) amax = larger(amax, warp_amax[w][pack]);
-    float s[8];
+    for (int i = 0; i < ROWS; i++) keep_packed(frag[i]);
+    const float4 inverses[2] = {inverse_t[0][pack], inverse_t[1][pack]};
 #pragma unroll
     for (int c = 0; c < 8; c++) {
-        s[c] = scale_of<FORMAT>(element(amax, c), pow2);
         float column[ROWS];
 #pragma unroll
         for (int i = 0; i < ROWS; i++) column[i] = element(frag[i], c);
         *(uint2 *)(square_t + swizzled(pack * 8 + c, threadIdx.x / GROUP_LANES)) =
-            quantise<FORMAT>(column, __frcp_rn(s[c]));
-    }
-    if (threadIdx.x < GROUP_LANES && col < k) {
-        float4 *dst = (float4 *)(scale_t + (size_t)tile * k + col);
-        dst[0] = make_float4(s[0], s[1], s[2], s[3]);
-        dst[1] = make_float4(s[4], s[5], s[6], s[7]);
+            quantise<FORMAT>(column, ((const float *)inverses)[c]);
     }
 
     __syncthreads(); // The square is there.

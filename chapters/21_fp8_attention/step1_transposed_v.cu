@@ -7,15 +7,15 @@
 // - P in 8 bits. m is a whole number of powers of two, such that the largest P of a row is between 2^6 and 2^7: no P but
 //   those below 2^-6 is then rounded otherwise with another m. One above 448 is cut down to it, and seen: m must follow.
 // - P in the order of A's columns. A thread holds S of keys 2q, 2q + 1, 8 + 2q, 9 + 2q of 16 (q = lane % 4); A wants from it
-//   4q to 4q + 3. The quad's lanes exchange: two shuffles and a byte permutation for each four P.
+//   4q to 4q + 3. The quad's lanes exchange: a shuffle and two byte permutations for each four P.
 //
 //      S    lane 0: 0 1  8 9 | 1: 2 3 10 11 | 2: 4 5 12 13 | 3:  6  7 14 15
 //      A    lane 0: 0 1  2 3 | 1: 4 5  6  7 | 2: 8 9 10 11 | 3: 12 13 14 15
 //
 // - Scales: those of Q and K join the softmax's, that of V the division by l.
-// S takes 64 registers, O D / 2, P 16: no second P. The consumers' turns alone overlap products with exponentials.
-// New instructions: wgmma of e4m3 with A in registers, cvt to e4m3x2, prmt. Registers: 240 a consumer, 24 the producer.
-// Shared memory, D = 128: Q 16,384 | K 4 x 16,384 | V 4 x 16,384 | O 32,768 | barriers
+// - Products of half the time: the softmax is what takes the time now. More warpgroups hide its latencies, and take no turns.
+// New instructions: wgmma of e4m3 with A in registers, cvt to e4m3x2, prmt. Registers: a consumer 112, 160 or 240 by D.
+// Shared memory, D = 128: Q 24,576 | K 4 x 12,288 | V 4 x 16,384 | O 49,152 | barriers
 // Run: make chapter-21 OP=transposed_v STEP=transposed_v
 #include <cfloat>
 #include <climits>
@@ -30,61 +30,63 @@
 #include "../../common/device/wgmma.cuh"
 #include "launchers.h"
 
-constexpr int WG_Q = 64;                       // queries of a consumer, a warpgroup: the rows of a wgmma
-constexpr int MMA_K = 32;                      // k of a wgmma
-constexpr int CONSUMERS = 2;                   // warpgroups that multiply
-constexpr int TILE_Q = CONSUMERS * WG_Q;       // queries
-constexpr int KV = 128;                        // keys in a stage
-constexpr int THREADS = (1 + CONSUMERS) * 128; // warpgroup 0 is the producer
-constexpr int PRODUCER_REGS = 24;
-constexpr int CONSUMER_REGS = 240;
-constexpr int LAUNCH_REGS = 65536 / THREADS / 8 * 8; // what __launch_bounds__ makes of 65,536 registers
-static_assert(PRODUCER_REGS + CONSUMERS * CONSUMER_REGS <= (1 + CONSUMERS) * LAUNCH_REGS,
-              "setmaxnreg moves registers of the block, it makes none");
+constexpr int WG_Q = 64;    // queries of a consumer, a warpgroup: the rows of a wgmma
+constexpr int MMA_K = 32;   // k of a wgmma
 constexpr int TOP_LOG2 = 7; // the largest P of a row, once m is known, is at most 2^TOP_LOG2
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.69314718f;
 constexpr int CAUSAL_L2_BYTES = 32 << 20; // what K and V of a group of heads may take of the L2,
 constexpr int FULL_L2_BYTES = 8 << 20;    // with a causal mask and without
 
 enum NamedBarrier {
-    TURN = 1,         // + consumer: it may issue its products
-    STORE = TURN + 3, // + consumer: its threads, when it stores O
+    STORE = 1, // + consumer: its threads, when it stores O
 };
 
 // The tiles of a block, by head dimension. A row of 128 bytes, the swizzle's width, has 128 columns; of 64 it is half empty.
 template <int D>
 struct Tile {
-    static constexpr int STAGES = D == 256 ? 2 : 4; // of K, and of V
-    static constexpr int BOXES = D == 256 ? 2 : 1;  // of 128 columns of Q and K
+    static constexpr int KV = D == 64 ? 64 : D == 128 ? 96 : 128;    // keys in a stage
+    static constexpr int CONSUMERS = D == 64 ? 4 : D == 128 ? 3 : 2; // warpgroups that multiply
+    static constexpr int Q = CONSUMERS * WG_Q;                       // queries
+    static constexpr int THREADS = (1 + CONSUMERS) * 128;            // warpgroup 0 is the producer
+    static constexpr int STAGES = D == 256 ? 2 : 4;                  // of K, and of V
+    static constexpr int BOXES = D == 256 ? 2 : 1;                   // of 128 columns of Q and K
     static constexpr int O_BOXES = D == 64 ? 1 : 2; // of 64 columns of O that are stored at a time
+    static constexpr bool OVERLAP = D == 64;        // S and P V in flight together: registers for two P
+    static constexpr int PRODUCER_REGS = D == 256 ? 24 : 32;
+    static constexpr int CONSUMER_REGS = D == 64 ? 112 : D == 128 ? 160 : 240;
+    static constexpr int LAUNCH_REGS =
+        65536 / THREADS / 8 * 8; // what __launch_bounds__ makes of 65,536 registers
+    static_assert(PRODUCER_REGS + CONSUMERS * CONSUMER_REGS <= (1 + CONSUMERS) * LAUNCH_REGS,
+                  "setmaxnreg moves registers of the block, it makes none");
     static constexpr int Q_BYTES = WG_Q * D, KV_BYTES = KV * D; // what TMA counts
 };
 
 template <int D>
 struct SharedStorage {
-    uint8_t Q_smem[CONSUMERS][Tile<D>::BOXES][WG_Q][128];     // (consumer, D / 128, query, 128 of D)
-    uint8_t K_smem[Tile<D>::STAGES][Tile<D>::BOXES][KV][128]; // (stage, D / 128, key, 128 of D)
-    uint8_t V_smem[Tile<D>::STAGES][D][KV];                   // (stage, D, key)
-    __nv_bfloat16 O_smem[CONSUMERS][Tile<D>::O_BOXES][WG_Q][64];
-    int tile[CONSUMERS];         // of the queries in Q_smem; none when there are no more
-    uint64_t Q_full[CONSUMERS];  // the queries have landed
-    uint64_t Q_empty[CONSUMERS]; // the consumer's warps are done with them
+    uint8_t Q_smem[Tile<D>::CONSUMERS][Tile<D>::BOXES][WG_Q][128];     // (consumer, box, query, 128 of D)
+    uint8_t K_smem[Tile<D>::STAGES][Tile<D>::BOXES][Tile<D>::KV][128]; // (stage, box, key, 128 of D)
+    uint8_t V_smem[Tile<D>::STAGES][D][128];                           // (stage, D, key)
+    __nv_bfloat16 O_smem[Tile<D>::CONSUMERS][Tile<D>::O_BOXES][WG_Q][64];
+    int tile[Tile<D>::CONSUMERS];         // of the queries in Q_smem; none when there are no more
+    uint64_t Q_full[Tile<D>::CONSUMERS];  // the queries have landed
+    uint64_t Q_empty[Tile<D>::CONSUMERS]; // the consumer's warps are done with them
     uint64_t K_full[Tile<D>::STAGES], V_full[Tile<D>::STAGES];   // the stage has landed
     uint64_t K_empty[Tile<D>::STAGES], V_empty[Tile<D>::STAGES]; // every consumer is done with it
 };
 
-// What a block works on: TILE_Q queries of a head.
+// What a block works on: Tile<D>::Q queries of a head.
+template <int D>
 struct Work {
     int row, head, batch; // the first query
 
     // Group of heads by group of heads, in it the last queries first, of each head in turn.
     __device__ Work(const attention &a, int heads_in_group, int tile)
     {
-        const int q_tiles = (a.q_len - 1) / TILE_Q + 1;
+        const int q_tiles = (a.q_len - 1) / Tile<D>::Q + 1;
         const int group = tile / (heads_in_group * q_tiles);
         const int in_group = tile % (heads_in_group * q_tiles);
         const int heads_here = min(heads_in_group, a.batch * a.heads - group * heads_in_group);
-        row = (q_tiles - 1 - in_group / heads_here) * TILE_Q;
+        row = (q_tiles - 1 - in_group / heads_here) * Tile<D>::Q;
         head = (group * heads_in_group + in_group % heads_here) % a.heads;
         batch = (group * heads_in_group + in_group % heads_here) / a.heads;
     }
@@ -95,7 +97,7 @@ struct Work {
     // Tiles of keys that queries up to `last` see; at least one, that its sums become 0.
     static __device__ int tiles(const attention &a, int last)
     {
-        return (max(keys_seen(a, last), 1) - 1) / KV + 1;
+        return (max(keys_seen(a, last), 1) - 1) / Tile<D>::KV + 1;
     }
 };
 
@@ -112,8 +114,8 @@ static __device__ void produce(SharedStorage<D> &smem, const CUtensorMap &Q_map,
     uint32_t Q_parity = 1;
     int tile = blockIdx.x;
     while (true) {
-        const Work work(a, heads_in_group, min(tile, num_tiles - 1));
-        for (int consumer = 0; consumer < CONSUMERS; consumer++) {
+        const Work<D> work(a, heads_in_group, min(tile, num_tiles - 1));
+        for (int consumer = 0; consumer < Tile<D>::CONSUMERS; consumer++) {
             uint64_t *full = &smem.Q_full[consumer];
             trace(WAIT_EMPTY);
             mbarrier_wait(&smem.Q_empty[consumer], Q_parity);
@@ -131,20 +133,20 @@ static __device__ void produce(SharedStorage<D> &smem, const CUtensorMap &Q_map,
         if (tile >= num_tiles) return;
 
         const int kv_head = work.kv_head(a);
-        const int kv_tiles = work.tiles(a, work.row + TILE_Q - 1);
+        const int kv_tiles = work.tiles(a, work.row + Tile<D>::Q - 1);
         for (int kv = 0; kv < kv_tiles; kv++) { // Past the last key there are zeros.
             uint64_t *K_full = &smem.K_full[state.stage], *V_full = &smem.V_full[state.stage];
             trace(WAIT_EMPTY);
             mbarrier_wait(&smem.K_empty[state.stage], state.parity ^ 1);
             trace(LOAD);
             mbarrier_arrive_expect_tx(K_full, Tile<D>::KV_BYTES);
-            cp_async_bulk_tensor_5d(smem.K_smem[state.stage], K_map, K_full, 0, kv_head, kv * KV, 0,
+            cp_async_bulk_tensor_5d(smem.K_smem[state.stage], K_map, K_full, 0, kv_head, kv * Tile<D>::KV, 0,
                                     work.batch);
             trace(WAIT_EMPTY);
             mbarrier_wait(&smem.V_empty[state.stage], state.parity ^ 1);
             trace(LOAD);
             mbarrier_arrive_expect_tx(V_full, Tile<D>::KV_BYTES);
-            cp_async_bulk_tensor_2d(smem.V_smem[state.stage], V_map, V_full, kv * KV,
+            cp_async_bulk_tensor_2d(smem.V_smem[state.stage], V_map, V_full, kv * Tile<D>::KV,
                                     (work.batch * a.kv_heads + kv_head) * D);
             state.advance();
         }
@@ -154,27 +156,28 @@ static __device__ void produce(SharedStorage<D> &smem, const CUtensorMap &Q_map,
 
 // S = Q Kᵀ, 64 queries and a tile of keys. A descriptor counts in units of 16 bytes; 32 columns are 32 bytes.
 template <int D>
-static __device__ void multiply_QK(float (&S)[KV / 2], const uint8_t (*Q_smem)[WG_Q][128],
-                                   const uint8_t (*K_smem)[KV][128])
+static __device__ void multiply_QK(float (&S)[Tile<D>::KV / 2], const uint8_t (*Q_smem)[WG_Q][128],
+                                   const uint8_t (*K_smem)[Tile<D>::KV][128])
 {
     const uint64_t Q_desc = wgmma_descriptor(Q_smem), K_desc = wgmma_descriptor(K_smem);
 #pragma unroll
     for (int k = 0; k < D / MMA_K; k++)
-        wgmma_e4m3<KV>(S, Q_desc + (k / 4 * sizeof Q_smem[0] + k % 4 * 32) / 16,
-                       K_desc + (k / 4 * sizeof K_smem[0] + k % 4 * 32) / 16, k > 0);
+        wgmma_e4m3<Tile<D>::KV>(S, Q_desc + (k / 4 * sizeof Q_smem[0] + k % 4 * 32) / 16,
+                                K_desc + (k / 4 * sizeof K_smem[0] + k % 4 * 32) / 16, k > 0);
 }
 
 // O += P V. 32 keys are 32 bytes of each of V's rows.
 template <int D>
-static __device__ void multiply_PV(float (&O)[D / 2], const uint32_t (&P)[KV / MMA_K][4],
-                                   const uint8_t (*V_smem)[KV])
+static __device__ void multiply_PV(float (&O)[D / 2], const uint32_t (&P)[Tile<D>::KV / MMA_K][4],
+                                   const uint8_t (&V_smem)[D][128])
 {
     const uint64_t V_desc = wgmma_descriptor(V_smem);
 #pragma unroll
-    for (int k = 0; k < KV / MMA_K; k++) wgmma_rs_e4m3<D>(O, P[k], V_desc + k * 32 / 16, true);
+    for (int k = 0; k < Tile<D>::KV / MMA_K; k++) wgmma_rs_e4m3<D>(O, P[k], V_desc + k * 32 / 16, true);
 }
 
 // Takes away the scores of keys that a row does not see: first_key is the tile's, row the thread's first.
+template <int KV>
 static __device__ void mask_tile(float (&S)[KV / 2], int first_key, int row, int lane, const attention &a)
 {
 #pragma unroll
@@ -198,6 +201,7 @@ struct Rows {
 };
 
 // m becomes what makes the largest P of each row at most 2^TOP_LOG2, if it is not that already; l follows.
+template <int KV>
 static __device__ void raise_maximum(Rows &rows, const float (&S)[KV / 2], float c)
 {
 #pragma unroll
@@ -216,6 +220,7 @@ static __device__ void raise_maximum(Rows &rows, const float (&S)[KV / 2], float
 
 // P = 2^(c S - m), rounded, and its sums before that; c is the scales' product, and log2(e). A word has the thread's four P
 // of a row and 16 keys.
+template <int KV>
 static __device__ void exponentials(const float (&S)[KV / 2], uint32_t (&P)[KV / MMA_K][4],
                                     const float (&m)[2], float (&sum)[2], float c)
 {
@@ -241,6 +246,7 @@ static __device__ void exponentials(const float (&S)[KV / 2], uint32_t (&P)[KV /
 }
 
 // Whether any P of the warp's is 448, the byte 0x7e: it was that or more. 2 more make the byte's sign bit.
+template <int KV>
 static __device__ bool any_saturated(const uint32_t (&P)[KV / MMA_K][4])
 {
     uint32_t signs = 0;
@@ -250,33 +256,37 @@ static __device__ bool any_saturated(const uint32_t (&P)[KV / MMA_K][4])
 }
 
 // From the order of S's columns to that of A's: lane q of a quad gets keys 4q to 4q + 3 of each 16.
+template <int KV>
 static __device__ void exchange(uint32_t (&P)[KV / MMA_K][4], int lane)
 {
-    const int source = lane / 4 * 4 + lane % 2 * 2; // has the first two, its neighbour the others,
-    const uint32_t bytes =
-        lane % 4 < 2 ? 0x5410 : 0x7632; // in the lower half of the word or in the upper one
+    const bool odd = lane % 2, upper = lane % 4 >= 2;
+    const int quad = lane / 4 * 4, near = quad + lane % 2 * 2 + upper, far = near ^ 1;
+    const uint32_t give = odd ? 0x7632 : 0x5410, take = upper ? 0x1054 : 0x5410;
 #pragma unroll
-    for (int i = 0; i < KV / 8; i++) {
-        uint32_t &word = P[i / 4][i % 4];
-        const uint32_t first = __shfl_sync(0xffffffff, word, source);
-        word = __byte_perm(first, __shfl_sync(0xffffffff, word, source + 1), bytes);
+    for (int i = 0; i < KV / 8; i += 2) {
+        uint32_t &a = P[i / 4][i % 4], &b = P[i / 4][i % 4 + 1];
+        const uint32_t x = __shfl_sync(0xffffffff, __byte_perm(a, b, give), near);
+        const uint32_t y = __shfl_sync(0xffffffff, __byte_perm(a, b, give ^ 0x2222), far);
+        a = __byte_perm(x, y, take);
+        b = __byte_perm(x, y, take ^ 0x2222);
     }
 }
 
 // The online softmax of a tile; first: nothing is known of m yet. Returns whether O must be multiplied with rows.rescale.
+template <int KV>
 static __device__ bool softmax_tile(const float (&S)[KV / 2], uint32_t (&P)[KV / MMA_K][4], Rows &rows,
                                     float c, bool first, int lane)
 {
     float sum[2];
-    if (!first) exponentials(S, P, rows.m, sum, c);
-    const bool grown = first || any_saturated(P);
+    if (!first) exponentials<KV>(S, P, rows.m, sum, c);
+    const bool grown = first || any_saturated<KV>(P);
     if (grown) {
-        raise_maximum(rows, S, c);
-        exponentials(S, P, rows.m, sum, c);
+        raise_maximum<KV>(rows, S, c);
+        exponentials<KV>(S, P, rows.m, sum, c);
     }
     rows.l[0] += sum[0];
     rows.l[1] += sum[1];
-    exchange(P, lane);
+    exchange<KV>(P, lane);
     return grown;
 }
 
@@ -291,7 +301,7 @@ static __device__ void rescale_rows(float (&O)[D / 2], const Rows &rows)
 // Adds up l over a row's lanes, writes LSE, and divides O by l. row is the thread's first.
 template <int D>
 static __device__ void finish_rows(float (&O)[D / 2], const Rows &rows, float scale_V, const attention &a,
-                                   const Work &work, int row, int lane)
+                                   const Work<D> &work, int row, int lane)
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -313,7 +323,7 @@ static __device__ void finish_rows(float (&O)[D / 2], const Rows &rows, float sc
 // Writes a consumer's rows of O by way of O_smem. tid is the thread's number in its warpgroup.
 template <int D>
 static __device__ void store_rows(__nv_bfloat16 (&O_smem)[Tile<D>::O_BOXES][WG_Q][64],
-                                  const CUtensorMap &O_map, const float (&O)[D / 2], const Work &work,
+                                  const CUtensorMap &O_map, const float (&O)[D / 2], const Work<D> &work,
                                   int row, bool inside, int consumer, int tid)
 {
 #pragma unroll
@@ -344,12 +354,11 @@ template <int D>
 static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map, const fp8_attention &f,
                                int heads_in_group, int num_tiles, int consumer)
 {
+    constexpr int KV = Tile<D>::KV;
     const attention &a = f.a;
     const int tid = threadIdx.x % 128, lane = tid % 32;
     PipelineState<Tile<D>::STAGES> K_state, V_state;
     uint32_t Q_parity = 0;
-    const int next_consumer = (consumer + 1) % CONSUMERS;
-    if (next_consumer == 0) named_barrier_arrive(TURN, 256); // Consumer 0 begins.
     while (true) {
         trace(WAIT_FULL);
         mbarrier_wait(&smem.Q_full[consumer], Q_parity);
@@ -358,16 +367,16 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
         if (lane == 0) tile = smem.tile[consumer]; // Who arrives at Q_empty has read it.
         tile = __shfl_sync(0xffffffff, tile, 0);
         if (tile >= num_tiles) break;
-        const Work work(a, heads_in_group, tile);
+        const Work<D> work(a, heads_in_group, tile);
         const int first_row = work.row + consumer * WG_Q;
         const int row = first_row + tid / 32 * 16 + lane / 4; // and row + 8
         const int full_keys = keys_seen(a, first_row);        // that every row sees
         const int kv_tiles = work.tiles(a, first_row + WG_Q - 1);
-        const int block_tiles = work.tiles(a, work.row + TILE_Q - 1);
+        const int block_tiles = work.tiles(a, work.row + Tile<D>::Q - 1);
         const int scale = work.batch * a.kv_heads + work.kv_head(a); // of Q, K and V
         const float c = f.scale_Q[scale] * f.scale_K[scale] * rsqrtf(D) * LOG2_E;
         float S[KV / 2], O[D / 2] = {};
-        uint32_t P[KV / MMA_K][4];
+        uint32_t P[2][KV / MMA_K][4]; // of a tile, and of the one before
         Rows rows;
 
         // What follows the products S of a tile: K is given back, and the tile masked where it crosses an edge.
@@ -377,69 +386,98 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
             if (tid == 0) mbarrier_arrive(&smem.K_empty[K_state.stage]);
             K_state.advance();
             if (lane == 0 && kv == kv_tiles - 1) mbarrier_arrive(&smem.Q_empty[consumer]);
-            if ((kv + 1) * KV > full_keys) mask_tile(S, kv * KV, row, lane, a);
+            if ((kv + 1) * KV > full_keys) mask_tile<KV>(S, kv * KV, row, lane, a);
         };
-        const auto receive_O = [&] {
+        const auto receive_O = [&](const uint32_t(&P_tile)[KV / MMA_K][4]) {
             wgmma_touch(O);
-            wgmma_touch(P); // wgmma has read it.
+            wgmma_touch(P_tile); // wgmma has read it.
             if (tid == 0) mbarrier_arrive(&smem.V_empty[V_state.stage]);
             V_state.advance();
         };
         const auto multiply_S = [&](int kv) {
             trace(WAIT_FULL);
             mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
-            trace(WAIT_TURN);
-            named_barrier_sync(TURN + consumer, 256);
             wgmma_touch(S);
             wgmma_fence();
             multiply_QK<D>(S, smem.Q_smem[consumer], smem.K_smem[K_state.stage]);
             wgmma_commit_group();
-            named_barrier_arrive(TURN + next_consumer, 256);
             wgmma_wait_group<0>();
             receive_S(kv);
         };
-        // P V of the tile before and S of tile kv, one behind the other.
-        const auto multiply_next = [&](int kv) {
+        // S of tile kv and P V of the tile before are in flight together; the softmax begins when S is there.
+        const auto multiply_both = [&](int kv, const uint32_t(&P_old)[KV / MMA_K][4],
+                                       uint32_t(&P_new)[KV / MMA_K][4]) {
             trace(WAIT_FULL);
             mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
             mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
-            trace(WAIT_TURN);
-            named_barrier_sync(TURN + consumer, 256);
             wgmma_touch(S);
             wgmma_touch(O);
             wgmma_fence();
-            multiply_PV<D>(O, P, smem.V_smem[V_state.stage]);
             multiply_QK<D>(S, smem.Q_smem[consumer], smem.K_smem[K_state.stage]);
             wgmma_commit_group();
-            named_barrier_arrive(TURN + next_consumer, 256);
+            multiply_PV<D>(O, P_old, smem.V_smem[V_state.stage]);
+            wgmma_commit_group();
+            wgmma_wait_group<1>();
+            receive_S(kv);
+            const bool grown = softmax_tile<KV>(S, P_new, rows, c, false, lane);
+            trace(MULTIPLY);
             wgmma_wait_group<0>();
-            receive_O();
+            receive_O(P_old);
+            if (grown) rescale_rows<D>(O, rows);
+        };
+        // P V of the tile before and S of tile kv, one behind the other.
+        const auto multiply_next = [&](int kv, const uint32_t(&P_old)[KV / MMA_K][4]) {
+            trace(WAIT_FULL);
+            mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
+            mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
+            wgmma_touch(S);
+            wgmma_touch(O);
+            wgmma_fence();
+            multiply_PV<D>(O, P_old, smem.V_smem[V_state.stage]);
+            multiply_QK<D>(S, smem.Q_smem[consumer], smem.K_smem[K_state.stage]);
+            wgmma_commit_group();
+            wgmma_wait_group<0>();
+            receive_O(P_old);
             receive_S(kv);
         };
-        const auto multiply_O = [&] {
+        const auto multiply_O = [&](const uint32_t(&P_tile)[KV / MMA_K][4]) {
             trace(WAIT_FULL);
             mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
             wgmma_touch(O);
             wgmma_fence();
-            multiply_PV<D>(O, P, smem.V_smem[V_state.stage]);
+            multiply_PV<D>(O, P_tile, smem.V_smem[V_state.stage]);
             wgmma_commit_group();
             wgmma_wait_group<0>();
-            receive_O();
+            receive_O(P_tile);
         };
 
-        multiply_S(0);
-        softmax_tile(S, P, rows, c, true, lane);
-        for (int kv = 1; kv < kv_tiles; kv++) {
-            multiply_next(kv);
-            if (softmax_tile(S, P, rows, c, false, lane)) rescale_rows<D>(O, rows);
+        if constexpr (Tile<D>::OVERLAP) {
+            multiply_S(0);
+            int kv = 1;
+            if (kv_tiles % 2 == 0) {
+                softmax_tile<KV>(S, P[1], rows, c, true, lane);
+                multiply_both(kv++, P[1], P[0]);
+            } else {
+                softmax_tile<KV>(S, P[0], rows, c, true, lane);
+            }
+            for (; kv < kv_tiles; kv += 2) {
+                multiply_both(kv, P[0], P[1]);
+                multiply_both(kv + 1, P[1], P[0]);
+            }
+            multiply_O(P[0]);
+        } else {
+            multiply_S(0);
+            softmax_tile<KV>(S, P[0], rows, c, true, lane);
+            for (int kv = 1; kv < kv_tiles; kv++) {
+                multiply_next(kv, P[0]);
+                if (softmax_tile<KV>(S, P[0], rows, c, false, lane)) rescale_rows<D>(O, rows);
+            }
+            multiply_O(P[0]);
         }
-        multiply_O();
 
         for (int kv = kv_tiles; kv < block_tiles; kv++) { // keys that only the later consumers see
             trace(WAIT_FULL);
             mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
-            named_barrier_sync(TURN + consumer, 256);
-            named_barrier_arrive(TURN + next_consumer, 256);
             if (tid == 0) mbarrier_arrive(&smem.K_empty[K_state.stage]);
             K_state.advance();
             mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
@@ -451,15 +489,14 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
         finish_rows<D>(O, rows, f.scale_V[scale], a, work, row, lane);
         store_rows<D>(smem.O_smem[consumer], O_map, O, work, first_row, first_row < a.q_len, consumer, tid);
     }
-    if (consumer == 0) named_barrier_sync(TURN, 256); // The last turn is nobody's.
     if (tid == 0) cp_async_bulk_wait_group_read<0>(); // O_smem must outlive its reader.
 }
 
 template <int D>
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void __launch_bounds__(Tile<D>::THREADS, 1)
     transposed_v_kernel(const __grid_constant__ CUtensorMap Q_map, // boxes of WG_Q rows
-                        const __grid_constant__ CUtensorMap K_map, // boxes of KV rows
-                        const __grid_constant__ CUtensorMap V_map, // boxes of D rows, KV columns
+                        const __grid_constant__ CUtensorMap K_map, // boxes of Tile<D>::KV rows
+                        const __grid_constant__ CUtensorMap V_map, // boxes of D rows, Tile<D>::KV columns
                         const __grid_constant__ CUtensorMap O_map, // boxes of WG_Q rows, 64 O_BOXES columns
                         const fp8_attention f, int heads_in_group, int num_tiles)
 {
@@ -468,25 +505,25 @@ __global__ void __launch_bounds__(THREADS, 1)
 
     // Setup. TMA counts at the barriers: it must see them initialised.
     if (threadIdx.x == 0) {
-        for (int consumer = 0; consumer < CONSUMERS; consumer++) {
+        for (int consumer = 0; consumer < Tile<D>::CONSUMERS; consumer++) {
             mbarrier_init(&smem.Q_full[consumer], 1);  // the producer's arrival, and the bytes it expects
             mbarrier_init(&smem.Q_empty[consumer], 4); // its warps
         }
         for (int stage = 0; stage < Tile<D>::STAGES; stage++) {
             mbarrier_init(&smem.K_full[stage], 1);
             mbarrier_init(&smem.V_full[stage], 1);
-            mbarrier_init(&smem.K_empty[stage], CONSUMERS);
-            mbarrier_init(&smem.V_empty[stage], CONSUMERS);
+            mbarrier_init(&smem.K_empty[stage], Tile<D>::CONSUMERS);
+            mbarrier_init(&smem.V_empty[stage], Tile<D>::CONSUMERS);
         }
         fence_mbarrier_init();
     }
     __syncthreads();
 
     if (threadIdx.x < 128) {
-        setmaxnreg_dec<PRODUCER_REGS>();
+        setmaxnreg_dec<Tile<D>::PRODUCER_REGS>();
         if (threadIdx.x == 0) produce<D>(smem, Q_map, K_map, V_map, f.a, heads_in_group, num_tiles);
     } else {
-        setmaxnreg_inc<CONSUMER_REGS>();
+        setmaxnreg_inc<Tile<D>::CONSUMER_REGS>();
         // The shuffle tells the compiler that all lanes have the same: descriptors then take no registers of a thread.
         const int consumer = __shfl_sync(0xffffffff, threadIdx.x / 128, 0) - 1;
         consume<D>(smem, O_map, f, heads_in_group, num_tiles, consumer);
@@ -502,13 +539,13 @@ static cudaError_t launch(const fp8_attention &f, cudaStream_t stream)
     constexpr int smem_bytes = sizeof(SharedStorage<D>);
     constexpr CUtensorMapDataType e4m3 = CU_TENSOR_MAP_DATA_TYPE_UINT8; // To TMA they are bytes.
     const int64_t heads = (int64_t)a.batch * a.heads, V_rows = (int64_t)a.batch * a.kv_heads * D;
-    const int64_t num_tiles = heads * ((a.q_len - 1) / TILE_Q + 1);
+    const int64_t num_tiles = heads * ((a.q_len - 1) / Tile<D>::Q + 1);
     if (num_tiles > INT_MAX || V_rows > INT_MAX) return cudaErrorInvalidValue;
     cudaError_t error = tensor_map_heads(&Q_map, e4m3, a.Q, a.batch, a.q_len, a.heads, D, WG_Q, D);
     if (error == cudaSuccess)
-        error = tensor_map_heads(&K_map, e4m3, a.K, a.batch, a.k_len, a.kv_heads, D, KV, D);
+        error = tensor_map_heads(&K_map, e4m3, a.K, a.batch, a.k_len, a.kv_heads, D, Tile<D>::KV, D);
     if (error == cudaSuccess)
-        error = tensor_map_matrix(&V_map, e4m3, a.V, (int)V_rows, (a.k_len + 15) / 16 * 16, D, KV);
+        error = tensor_map_matrix(&V_map, e4m3, a.V, (int)V_rows, (a.k_len + 15) / 16 * 16, D, Tile<D>::KV);
     if (error == cudaSuccess)
         error = tensor_map_heads(&O_map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, a.O, a.batch, a.q_len, a.heads, D,
                                  WG_Q, Tile<D>::O_BOXES * 64);
@@ -522,8 +559,9 @@ static cudaError_t launch(const fp8_attention &f, cudaStream_t stream)
 
     const int64_t fitting = (a.causal ? CAUSAL_L2_BYTES : FULL_L2_BYTES) / ((int64_t)a.k_len * D * 2);
     const int heads_in_group = (int)(fitting < 1 ? 1 : fitting < heads ? fitting : heads);
-    transposed_v_kernel<D><<<(int)(num_tiles < sms ? num_tiles : sms), THREADS, smem_bytes, stream>>>(
-        Q_map, K_map, V_map, O_map, f, heads_in_group, (int)num_tiles);
+    transposed_v_kernel<D>
+        <<<(int)(num_tiles < sms ? num_tiles : sms), Tile<D>::THREADS, smem_bytes, stream>>>(
+            Q_map, K_map, V_map, O_map, f, heads_in_group, (int)num_tiles);
     return cudaGetLastError();
 }
 

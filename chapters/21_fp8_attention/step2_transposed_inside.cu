@@ -2,8 +2,8 @@
 //
 // Question: V comes as K does, a key a row. A kernel of its own would read and write it once more. Who has time to transpose?
 //
-// The producer's warpgroup: one thread starts copies, and three warps have nothing to do. They take V's stages for consumers'
-// and make stages of the transposed V.
+// The producer's warpgroup: one thread starts copies, and three warps have nothing to do. They take V's boxes of 128 columns for
+// consumers' and make stages of the transposed V.
 //
 //      loader, warp 0     K ─────────────────────────────────► consumers
 //                         V ──► warps 1-3, transpose ──► Vt ─► consumers
@@ -14,9 +14,9 @@
 // rows of a stmatrix begin in different banks: 0 2 4 6 9 11 13 15 and 1 3 5 7 8 10 12 14.
 //
 // Grows from: step 1 (transposed_v).
-// New instructions: ldmatrix.trans of bytes. Registers: 232 a consumer, 40 the producer's warpgroup; D = 256: 240 and 24.
-// spills: allowed, 2 registers of the loader at D = 256.
-// Shared memory, D = 128: Q 16,384 | K 4 x 16,384 | V 2 x 16,384 | Vt 4 x 16,384 | O 32,768 | barriers
+// New instructions: ldmatrix.trans of bytes. Registers: as step 1.
+// spills: allowed, 3 registers of the producer's warpgroup at D = 256.
+// Shared memory, D = 128: Q 24,576 | K 4 x 12,288 | V 2 x 12,288 | Vt 4 x 16,384 | O 49,152 | barriers
 // Run: make chapter-21 OP=per_head STEP=transposed_inside
 #include <cfloat>
 #include <climits>
@@ -31,67 +31,70 @@
 #include "../../common/device/wgmma.cuh"
 #include "launchers.h"
 
-constexpr int WG_Q = 64;                       // queries of a consumer, a warpgroup: the rows of a wgmma
-constexpr int MMA_K = 32;                      // k of a wgmma
-constexpr int CONSUMERS = 2;                   // warpgroups that multiply
-constexpr int TILE_Q = CONSUMERS * WG_Q;       // queries
-constexpr int KV = 128;                        // keys in a stage
-constexpr int THREADS = (1 + CONSUMERS) * 128; // warpgroup 0 is the producer
-constexpr int TRANSPOSERS = 3;                 // warps of the producer's
-constexpr int LAUNCH_REGS = 65536 / THREADS / 8 * 8; // what __launch_bounds__ makes of 65,536 registers
-constexpr int TOP_LOG2 = 7; // the largest P of a row, once m is known, is at most 2^TOP_LOG2
+constexpr int WG_Q = 64;       // queries of a consumer, a warpgroup: the rows of a wgmma
+constexpr int MMA_K = 32;      // k of a wgmma
+constexpr int TRANSPOSERS = 3; // warps of the producer's
+constexpr int TOP_LOG2 = 7;    // the largest P of a row, once m is known, is at most 2^TOP_LOG2
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.69314718f;
 constexpr int CAUSAL_L2_BYTES = 32 << 20; // what K and V of a group of heads may take of the L2,
 constexpr int FULL_L2_BYTES = 8 << 20;    // with a causal mask and without
 
 enum NamedBarrier {
-    TURN = 1,         // + consumer: it may issue its products
-    STORE = TURN + 3, // + consumer: its threads, when it stores O
+    STORE = 1, // + consumer: its threads, when it stores O
 };
 
 // The tiles of a block, by head dimension. A row of 128 bytes, the swizzle's width, has 128 columns; of 64 it is half empty.
 template <int D>
 struct Tile {
-    static constexpr int STAGES = D == 256 ? 2 : 4;   // of K, and of V transposed
-    static constexpr int V_STAGES = D == 256 ? 1 : 2; // of V
-    static constexpr int BOXES = D == 256 ? 2 : 1;    // of 128 columns of Q, K and V
-    static constexpr int O_BOXES = D == 64 ? 1 : 2;   // of 64 columns of O that are stored at a time
-    static constexpr int PRODUCER_REGS = D == 256 ? 24 : 40;
-    static constexpr int CONSUMER_REGS = D == 256 ? 240 : 232;
+    static constexpr int KV = D == 64 ? 64 : D == 128 ? 96 : 128;    // keys in a stage
+    static constexpr int CONSUMERS = D == 64 ? 4 : D == 128 ? 3 : 2; // warpgroups that multiply
+    static constexpr int Q = CONSUMERS * WG_Q;                       // queries
+    static constexpr int THREADS = (1 + CONSUMERS) * 128;            // warpgroup 0 is the producer's
+    static constexpr int STAGES = D == 256 ? 2 : 4;                  // of K, and of V transposed
+    static constexpr int V_STAGES = 2;                               // of V: boxes
+    static constexpr int COLS = D == 64 ? 64 : 128;                  // of a box of Q, K and V
+    static constexpr int BOXES = D / COLS;                           // of Q, K and V
+    static constexpr int O_BOXES = D == 64 ? 1 : 2; // of 64 columns of O that are stored at a time
+    static constexpr bool OVERLAP = D == 64;        // S and P V in flight together: registers for two P
+    static constexpr int PRODUCER_REGS = D == 256 ? 24 : 32;
+    static constexpr int CONSUMER_REGS = D == 64 ? 112 : D == 128 ? 160 : 240;
+    static constexpr int LAUNCH_REGS =
+        65536 / THREADS / 8 * 8; // what __launch_bounds__ makes of 65,536 registers
     static_assert(PRODUCER_REGS + CONSUMERS * CONSUMER_REGS <= (1 + CONSUMERS) * LAUNCH_REGS,
                   "setmaxnreg moves registers of the block, it makes none");
-    static constexpr int IN_FLIGHT = D == 256 ? 1 : 4;          // matrices that a warp transposes at a time
-    static constexpr int Q_BYTES = WG_Q * D, KV_BYTES = KV * D; // what TMA counts
+    static constexpr int IN_FLIGHT = D == 256 ? 2 : 3; // matrices that a warp transposes at a time
+    static constexpr int Q_BYTES = WG_Q * D, K_BYTES = KV * D, V_BYTES = KV * COLS; // what TMA counts
 };
 
 template <int D>
 struct SharedStorage {
-    uint8_t Q_smem[CONSUMERS][Tile<D>::BOXES][WG_Q][128];       // (consumer, D / 128, query, 128 of D)
-    uint8_t K_smem[Tile<D>::STAGES][Tile<D>::BOXES][KV][128];   // (stage, D / 128, key, 128 of D)
-    uint8_t V_smem[Tile<D>::V_STAGES][Tile<D>::BOXES][KV][128]; // (stage, D / 128, key, 128 of D)
-    uint8_t Vt_smem[Tile<D>::STAGES][D][KV];                    // (stage, D, key)
-    __nv_bfloat16 O_smem[CONSUMERS][Tile<D>::O_BOXES][WG_Q][64];
-    int tile[CONSUMERS];            // of the queries in Q_smem; none when there are no more
-    int V_there[Tile<D>::V_STAGES]; // whether the stage has keys; not when there are no more
-    uint64_t Q_full[CONSUMERS];     // the queries have landed
-    uint64_t Q_empty[CONSUMERS];    // the consumer's warps are done with them
+    uint8_t Q_smem[Tile<D>::CONSUMERS][Tile<D>::BOXES][WG_Q][128];     // (consumer, box, query, 128 of D)
+    uint8_t K_smem[Tile<D>::STAGES][Tile<D>::BOXES][Tile<D>::KV][128]; // (stage, box, key, 128 of D)
+    uint8_t V_smem[Tile<D>::V_STAGES][Tile<D>::KV][128];               // (stage, key, 128 of D)
+    uint8_t Vt_smem[Tile<D>::STAGES][D][128];                          // (stage, D, key)
+    __nv_bfloat16 O_smem[Tile<D>::CONSUMERS][Tile<D>::O_BOXES][WG_Q][64];
+    int tile[Tile<D>::CONSUMERS];         // of the queries in Q_smem; none when there are no more
+    int V_there[Tile<D>::V_STAGES];       // whether the stage has keys; not when there are no more
+    uint64_t Q_full[Tile<D>::CONSUMERS];  // the queries have landed
+    uint64_t Q_empty[Tile<D>::CONSUMERS]; // the consumer's warps are done with them
     uint64_t K_full[Tile<D>::STAGES], V_full[Tile<D>::V_STAGES];   // the stage has landed
     uint64_t V_empty[Tile<D>::V_STAGES], Vt_full[Tile<D>::STAGES]; // it has been transposed
     uint64_t K_empty[Tile<D>::STAGES], Vt_empty[Tile<D>::STAGES];  // every consumer is done with it
 };
 
-// What a block works on: TILE_Q queries of a head.
+// What a block works on: Tile<D>::Q queries of a head.
+template <int D>
 struct Work {
     int row, head, batch; // the first query
 
     // Group of heads by group of heads, in it the last queries first, of each head in turn.
     __device__ Work(const attention &a, int heads_in_group, int tile)
     {
-        const int q_tiles = (a.q_len - 1) / TILE_Q + 1;
+        const int q_tiles = (a.q_len - 1) / Tile<D>::Q + 1;
         const int group = tile / (heads_in_group * q_tiles);
         const int in_group = tile % (heads_in_group * q_tiles);
         const int heads_here = min(heads_in_group, a.batch * a.heads - group * heads_in_group);
-        row = (q_tiles - 1 - in_group / heads_here) * TILE_Q;
+        row = (q_tiles - 1 - in_group / heads_here) * Tile<D>::Q;
         head = (group * heads_in_group + in_group % heads_here) % a.heads;
         batch = (group * heads_in_group + in_group % heads_here) / a.heads;
     }
@@ -102,7 +105,7 @@ struct Work {
     // Tiles of keys that queries up to `last` see; at least one, that its sums become 0.
     static __device__ int tiles(const attention &a, int last)
     {
-        return (max(keys_seen(a, last), 1) - 1) / KV + 1;
+        return (max(keys_seen(a, last), 1) - 1) / Tile<D>::KV + 1;
     }
 };
 
@@ -119,8 +122,8 @@ static __device__ void load(SharedStorage<D> &smem, const CUtensorMap &Q_map, co
     uint32_t Q_parity = 1;
     int tile = blockIdx.x;
     while (true) {
-        const Work work(a, heads_in_group, min(tile, num_tiles - 1));
-        for (int consumer = 0; consumer < CONSUMERS; consumer++) {
+        const Work<D> work(a, heads_in_group, min(tile, num_tiles - 1));
+        for (int consumer = 0; consumer < Tile<D>::CONSUMERS; consumer++) {
             uint64_t *full = &smem.Q_full[consumer];
             trace(WAIT_EMPTY);
             mbarrier_wait(&smem.Q_empty[consumer], Q_parity);
@@ -138,24 +141,27 @@ static __device__ void load(SharedStorage<D> &smem, const CUtensorMap &Q_map, co
         if (tile >= num_tiles) break;
 
         const int kv_head = work.kv_head(a);
-        const int kv_tiles = work.tiles(a, work.row + TILE_Q - 1);
+        const int kv_tiles = work.tiles(a, work.row + Tile<D>::Q - 1);
         for (int kv = 0; kv < kv_tiles; kv++) { // Past the last key there are zeros.
-            uint64_t *K_full = &smem.K_full[K_state.stage], *V_full = &smem.V_full[V_state.stage];
+            uint64_t *K_full = &smem.K_full[K_state.stage];
             trace(WAIT_EMPTY);
             mbarrier_wait(&smem.K_empty[K_state.stage], K_state.parity ^ 1);
             trace(LOAD);
-            mbarrier_arrive_expect_tx(K_full, Tile<D>::KV_BYTES);
-            cp_async_bulk_tensor_5d(smem.K_smem[K_state.stage], K_map, K_full, 0, kv_head, kv * KV, 0,
-                                    work.batch);
-            trace(WAIT_EMPTY);
-            mbarrier_wait(&smem.V_empty[V_state.stage], V_state.parity ^ 1);
-            trace(LOAD);
-            smem.V_there[V_state.stage] = true;
-            mbarrier_arrive_expect_tx(V_full, Tile<D>::KV_BYTES);
-            cp_async_bulk_tensor_5d(smem.V_smem[V_state.stage], V_map, V_full, 0, kv_head, kv * KV, 0,
-                                    work.batch);
+            mbarrier_arrive_expect_tx(K_full, Tile<D>::K_BYTES);
+            cp_async_bulk_tensor_5d(smem.K_smem[K_state.stage], K_map, K_full, 0, kv_head, kv * Tile<D>::KV,
+                                    0, work.batch);
             K_state.advance();
-            V_state.advance();
+            for (int box = 0; box < Tile<D>::BOXES; box++) {
+                uint64_t *V_full = &smem.V_full[V_state.stage];
+                trace(WAIT_EMPTY);
+                mbarrier_wait(&smem.V_empty[V_state.stage], V_state.parity ^ 1);
+                trace(LOAD);
+                smem.V_there[V_state.stage] = true;
+                mbarrier_arrive_expect_tx(V_full, Tile<D>::V_BYTES);
+                cp_async_bulk_tensor_5d(smem.V_smem[V_state.stage], V_map, V_full, 0, kv_head,
+                                        kv * Tile<D>::KV, box, work.batch);
+                V_state.advance();
+            }
         }
         tile = gridDim.x + atomicInc(&next_tile, num_tiles - 1);
     }
@@ -165,75 +171,77 @@ static __device__ void load(SharedStorage<D> &smem, const CUtensorMap &Q_map, co
     mbarrier_arrive(&smem.V_full[V_state.stage]);
 }
 
-// Transposes a stage of V, as one of TRANSPOSERS warps: 32 keys and 16 columns at a time.
+// Transposes a box of V, as one of TRANSPOSERS warps: 32 keys and 16 columns at a time. Vt_smem begins with the box's first column.
 template <int D>
-static __device__ void transpose_tile(uint8_t (&Vt_smem)[D][KV],
-                                      const uint8_t (&V_smem)[Tile<D>::BOXES][KV][128], int warp, int lane)
+static __device__ void transpose_box(uint8_t (*Vt_smem)[128], const uint8_t (&V_smem)[Tile<D>::KV][128],
+                                     int warp, int lane)
 {
-    const uint32_t V_addr = smem_addr(V_smem), Vt_addr = smem_addr(Vt_smem);
+    constexpr int STRIPS = Tile<D>::COLS / 16;          // of 16 columns
     const uint32_t bytes = lane < 16 ? 0x6420 : 0x7531; // of the lower of two columns, or of the upper
     const int row = lane % 8 * 2 + (lane / 8 % 2 ^ lane / 4 % 2); // of Vt, of 16: where this lane's row goes
+    const uint32_t V_addr = smem_addr(V_smem), Vt_addr = smem_addr(Vt_smem);
 #pragma unroll Tile < D> ::IN_FLIGHT
-    for (int unit = warp; unit < D / 16 * (KV / 32); unit += TRANSPOSERS) {
-        const int col = unit % (D / 16) * 16, key = unit / (D / 16) * 32;
+    for (unsigned unit = warp; unit < STRIPS * (Tile<D>::KV / 32); unit += TRANSPOSERS) {
+        const unsigned col = unit % STRIPS * 16, key = unit / STRIPS * 32;
         uint32_t V_frag[4], Vt_frag[4]; // 8 keys each; one column and the other of 16 keys, and of 16 keys
-        ldmatrix_x4_trans(V_frag, V_addr + col / 128 * (uint32_t)sizeof V_smem[0] +
-                                      swizzle((key + lane) * 128 + col % 128, 3));
+        ldmatrix_x4_trans(V_frag, V_addr + key * 128 + swizzle(lane * 128 + col, 3));
 #pragma unroll
         for (int i = 0; i < 4; i++)
             Vt_frag[i] = __byte_perm(V_frag[i / 2 * 2], V_frag[i / 2 * 2 + 1], bytes ^ i % 2 * 0x1111);
-        stmatrix_x4(Vt_addr + swizzle((col + row) * KV + key + lane / 16 * 16, 3), Vt_frag);
+        stmatrix_x4(Vt_addr + col * 128 + swizzle(row * 128 + key + lane / 16 * 16, 3), Vt_frag);
     }
 }
 
-// A warp that transposes stage after stage, as they land.
+// A warp that transposes box after box, as they land.
 template <int D>
 static __device__ void transpose(SharedStorage<D> &smem, int warp, int lane)
 {
     PipelineState<Tile<D>::V_STAGES> V_state;
     PipelineState<Tile<D>::STAGES> Vt_state;
     while (true) {
-        trace(WAIT_FULL);
-        mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
-        if (!smem.V_there[V_state.stage]) return;
-        trace(WAIT_EMPTY);
-        mbarrier_wait(&smem.Vt_empty[Vt_state.stage], Vt_state.parity ^ 1);
-        trace(LOAD); // of Vt
-        transpose_tile<D>(smem.Vt_smem[Vt_state.stage], smem.V_smem[V_state.stage], warp, lane);
-        fence_proxy_async(); // What this thread wrote is there for wgmma,
-        __syncwarp();        // and what the warp's others wrote.
-        if (lane == 0) {
-            mbarrier_arrive(&smem.V_empty[V_state.stage]);
-            mbarrier_arrive(&smem.Vt_full[Vt_state.stage]);
+        for (int box = 0; box < Tile<D>::BOXES; box++) {
+            trace(WAIT_FULL);
+            mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
+            if (!smem.V_there[V_state.stage]) return;
+            trace(WAIT_EMPTY);
+            if (box == 0) mbarrier_wait(&smem.Vt_empty[Vt_state.stage], Vt_state.parity ^ 1);
+            trace(LOAD); // of Vt
+            transpose_box<D>(&smem.Vt_smem[Vt_state.stage][box * 128], smem.V_smem[V_state.stage], warp,
+                             lane);
+            fence_proxy_async(); // What this thread wrote is there for wgmma,
+            __syncwarp();        // and what the warp's others wrote.
+            if (lane == 0) mbarrier_arrive(&smem.V_empty[V_state.stage]);
+            V_state.advance();
         }
-        V_state.advance();
+        if (lane == 0) mbarrier_arrive(&smem.Vt_full[Vt_state.stage]);
         Vt_state.advance();
     }
 }
 
 // S = Q Kᵀ, 64 queries and a tile of keys. A descriptor counts in units of 16 bytes; 32 columns are 32 bytes.
 template <int D>
-static __device__ void multiply_QK(float (&S)[KV / 2], const uint8_t (*Q_smem)[WG_Q][128],
-                                   const uint8_t (*K_smem)[KV][128])
+static __device__ void multiply_QK(float (&S)[Tile<D>::KV / 2], const uint8_t (*Q_smem)[WG_Q][128],
+                                   const uint8_t (*K_smem)[Tile<D>::KV][128])
 {
     const uint64_t Q_desc = wgmma_descriptor(Q_smem), K_desc = wgmma_descriptor(K_smem);
 #pragma unroll
     for (int k = 0; k < D / MMA_K; k++)
-        wgmma_e4m3<KV>(S, Q_desc + (k / 4 * sizeof Q_smem[0] + k % 4 * 32) / 16,
-                       K_desc + (k / 4 * sizeof K_smem[0] + k % 4 * 32) / 16, k > 0);
+        wgmma_e4m3<Tile<D>::KV>(S, Q_desc + (k / 4 * sizeof Q_smem[0] + k % 4 * 32) / 16,
+                                K_desc + (k / 4 * sizeof K_smem[0] + k % 4 * 32) / 16, k > 0);
 }
 
 // O += P V. 32 keys are 32 bytes of each of Vt's rows, in the order of P.
 template <int D>
-static __device__ void multiply_PV(float (&O)[D / 2], const uint32_t (&P)[KV / MMA_K][4],
-                                   const uint8_t (*Vt_smem)[KV])
+static __device__ void multiply_PV(float (&O)[D / 2], const uint32_t (&P)[Tile<D>::KV / MMA_K][4],
+                                   const uint8_t (&Vt_smem)[D][128])
 {
     const uint64_t V_desc = wgmma_descriptor(Vt_smem);
 #pragma unroll
-    for (int k = 0; k < KV / MMA_K; k++) wgmma_rs_e4m3<D>(O, P[k], V_desc + k * 32 / 16, true);
+    for (int k = 0; k < Tile<D>::KV / MMA_K; k++) wgmma_rs_e4m3<D>(O, P[k], V_desc + k * 32 / 16, true);
 }
 
 // Takes away the scores of keys that a row does not see: first_key is the tile's, row the thread's first.
+template <int KV>
 static __device__ void mask_tile(float (&S)[KV / 2], int first_key, int row, int lane, const attention &a)
 {
 #pragma unroll
@@ -257,6 +265,7 @@ struct Rows {
 };
 
 // m becomes what makes the largest P of each row at most 2^TOP_LOG2, if it is not that already; l follows.
+template <int KV>
 static __device__ void raise_maximum(Rows &rows, const float (&S)[KV / 2], float c)
 {
 #pragma unroll
@@ -275,6 +284,7 @@ static __device__ void raise_maximum(Rows &rows, const float (&S)[KV / 2], float
 
 // P = 2^(c S - m), rounded, and its sums before that; c is the scales' product, and log2(e). A word has the thread's four P
 // of a row and 16 keys.
+template <int KV>
 static __device__ void exponentials(const float (&S)[KV / 2], uint32_t (&P)[KV / MMA_K][4],
                                     const float (&m)[2], float (&sum)[2], float c)
 {
@@ -300,6 +310,7 @@ static __device__ void exponentials(const float (&S)[KV / 2], uint32_t (&P)[KV /
 }
 
 // Whether any P of the warp's is 448, the byte 0x7e: it was that or more. 2 more make the byte's sign bit.
+template <int KV>
 static __device__ bool any_saturated(const uint32_t (&P)[KV / MMA_K][4])
 {
     uint32_t signs = 0;
@@ -309,15 +320,16 @@ static __device__ bool any_saturated(const uint32_t (&P)[KV / MMA_K][4])
 }
 
 // The online softmax of a tile; first: nothing is known of m yet. Returns whether O must be multiplied with rows.rescale.
+template <int KV>
 static __device__ bool softmax_tile(const float (&S)[KV / 2], uint32_t (&P)[KV / MMA_K][4], Rows &rows,
                                     float c, bool first)
 {
     float sum[2];
-    if (!first) exponentials(S, P, rows.m, sum, c);
-    const bool grown = first || any_saturated(P);
+    if (!first) exponentials<KV>(S, P, rows.m, sum, c);
+    const bool grown = first || any_saturated<KV>(P);
     if (grown) {
-        raise_maximum(rows, S, c);
-        exponentials(S, P, rows.m, sum, c);
+        raise_maximum<KV>(rows, S, c);
+        exponentials<KV>(S, P, rows.m, sum, c);
     }
     rows.l[0] += sum[0];
     rows.l[1] += sum[1];
@@ -335,7 +347,7 @@ static __device__ void rescale_rows(float (&O)[D / 2], const Rows &rows)
 // Adds up l over a row's lanes, writes LSE, and divides O by l. row is the thread's first.
 template <int D>
 static __device__ void finish_rows(float (&O)[D / 2], const Rows &rows, float scale_V, const attention &a,
-                                   const Work &work, int row, int lane)
+                                   const Work<D> &work, int row, int lane)
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -357,7 +369,7 @@ static __device__ void finish_rows(float (&O)[D / 2], const Rows &rows, float sc
 // Writes a consumer's rows of O by way of O_smem. tid is the thread's number in its warpgroup.
 template <int D>
 static __device__ void store_rows(__nv_bfloat16 (&O_smem)[Tile<D>::O_BOXES][WG_Q][64],
-                                  const CUtensorMap &O_map, const float (&O)[D / 2], const Work &work,
+                                  const CUtensorMap &O_map, const float (&O)[D / 2], const Work<D> &work,
                                   int row, bool inside, int consumer, int tid)
 {
 #pragma unroll
@@ -388,12 +400,11 @@ template <int D>
 static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map, const fp8_attention &f,
                                int heads_in_group, int num_tiles, int consumer)
 {
+    constexpr int KV = Tile<D>::KV;
     const attention &a = f.a;
     const int tid = threadIdx.x % 128, lane = tid % 32;
     PipelineState<Tile<D>::STAGES> K_state, Vt_state;
     uint32_t Q_parity = 0;
-    const int next_consumer = (consumer + 1) % CONSUMERS;
-    if (next_consumer == 0) named_barrier_arrive(TURN, 256); // Consumer 0 begins.
     while (true) {
         trace(WAIT_FULL);
         mbarrier_wait(&smem.Q_full[consumer], Q_parity);
@@ -402,16 +413,16 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
         if (lane == 0) tile = smem.tile[consumer]; // Who arrives at Q_empty has read it.
         tile = __shfl_sync(0xffffffff, tile, 0);
         if (tile >= num_tiles) break;
-        const Work work(a, heads_in_group, tile);
+        const Work<D> work(a, heads_in_group, tile);
         const int first_row = work.row + consumer * WG_Q;
         const int row = first_row + tid / 32 * 16 + lane / 4; // and row + 8
         const int full_keys = keys_seen(a, first_row);        // that every row sees
         const int kv_tiles = work.tiles(a, first_row + WG_Q - 1);
-        const int block_tiles = work.tiles(a, work.row + TILE_Q - 1);
+        const int block_tiles = work.tiles(a, work.row + Tile<D>::Q - 1);
         const int scale = work.batch * a.kv_heads + work.kv_head(a); // of Q, K and V
         const float c = f.scale_Q[scale] * f.scale_K[scale] * rsqrtf(D) * LOG2_E;
         float S[KV / 2], O[D / 2] = {};
-        uint32_t P[KV / MMA_K][4];
+        uint32_t P[2][KV / MMA_K][4]; // of a tile, and of the one before
         Rows rows;
 
         // What follows the products S of a tile: K is given back, and the tile masked where it crosses an edge.
@@ -421,69 +432,98 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
             if (tid == 0) mbarrier_arrive(&smem.K_empty[K_state.stage]);
             K_state.advance();
             if (lane == 0 && kv == kv_tiles - 1) mbarrier_arrive(&smem.Q_empty[consumer]);
-            if ((kv + 1) * KV > full_keys) mask_tile(S, kv * KV, row, lane, a);
+            if ((kv + 1) * KV > full_keys) mask_tile<KV>(S, kv * KV, row, lane, a);
         };
-        const auto receive_O = [&] {
+        const auto receive_O = [&](const uint32_t(&P_tile)[KV / MMA_K][4]) {
             wgmma_touch(O);
-            wgmma_touch(P); // wgmma has read it.
+            wgmma_touch(P_tile); // wgmma has read it.
             if (tid == 0) mbarrier_arrive(&smem.Vt_empty[Vt_state.stage]);
             Vt_state.advance();
         };
         const auto multiply_S = [&](int kv) {
             trace(WAIT_FULL);
             mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
-            trace(WAIT_TURN);
-            named_barrier_sync(TURN + consumer, 256);
             wgmma_touch(S);
             wgmma_fence();
             multiply_QK<D>(S, smem.Q_smem[consumer], smem.K_smem[K_state.stage]);
             wgmma_commit_group();
-            named_barrier_arrive(TURN + next_consumer, 256);
             wgmma_wait_group<0>();
             receive_S(kv);
         };
-        // P V of the tile before and S of tile kv, one behind the other.
-        const auto multiply_next = [&](int kv) {
+        // S of tile kv and P V of the tile before are in flight together; the softmax begins when S is there.
+        const auto multiply_both = [&](int kv, const uint32_t(&P_old)[KV / MMA_K][4],
+                                       uint32_t(&P_new)[KV / MMA_K][4]) {
             trace(WAIT_FULL);
             mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
             mbarrier_wait(&smem.Vt_full[Vt_state.stage], Vt_state.parity);
-            trace(WAIT_TURN);
-            named_barrier_sync(TURN + consumer, 256);
             wgmma_touch(S);
             wgmma_touch(O);
             wgmma_fence();
-            multiply_PV<D>(O, P, smem.Vt_smem[Vt_state.stage]);
             multiply_QK<D>(S, smem.Q_smem[consumer], smem.K_smem[K_state.stage]);
             wgmma_commit_group();
-            named_barrier_arrive(TURN + next_consumer, 256);
+            multiply_PV<D>(O, P_old, smem.Vt_smem[Vt_state.stage]);
+            wgmma_commit_group();
+            wgmma_wait_group<1>();
+            receive_S(kv);
+            const bool grown = softmax_tile<KV>(S, P_new, rows, c, false);
+            trace(MULTIPLY);
             wgmma_wait_group<0>();
-            receive_O();
+            receive_O(P_old);
+            if (grown) rescale_rows<D>(O, rows);
+        };
+        // P V of the tile before and S of tile kv, one behind the other.
+        const auto multiply_next = [&](int kv, const uint32_t(&P_old)[KV / MMA_K][4]) {
+            trace(WAIT_FULL);
+            mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
+            mbarrier_wait(&smem.Vt_full[Vt_state.stage], Vt_state.parity);
+            wgmma_touch(S);
+            wgmma_touch(O);
+            wgmma_fence();
+            multiply_PV<D>(O, P_old, smem.Vt_smem[Vt_state.stage]);
+            multiply_QK<D>(S, smem.Q_smem[consumer], smem.K_smem[K_state.stage]);
+            wgmma_commit_group();
+            wgmma_wait_group<0>();
+            receive_O(P_old);
             receive_S(kv);
         };
-        const auto multiply_O = [&] {
+        const auto multiply_O = [&](const uint32_t(&P_tile)[KV / MMA_K][4]) {
             trace(WAIT_FULL);
             mbarrier_wait(&smem.Vt_full[Vt_state.stage], Vt_state.parity);
             wgmma_touch(O);
             wgmma_fence();
-            multiply_PV<D>(O, P, smem.Vt_smem[Vt_state.stage]);
+            multiply_PV<D>(O, P_tile, smem.Vt_smem[Vt_state.stage]);
             wgmma_commit_group();
             wgmma_wait_group<0>();
-            receive_O();
+            receive_O(P_tile);
         };
 
-        multiply_S(0);
-        softmax_tile(S, P, rows, c, true);
-        for (int kv = 1; kv < kv_tiles; kv++) {
-            multiply_next(kv);
-            if (softmax_tile(S, P, rows, c, false)) rescale_rows<D>(O, rows);
+        if constexpr (Tile<D>::OVERLAP) {
+            multiply_S(0);
+            int kv = 1;
+            if (kv_tiles % 2 == 0) {
+                softmax_tile<KV>(S, P[1], rows, c, true);
+                multiply_both(kv++, P[1], P[0]);
+            } else {
+                softmax_tile<KV>(S, P[0], rows, c, true);
+            }
+            for (; kv < kv_tiles; kv += 2) {
+                multiply_both(kv, P[0], P[1]);
+                multiply_both(kv + 1, P[1], P[0]);
+            }
+            multiply_O(P[0]);
+        } else {
+            multiply_S(0);
+            softmax_tile<KV>(S, P[0], rows, c, true);
+            for (int kv = 1; kv < kv_tiles; kv++) {
+                multiply_next(kv, P[0]);
+                if (softmax_tile<KV>(S, P[0], rows, c, false)) rescale_rows<D>(O, rows);
+            }
+            multiply_O(P[0]);
         }
-        multiply_O();
 
         for (int kv = kv_tiles; kv < block_tiles; kv++) { // keys that only the later consumers see
             trace(WAIT_FULL);
             mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
-            named_barrier_sync(TURN + consumer, 256);
-            named_barrier_arrive(TURN + next_consumer, 256);
             if (tid == 0) mbarrier_arrive(&smem.K_empty[K_state.stage]);
             K_state.advance();
             mbarrier_wait(&smem.Vt_full[Vt_state.stage], Vt_state.parity);
@@ -495,12 +535,11 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
         finish_rows<D>(O, rows, f.scale_V[scale], a, work, row, lane);
         store_rows<D>(smem.O_smem[consumer], O_map, O, work, first_row, first_row < a.q_len, consumer, tid);
     }
-    if (consumer == 0) named_barrier_sync(TURN, 256); // The last turn is nobody's.
     if (tid == 0) cp_async_bulk_wait_group_read<0>(); // O_smem must outlive its reader.
 }
 
 template <int D>
-__global__ void __launch_bounds__(THREADS, 1) transposed_inside_kernel(
+__global__ void __launch_bounds__(Tile<D>::THREADS, 1) transposed_inside_kernel(
     const __grid_constant__ CUtensorMap Q_map, // boxes of WG_Q rows
     const __grid_constant__ CUtensorMap K_map, // boxes of KV rows
     const __grid_constant__ CUtensorMap V_map, // the same
@@ -512,15 +551,15 @@ __global__ void __launch_bounds__(THREADS, 1) transposed_inside_kernel(
 
     // Setup. TMA counts at the barriers: it must see them initialised.
     if (threadIdx.x == 0) {
-        for (int consumer = 0; consumer < CONSUMERS; consumer++) {
+        for (int consumer = 0; consumer < Tile<D>::CONSUMERS; consumer++) {
             mbarrier_init(&smem.Q_full[consumer], 1);  // the producer's arrival, and the bytes it expects
             mbarrier_init(&smem.Q_empty[consumer], 4); // its warps
         }
         for (int stage = 0; stage < Tile<D>::STAGES; stage++) {
             mbarrier_init(&smem.K_full[stage], 1);
-            mbarrier_init(&smem.K_empty[stage], CONSUMERS);
+            mbarrier_init(&smem.K_empty[stage], Tile<D>::CONSUMERS);
             mbarrier_init(&smem.Vt_full[stage], TRANSPOSERS);
-            mbarrier_init(&smem.Vt_empty[stage], CONSUMERS);
+            mbarrier_init(&smem.Vt_empty[stage], Tile<D>::CONSUMERS);
         }
         for (int stage = 0; stage < Tile<D>::V_STAGES; stage++) {
             mbarrier_init(&smem.V_full[stage], 1);
@@ -551,13 +590,14 @@ static cudaError_t launch(const fp8_attention &f, cudaStream_t stream)
     constexpr int smem_bytes = sizeof(SharedStorage<D>);
     constexpr CUtensorMapDataType e4m3 = CU_TENSOR_MAP_DATA_TYPE_UINT8; // To TMA they are bytes.
     const int64_t heads = (int64_t)a.batch * a.heads;
-    const int64_t num_tiles = heads * ((a.q_len - 1) / TILE_Q + 1);
+    const int64_t num_tiles = heads * ((a.q_len - 1) / Tile<D>::Q + 1);
     if (num_tiles > INT_MAX) return cudaErrorInvalidValue;
     cudaError_t error = tensor_map_heads(&Q_map, e4m3, a.Q, a.batch, a.q_len, a.heads, D, WG_Q, D);
     if (error == cudaSuccess)
-        error = tensor_map_heads(&K_map, e4m3, a.K, a.batch, a.k_len, a.kv_heads, D, KV, D);
+        error = tensor_map_heads(&K_map, e4m3, a.K, a.batch, a.k_len, a.kv_heads, D, Tile<D>::KV, D);
     if (error == cudaSuccess)
-        error = tensor_map_heads(&V_map, e4m3, a.V, a.batch, a.k_len, a.kv_heads, D, KV, D);
+        error =
+            tensor_map_heads(&V_map, e4m3, a.V, a.batch, a.k_len, a.kv_heads, D, Tile<D>::KV, Tile<D>::COLS);
     if (error == cudaSuccess)
         error = tensor_map_heads(&O_map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, a.O, a.batch, a.q_len, a.heads, D,
                                  WG_Q, Tile<D>::O_BOXES * 64);
@@ -571,8 +611,9 @@ static cudaError_t launch(const fp8_attention &f, cudaStream_t stream)
 
     const int64_t fitting = (a.causal ? CAUSAL_L2_BYTES : FULL_L2_BYTES) / ((int64_t)a.k_len * D * 2);
     const int heads_in_group = (int)(fitting < 1 ? 1 : fitting < heads ? fitting : heads);
-    transposed_inside_kernel<D><<<(int)(num_tiles < sms ? num_tiles : sms), THREADS, smem_bytes, stream>>>(
-        Q_map, K_map, V_map, O_map, f, heads_in_group, (int)num_tiles);
+    transposed_inside_kernel<D>
+        <<<(int)(num_tiles < sms ? num_tiles : sms), Tile<D>::THREADS, smem_bytes, stream>>>(
+            Q_map, K_map, V_map, O_map, f, heads_in_group, (int)num_tiles);
     return cudaGetLastError();
 }
 

@@ -98,6 +98,38 @@ __device__ inline float lanes_amax(__nv_bfloat162 amax)
     return __bfloat162float(__hmax_nan(amax.x, amax.y));
 }
 
+// Floating point instructions, max.NaN.f32: the larger, or NaN if one is.
+__device__ inline float larger(float a, float b)
+{
+    float c;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+    return c;
+}
+__device__ inline float shuffle_xor(float value, int lanes)
+{
+    return __shfl_xor_sync(0xffffffff, value, lanes);
+}
+
+// The largest over a group's lanes of what each of them has for each of ROWS rows; lane i gets that of row i % ROWS. In a round a lane
+// gives away what it has for half of its rows, and gets what the other has for the half that it keeps: ROWS - 1 shuffles and
+// log2(16 / ROWS), not 4 ROWS.
+template <int ROWS, typename T>
+__device__ inline T rows_amax(T (&amax)[ROWS])
+{
+#pragma unroll
+    for (int n = ROWS / 2; n > 0; n /= 2) {
+        const bool upper = threadIdx.x & n;
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            const T keep = upper ? amax[i + n] : amax[i], give = upper ? amax[i] : amax[i + n];
+            amax[i] = larger(keep, shuffle_xor(give, n));
+        }
+    }
+#pragma unroll
+    for (int n = ROWS; n < GROUP_LANES; n *= 2) amax[0] = larger(amax[0], shuffle_xor(amax[0], n));
+    return amax[0];
+}
+
 // Where a transposed square of GROUP lines of GROUP bytes has the eight bytes `eight` of a line. 16 lanes write the same eight of lines
 // that are eight apart: their four bits choose among 16 places, which are all banks; three of them the chunk of 16 bytes, the highest
 // the half of it.
