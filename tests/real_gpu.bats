@@ -17,7 +17,7 @@ real_gpu() {
     sed "s/device\.simulated = .*/device.simulated = false;/; ${DRIVER:-}" common/harness/bench.c >"$dir/bench.c"
     run ! cmp -s common/harness/bench.c "$dir/bench.c"
     gcc -std=gnu11 -O1 -Icommon/harness -isystem "$cuda_include" -c -o "$dir/bench.o" "$dir/bench.c"
-    mapfile -t objects < <(objects $chapter "${1%.cu}" | grep -v /bench.o)
+    mapfile -t objects < <(objects "$chapter" "${1%.cu}" | grep -v /bench.o)
     if [[ $# -gt 0 ]]; then
         sed -E "$2" "chapters/$chapter/$1" >"$dir/$1"
         run ! cmp -s "chapters/$chapter/$1" "$dir/$1"

@@ -73,10 +73,11 @@ __device__ inline void cp_async_bulk_tensor_2d_store(const CUtensorMap &map, con
 __device__ inline void cp_reduce_async_bulk_tensor_2d_add(const CUtensorMap &map, const void *src_smem,
                                                           int col, int row)
 {
-    asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(
-                     &map),
-                 "r"(col), "r"(row), "r"(smem_addr(src_smem))
-                 : "memory");
+    asm volatile(
+        "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(
+            &map),
+        "r"(col), "r"(row), "r"(smem_addr(src_smem))
+        : "memory");
 }
 
 // The same to a tensor of five dimensions.
