@@ -18,12 +18,14 @@ golden() {
 
 # Fewer SMs make a small matrix a large one: several tiles for every block that stays.
 several_rounds() { SIMGPU_SMS=4 && export SIMGPU_SMS && golden m=700,n=500,k=520; }
-# 9 tiles for 4 clusters, 34 steps each: cut along k.
-stream_k() { SIMGPU_SMS=8 && export SIMGPU_SMS && golden m=200,n=1152,k=2176; }
-# The same with wide tiles: rows that are no multiple of 128 bytes.
-stream_k_wide() { SIMGPU_SMS=8 && export SIMGPU_SMS && golden m=200,n=1728,k=2184; }
+# 3 tiles for 4 clusters, 100 steps each: cut along k.
+stream_k() { SIMGPU_SMS=8 && export SIMGPU_SMS && golden m=200,n=384,k=6400; }
+# 5 tiles of 160 columns, 65 steps each: two and a half times what a warp stores at a time.
+stream_k_wide() { SIMGPU_SMS=8 && export SIMGPU_SMS && golden m=200,n=784,k=4104; }
 # Few rows: clusters of two halves of the rows times two parts of k; three tiles for each cluster.
 split_k() { SIMGPU_SMS=8 && export SIMGPU_SMS && golden m=128,n=800,k=4104; }
+# A tile for each of four SMs, with more steps than stages.
+few_tiles() { SIMGPU_SMS=4 && export SIMGPU_SMS && golden m=250,n=250,k=2040; }
 
 @test "chapter 14: every step is right on every case of both operations" {
     all_right 8
@@ -52,8 +54,11 @@ every_order() {
 }
 
 @test "chapter 14: tiles that are cut along k and handed over are right" {
+    local json=$BATS_TEST_TMPDIR/counters.json
     stream_k
     every_order 6
+    counters "$json" $CHAPTER 6 plain --op matmul --golden "$GOLDEN"
+    [[ $(total "$json" global_sectors 'red_release_gpu_add') -gt 0 ]]
 }
 
 @test "chapter 14: wide tiles, cut or not, are right" {
@@ -65,7 +70,13 @@ every_order() {
 
 @test "chapter 14: few rows, with k split within a cluster, are right" {
     split_k
-    every_order 7
+    every_order 7 8
+}
+
+@test "chapter 14: few tiles of one or two warpgroups, alone or in pairs, are right" {
+    few_tiles
+    every_order 8
+    SIMGPU_SMS=132 shapes matmul m=300,n=700,k=520 m=250,n=1500,k=2072
 }
 
 @test "chapter 14: step 6 needs no order of its blocks where all of them fit the GPU" {
@@ -299,6 +310,12 @@ shapes() {
     run -3 "$SIMGPU" "$BROKEN" --op matmul --step 6 --golden "$GOLDEN" # with a seed, who waits may come last
     assert_line --regexp '^  6 stream_k +bias .* right '
     assert_output --partial "race on global memory"
+}
+
+@test "chapter 14: few tiles whose stages one of two warpgroups may give back alone are stopped" {
+    few_tiles
+    broken $CHAPTER step8_few_tiles.cu 's/plan\.halves \* WARPGROUPS\);/plan.halves);/'
+    fails $CHAPTER 8 plain --op matmul --golden "$GOLDEN"
 }
 
 @test "chapter 14: split k that does not wait for the other parts' sums or for room for them, or does not make room, fails" {
