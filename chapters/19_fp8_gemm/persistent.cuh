@@ -46,7 +46,6 @@ __device__ inline void consume(float (&sum)[BLOCK_N / 2], STORAGE &smem, Pipelin
     LaneScales first_B(scale_B, 1, k_tiles), second_B(scale_B + next_square, 1, k_tiles);
     with_first<BLOCK_N>(first, [&](auto in_first) {
         float acc[BLOCK_N / 2];
-#pragma unroll 4
 #pragma unroll 4 // So that the next stage is waited for in the midst of this one's promotion.
         for (int k = 0; k < k_tiles; k++) {
             trace(WAIT_FULL);
