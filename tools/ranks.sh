@@ -4,7 +4,8 @@
 #
 #   tools/ranks.sh N PROGRAM [ARGUMENT...]
 #
-# Exits with the status of the first that fails, once all have ended. MASTER_PORT is a free one unless it is set.
+# Exits once all have ended, with the least status that is not 0: a cause (1 wrong, 2 bad input) before its consequence (3, another
+# rank has ended), whichever of them was seen first. MASTER_PORT is a free one unless it is set.
 set -uo pipefail
 
 ranks=$1
@@ -21,6 +22,6 @@ failed=0
 for ((rank = 0; rank < ranks; rank++)); do
     wait -n
     status=$?
-    [[ $failed -ne 0 ]] || failed=$status
+    [[ $status -eq 0 || ($failed -ne 0 && $failed -le $status) ]] || failed=$status
 done
 exit "$failed"
