@@ -73,6 +73,14 @@ chapters:
 ## trace-N        one step's timeline: what each role of a block did when, chapters from 13 on; build/traces/….json for Perfetto, ….svg
 ##                  STEP=NAME and CASE=NAME or SHAPE=…; TRACE=FILE: where to; SIMGPU_SMS=2: a simulated GPU so small that blocks stay
 
+## check-gpu      every chapter on this machine's GPU: its cases, SHAPES=20 random ones of each operation, compute-sanitizer's four tools
+##                  CHAPTERS="14 17": only these; PARTS="golden random": only so; tools/check_gpu.sh says the rest
+.PHONY: check-gpu
+check-gpu: build/config.mk
+	@$(if $(GPU_NAME)$(START),,echo "make check-gpu: this machine has no GPU; make chapters runs them on the simulated one" >&2; exit 2)
+	@$(MAKE) --no-print-directory build
+	@tools/check_gpu.sh $(CHAPTERS)
+
 ## train          train GPT-2 on this project's text: TRAIN="--steps 200 --layers 4", build/gpt2 --help lists more; TEXT="FILE..."
 ##                  GPUS=2: on so many GPUs of this machine, or simulated ones, a process each; chapter-22 takes it as well
 

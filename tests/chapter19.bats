@@ -33,7 +33,7 @@ setup() { export PYTHONPATH=$ROOT/reference; }
 @test "chapter 19: random shapes are right" {
     local op dir=$BATS_TEST_TMPDIR/random
     for op in per_tensor gemm gemm_f32 weight_gradient; do
-        run -0 "$PYTHON" tests/random_shapes.py fp8_gemm $op "${RANDOM_SHAPES:-2}" 1 "$dir/$op" m=200 n=200 k=336:16
+        run -0 "$PYTHON" tests/random_shapes.py fp8_gemm $op e4m3 "${RANDOM_SHAPES:-2}" 1 "$dir/$op" m=200 n=200 k=336:16
     done
     run -0 "$SIMGPU" "$(chapter $CHAPTER)" --golden "$dir"
     assert_line "$CHAPTER: all $((${RANDOM_SHAPES:-2} * 10)) runs right"

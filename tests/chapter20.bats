@@ -21,7 +21,7 @@ setup() { export PYTHONPATH=$ROOT/reference; }
 }
 
 # random OP DIM=MOST[:STEP]...: cases of random shapes, with counts that are drawn.
-random() { run -0 "$PYTHON" tests/random_shapes.py mixture_of_experts "$1" "${RANDOM_SHAPES:-2}" 1 "$BATS_TEST_TMPDIR/random/$1" "${@:2}"; }
+random() { run -0 "$PYTHON" tests/random_shapes.py mixture_of_experts "$1" e4m3 "${RANDOM_SHAPES:-2}" 1 "$BATS_TEST_TMPDIR/random/$1" "${@:2}"; }
 
 # RANDOM_SHAPES=N: so many of each operation instead of 2.
 @test "chapter 20: random shapes are right; a k that TMA cannot load is refused by name" {

@@ -37,9 +37,9 @@ setup() { export PYTHONPATH=$ROOT/reference; }
 @test "chapter 21: random shapes are right" {
     local op dir=$BATS_TEST_TMPDIR/random
     for op in transposed_v per_head two_levels per_block; do
-        run -0 "$PYTHON" tests/random_shapes.py fp8_attention $op "${RANDOM_SHAPES:-2}" 1 "$dir/$op" b=2 q=200 k=300 h=4 g=2 d=256:64
+        run -0 "$PYTHON" tests/random_shapes.py fp8_attention $op e4m3 "${RANDOM_SHAPES:-2}" 1 "$dir/$op" b=2 q=200 k=300 h=4 g=2 d=256:64
     done
-    run -0 "$PYTHON" tests/random_shapes.py fp8_attention rotation "${RANDOM_SHAPES:-2}" 1 "$dir/rotation" b=2 s=300 h=3 d=256:64
+    run -0 "$PYTHON" tests/random_shapes.py fp8_attention rotation e4m3 "${RANDOM_SHAPES:-2}" 1 "$dir/rotation" b=2 s=300 h=3 d=256:64
     run -0 "$SIMGPU" "$(chapter $CHAPTER)" --golden "$dir"
     assert_line "$CHAPTER: all $((${RANDOM_SHAPES:-2} * 10)) runs right"
 }

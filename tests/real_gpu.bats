@@ -151,3 +151,32 @@ END
     assert_output "$(printf '%s: -1 9321\n' f32 f64 f16 bf16 e4m3 e5m2 i32 i64 u8; printf '%s\n' "NaN: 7" \
         "an epsilon: -1, two: 7" "a tenth of a row's RMS: 7, of all rows': -1")"
 }
+
+@test "real GPU: check-gpu runs cases, random shapes and compute-sanitizer, and names what is wrong or does not end" {
+    local tools=$BATS_TEST_TMPDIR log=build/check_gpu/01_naive_matmul
+    # shellcheck disable=SC2016 # it is the script's own $1
+    printf '#!/bin/bash\n[[ "$1 $3" == "--tool --error-exitcode" ]] || exit 8\nshift 4\n"$@"; echo "========= ERROR SUMMARY: 0 errors"\n' >"$tools/sanitizer"
+    printf '#!/bin/bash\necho "  1 uncoalesced  tile  WRONG"; exit 1\n' >"$tools/wrong"
+    printf '#!/bin/bash\nexec sleep 60\n' >"$tools/hangs"
+    chmod +x "$tools"/*
+
+    run -0 env START="$SIMGPU" SHAPES=2 PARTS="golden random memcheck" SANITIZER="$tools/sanitizer" tools/check_gpu.sh 1
+    assert_line --regexp '^01_naive_matmul +golden +[0-9]+ s  all 22 runs right$'
+    assert_line --regexp '^01_naive_matmul +random +[0-9]+ s  all 8 runs right$' # two steps, two shapes, with a bias and without
+    assert_line --regexp '^01_naive_matmul +memcheck +[0-9]+ s  all 2 runs right$'
+    assert_line "3 parts ran, 0 of them failed"
+    run -0 cat $log/memcheck.log
+    assert_line "========= ERROR SUMMARY: 0 errors"
+
+    run -1 env START="$tools/wrong" PARTS=golden tools/check_gpu.sh 1 02
+    assert_line --regexp "^01_naive_matmul +golden +[0-9]+ s  FAILED with status 1: $log/golden.log$"
+    assert_line "  1 uncoalesced  tile  WRONG"
+    assert_line "2 parts ran, 2 of them failed"
+    run -1 env START="$tools/hangs" PARTS=golden LIMIT=1 tools/check_gpu.sh 1
+    assert_line --regexp "^01_naive_matmul +golden +[0-9]+ s  STOPPED after 1 s: $log/golden.log$"
+
+    run -2 env START="$SIMGPU" tools/check_gpu.sh 99
+    assert_output --regexp "^check_gpu.sh: found chapter '99', expected some of 01 02 .* 22$"
+    run -2 env START="$SIMGPU" PARTS=all tools/check_gpu.sh 1
+    assert_output "check_gpu.sh: PARTS: found 'all', expected some of golden, random, memcheck, racecheck, synccheck, initcheck"
+}
