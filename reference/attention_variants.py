@@ -75,9 +75,10 @@ def turned(rows, places, cos, sin, interleaved):
 
 
 class Variants(sm90_attention.Sm90Attention):
-    """What the operations have in common; this one's arrays are (b, q, h, d), and it is the window."""
+    """What the operations have in common; these arrays are (b, q, h, d)."""
 
     HEAD_DIMS = {(64, 64), (128, 128), (256, 256), (192, 128), (64, 256)}
+    ONE_HEAD_DIM = False  # whether the steps take only those that are alike
     DIMS = ("b", "q", "k", "h", "g", "d", "v")
     INPUTS = ("left", "right", "Q", "K", "V")
     OWN_TYPE = ("left", "right", "softcap", "sinks", "b", "q", "k", "cu_q", "cu_k", "used_k", "page_table",
@@ -117,6 +118,8 @@ class Variants(sm90_attention.Sm90Attention):
                 "window": dict(dims, left=dims["k"] // 3, right=dims["k"] // 7)}
 
     def check_shape(self, dims, dtype):
+        if self.ONE_HEAD_DIM and dims["d"] != dims["v"]:
+            return "d and v must be the same; others are what step head_dims brings"
         if (dims["d"], dims["v"]) not in self.HEAD_DIMS:
             return "d and v must be 64, 128 or 256, or d=192 with v=128, or d=64 with v=256"
         if dims["h"] % dims["g"]:
@@ -187,7 +190,11 @@ class Variants(sm90_attention.Sm90Attention):
         return (O.swapaxes(0, 1), O_tolerance.swapaxes(0, 1), LSE.swapaxes(0, 1), (score_error + log_error).swapaxes(0, 1))
 
 
-class Softcap(Variants):
+class Window(Variants):
+    ONE_HEAD_DIM = True
+
+
+class Softcap(Window):
     INPUTS = ("left", "right", "softcap", "Q", "K", "V")
 
     def cases(self, dtype):
@@ -207,7 +214,7 @@ class Softcap(Variants):
         return {name: dict(case, softcap=30) for name, case in super().of_shape(dims).items()}
 
 
-class Sinks(Variants):
+class Sinks(Window):
     INPUTS = ("left", "right", "sinks", "Q", "K", "V")
 
     def cases(self, dtype):
@@ -470,5 +477,5 @@ class Append(Variants):
                 "LSE": by_head(LSE, LSE_tolerance)}
 
 
-OPERATIONS = {"window": Variants(), "softcap": Softcap(), "sinks": Sinks(), "head_dims": HeadDims(), "varlen": Varlen(),
+OPERATIONS = {"window": Window(), "softcap": Softcap(), "sinks": Sinks(), "head_dims": HeadDims(), "varlen": Varlen(),
               "pack_gqa": PackGQA(), "split_kv": Cache(), "paged_kv": Paged(), "append_kv": Append()}

@@ -48,7 +48,11 @@ run_case() { "$SIMGPU" "${@:4}" "${BROKEN:-$(chapter $CHAPTER)}" --golden "build
     assert_line --partial "all 4 runs right"
     run -0 make chapter-16 DEVICE=sim OP=varlen SHAPE=b=3,q=90,k=70,h=2,g=1,d=64,v=64 PROFILE=0
     assert_line --partial "all 8 runs right"
-    run -2 make --no-print-directory chapter-16 OP=window SHAPE=b=1,q=9,k=9,h=2,g=1,d=64,v=128
+    run -2 make --no-print-directory chapter-16 OP=sinks SHAPE=b=1,q=9,k=9,h=2,g=1,d=64,v=256
+    assert_line --partial "d and v must be the same; others are what step head_dims brings"
+    run -2 "$SIMGPU" "$(chapter $CHAPTER)" --bench --op window --shape b=1,q=9,k=9,h=2,g=1,d=64,v=256,left=9,right=9
+    assert_output --partial "d and v must be the same; others are what step head_dims brings"
+    run -2 make --no-print-directory chapter-16 OP=head_dims SHAPE=b=1,q=9,k=9,h=2,g=1,d=64,v=128
     assert_line --partial "d and v must be 64, 128 or 256, or d=192 with v=128, or d=64 with v=256"
     run -2 make --no-print-directory chapter-16 OP=window SHAPE=b=1,q=9,k=9,h=3,g=2,d=64,v=64
     assert_line --partial "h must be a multiple of g"

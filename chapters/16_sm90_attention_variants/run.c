@@ -77,6 +77,11 @@ const char *variant_check_shape(const int64_t *dim)
 {
     return check_heads(dim[3], dim[4], dim[5], dim[6]);
 }
+const char *variant_check_alike(const int64_t *dim)
+{
+    if (dim[5] != dim[6]) return "d and v must be the same; others are what step head_dims brings";
+    return variant_check_shape(dim);
+}
 const char *variant_check_cache(const int64_t *dim)
 {
     return check_heads(dim[2], dim[3], dim[4], dim[5]);

@@ -20,4 +20,5 @@ void draw_full(const struct run *run, int32_t *values);
 
 // NULL, or what dimensions b,q,k,h,g,d,v,… and b,q,h,g,d,v,… would have to be.
 const char *variant_check_shape(const int64_t *dim);
+const char *variant_check_alike(const int64_t *dim); // of steps that have one head dimension
 const char *variant_check_cache(const int64_t *dim);
