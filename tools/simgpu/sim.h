@@ -76,6 +76,7 @@ struct inst {
     u32 plain; /* so many instructions from here on compute or access memory, for all lanes; 0: it may do else */
     u8 space, bytes, count,
         addr64;       /* memory: state space, bytes an element, elements, 64-bit address register */
+    u32 site;         /* its number in its module: exec/race.c */
     const void *data; /* call: the callee; others: what the executor's author likes */
 };
 

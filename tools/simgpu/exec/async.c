@@ -281,7 +281,7 @@ static void land(struct warp *w, const struct inst *in, struct warp *owner, stru
     }
     for (u32 left = lanes; left; left &= left - 1) {
         u32 i = first_lane(left);
-        race_landed(owner, c->fn, c->in, i, (u32)(c->destination[i] - w->block->shared), c->bytes, time);
+        race_landed(owner, c->in, i, (u32)(c->destination[i] - w->block->shared), c->bytes, time);
     }
     c->in_flight &= ~lanes;
 }

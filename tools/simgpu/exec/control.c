@@ -27,10 +27,13 @@ void lower_join(struct warp *w, const struct inst *in, u32 mask)
     warp_arrive(w, warp_index_of(w, in));
 }
 
+/* aux: so many plain instructions that it branches over, to where its lanes meet; 0: it does not do just that. */
 void lower_branch(struct warp *w, const struct inst *in, u32 mask)
 {
     if (mask == w->active)
         w->pc = w->frame->fn->code + in->target;
+    else if (in->aux)
+        warp_skip(w, in, mask);
     else
         warp_diverge(w, mask, (u32)in->target, in->reconverge);
 }

@@ -74,15 +74,25 @@ static void find_sources(u32 mode, const u32 *b, const u32 *c, struct sources *s
 
 static void find_quarters(struct sources *s)
 {
+#ifndef __AVX512F__
     memset(s->quarter, 0, sizeof s->quarter);
     for (u32 i = 0; i < LANES; i++) s->quarter[i / 8] |= (u8)(1u << s->lane[i] / 8);
+#else
+    (void)s;
+#endif
 }
 
-/* Each lane's source. x86 permutes the eight words of a vector at once: one after the other, the vectors that some lane of the
- * eight reads from, most often one or two. */
-static inline void fetch(u32 got[LANES], const u32 *a, const struct sources *s)
+/* Each lane's source; `got` may be `a` itself where vectors are of 512 bits. x86 permutes the words of two vectors at once; with AVX2
+ * alone the eight of one: then, one after the other, the vectors that some lane of the eight reads from, most often one or two. */
+static inline void fetch(u32 *got, const u32 *a, const struct sources *s)
 {
-#ifdef __AVX2__
+#if defined(__AVX512F__)
+    __m512i low = _mm512_loadu_si512(a), high = _mm512_loadu_si512(a + 16),
+            first = _mm512_permutex2var_epi32(low, _mm512_loadu_si512(s->lane), high),
+            second = _mm512_permutex2var_epi32(low, _mm512_loadu_si512(s->lane + 16), high);
+    _mm512_storeu_si512(got, first);
+    _mm512_storeu_si512(got + 16, second);
+#elif defined(__AVX2__)
     for (u32 k = 0; k < 4; k++) {
         u32 left = s->quarter[k], q = first_lane(left);
         __m256i lane = _mm256_loadu_si256((const __m256i *)&s->lane[8 * k]),
@@ -147,7 +157,13 @@ static void exec_shfl(struct warp *w, const struct inst *in, u32 mask)
 static void exec_shfl_known(struct warp *w, const struct inst *in, u32 mask)
 {
     if (mask == ALL_LANES && in->aux) {
+#ifdef __AVX512F__
+        fetch(lanes_of(w, in->d), lanes_of(w, in->a), in->data);
+        if (in->more[0] != NO_OPERAND)
+            set_predicate(w, in->more[0], mask, ((const struct sources *)in->data)->inside);
+#else
         shuffle(w, in, mask, in->data);
+#endif
         GO_ON(w, in, mask);
         return;
     }

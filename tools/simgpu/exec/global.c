@@ -612,17 +612,31 @@ static bool waited(const struct warp *w)
     return yes;
 }
 
-/* Writes words that nobody has touched in this launch but with this instruction; else false. */
-__attribute__((no_sanitize("thread"))) static bool write_line(u64 at, u32 words, u32 mine, u32 floor,
-                                                              bool has_reads)
+/* Whether w synchronises with this record's access, which is not a strong one. */
+static bool is_before(const struct warp *w, u32 number)
 {
-    u32 others = 0;
-    u32 *writes = grid.writes + (at - grid.base) / 4;
-    const u32 *reads = grid.reads + (at - grid.base) / 4;
-    for (u32 k = 0; k < words; k++) others |= writes[k] >= floor && writes[k] != mine;
-    for (u32 k = 0; k < words && has_reads; k++) others |= reads[k] >= floor;
-    if (others) return false;
+    const struct record *r = number >= grid.first ? record_of(number) : NULL;
+    return r && !(r->how & ACCESS_STRONG) && knows(w, r->unit, r->actor, r->time);
+}
+
+/* The same as access_word of words that follow each other and have all been written, and read, by the same instruction of the same
+ * warp before, or not at all in this launch, with what w knows of. Else false, and nothing is done. */
+__attribute__((no_sanitize("thread"))) static bool access_line(struct warp *w, u64 at, u32 words, u32 mine,
+                                                               enum access how, u32 floor, bool has_reads)
+{
+    u32 *writes = grid.writes + (at - grid.base) / 4, *reads = grid.reads + (at - grid.base) / 4;
+    u32 wrote = writes[0] >= floor ? writes[0] : 0, read = has_reads && reads[0] >= grid.first ? reads[0] : 0,
+        first = grid.first, differ = 0;
+    for (u32 k = 0; k < words; k++) differ |= (writes[k] >= floor ? writes[k] : 0) ^ wrote;
+    if (has_reads)
+        for (u32 k = 0; k < words; k++) differ |= (reads[k] >= first ? reads[k] : 0) ^ read;
+    if (differ || (wrote && wrote != mine && !is_before(w, wrote)) || (read && !is_before(w, read)))
+        return false;
+    if (how == ACCESS_READ)
+        for (u32 k = 0; k < words; k++) reads[k] = mine;
+    if (how == ACCESS_READ) return true;
     for (u32 k = 0; k < words; k++) writes[k] = mine;
+    if (read) memset(reads, 0, words * sizeof *reads);
     return true;
 }
 
@@ -650,13 +664,18 @@ void global_access_now(struct warp *w, const struct inst *in, u32 mask, const u6
         widen(&global_written.low, &global_written.high, low, high);
     if (!(how & ACCESS_WRITE) && (low < grid.read_low || high > grid.read_high))
         widen(&grid.read_low, &grid.read_high, low, high);
-    bool has_reads = low < grid.read_high && high > grid.read_low,
-         line = mask == ALL_LANES && at[0] % 4 == 0 && LANES * bytes % 4 == 0;
-    for (u32 i = 0; i < LANES && line; i++) line = at[i] == at[0] + (u64)i * bytes;
-    if (line && how == ACCESS_WRITE &&
-        write_line(at[0], LANES * bytes / 4, record(w, in, how, 15), floor, has_reads))
-        return;
-    access_lanes(w, in, mask, at, bytes, how, floor, has_reads);
+    bool has_reads = low < grid.read_high && high > grid.read_low;
+    u32 first = first_lane(mask), lanes = (u32)__builtin_popcount(mask);
+    u64 apart = 0, start = at[first] - (u64)first * bytes;
+    for (u64 i = 0; i < LANES; i++) apart |= (at[i] - start - i * bytes) & (0 - (u64)(mask >> i & 1));
+    if (!apart && !(how & ~(u32)ACCESS_WRITE) && mask >> first == ALL_LANES >> (LANES - lanes)) {
+        if (bytes == 2 && at[first] % 4) first++, lanes--; /* half a word */
+        if (bytes == 2 && lanes % 2) lanes--;
+        if (lanes && at[first] % 4 == 0 && lanes * bytes % 4 == 0 &&
+            access_line(w, at[first], lanes * bytes / 4, record(w, in, how, 15), how, floor, has_reads))
+            mask &= ~((u32)((1ull << lanes) - 1) << first);
+    }
+    if (mask) access_lanes(w, in, mask, at, bytes, how, floor, has_reads);
 }
 
 void global_write_line(struct warp *w, const struct inst *in, u64 at, u32 bytes, u64 low, u64 high)

@@ -373,23 +373,21 @@ static inline bool apart_32(const u32 address[LANES], u32 step)
     return !off;
 }
 
-/* Whether all lanes want one word of shared memory, or 32 in a row: then *step is 0 or 1. An address written in the program is
- * the same in all lanes. */
+/* Whether all lanes want one word of shared memory, or 32 in a row: then *step is 0 or 1. */
 static inline bool regular(struct warp *w, const struct inst *in, u64 *first, u32 *step)
 {
-    bool written = is_constant(in->a);
     if (in->addr64) {
         const u64 *a = lanes_of(w, in->a);
-        u64 by = written ? 0 : a[1] - a[0];
+        u64 by = a[1] - a[0];
         *first = a[0] + (u64)in->imm;
         *step = (u32)by / 4;
-        return written || ((by == 0 || by == 4) && apart(a, (u32)by));
+        return (by == 0 || by == 4) && apart(a, (u32)by);
     }
     const u32 *a = lanes_of(w, in->a);
-    u32 by = written ? 0 : a[1] - a[0];
+    u32 by = a[1] - a[0];
     *first = (u32)(a[0] + (u32)in->imm);
     *step = by / 4;
-    return written || ((by == 0 || by == 4) && apart_32(a, by));
+    return (by == 0 || by == 4) && apart_32(a, by);
 }
 
 /* The offsets into the block's shared memory when all lanes are on, in bounds and aligned: true. */
@@ -443,12 +441,9 @@ static inline void load_same(struct warp *w, const struct inst *in, u32 *d, cons
 }
 
 /* A word of shared memory for all lanes, or 32 in a row: one look at the bounds will do. */
-static inline bool load_regular(struct warp *w, const struct inst *in, u32 *d)
+static inline bool load_regular(struct warp *w, const struct inst *in, u32 *d, u64 first, u32 step)
 {
     const struct block *b = w->block;
-    u64 first;
-    u32 step;
-    if (!regular(w, in, &first, &step)) return false;
     u64 at = first - ((u64)b->cluster_rank << 24) - SHARED_BASE, bytes = 4 + 4 * (LANES - 1) * step;
     if (at & 3 || at > b->shared_bytes || bytes > b->shared_bytes - at) return false;
     const u32 *from = (const u32 *)(b->shared + at);
@@ -550,9 +545,22 @@ static void load_global_32(struct warp *w, const struct inst *in, u32 mask)
 }
 static void load_shared_32(struct warp *w, const struct inst *in, u32 mask)
 {
-    u32 *d = lanes_of(w, in->d);
+    u32 step, *d = lanes_of(w, in->d);
+    u64 first;
     bool done =
-        is_simple(w, mask) && ((!w->block->stamps && load_regular(w, in, d)) || load_scattered(w, in, d));
+        is_simple(w, mask) &&
+        ((!w->block->stamps && regular(w, in, &first, &step) && load_regular(w, in, d, first, step)) ||
+         load_scattered(w, in, d));
+    if (!done) load_32_slow(w, in, mask, d);
+    GO_ON(w, in, mask);
+}
+/* From an address that is written in the program, and so the same in all lanes: a[0]. */
+static void load_shared_known_32(struct warp *w, const struct inst *in, u32 mask)
+{
+    u32 *d = lanes_of(w, in->d);
+    u64 first = *(const u64 *)lanes_of(w, in->a) + (u64)in->imm;
+    bool done = is_simple(w, mask) &&
+                ((!w->block->stamps && load_regular(w, in, d, first, 0)) || load_scattered(w, in, d));
     if (!done) load_32_slow(w, in, mask, d);
     GO_ON(w, in, mask);
 }
@@ -564,10 +572,16 @@ static void load_32(struct warp *w, const struct inst *in, u32 mask)
 
 /* A load of so many bytes a lane from these host addresses may find what nobody has written. Lanes that are off have an address
  * of another's. */
+typedef u16 halves8 __attribute__((vector_size(16), aligned(2), may_alias));
+static inline bool any_half(halves8 found)
+{
+    u16 any = 0;
+    for (u32 k = 0; k < 8; k++) any |= found[k];
+    return any;
+}
 static inline void look_for_undefined(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES],
                                       u32 bytes)
 {
-    typedef u16 halves8 __attribute__((vector_size(16), aligned(2), may_alias));
     typedef u16 half __attribute__((may_alias));
     halves8 found8 = {0};
     u16 found = 0;
@@ -577,8 +591,24 @@ static inline void look_for_undefined(struct warp *w, const struct inst *in, u32
             found8 |= (halves8)(((const halves8 *)h)[k] == (u16)UNWRITTEN_HALF);
         for (u32 k = bytes / 16 * 8; 2 * k < bytes; k++) found |= (u16)(h[k] == UNWRITTEN_HALF);
     }
-    for (u32 k = 0; k < 8; k++) found |= found8[k];
-    if (__builtin_expect(found, 0)) undefined_load(w, in, mask, at);
+    if (__builtin_expect(found || any_half(found8), 0)) undefined_load(w, in, mask, at);
+}
+
+/* Four words a lane, all lanes: each lane's in one piece. */
+static void load_fours(struct warp *w, const struct inst *in, const u64 at[LANES])
+{
+    words4 v[LANES];
+    halves8 found = {0};
+    for (u32 i = 0; i < LANES; i++) {
+        memory_copy(&v[i], (const void *)(uintptr_t)at[i], 16);
+        found |= (halves8)((halves8)v[i] == (u16)UNWRITTEN_HALF);
+    }
+    if (__builtin_expect(any_half(found), 0)) undefined_load(w, in, ALL_LANES, at);
+    for (u32 i = 0; i < LANES; i += 4) {
+        transpose(&v[i]);
+        for (u32 k = 0; k < 4; k++)
+            if (in->more[k] != NO_OPERAND) memcpy((u32 *)lanes_of(w, in->more[k]) + i, &v[i + k], 16);
+    }
 }
 
 static __attribute__((noinline)) void load_vector(struct warp *w, const struct inst *in, u32 mask)
@@ -586,18 +616,13 @@ static __attribute__((noinline)) void load_vector(struct warp *w, const struct i
     u64 at[LANES];
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, 4u * in->count, 4u * in->count, access_of(in));
-    look_for_undefined(w, in, mask, at, 4u * in->count);
-    _Alignas(16) u32 vector[LANES][MAX_ACCESS / 4];
-    if (is_common(in) && in->count == 4 && mask == ALL_LANES) {
-        for (u32 i = 0; i < LANES; i += 4) {
-            words4 v[4];
-            for (u32 k = 0; k < 4; k++) memory_copy(&v[k], (const void *)(uintptr_t)at[i + k], 16);
-            transpose(v);
-            for (u32 k = 0; k < 4; k++)
-                if (in->more[k] != NO_OPERAND) memcpy((u32 *)lanes_of(w, in->more[k]) + i, &v[k], 16);
-        }
+    bool shared = in->space == SPACE_SHARED || in->space == SPACE_CLUSTER;
+    if ((shared || is_common(in)) && in->count == 4 && mask == ALL_LANES) {
+        load_fours(w, in, at);
         return;
     }
+    look_for_undefined(w, in, mask, at, 4u * in->count);
+    _Alignas(16) u32 vector[LANES][MAX_ACCESS / 4];
     if (is_common(in))
         for (u32 i = 0; i < LANES; i++) {
             memory_copy(vector[i], (const void *)(uintptr_t)at[i], 4u * in->count);
@@ -718,10 +743,17 @@ static __attribute__((noinline)) void store_words(struct warp *w, const struct i
     if (mask == ALL_LANES && !w->counters && store_32_fast(w, in, v)) return;
     u64 at[LANES];
     if (!(mask & (mask - 1)) && in->space == SPACE_SHARED && !w->counters) { /* one thread writes a sum */
+        struct block *b = w->block;
         u32 i = first_lane(mask);
         u64 a = in->addr64 ? ((u64 *)lanes_of(w, in->a))[i] + (u64)in->imm
                            : (u32)(((u32 *)lanes_of(w, in->a))[i] + (u32)in->imm);
-        at[i] = check_shared_lane(w, in, i, a, 4, 4, ACCESS_WRITE);
+        u64 offset = a - ((u64)b->cluster_rank << 24) - SHARED_BASE;
+        if (!(offset & 3) && offset < b->shared_bytes && b->shared_bytes - offset >= 4 && !b->stamps) {
+            race_write_word(w, in, i, (u32)offset / 4);
+            at[i] = (u64)(uintptr_t)b->shared + offset;
+        } else {
+            at[i] = check_shared_lane(w, in, i, a, 4, 4, ACCESS_WRITE);
+        }
         *(u32 *)(uintptr_t)at[i] = v[i];
         race_settle(w, in, mask, at);
         return;
@@ -965,9 +997,10 @@ static bool lower_ld(struct lowering *lo, const struct ptx_inst *p, struct inst 
     if (plain && in->count == 1 && in->more[0] != NO_OPERAND) {
         in->d = in->more[0];
         if (in->bytes == 4)
-            in->exec = in->space == SPACE_GLOBAL   ? load_global_32
-                       : in->space == SPACE_SHARED ? load_shared_32
-                                                   : load_32;
+            in->exec = in->space == SPACE_GLOBAL          ? load_global_32
+                       : in->space != SPACE_SHARED        ? load_32
+                       : is_constant(in->a) && in->addr64 ? load_shared_known_32
+                                                          : load_shared_32;
         if (in->bytes == 8) in->exec = load_64;
     } else if (in->bytes == 2 && in->flags >> 8 == 4 && in->count == 1 && in->more[0] != NO_OPERAND &&
                !(in->flags & POLLS)) {

@@ -71,18 +71,21 @@ static u32 *now(const struct warp *w)
 }
 
 /* So many actors of b's clocks have a time, the others' are 0: a block without tensor cores, copies and mbarriers has only its
- * warps. */
+ * warps. A multiple of EIGHT. */
+enum { EIGHT = 8 };
+_Static_assert(ACTORS % EIGHT == 0 && MAX_WARPS % EIGHT == 0, "clocks are read by eights");
 static u32 actors(const struct block *b)
 {
     bool warps_only = b->cluster->size == 1 && !b->stamps && !b->order->mbarriers;
-    return warps_only ? b->warp_count : b->order->length - 1;
+    return warps_only ? (b->warp_count + EIGHT - 1) / EIGHT * EIGHT : b->order->length - 1;
 }
 
-static void join(const struct block *b, u32 *to, const u32 *from)
+static void join(const struct block *b, u32 *restrict to, const u32 *restrict from)
 {
     u32 count = actors(b), last = b->order->length - 1;
-    for (u32 k = 0; k < count; k++) to[k] = to[k] > from[k] ? to[k] : from[k];
     to[last] = to[last] > from[last] ? to[last] : from[last];
+    for (const u32 *end = to + count; to < end; to += EIGHT, from += EIGHT)
+        for (int n = 0; n < EIGHT; n++) to[n] = to[n] > from[n] ? to[n] : from[n];
 }
 
 /* What w has done until now is before whatever acquires this clock. */
@@ -125,7 +128,8 @@ void order_barrier_leave(struct warp *w, u32 id)
 {
     struct block *b = w->block;
     if (!b->order) return;
-    if (!b->barriers[id].expected) join(b, now(w), order_clock(b, CLOCK_LEFT)); /* it waits for all */
+    if (!b->barriers[id].expected && b->live_threads < b->threads)
+        join(b, now(w), order_clock(b, CLOCK_LEFT)); /* it waits for all */
     acquire_after_wait(w, order_clock(b, CLOCK_BARRIER + id), false);
     b->order->left[id][w->id] = w->lanes_met;
 }

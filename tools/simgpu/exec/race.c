@@ -9,7 +9,7 @@
 
 /* A write in a word's cell. */
 enum {
-    LANE_AT = 17, /* below: the site, a number of the instruction in its module */
+    LANE_AT = SITE_BITS, /* below: the site, a number of the instruction in its module */
     WARP_AT = 22,
     RANK_AT = 27,
     BYTES_AT = 31,
@@ -40,19 +40,21 @@ enum { LIMIT = 1 << 23, LOOK_CLOSER = 0xffffffff };
 
 /* What a warp has read lately. That goes into its entries only when somebody is to write near by, before a barrier of the
  * whole block has made all of it past: that happens seldom, so most reads cost no more than being written down here. */
-enum { LOGGED = 128 };
+enum { LOGGED = 1024, LISTED = 512, REGULAR = 0xffff };
 struct read_log {
-    u32 count;
+    u64 regions; /* where these reads are */
+    u32 count, lists;
     struct read {
-        u64 entry;     /* without lanes, and without bytes where they are words */
-        u32 mask;      /* of `pieces`: the lanes */
-        u16 low, high; /* pieces; low > high: it is in the entries */
-        u16 step; /* of words, of all lanes: how far apart they are, if at[0] is all that is written down */
-        u16 of;
-        u16 at[LANES]; /* words, or pieces */
+        u64 entry;       /* without lanes, and without bytes where they are words */
+        u16 of;          /* words or pieces, a lane each: */
+        u16 list;        /* a list of them, or REGULAR: */
+        u16 first, step; /* the first lane's, and how far apart they are */
+        u16 low, high;   /* all lie in these pieces */
+        u32 mask;        /* of pieces: the lanes */
     } reads[LOGGED];
+    u16 lists_of[LISTED][LANES];
 };
-enum { OF_PIECES, OF_WORDS, OF_REGULAR_WORDS };
+enum { OF_PIECES, OF_WORDS };
 
 struct races {
     u64 *cells; /* by word */
@@ -108,6 +110,12 @@ static struct races *new_races(u32 pieces)
     return r;
 }
 
+static void forget_reads(struct read_log *log)
+{
+    log->regions = 0;
+    log->count = log->lists = 0;
+}
+
 /* All know of what was until `met`. */
 static void all_past(const struct block *b, u32 met)
 {
@@ -116,7 +124,7 @@ static void all_past(const struct block *b, u32 met)
     r->written = r->closer;
     r->read = 0;
     for (u32 k = 0; k < b->warp_count; k++)
-        if (r->logs[k]) r->logs[k]->count = 0;
+        if (r->logs[k]) forget_reads(r->logs[k]);
 }
 
 void race_start_block(struct block *b)
@@ -169,12 +177,6 @@ static inline u64 *reader(struct races *r, u32 actor)
 
 /* ---- Who did it -------------------------------------------------------------------------------------------------------- */
 
-static inline u64 site_of(const struct warp *w, const struct inst *in)
-{
-    u64 site = w->frame->fn->first_site + (u64)(in - w->frame->fn->code);
-    return site <= SITE_MASK ? site : 0;
-}
-
 static const struct function *function_at(const struct launch *l, u64 site)
 {
     const struct module *m = l->kernel->module;
@@ -188,10 +190,9 @@ static const struct function *function_at(const struct launch *l, u64 site)
 static inline u64 me(const struct warp *w, const struct races *r, const struct inst *in, u32 lane,
                      enum access how)
 {
-    return site_of(w, in) | (u64)lane << LANE_AT | (u64)w->id << WARP_AT |
-           (u64)w->block->cluster_rank << RANK_AT | (how & ACCESS_TOGETHER ? TOGETHER_FLAG : 0) |
-           (how & ACCESS_STRONG ? STRONG_FLAG : 0) | (how & ACCESS_COPY ? PENDING_FLAG : 0) |
-           (u64)(r->base + w->time) << TIME_AT;
+    return in->site | (u64)lane << LANE_AT | (u64)w->id << WARP_AT | (u64)w->block->cluster_rank << RANK_AT |
+           (how & ACCESS_TOGETHER ? TOGETHER_FLAG : 0) | (how & ACCESS_STRONG ? STRONG_FLAG : 0) |
+           (how & ACCESS_COPY ? PENDING_FLAG : 0) | (u64)(r->base + w->time) << TIME_AT;
 }
 
 /* ---- Faults ------------------------------------------------------------------------------------------------------------ */
@@ -372,7 +373,7 @@ static inline u64 regions_of(const struct races *r, u32 first, u32 last)
 static inline u64 entry_of(const struct warp *w, const struct races *r, const struct inst *in,
                            enum access how)
 {
-    return site_of(w, in) | (how & ACCESS_STRONG ? STRONG_FLAG : 0) | (u64)(r->base + w->time) << TIME_AT;
+    return in->site | (how & ACCESS_STRONG ? STRONG_FLAG : 0) | (u64)(r->base + w->time) << TIME_AT;
 }
 
 static void read_piece(struct warp *w, const struct inst *in, u32 lane, struct block *b, u32 piece, u32 bytes,
@@ -422,43 +423,84 @@ static void note_words(u64 *mine, u64 entry, const u32 word[LANES])
     }
 }
 
-/* What warp k of b has written down of these pieces goes into its entries. */
-static void flush_reads(const struct block *b, u32 k, u32 low, u32 high)
+/* The least and the greatest of these; true if each is as far from the one before it. */
+static inline bool extent(const u32 at[LANES], u32 *low, u32 *high)
+{
+    u32 step = at[1] - at[0], irregular = 0, lo = at[0], hi = lo;
+    for (u32 i = 0; i < LANES; i++) irregular |= at[i] - at[0] - i * step;
+    *low = at[0] < at[LANES - 1] ? at[0] : at[LANES - 1];
+    *high = at[0] < at[LANES - 1] ? at[LANES - 1] : at[0];
+    if (!irregular) return true;
+    for (u32 i = 0; i < LANES; i++) lo = at[i] < lo ? at[i] : lo;
+    for (u32 i = 0; i < LANES; i++) hi = at[i] > hi ? at[i] : hi;
+    *low = lo;
+    *high = hi;
+    return false;
+}
+
+/* What warp k of b has written down of these regions goes into its entries. */
+static void flush_reads(const struct block *b, u32 k, u64 regions)
 {
     struct races *r = b->races;
     struct read_log *log = r->logs[k];
-    u64 *entries = reader(r, b->cluster_rank * MAX_WARPS + k);
+    u32 actor = b->cluster_rank * MAX_WARPS + k;
+    u64 *entries = reader(r, actor);
+    u32 kept = 0;
+    log->regions = 0;
     for (u32 n = 0; n < log->count; n++) {
-        struct read *read = &log->reads[n];
-        u32 word[LANES];
-        if (read->low > high || read->high < low || read->low > read->high) continue;
-        read->low = UINT16_MAX;
-        read->high = 0;
+        const struct read *read = &log->reads[n];
+        u32 at[LANES], time = (u32)(read->entry >> TIME_AT);
+        u64 here = regions_of(r, read->low, read->high);
+        if (!(here & regions)) {
+            log->regions |= here;
+            log->reads[kept++] = *read;
+            continue;
+        }
         for (u32 i = 0; i < LANES; i++)
-            word[i] = read->of == OF_REGULAR_WORDS ? read->at[0] + i * read->step : read->at[i];
-        if (read->of != OF_PIECES) note_words(entries, read->entry, word);
-        for (u32 left = read->mask; left; left &= left - 1)
-            note_read(entries, word[first_lane(left)], read->entry | (u64)first_lane(left) << LANE_AT);
+            at[i] =
+                read->list == REGULAR ? (u16)(read->first + i * read->step) : log->lists_of[read->list][i];
+        if (read->of == OF_WORDS) note_words(entries, read->entry, at);
+        for (u32 left = read->of == OF_PIECES ? read->mask : 0; left; left &= left - 1)
+            note_read(entries, at[first_lane(left)], read->entry | (u64)first_lane(left) << LANE_AT);
+        if (r->latest[actor] < time) r->latest[actor] = time;
     }
+    if (!kept) forget_reads(log);
+    log->count = kept;
 }
 
-/* Room to write down a read of w; where it reads from is the caller's. */
-static inline struct read *log_read(const struct warp *w, struct races *r, u64 entry, u32 low, u32 high)
+/* Room to write down one more read of w. */
+static __attribute__((noinline)) struct read_log *make_room(const struct warp *w, struct races *r)
 {
     struct read_log *log = r->logs[w->id];
-    r->latest[w->block->cluster_rank * MAX_WARPS + w->id] = r->base + w->time;
-    r->read |= regions_of(r, low, high);
-    if (!log && !(log = r->logs[w->id] = calloc(1, sizeof *log))) abort();
-    if (log->count == LOGGED) {
-        flush_reads(w->block, w->id, 0, r->pieces);
-        log->count = 0;
-    }
+    if (log)
+        flush_reads(w->block, w->id, ~0ull);
+    else if (!(log = r->logs[w->id] = malloc(sizeof *log)))
+        abort();
+    forget_reads(log);
+    return log;
+}
+
+/* Writes down a read of w: of words or pieces, lane by lane, that lie in the pieces from `low` to `high`. */
+static inline void log_read(const struct warp *w, struct races *r, u64 entry, u32 of, u32 mask,
+                            const u32 at[LANES], bool regular, u32 low, u32 high)
+{
+    struct read_log *log = r->logs[w->id];
+    if (!log || log->count == LOGGED || log->lists == LISTED) log = make_room(w, r);
     struct read *read = &log->reads[log->count++];
-    read->entry = entry;
-    read->mask = 0;
-    read->low = (u16)low;
-    read->high = (u16)high;
-    return read;
+    *read = (struct read){.entry = entry,
+                          .of = (u16)of,
+                          .list = REGULAR,
+                          .first = (u16)at[0],
+                          .step = (u16)(at[1] - at[0]),
+                          .low = (u16)low,
+                          .high = (u16)high,
+                          .mask = mask};
+    u64 regions = regions_of(r, low, high);
+    r->read |= regions;
+    log->regions |= regions;
+    if (regular) return;
+    u16 *list = log->lists_of[read->list = (u16)log->lists++];
+    for (u32 i = 0; i < LANES; i++) list[i] = (u16)at[i];
 }
 
 /* w is about to write in these pieces of b. False when nobody has read near by since all met. */
@@ -471,7 +513,7 @@ static inline bool start_writing(const struct warp *w, const struct block *b, u3
     if (how & ACCESS_COPY || b != w->block) r->closer |= regions;
     if (!(r->read & regions)) return false;
     for (u32 k = 0; k < b->warp_count; k++)
-        if (r->logs[k]) flush_reads(b, k, low, high);
+        if (r->logs[k] && r->logs[k]->regions & regions) flush_reads(b, k, regions);
     return true;
 }
 
@@ -530,15 +572,19 @@ static void access_lane(struct warp *w, const struct inst *in, u32 lane, struct 
     }
 }
 
-/* The pieces at these offsets, lanes that are off having that of one which is on; the first and the last. */
-static inline void pieces_of(u32 mask, const u32 at[LANES], u32 piece[LANES], u32 *low, u32 *high)
+/* The pieces at these offsets; lanes that are off have that of one which is on. */
+static inline void pieces_of(u32 mask, const u32 at[LANES], u32 piece[LANES])
 {
-    u32 lo = at[first_lane(mask)] / 16, hi = lo;
-    for (u32 i = 0; i < LANES; i++) piece[i] = mask >> i & 1 ? at[i] / 16 : at[first_lane(mask)] / 16;
-    for (u32 i = 0; i < LANES; i++) lo = piece[i] < lo ? piece[i] : lo;
-    for (u32 i = 0; i < LANES; i++) hi = piece[i] > hi ? piece[i] : hi;
-    *low = lo;
-    *high = hi;
+    u32 first = at[first_lane(mask)] / 16;
+    for (u32 i = 0; i < LANES; i++) piece[i] = mask >> i & 1 ? at[i] / 16 : first;
+}
+
+/* Whether one write has written the whole piece, and is ordered before this access to it. */
+static inline bool piece_ordered(const struct warp *w, const struct races *r, u32 piece, u32 lane,
+                                 enum access how)
+{
+    const u64 *c = &r->cells[4 * piece];
+    return c[0] == c[1] && c[1] == c[2] && c[2] == c[3] && after_write(w, r, c[0], lane, 15, how) == ORDERED;
 }
 
 /* Whole pieces of the own block, one a lane: what most vector accesses and ldmatrix are. */
@@ -547,15 +593,15 @@ static void read_pieces(struct warp *w, const struct inst *in, u32 mask, const u
     struct races *r = w->block->races;
     u64 order = how & ACCESS_TOGETHER ? BY_MANY : BY_ONE;
     u32 piece[LANES], low, high;
-    pieces_of(mask, at, piece, &low, &high);
+    pieces_of(mask, at, piece);
+    bool regular = extent(piece, &low, &high);
     for (u32 left = regions_of(r, low, high) & r->written ? mask : 0; left; left &= left - 1) {
         u32 lane = first_lane(left);
-        if (r->wrote[piece[lane]] > r->met) check_writes(w, in, lane, w->block, piece[lane], 0xffff, how);
+        if (r->wrote[piece[lane]] > r->met && !piece_ordered(w, r, piece[lane], lane, how))
+            check_writes(w, in, lane, w->block, piece[lane], 0xffff, how);
     }
-    struct read *read = log_read(w, r, entry_of(w, r, in, how) | order << ORDER_AT | READ_MASK, low, high);
-    read->of = OF_PIECES;
-    read->mask = mask;
-    for (u32 i = 0; i < LANES; i++) read->at[i] = (u16)piece[i];
+    log_read(w, r, entry_of(w, r, in, how) | order << ORDER_AT | READ_MASK, OF_PIECES, mask, piece, regular,
+             low, high);
 }
 
 static void write_pieces(struct warp *w, const struct inst *in, u32 mask, const u32 at[LANES],
@@ -565,12 +611,14 @@ static void write_pieces(struct warp *w, const struct inst *in, u32 mask, const 
     u64 mine = me(w, r, in, 0, how) | 15ull << BYTES_AT;
     u32 wrote = how & ACCESS_COPY ? LOOK_CLOSER : r->base + w->time;
     u32 piece[LANES], low, high;
-    pieces_of(mask, at, piece, &low, &high);
+    pieces_of(mask, at, piece);
+    extent(piece, &low, &high);
     bool readers = start_writing(w, w->block, low, high, how);
     for (u32 left = mask; left; left &= left - 1) {
         u32 lane = first_lane(left), k = piece[lane];
         if (readers) check_readers(w, in, lane, w->block, k, 0xffff, how);
-        if (r->wrote[k] > r->met) check_writes(w, in, lane, w->block, k, 0xffff, how);
+        if (r->wrote[k] > r->met && !piece_ordered(w, r, k, lane, how))
+            check_writes(w, in, lane, w->block, k, 0xffff, how);
         for (u32 x = 0; x < 4; x++) r->cells[4 * k + x] = mine | (u64)lane << LANE_AT;
         r->wrote[k] = wrote;
     }
@@ -587,8 +635,9 @@ void race_access(struct warp *w, const struct inst *in, u32 mask, struct block *
         race_access_words(w, in, word, how);
         return;
     }
-    bool whole = bytes == 16 && b == w->block;
-    for (u32 left = whole ? mask : 0; left; left &= left - 1) whole &= at[first_lane(left)] % 16 == 0;
+    u32 unaligned = 0;
+    for (u32 i = 0; i < LANES; i++) unaligned |= mask >> i & 1 ? at[i] % 16 : 0;
+    bool whole = bytes == 16 && b == w->block && !unaligned;
     if (whole && how & ACCESS_WRITE)
         write_pieces(w, in, mask, at, how);
     else if (whole)
@@ -639,10 +688,9 @@ void race_access_words(struct warp *w, const struct inst *in, const u32 word[LAN
 {
     struct block *b = w->block;
     struct races *r = b->races;
-    u32 low = word[0], high = word[0], wrote = 0;
+    u32 low, high, wrote = 0;
     if (!usable(w, r)) return;
-    for (u32 i = 0; i < LANES; i++) low = word[i] < low ? word[i] : low;
-    for (u32 i = 0; i < LANES; i++) high = word[i] > high ? word[i] : high;
+    bool regular = extent(word, &low, &high);
     if (regions_of(r, low / 4, high / 4) & r->written)
         for (u32 i = 0; i < LANES; i++) wrote = r->wrote[word[i] / 4] > wrote ? r->wrote[word[i] / 4] : wrote;
     bool look = wrote > r->met && !words_ordered(w, r, word),
@@ -654,38 +702,65 @@ void race_access_words(struct warp *w, const struct inst *in, const u32 word[LAN
     if (how & ACCESS_WRITE) {
         write_words(w, in, r, word);
     } else {
-        struct read *read = log_read(w, r, entry_of(w, r, in, how), low / 4, high / 4);
-        read->of = OF_WORDS;
-        for (u32 i = 0; i < LANES; i++) read->at[i] = (u16)word[i];
+        log_read(w, r, entry_of(w, r, in, how), OF_WORDS, 0, word, regular, low / 4, high / 4);
     }
+}
+
+void race_write_word(struct warp *w, const struct inst *in, u32 lane, u32 word)
+{
+    struct block *b = w->block;
+    struct races *r = b->races;
+    u32 piece = word / 4, bytes = 15u << 4 * (word % 4);
+    if (!usable(w, r)) return;
+    if (start_writing(w, b, piece, piece, ACCESS_WRITE))
+        check_readers(w, in, lane, b, piece, bytes, ACCESS_WRITE);
+    if (r->wrote[piece] > r->met && after_write(w, r, r->cells[word], lane, 15, ACCESS_WRITE) != ORDERED)
+        check_writes(w, in, lane, b, piece, bytes, ACCESS_WRITE);
+    r->cells[word] = me(w, r, in, lane, ACCESS_WRITE) | 15ull << BYTES_AT;
+    r->wrote[piece] = r->base + w->time;
+}
+
+/* Somebody has written near by since all met, or there is no room left. */
+static __attribute__((noinline)) void read_regular(struct warp *w, const struct inst *in, u32 word, u32 step)
+{
+    struct races *r = w->block->races;
+    u32 words[LANES], low = word / 4, high = (word + (LANES - 1) * step) / 4, wrote = 0;
+    for (u32 i = 0; i < LANES; i++) words[i] = word + i * step;
+    for (u32 k = low; k <= high; k++) wrote = r->wrote[k] > wrote ? r->wrote[k] : wrote;
+    if (wrote > r->met)
+        race_access_words(w, in, words, ACCESS_READ);
+    else
+        log_read(w, r, entry_of(w, r, in, ACCESS_READ), OF_WORDS, 0, words, true, low, high);
 }
 
 void race_read_regular(struct warp *w, const struct inst *in, u32 word, u32 step)
 {
     struct races *r = w->block->races;
-    u32 first = word / 4, last = (word + (LANES - 1) * step) / 4, wrote = 0;
+    struct read_log *log = r->logs[w->id];
+    u32 low = word / 4, high = (word + (LANES - 1) * step) / 4;
     if (!usable(w, r)) return;
-    if (regions_of(r, first, last) & r->written)
-        for (u32 k = first; k <= last; k++) wrote = r->wrote[k] > wrote ? r->wrote[k] : wrote;
-    if (wrote > r->met) { /* somebody has written here since all met */
-        u32 words[LANES];
-        for (u32 i = 0; i < LANES; i++) words[i] = word + i * step;
-        race_access_words(w, in, words, ACCESS_READ);
+    u64 regions = regions_of(r, low, high);
+    if (regions & r->written || !log || log->count == LOGGED) {
+        read_regular(w, in, word, step);
         return;
     }
-    struct read *read = log_read(w, r, entry_of(w, r, in, ACCESS_READ), first, last);
-    read->of = OF_REGULAR_WORDS;
+    struct read *read = &log->reads[log->count++];
+    r->read |= regions;
+    log->regions |= regions;
+    read->entry = entry_of(w, r, in, ACCESS_READ);
+    read->of = OF_WORDS;
+    read->list = REGULAR;
+    read->first = (u16)word;
     read->step = (u16)step;
-    read->at[0] = (u16)word;
+    read->low = (u16)low;
+    read->high = (u16)high;
 }
 
-void race_landed(struct warp *owner, const struct function *fn, const struct inst *in, u32 lane, u32 at,
-                 u32 bytes, u32 time)
+void race_landed(struct warp *owner, const struct inst *in, u32 lane, u32 at, u32 bytes, u32 time)
 {
     struct races *r = owner->block->races;
     if (!usable(owner, r)) return;
-    u64 site = fn->first_site + (u64)(in - fn->code);
-    u64 cell = (site <= SITE_MASK ? site : 0) | (u64)lane << LANE_AT | (u64)owner->id << WARP_AT |
+    u64 cell = in->site | (u64)lane << LANE_AT | (u64)owner->id << WARP_AT |
                (u64)owner->block->cluster_rank << RANK_AT | 15ull << BYTES_AT |
                (u64)(r->base + time) << TIME_AT;
     for (u32 k = at / 4; k < (at + bytes) / 4; k++) { /* several lanes may copy the same there */
@@ -749,7 +824,7 @@ const struct inst *race_writer(const struct block *b, u32 at, const struct funct
 
 const struct inst *race_reader(struct block *b, u32 warp, u32 at, const struct function **fn)
 {
-    if (b->races->logs[warp]) flush_reads(b, warp, at / 16, at / 16);
+    if (b->races->logs[warp]) flush_reads(b, warp, ~0ull);
     const u64 *mine = b->races->readers[b->cluster_rank * MAX_WARPS + warp];
     return instruction_of(b, mine ? mine[at / 16] : 0, fn);
 }

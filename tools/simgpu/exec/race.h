@@ -25,6 +25,9 @@
 
 #include "../sim.h"
 
+/* An instruction's number in its module has so many bits here; in larger modules the others' is 0. */
+enum { SITE_BITS = 17 };
+
 /* How an instruction accesses memory. */
 enum access {
     ACCESS_READ = 0,
@@ -51,6 +54,9 @@ void race_access(struct warp *w, const struct inst *in, u32 mask, struct block *
 /* The same for 32 lanes and 4 bytes each: words at offsets 4 * word[i]. */
 void race_access_words(struct warp *w, const struct inst *in, const u32 word[LANES], enum access how);
 
+/* A store of one lane to a word of the own block. */
+void race_write_word(struct warp *w, const struct inst *in, u32 lane, u32 word);
+
 /* A read of 32 words, lane i's at word + i * step: step 0 or 1. */
 void race_read_regular(struct warp *w, const struct inst *in, u32 word, u32 step);
 
@@ -64,9 +70,8 @@ static inline void race_settle(struct warp *w, const struct inst *in, u32 mask, 
     if (w->suspects) race_settle_now(w, in, mask, at);
 }
 
-/* A cp.async that `in` of fn issued for `lane` of `owner` has been waited for: written at `time` of that warp. */
-void race_landed(struct warp *owner, const struct function *fn, const struct inst *in, u32 lane, u32 at,
-                 u32 bytes, u32 time);
+/* A cp.async that `in` issued for `lane` of `owner` has been waited for: written at `time` of that warp. */
+void race_landed(struct warp *owner, const struct inst *in, u32 lane, u32 at, u32 bytes, u32 time);
 
 /* What wrote the 16 bytes around this offset of b's shared memory last, of ordinary instructions and cp.async, and what a warp of
  * b read them with; NULL when that is not known. For messages. */

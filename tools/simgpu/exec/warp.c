@@ -48,10 +48,10 @@ static void stop(struct warp *w)
 
 static s32 next_ready(const struct warp *w)
 {
-    for (s32 k = 1; k <= w->split_count; k++) {
-        s32 i = (w->current + k) % w->split_count;
-        if (i >= 0 && w->splits[i].state == SPLIT_READY) return i;
-    }
+    for (s32 i = w->current + 1; i < w->split_count; i++)
+        if (w->splits[i].state == SPLIT_READY) return i;
+    for (s32 i = 0; i <= w->current; i++)
+        if (w->splits[i].state == SPLIT_READY) return i;
     return -1;
 }
 
@@ -293,6 +293,29 @@ void warp_diverge(struct warp *w, u32 taken, u32 target, s32 meet)
     s->frame->refs++;
     if (s->parent >= 0) w->splits[s->parent].children++;
     w->active = stay;
+}
+
+/* The lanes that stay execute the instructions here and now; all go on behind the join, which each of the two splits would have
+ * executed. An instruction after which another loop has to run the warp leaves them where splits come in after all. */
+void warp_skip(struct warp *w, const struct inst *in, u32 taken)
+{
+    u32 all = w->active, count = in->aux;
+    bool here = (u32)w->budget >= count + 2 && !w->counters && !wgmma_watching(w) && !undefined_watching(w);
+    if (here) {
+        w->active = all & ~taken;
+        w->pc = w->plain_end = in + 1 + count;
+        w->budget -= (s32)count;
+        run_plain(w, in + 1, w->active);
+        w->active = all;
+    }
+    if (!here || w->unused_budget >= 0) {
+        warp_diverge(w, taken, (u32)in->target, in->reconverge);
+    } else if (w->splits[w->current].reconverge == in->reconverge) { /* it has to meet others there itself */
+        w->budget--;
+    } else {
+        w->pc++;
+        w->budget -= 2;
+    }
 }
 
 static void free_frame(struct frame *f)

@@ -27,6 +27,9 @@ void warp_park(struct warp *w, enum split_state state, u32 pc);
 /* Sends the lanes `taken` of the current split to instruction `target`; its other lanes go on. They meet at `meet`. */
 void warp_diverge(struct warp *w, u32 taken, u32 target, s32 meet);
 
+/* The same for a branch over `in->aux` plain instructions, to where its lanes meet: mostly without making splits of them. */
+void warp_skip(struct warp *w, const struct inst *in, u32 taken);
+
 /* Called by the current split at instruction `index`: dissolves it into its parent when it was to meet the others here. */
 void warp_arrive(struct warp *w, u32 index);
 

@@ -29,6 +29,9 @@ bool is_label(const struct ptx_operand *o);
 void add_range(struct function *fn, u32 offset, u32 count, u32 lane_bytes);
 u32 place_registers(struct parsed_function *f, const struct flow *g, u32 *bytes);
 
+/* Whether the first operand is the destination: most often when it is a register or a group of them. */
+bool writes_first(const struct ptx_inst *p);
+
 /* Calls visit for every register of an operand; that an instruction reads; that it writes. */
 typedef void visit_fn(struct reg *r, void *context);
 void visit_operand(const struct ptx_operand *o, visit_fn *visit, void *context);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../exec/race.h"
 #include "flow.h"
 #include "lower.h"
 
@@ -298,6 +299,59 @@ bool lower_address(struct lowering *lo, const struct ptx_operand *o, struct inst
     return !lo->f->fn->refused;
 }
 
+/* ---- Registers that hold a copy --------------------------------------------------------------------------------------- */
+
+/* Moves of which neither register has been written since, in a basic block. */
+struct copies {
+    struct copy {
+        struct reg *to, *from;
+    } latest[8]; /* the newest first; older ones are forgotten */
+    u32 count;
+};
+
+static void forget_copies(struct reg *r, void *context)
+{
+    struct copies *c = context;
+    u32 kept = 0;
+    for (u32 k = 0; k < c->count; k++)
+        if (c->latest[k].to != r && c->latest[k].from != r) c->latest[kept++] = c->latest[k];
+    c->count = kept;
+}
+
+static void read_through(struct ptx_operand *o, const struct copies *c)
+{
+    for (u32 k = 0; o->reg && k < c->count; k++)
+        if (c->latest[k].to == o->reg) {
+            o->reg = c->latest[k].from;
+            break;
+        }
+    for (u32 k = 0; k < o->count; k++) read_through(&o->element[k], c);
+}
+
+/* nvcc moves values between registers of different types, for each shuffle one there and one back. What reads such a copy in the
+ * same basic block reads the original, and need not wait for the copy; if nothing else reads it, the mov has nothing to do. */
+static void read_through_copies(struct parsed_function *f, const struct flow *g)
+{
+    struct copies c = {.count = 0};
+    for (u32 i = 0; i < f->count; i++) {
+        struct ptx_inst *p = &f->inst[i];
+        if (!i || g->block_of[i] != g->block_of[i - 1]) c.count = 0;
+        for (u32 k = writes_first(p) ? 1 : 0; k < p->op_count; k++) read_through(&p->op[k], &c);
+        visit_definitions(p, forget_copies, &c);
+        if (!is_opcode(p, "mov") || p->mod_count != 1 || p->op_count != 2 || p->guard ||
+            p->op[0].kind != OPERAND_REG || p->op[1].kind != OPERAND_REG)
+            continue;
+        struct reg *to = p->op[0].reg, *from = p->op[1].reg;
+        if (to == from || to->type == T_PRED || from->type == T_PRED ||
+            type_bytes(to->type) != type_bytes(from->type))
+            continue;
+        u32 most = sizeof c.latest / sizeof *c.latest;
+        if (c.count < most) c.count++;
+        memmove(c.latest + 1, c.latest, (c.count - 1) * sizeof *c.latest);
+        c.latest[0] = (struct copy){to, from};
+    }
+}
+
 /* ---- Registers that hold a constant ----------------------------------------------------------------------------------- */
 
 static void note_definition(struct reg *r, void *value)
@@ -320,14 +374,29 @@ static void find_constants(struct parsed_function *f)
     for (u32 k = 0; k < f->async_reg_count; k++) f->async_regs[k]->value = NULL; /* wgmma wants registers */
 }
 
-static void drop_unread(struct function *fn)
+static void drop_unread(struct parsed_function *f)
 {
+    struct function *fn = f->fn;
     for (u32 k = 0; k < fn->code_count; k++) {
         const struct ptx_inst *p = fn->ptx[k];
         const struct reg *r = is_opcode(p, "mov") && p->op_count == 2 ? p->op[0].reg : NULL;
-        bool whole = r && r->value && !r->read && fn->code[k].d == (operand)r->offset;
+        bool whole =
+            r && (r->value || !f->async_reg_count) && !r->read && fn->code[k].d == (operand)r->offset;
         if (whole) fn->code[k].exec = lower_skip;
     }
+}
+
+/* A branch over a few instructions, as of `if (lane == 0) sum[warp] = v;`: says how many they are, if all are plain and none asks for
+ * lanes that have branched. Where the lanes meet is then the very next instruction. */
+static void find_skipped(struct function *fn, u32 k)
+{
+    struct inst *in = &fn->code[k];
+    if (in->exec != lower_branch || in->guard == NO_OPERAND || in->target != in->reconverge) return;
+    u32 end = (u32)in->target, count = end - k - 1;
+    if (in->target <= (s32)k + 1 || count > UINT16_MAX || in[1].plain != count) return;
+    for (u32 n = k + 1; n < end; n++)
+        if (is_opcode(fn->ptx[n], "shfl")) return;
+    in->aux = (u16)count;
 }
 
 /* ---- A function ---------------------------------------------------------------------------------------------------------- */
@@ -383,6 +452,7 @@ void lower_function(struct parser *p, struct parsed_function *f)
     for (u32 i = 0; i < f->reg_count; i++) f->regs[i]->offset = UNPLACED;
     struct flow g = build_flow(f);
     warpgroup_prepare(f, &g);
+    if (!f->async_reg_count) read_through_copies(f, &g); /* what wgmma writes changes when it is waited for */
     find_constants(f);
     u32 live = place_registers(f, &g, &lo.reg_bytes);
     const struct touched **touched = NULL;
@@ -445,14 +515,16 @@ void lower_function(struct parser *p, struct parsed_function *f)
     }
     for (u32 k = 0; k < fn->code_count; k++) {
         struct inst *in = &fn->code[k];
+        in->site = (fn->first_site + k) >> SITE_BITS ? 0 : fn->first_site + k;
         if (in->target >= 0 && in->target <= (s32)f->count) in->target = (s32)place[in->target];
         if (in->reconverge >= 0) in->reconverge = (s32)place[in->reconverge];
         if (in->exec == lower_branch_table)
             for (s64 t = 0; t < in->imm; t++) ((u32 *)in->data)[t] = place[((u32 *)in->data)[t]];
     }
-    drop_unread(fn);
+    drop_unread(f);
     for (u32 k = fn->code_count; k-- > 1;)
         if (fn->code[k - 1].plain) fn->code[k - 1].plain += fn->code[k].plain;
+    for (u32 k = 0; k < fn->code_count; k++) find_skipped(fn, k);
     fn->reg_bytes = (lo.reg_bytes + 63) / 64 * 64;
     fn->regs_per_thread =
         live + 8 > 255 ? 255 : live + 8; /* an estimate: the hardware's registers are ptxas's choice */

@@ -27,8 +27,8 @@ void visit_operand(const struct ptx_operand *o, visit_fn *visit, void *context)
     for (u32 k = 0; k < o->count; k++) visit_operand(&o->element[k], visit, context);
 }
 
-/* The first operand is the destination when it is a register or a group of them, with these exceptions. */
-static bool writes_first(const struct ptx_inst *p)
+/* With these exceptions. */
+bool writes_first(const struct ptx_inst *p)
 {
     if (!p->op_count || p->op[0].kind == OPERAND_ADDRESS) return false;
     if ((is_opcode(p, "bar") || is_opcode(p, "barrier")) && !has_mod(p, "red")) return false;

@@ -14,7 +14,7 @@
  * characters, of which nobody reads more than `gemm<...>(...)`. */
 static void cut_brackets(char *name)
 {
-    enum { LONG_NAME = 120, LONG_GROUP = 24 };
+    enum { LONG_NAME = 120, LONG_GROUP = 40 };
     char *to = name;
     if (strlen(name) <= LONG_NAME) return;
     for (const char *from = name; *from;) {

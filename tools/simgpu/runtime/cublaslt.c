@@ -47,7 +47,13 @@ _Static_assert(sizeof(struct layout) <= 64 && sizeof(struct operation) <= 256 &&
                "the program's memory for descriptors");
 
 enum { ALGORITHM_MAGIC = 0x6c74616c, HANDLE_MAGIC = 0x63424c74 };
-enum { RELU = 2, BIAS = 4, GELU = 32, AUX = 128 }; /* bits of an epilogue; 1: none of them */
+enum {
+    RELU = 2,
+    BIAS = 4,
+    GELU = 32,
+    GELU_GRADIENT = 64,
+    AUX = 128
+}; /* bits of an epilogue; 1: none of them */
 
 struct context {
     u32 magic;
@@ -249,10 +255,31 @@ static float activated(u32 epilogue, float x)
     return x;
 }
 
+/* The derivative of what activated() makes with GELU. */
+static float gelu_slope(float x)
+{
+    float square = x * x, t = tanhf(0.79788456f * (x + 0.044715f * x * square));
+    return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * 0.79788456f * (1 + 3 * 0.044715f * square);
+}
+
+/* With GELU_GRADIENT aux is read: d is what comes back through GELU of it. */
+static void finish_gradient(const struct job *job, int batch, float *d)
+{
+    const struct operation *o = &job->operation;
+    for (int column = 0; column < job->n; column++)
+        for (int row = 0; row < job->m; row++)
+            d[(size_t)column * (size_t)job->m + (size_t)row] *= gelu_slope(element_read(
+                job->d.type, o->aux, (size_t)(batch * o->aux_stride + column * o->aux_ld + row)));
+}
+
 static void finish(const struct job *job, int batch, float *d)
 {
     const struct operation *o = &job->operation;
     data_type bias_type = o->bias_type < 0 ? job->d.type : (data_type)o->bias_type;
+    if (o->epilogue & GELU_GRADIENT) {
+        finish_gradient(job, batch, d);
+        return;
+    }
     for (int column = 0; column < job->n; column++)
         for (int row = 0; row < job->m; row++) {
             float *x = &d[(size_t)column * (size_t)job->m + (size_t)row];
@@ -309,8 +336,9 @@ static const char *unsupported(const struct operation *o, const struct layout *a
     if (o->scale_type != R_32F) return "scalars other than f32";
     if (o->pointer_mode != POINTER_MODE_HOST && o->pointer_mode != POINTER_MODE_DEVICE)
         return "vectors of scalars";
-    if ((o->epilogue & ~(u32)(RELU | BIAS | GELU)) > 1 && (o->epilogue & ~(u32)(BIAS)) != (GELU | AUX))
-        return "an epilogue other than bias, ReLU and GELU";
+    if ((o->epilogue & ~(u32)(RELU | BIAS | GELU)) > 1 && (o->epilogue & ~(u32)(BIAS)) != (GELU | AUX) &&
+        o->epilogue != (GELU_GRADIENT | AUX))
+        return "an epilogue other than bias, ReLU, GELU and the gradient of GELU";
     if (o->transpose_c || o->fill) return "a transposed C or a triangle";
     for (u32 i = 0; i < 4; i++) {
         if (!is_known(all[i]->type) && !(i < 2 && all[i]->type == R_8F_E4M3))
@@ -409,8 +437,9 @@ static bool vectors_in_bounds(const char *caller, const struct job *job)
                              .columns = job->n,
                              .ld = (int)o->aux_ld};
         bias = one_of(&bias, o->bias_stride, i), aux = one_of(&aux, o->aux_stride, i);
+        const char *verb = o->epilogue & GELU_GRADIENT ? "reads" : "writes";
         if ((o->epilogue & BIAS && !matrix_in_bounds(caller, "reads", &bias)) ||
-            (o->epilogue & AUX && !matrix_in_bounds(caller, "writes", &aux)))
+            (o->epilogue & AUX && !matrix_in_bounds(caller, verb, &aux)))
             return false;
     }
     return true;

@@ -128,19 +128,12 @@ static void cluster_free(struct cluster *c)
     free(c);
 }
 
-static u64 executed_by(const struct block *b)
-{
-    u64 sum = 0;
-    for (u32 k = 0; k < b->warp_count; k++) sum += b->warps[k].executed;
-    return sum;
-}
-
 /* One turn for every warp, but those that wait for memory which is as it was; these too after a round in which nothing
  * happened, and now and then. With a seed, in an order that changes every time. False when none could do anything. */
 static bool block_turn(struct block *b, u64 *random)
 {
     struct worker *worker = b->worker;
-    u64 before = executed_by(b), after;
+    u64 executed = 0;
     bool waits = false;
     u32 first = 0, step = 1, quantum = b->launch->cooperative ? COOPERATIVE_QUANTUM : QUANTUM;
     if (options.seed) {
@@ -157,12 +150,12 @@ static bool block_turn(struct block *b, u64 *random)
             continue;
         }
         warp_run(w, (s32)(options.seed ? 1 + (*random >> 40) % quantum : quantum));
+        executed += w->executed - start;
         length = w->executed - start + (w->waits ? POLL_COST : 0);
         if (length > worker->longest) worker->longest = length;
     }
-    after = executed_by(b);
-    worker->executed += after - before;
-    return waits || after != before;
+    worker->executed += executed;
+    return waits || executed;
 }
 
 /* One turn for every block. When all that is left waits, some lanes may still be let go alone; else it is a deadlock. */
