@@ -57,8 +57,16 @@ static __global__ void add_squares(enum dtype dtype, const void *data, int64_t c
     });
 }
 
+// By how much two numbers may differ that were rounded to the same type, half a spacing each. Below the smallest normal number the
+// spacing is the least number, however small the value.
+struct rounding {
+    double epsilon, least; // dtype_epsilon, dtype_least
+
+    __host__ __device__ double of(double value) const { return fmax(epsilon * fabs(value), least); }
+};
+
 static __global__ void find_first(enum dtype dtype, const void *got, const void *expected, int64_t count,
-                                  int64_t row, double share, double epsilon, const double *squares,
+                                  int64_t row, double share, rounding rounded, const double *squares,
                                   unsigned long long *first)
 {
     const int lane = threadIdx.x % 32;
@@ -66,7 +74,7 @@ static __global__ void find_first(enum dtype dtype, const void *got, const void 
         const double from_row = share * sqrt(squares[r] / (double)row);
         for (int64_t i = begin + lane; i < end; i += 32) {
             const double value = element(dtype, expected, i);
-            if (!(fabs(element(dtype, got, i) - value) <= from_row + epsilon * fabs(value)))
+            if (!(fabs(element(dtype, got, i) - value) <= from_row + rounded.of(value)))
                 atomicMin(first, (unsigned long long)i);
         }
     });
@@ -86,7 +94,7 @@ extern "C" cudaError_t compare_arrays(enum dtype dtype, const void *got, const v
 {
     if (!got || !expected || count <= 0 || row <= 0 || count % row) return cudaErrorInvalidValue;
     const int64_t rows = count / row;
-    const double epsilon = dtype_epsilon(dtype);
+    const rounding rounded = {dtype_epsilon(dtype), dtype_least(dtype)};
     double *squares = NULL, square = 0;
     unsigned long long index = ULLONG_MAX;
     cudaError_t error = cudaMalloc(&squares, ((size_t)rows + 1) * sizeof *squares);
@@ -98,7 +106,7 @@ extern "C" cudaError_t compare_arrays(enum dtype dtype, const void *got, const v
         const int64_t blocks = (rows * ((row - 1) / PIECE + 1) - 1) / (NUM_THREADS / 32) + 1;
         const int grid = blocks < MAX_GRID ? (int)blocks : MAX_GRID;
         add_squares<<<grid, NUM_THREADS>>>(dtype, expected, count, row, squares);
-        find_first<<<grid, NUM_THREADS>>>(dtype, got, expected, count, row, share, epsilon, squares,
+        find_first<<<grid, NUM_THREADS>>>(dtype, got, expected, count, row, share, rounded, squares,
                                           first_index);
         error = cudaGetLastError();
     }
@@ -110,7 +118,7 @@ extern "C" cudaError_t compare_arrays(enum dtype dtype, const void *got, const v
         first->expected = element_on_host(dtype, expected, first->index, &error);
         if (error == cudaSuccess)
             error = cudaMemcpy(&square, &squares[first->index / row], sizeof square, cudaMemcpyDeviceToHost);
-        first->allowed = share * sqrt(square / (double)row) + epsilon * fabs(first->expected);
+        first->allowed = share * sqrt(square / (double)row) + rounded.of(first->expected);
     }
     const cudaError_t freed = cudaFree(squares);
     return error != cudaSuccess ? error : freed;

@@ -39,6 +39,13 @@ double dtype_epsilon(enum dtype dtype)
     return TYPES[dtype].mantissa_bits ? ldexp(1, -TYPES[dtype].mantissa_bits) : 0;
 }
 
+double dtype_least(enum dtype dtype)
+{
+    if (!TYPES[dtype].exponent_bits) return 0;
+    const int least_exponent = 2 - (1 << (TYPES[dtype].exponent_bits - 1)); // of a normal number
+    return ldexp(dtype_epsilon(dtype), least_exponent);
+}
+
 // F16, BF16, E4M3 and E5M2 have the same layout: sign, exponent with bias 2^(e-1)-1, fraction. E4M3 ("fn") has no
 // infinity: its all-ones exponent is an ordinary one, and only an all-ones fraction there means NaN.
 // OCP 8-bit Floating Point Specification 1.0, table 1.

@@ -28,6 +28,9 @@ const char *dtype_suffix(enum dtype dtype);
 // Distance from 1 to the next larger number of a floating-point type (2^-23 for F32); 0 for integers.
 double dtype_epsilon(enum dtype dtype);
 
+// The least number above 0 of a floating-point type, which is the distance of all its subnormal numbers (2^-24 for F16); 0 for integers.
+double dtype_least(enum dtype dtype);
+
 // Element i as a double, exactly (an I64 beyond 2^53 rounds); and the element nearest to value (ties to even).
 double dtype_get(enum dtype dtype, const void *data, int64_t i);
 void dtype_set(enum dtype dtype, void *data, int64_t i, double value);
