@@ -46,13 +46,14 @@ include tools/simgpu/build.mk
 include $(wildcard tests/*/build.mk) # a student's tree has none
 include chapters/build.mk
 include $(wildcard library/build.mk)
+include $(wildcard tools/book/build.mk)
 include $(wildcard chapters/*/build.mk)
 
 export PYTHONPYCACHEPREFIX := build/pycache
 unexport PYTHONDONTWRITEBYTECODE
 export DEVICE OP TYPE STEP CASE SHAPE SEED PROFILE PYTHON GPU_NAME GPU_ARCH GPU_DRIVER_CUDA
 
--include $(shell find build/obj -name '*.d' 2>/dev/null)
+-include $(shell find build/obj build/trace -name '*.d' 2>/dev/null)
 
 # --- Commands -------------------------------------------------------------------------------------------------------
 
@@ -162,7 +163,7 @@ report: need-test
 ## timelines      draw the timelines that the notes show; on a GPU keep their traces in results/traces
 .PHONY: timelines
 timelines: need-test
-	@$(MAKE) --no-print-directory $(if $(V),,-s) -j$(JOBS) build-13 build-14 build-15 $$(tools/timelines.sh programs)
+	@$(MAKE) --no-print-directory $(if $(V),,-s) -j$(JOBS) build-13 build-14 build-15 build-17 $$(tools/timelines.sh programs)
 	@tools/timelines.sh record
 	@tools/timelines.sh draw
 
@@ -171,6 +172,7 @@ timelines: need-test
 book: build/config.mk
 	@$(if $(wildcard notes/results.md),,echo "make book: a student's tree has only some of the notes; whoever made it has the book" >&2; exit 2)
 	@tools/setup.sh book
+	@$(MAKE) --no-print-directory $(if $(V),,-s) -j$(JOBS) book-figures
 	@.venv/bin/python3 tools/book/book.py
 
 ## sass           assemble every kernel for its architectures; fail on undeclared spills and on ptxas warnings

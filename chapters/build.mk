@@ -2,11 +2,13 @@
 #
 # A chapter is a folder with main.c, step*.cu, .c and .cu files that they share, and chapter.mk, which sets ARCH (the oldest GPU it
 # runs on, or an exact one such as 90a), GOLDEN (its reference/golden.py arguments), LIBS, and USES (steps of other chapters that it calls,
-# 08_online_softmax/step8_causal; $(USES_11_gpt2_training), all that another chapter uses).
+# 08_online_softmax/step8_causal; $(USES_11_gpt2_training), all that another chapter uses), MARKED (files of kernels that several steps
+# launch, which make marks for make trace-N), and NEEDS_CHAPTER/stepK_NAME (the architecture of a step that needs a newer GPU than the others).
 
 # PTX for every architecture of a chapter, and machine code besides where this machine's GPU can run it: a GPU of
 # the same or a newer architecture, but for an exact one (90a) only that.
 sass_here = $(if $(GPU_ARCH),$(or $(filter $1,$(GPU_ARCH)a),$(if $(filter %a,$1),,$(shell [ $(GPU_ARCH) -ge $1 ] && echo $(GPU_ARCH)))))
+arch_of   = $(or $(NEEDS_$1/$2),$(ARCH_$1))
 gencode   = $(foreach a,$1,-gencode arch=compute_$a,code=compute_$a) \
             $(foreach a,$(call sass_here,$(firstword $1)),-gencode arch=compute_$a,code=sm_$a)
 
@@ -41,11 +43,13 @@ ARCH   :=
 GOLDEN :=
 LIBS   :=
 USES   :=
+MARKED :=
 include chapters/$1/chapter.mk
 ARCH_$1     := $$(ARCH)
 GOLDEN_$1   := $$(GOLDEN)
 LIBS_$1     := $$(LIBS)
 USES_$1     := $$(USES)
+MARKED_$1   := $$(MARKED:%=build/trace/$1/%.o)
 SASS_$1     := $$(sort $$(ARCH_$1) $$(if $$(filter %a,$$(ARCH_$1)),,90))
 GENCODE_$1  := $$(call gencode,$$(ARCH_$1))
 SIM_FOR_$1  := $$(if $$(and $$(call sass_here,$$(firstword $$(ARCH_$1))),$$(filter-out sim,$$(or $$(DEVICE),auto))),,$$(SIMGPU) $$(SIMGPU_LIBS))
@@ -59,23 +63,23 @@ $(call flags_rule,chapters/$1,$$(GENCODE_$1))
 build/obj/chapters/$1/%.o: chapters/$1/%.cu build/obj/chapters/$1/flags build/config.mk
 	@mkdir -p $$(@D)
 	@echo "nvcc $$<"
-	$$Q$$(NVCC) $$(NVCCFLAGS) $$(GENCODE_$1) $$(DEPENDS) -c -o $$@ $$<
+	$$Q$$(NVCC) $$(NVCCFLAGS) $$(call gencode,$$(call arch_of,$1,$$*)) $$(DEPENDS) -c -o $$@ $$<
 
 build/chapters/$1: $$(OBJ_$1) $$(COMMON_OBJ) chapters/$1/chapter.mk
 	@mkdir -p $$(@D)
 	@echo "link $$@"
 	$$Q$$(CXX) -o $$@ $$(filter %.o,$$^) $$(LINK_$1)
 
-# A program with marks (common/device/trace.cuh): one step compiled anew, the rest is the timed program's.
+# A program with marks (common/device/trace.cuh): one step and the kernels that steps share are compiled anew, the rest is the timed program's.
 build/trace/$1/%.o: chapters/$1/%.cu build/obj/chapters/$1/flags build/config.mk
 	@mkdir -p $$(@D)
 	@echo "nvcc -DTRACE $$<"
-	$$Q$$(NVCC) $$(NVCCFLAGS) -DTRACE $$(GENCODE_$1) $$(DEPENDS) -c -o $$@ $$<
+	$$Q$$(NVCC) $$(NVCCFLAGS) -DTRACE $$(call gencode,$$(call arch_of,$1,$$*)) $$(DEPENDS) -c -o $$@ $$<
 
 .PRECIOUS: build/trace/$1/%.o
-build/trace/$1/%: build/trace/$1/%.o $$(OBJ_$1) $$(COMMON_OBJ)
+build/trace/$1/%: build/trace/$1/%.o $$(MARKED_$1) $$(OBJ_$1) $$(COMMON_OBJ)
 	@echo "link $$@"
-	$$Q$$(CXX) -o $$@ $$(filter-out build/obj/chapters/$1/$$*.o,$$(filter %.o,$$^)) $$(LINK_$1)
+	$$Q$$(CXX) -o $$@ $$(filter-out $$(patsubst build/trace/%,build/obj/chapters/%,build/trace/$1/$$*.o $$(MARKED_$1)),$$(filter %.o,$$^)) $$(LINK_$1)
 
 build/golden/$1/.stamp: $$(wildcard reference/*.py) chapters/$1/chapter.mk
 	@echo "golden files of chapter $2"
@@ -85,7 +89,7 @@ build/golden/$1/.stamp: $$(wildcard reference/*.py) chapters/$1/chapter.mk
 
 build/sass/$1/%.ok: chapters/$1/%.cu $$(wildcard common/*/*.cuh chapters/$1/*.cuh) tools/sass.sh build/config.mk
 	@mkdir -p $$(@D)
-	@for arch in $$(SASS_$1); do tools/sass.sh $$(NVCC) $$< $$$$arch build/sass/$1/$$*.sm_$$$$arch.cubin $$(NVCCFLAGS) || exit 1; done
+	@for arch in $$(or $$(NEEDS_$1/$$*),$$(SASS_$1)); do tools/sass.sh $$(NVCC) $$< $$$$arch build/sass/$1/$$*.sm_$$$$arch.cubin $$(NVCCFLAGS) || exit 1; done
 	@touch $$@
 
 .PHONY: build-$2 chapter-$2 bench-$2 diff-$2 trace-$2

@@ -55,6 +55,17 @@ includers() {
     done
 }
 
+@test "makefile: a touched header of kernels with marks rebuilds those, too" {
+    local program=build/trace/17_sm90_attention_backward/step6_tiles header=chapters/17_sm90_attention_backward/kernel.cuh
+    local stamp=$BATS_TEST_TMPDIR/stamp type
+    make -s "$program"
+    touch -r "$header" "$stamp"
+    touch "$header"
+    run -0 make -n "$program"
+    touch -r "$stamp" "$header"
+    for type in bf16 f16; do assert_line "echo \"nvcc -DTRACE chapters/17_sm90_attention_backward/kernel_$type.cu\""; done
+}
+
 @test "makefile: a touched kernel rebuilds only itself" {
     run rebuilt chapters/02_tiled_matmul/step1_smem_tile.cu
     assert_output "$(printf '%s\n' "link build/chapters/02_tiled_matmul" "nvcc chapters/02_tiled_matmul/step1_smem_tile.cu")"

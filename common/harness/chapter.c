@@ -392,6 +392,20 @@ static int check_step(const char *chapter, const struct operation *op, const str
     return !verdict.right;
 }
 
+// Takes out the steps that need a newer GPU than the device, and says so; exits when one of them was asked for.
+static void leave_out_newer(struct part *part, const struct device *device, const char *wanted)
+{
+    const int arch = 10 * device->major + device->minor;
+    for (int s = 1; s <= operation_steps(part->op); s++) {
+        const struct step *step = &part->op->steps[s - 1];
+        if (!part->selected[s] || step->needs <= arch) continue;
+        if (wanted)
+            die_input("--step %s: needs sm_%d, and %s is sm_%d", wanted, step->needs, device->name, arch);
+        printf("left out: %d %s needs sm_%d\n", s, step->name, step->needs);
+        part->selected[s] = false;
+    }
+}
+
 static int check_all(const char *chapter, const struct part *parts, int count, const struct device *device,
                      const struct options *options, struct results *results)
 {
@@ -608,6 +622,7 @@ int chapter_main(const char *file, const struct operation *operations, int count
         die_input("--bench: %s has no speed to measure, expected a real GPU; simgpu --profile counts instead",
                   device.name);
     printf("%s on %s (sm_%d%d, %d SMs)\n", chapter, device.name, device.major, device.minor, device.sms);
+    for (int p = 0; p < count; p++) leave_out_newer(&parts[p], &device, options.step);
     if (check) wrong += check_all(chapter, parts, count, &device, &options, &results);
     const bool bench =
         options.bench && !wrong; // all of it, though a step may turn out wrong on a larger shape

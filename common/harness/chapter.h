@@ -56,12 +56,19 @@ typedef void any_launcher(void);
 struct step {
     const char *name; // of the launcher, and of its file
     any_launcher *launcher;
+    int needs; // the oldest GPU that it runs on, 90 for sm_90; 0: any that runs the chapter
 };
 
 // The step of a launcher, which must have the function type `type`: anything else does not compile.
 #define STEP(type, function)                                                         \
     {                                                                                \
         .name = #function, .launcher = (any_launcher *)(1 ? (function) : (type *)0), \
+    }
+
+// The same of one that needs a newer GPU than the chapter, of sm_`architecture`.
+#define STEP_NEEDS(architecture, type, function)                                                             \
+    {                                                                                                        \
+        .name = #function, .launcher = (any_launcher *)(1 ? (function) : (type *)0), .needs = (architecture) \
     }
 
 // The steps of one operation, in the order of the ladder.

@@ -43,7 +43,8 @@ compiled() {
 edited() {
     local chapter=$1 file=$2 dir=$BATS_TEST_TMPDIR/tree arch nvcc cuda_lib objects is_device_code used
     shift 2
-    arch=$(sed -n 's/^ARCH *:= *//p' "chapters/$chapter/chapter.mk")
+    arch=$(sed -nE "s/^NEEDS_$chapter\/${file%.cu} *:= *//p" "chapters/$chapter/chapter.mk")
+    arch=${arch:-$(sed -n 's/^ARCH *:= *//p' "chapters/$chapter/chapter.mk")}
     nvcc=$(sed -n 's/^NVCC *:= *//p' build/config.mk)
     cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
     mkdir -p "$dir/chapters/$chapter" "$dir/common/device"
