@@ -115,16 +115,21 @@ class GeluForward(Flat):
 class GeluBackward(Flat):
     INPUTS = ("inp", "dout")
 
-    def outputs(self, arrays, dtype):
-        x, dout = (arrays[name].astype(np.float64) for name in self.INPUTS)
+    def slope(self, x):
+        """(GELU's, bound) at x in float64."""
         s, rest, relative = sigmoid(x)
         slope = 2 * SCALE * (1 + 3 * CUBE * x * x)
         p = x * s * rest * slope
-        dinp = dout * (s + p)
         s_error = s * (rest * relative + gamma(4, U)) + FLUSHED
         p_error = np.abs(p) * (3 * relative + gamma(8, U)) + (np.abs(x * slope) + 1) * 4 * FLUSHED
         p_error = np.where(np.minimum(s, rest) * np.abs(x * slope) < FLUSHED, 4 * FLUSHED + np.abs(p), p_error)
-        error = np.abs(dout) * (s_error + p_error) * (1 + gamma(2, U)) + gamma(2, U) * np.abs(dinp) + FLUSHED
+        return s + p, s_error + p_error
+
+    def outputs(self, arrays, dtype):
+        x, dout = (arrays[name].astype(np.float64) for name in self.INPUTS)
+        slope, own = self.slope(x)
+        dinp = dout * slope
+        error = np.abs(dout) * own * (1 + gamma(2, U)) + gamma(2, U) * np.abs(dinp) + FLUSHED
         return {"dinp": (dinp, rounded(dinp, error, dtype))}
 
 

@@ -11,11 +11,11 @@ load test_helper/counters
 CHAPTER=08_online_softmax
 
 @test "chapter 8: every step is right on every case of every operation" {
-    all_right 7 forward
+    all_right 8 forward
     all_right 3 causal
-    all_right 4 backward
+    all_right 5 backward
     all_right 1 causal_backward
-    all_right 3 classifier
+    all_right 4 classifier
 }
 
 @test "chapter 8: the warps' order does not matter" {
@@ -43,12 +43,22 @@ CHAPTER=08_online_softmax
         assert_line --regexp "^$CHAPTER: all [0-9]+ runs right$"
     done
     run -0 make chapter-8 DEVICE=sim PROFILE=0 OP=classifier SHAPE=rows=2,v=128001,vp=131071
-    assert_line "$CHAPTER: all 12 runs right"
+    assert_line "$CHAPTER: all 16 runs right"
+}
+
+@test "chapter 8: ragged rows of clusters of 2 and 4 blocks are right" {
+    local op
+    for op in forward backward; do # bf16: 4
+        run -0 make chapter-8 DEVICE=sim PROFILE=0 OP=$op STEP="$([[ $op == forward ]] || echo backward_)cluster" SHAPE=rows=2,cols=33001
+        assert_line --regexp "^$CHAPTER: all [0-9]+ runs right$"
+    done
+    run -0 make chapter-8 DEVICE=sim PROFILE=0 OP=classifier STEP=classifier_cluster SHAPE=rows=2,v=20000,vp=20001 # f32: 4, bf16: 2
+    assert_line "$CHAPTER: all 4 runs right"
 }
 
 @test "chapter 8: where a GPU has fewer SMs than a row has parts, a block has the whole row" {
     local step
-    for step in split split_shared; do
+    for step in split split_shared cluster; do
         run -0 "$SIMGPU" --sms 4 "$(chapter $CHAPTER)" --op forward --step $step --case longest
         assert_line "$CHAPTER: all 1 runs right"
     done
@@ -69,7 +79,7 @@ CHAPTER=08_online_softmax
     for step in online vectorized; do
         assert_equal "$(count $step aligned global_sectors)" $((3 * once))
     done
-    for step in registers short_rows split split_shared; do
+    for step in registers short_rows split split_shared cluster; do
         assert_equal "$(count $step aligned global_sectors)" $((2 * once))
         assert_equal "$(count $step aligned global_sectors_ideal)" $((2 * once))
     done
@@ -92,6 +102,8 @@ CHAPTER=08_online_softmax
     assert_equal "$(count split longest global_sectors 'store_packs')" $row
     assert_equal "$(count split_shared longest global_sectors 'fetch_part')" $row
     assert_equal "$(count split_shared longest global_sectors 'store_pack')" $row
+    assert_equal "$(count cluster longest global_sectors 'fetch_part')" $row
+    assert_equal "$(count cluster longest global_sectors)" $((2 * row)) # no tickets, no words
 }
 
 @test "chapter 8: a step's counters are its own: no step runs another's kernel" {
@@ -109,10 +121,10 @@ for kernel in json.load(open(sys.argv[1])):
 @test "chapter 8: the backward reads y and dy twice, from registers once, and of long rows in several blocks once" {
     local step row=$((131072 * 4 / 32))
     assert_equal "$(count backward aligned global_sectors)" $((5 * 80))
-    for step in backward_registers backward_split backward_shared; do
+    for step in backward_registers backward_split backward_shared backward_cluster; do
         assert_equal "$(count $step aligned global_sectors)" $((3 * 80))
     done
-    for step in backward_split backward_shared; do
+    for step in backward_split backward_shared backward_cluster; do
         assert_equal "$(count $step longest global_sectors 'fetch_part|load_packs')" $((2 * row))
     done
 }
@@ -123,8 +135,10 @@ for kernel in json.load(open(sys.argv[1])):
     [[ $once -le $((50304 * 4 / 32 + 1)) ]]
     assert_equal "$(count classifier gpt2 global_sectors 'scaled_softmax<T>\(load_pack')" "$once"
     assert_equal "$(count classifier_shared gpt2 global_sectors 'fetch_part')" $((104 * 1024 / 32))
-    [[ $(count classifier_split gpt2 global_sectors 'fetch_part') -le $((50304 * 4 / 32 + 1)) ]]
-    for step in classifier_shared classifier_split; do
+    for step in classifier_split classifier_cluster; do
+        [[ $(count $step gpt2 global_sectors 'fetch_part') -le $((50304 * 4 / 32 + 1)) ]]
+    done
+    for step in classifier_shared classifier_split classifier_cluster; do
         [[ $(count $step gpt2_bf16 global_sectors 'fetch_part') -le $((50304 * 2 / 32 + 1)) ]]
         assert_equal "$(count $step gpt2_bf16 global_sectors 'scaled_softmax<T>\(load_pack')" 0
     done
@@ -160,6 +174,7 @@ for kernel in json.load(open(sys.argv[1])):
 6,284 classifier classifier gpt2_bf16 global_sectors load_pack\(
 3,142 classifier classifier_shared gpt2_bf16 global_sectors fetch_part|load_pack\(
 3,142 classifier classifier_split gpt2_bf16 global_sectors fetch_part
+3,142 classifier classifier_cluster gpt2_bf16 global_sectors fetch_part
 12,566 classifier classifier gpt2 global_sectors load_pack\(
 9,238 classifier classifier_shared gpt2 global_sectors fetch_part|load_pack\(
 6,284 classifier classifier_split gpt2 global_sectors fetch_part
@@ -167,9 +182,9 @@ END
 }
 
 @test "chapter 8: make diff-8 compares every step, and every header ends with the command that runs it" {
-    ladders "forward three_pass online vectorized registers short_rows split split_shared" \
-        "causal causal causal_skip causal_reverse" "backward backward backward_registers backward_split backward_shared" \
-        "causal_backward causal_backward" "classifier classifier classifier_shared classifier_split"
+    ladders "forward three_pass online vectorized registers short_rows split split_shared cluster" \
+        "causal causal causal_skip causal_reverse" "backward backward backward_registers backward_split backward_shared backward_cluster" \
+        "causal_backward causal_backward" "classifier classifier classifier_shared classifier_split classifier_cluster"
 }
 
 # --- Broken kernels -------------------------------------------------------------------------------------------------
@@ -223,10 +238,30 @@ END
     done
 }
 
+@test "chapter 8: blocks of a cluster that do not wait for each other's writes, or arrive relaxed, are a race" {
+    local file op step case edit
+    for file in step19_cluster.cu:forward:cluster:many_blocks step20_backward_cluster.cu:backward:backward_cluster:many_blocks \
+        step21_classifier_cluster.cu:classifier:classifier_cluster:two_blocks; do
+        IFS=: read -r file op step case <<<"$file"
+        for edit in '/^    cluster_arrive\(\);/d; /cluster_wait.*Every warp/d' 's/^    cluster_arrive\(\);/    cluster_arrive_relaxed();/'; do
+            broken $CHAPTER "$file" "$edit"
+            races $CHAPTER "$step" "$case" --op "$op"
+        done
+    done
+}
+
+@test "chapter 8: a block that writes to one that may not have started is a fault" {
+    broken $CHAPTER step19_cluster.cu '/cluster_wait\(\);.*Every block has started/d; /cluster_arrive_relaxed/d'
+    run -3 "$SIMGPU" "$BROKEN" --op forward --step cluster --case many_blocks
+    noted $CHAPTER 'shared memory of block 1 of the cluster before any barrier.cluster: it may not have started'
+}
+
 @test "chapter 8: a part of a row that nobody waits for is named" {
     local file op step case
     for file in step7_split_shared.cu:forward:split_shared:many_blocks \
         step14_backward_shared.cu:backward:backward_shared:many_blocks \
+        step19_cluster.cu:forward:cluster:many_blocks \
+        step20_backward_cluster.cu:backward:backward_cluster:many_blocks \
         step17_classifier_shared.cu:classifier:classifier_shared:ragged; do
         IFS=: read -r file op step case <<<"$file"
         broken $CHAPTER "$file" '/^    wait_part/d'
@@ -304,6 +339,20 @@ for n in 3, 300, 20000:
     assert_line --partial "OP is missing: expected one of forward, "
     run -2 make --no-print-directory chapter-8 OP=classifier SHAPE=rows=1,v=9,vp=8
     assert_line --partial "SHAPE 'rows=1,v=9,vp=8': vp must be at least v"
+}
+
+@test "chapter 8: a step that needs a newer GPU is left out by name, and refused when it is asked for" {
+    local newer=$BATS_TEST_TMPDIR/newer main=$BATS_TEST_TMPDIR/chapters/$CHAPTER/main objects # named by its folder
+    mkdir -p "$(dirname "$main")"
+    sed 's/STEP_NEEDS(90,/STEP_NEEDS(100,/' chapters/$CHAPTER/main.c >"$main.c"
+    mapfile -t objects < <(objects $CHAPTER main)
+    gcc -std=gnu11 -iquote chapters/$CHAPTER -isystem "$(sed -n 's/^CUDA_INCLUDE *:= *//p' build/config.mk)" -c -o "$main.o" "$main.c"
+    g++ -o "$newer" "$main.o" "${objects[@]}" -L"$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)" -l:libcudart.so.13 -ldl -lm
+    run -0 "$SIMGPU" "$newer" --golden build/golden/$CHAPTER --op forward --case aligned
+    assert_line "left out: 8 cluster needs sm_100"
+    assert_line "$CHAPTER: all 7 runs right"
+    run -2 --separate-stderr "$SIMGPU" "$newer" --golden build/golden/$CHAPTER --op forward --step cluster
+    assert_equal "$stderr" "--step cluster: needs sm_100, and Simulated GPU (SM90) is sm_90"
 }
 
 @test "chapter 8: the device copy is only a baseline" {

@@ -39,8 +39,9 @@ static const char *check_vocabulary(const int64_t *dim)
 #define SOFTMAX .types = {F32, BF16}, .baseline = DEVICE_COPY, .limit = LIMIT_MEMORY
 #define SOFTMAX_ROWS                                                                            \
     SOFTMAX, .dims = {"rows", "cols"}, .check_shape = check_cols,                               \
-             .bench = {"rows=131072,cols=1024", "rows=32768,cols=4096", "rows=8192,cols=16384", \
-                       "rows=4096,cols=32768",  "rows=2048,cols=65536", "rows=1024,cols=131072"}
+             .bench = {"rows=131072,cols=1024", "rows=65536,cols=2048", "rows=32768,cols=4096", \
+                       "rows=16384,cols=8192",  "rows=8192,cols=16384", "rows=4096,cols=32768", \
+                       "rows=2048,cols=65536",  "rows=1024,cols=131072"}
 #define SOFTMAX_SQUARES                                           \
     SOFTMAX, .dims = {"batch", "t"}, .check_shape = check_square, \
              .bench = {"batch=96,t=1024", "batch=8,t=4096"}
@@ -54,7 +55,7 @@ static const struct operation operations[] = {
         .steps = STEPS(STEP(softmax_forward, three_pass), STEP(softmax_forward, online),
                        STEP(softmax_forward, vectorized), STEP(softmax_forward, registers),
                        STEP(softmax_forward, short_rows), STEP(softmax_forward, split),
-                       STEP(softmax_forward, split_shared)),
+                       STEP(softmax_forward, split_shared), STEP_NEEDS(90, softmax_forward, cluster)),
         .launch = launch_softmax_forward,
         .bytes = "2*size*rows*cols",
     },
@@ -78,7 +79,8 @@ static const struct operation operations[] = {
                     [DY] = {"dy", RUN_TYPE, IN, "rows,cols"},
                     [DX] = {"dx", RUN_TYPE, OUT, "rows,cols"}},
         .steps = STEPS(STEP(softmax_backward, backward), STEP(softmax_backward, backward_registers),
-                       STEP(softmax_backward, backward_split), STEP(softmax_backward, backward_shared)),
+                       STEP(softmax_backward, backward_split), STEP(softmax_backward, backward_shared),
+                       STEP_NEEDS(90, softmax_backward, backward_cluster)),
         .launch = launch_softmax_backward,
         .bytes = "3*size*rows*cols",
     },
@@ -105,7 +107,8 @@ static const struct operation operations[] = {
                     [V_PARAM] = {"v", I32, PARAM, ""},
                     [LOSS] = {"loss", F32, OUT, "rows"}},
         .steps = STEPS(STEP(softmax_classifier, classifier), STEP(softmax_classifier, classifier_shared),
-                       STEP(softmax_classifier, classifier_split)),
+                       STEP(softmax_classifier, classifier_split),
+                       STEP_NEEDS(90, softmax_classifier, classifier_cluster)),
         .launch = launch_softmax_classifier,
         .check_shape = check_vocabulary,
         .bytes = "size*rows*(v+vp)",

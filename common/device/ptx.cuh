@@ -190,12 +190,48 @@ __device__ inline void cluster_sync_relaxed()
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
+// Parallel synchronization, barrier.cluster.arrive, release: what this thread did before is visible to the cluster's threads that
+// wait. Relaxed: says no more than that it is here.
+__device__ inline void cluster_arrive()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ inline void cluster_arrive_relaxed()
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
+// Parallel synchronization, barrier.cluster.wait, acquire: until every thread of the cluster has arrived.
+__device__ inline void cluster_wait()
+{
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// Data movement and conversion, st.shared::cluster: into the shared memory of any block of the cluster; the address from mapa.
+__device__ inline void st_shared_cluster(uint32_t addr, float value)
+{
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(addr), "f"(value) : "memory");
+}
+__device__ inline void st_shared_cluster(uint32_t addr, float2 value)
+{
+    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(addr), "f"(value.x), "f"(value.y)
+                 : "memory");
+}
+
 // Special registers, %cluster_ctarank: this block's number in its cluster.
 __device__ inline uint32_t cluster_ctarank()
 {
     uint32_t rank;
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
+}
+
+// Special registers, %cluster_nctarank: the number of blocks of the cluster.
+__device__ inline uint32_t cluster_nctarank()
+{
+    uint32_t blocks;
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
+    return blocks;
 }
 
 // Data movement and conversion, mapa: where block `rank` of the cluster has what this block has at `addr`.

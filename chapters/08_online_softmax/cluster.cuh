@@ -1,0 +1,34 @@
+// Rows that the blocks of a cluster share: how many blocks, and their launch.
+#pragma once
+#include "row.cuh"
+
+#include <cuda_runtime.h>
+
+constexpr int MAX_SPLIT = 16; // blocks of a row; more than 8 are not portable: an H200 has them
+
+// Launches `rows` clusters of `threads` a block: the fewest of 1, 2, 4, 8 or 16 blocks whose parts of a row of `packs` are at
+// most part_packs; at 16 they may be larger. A block has dynamic shared memory for `arrays` parts. Returns the launch's error.
+template <typename... Parameters, typename... Arguments>
+static cudaError_t launch_clusters(void (*kernel)(Parameters...), int rows, int packs, int part_packs,
+                                   int arrays, int threads, cudaStream_t stream, Arguments... arguments)
+{
+    int split = 1;
+    while (split < MAX_SPLIT && packs > split * part_packs) split *= 2;
+    const int smem_bytes = arrays * packs_each(packs, split) * PACK_BYTES;
+    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+    if (error == cudaSuccess)
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    if (error != cudaSuccess) return error;
+
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {(unsigned)split, 1, 1};
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(rows * split);
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = smem_bytes;
+    config.stream = stream;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, arguments...);
+}

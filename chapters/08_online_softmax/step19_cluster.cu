@@ -1,0 +1,232 @@
+// Chapter 8, step 19: the blocks that share a row are a cluster, and write into each other's shared memory.
+//
+// Question: a ticket before the first load, a word to poll in global memory: can a row's blocks meet without?
+//
+// Grows from: step 7 (split_shared).
+// On Hopper. A cluster's blocks start together on SMs that are near each other, so there are no tickets; each warp writes
+// its state into the shared memory of all blocks, and barrier.cluster says that all have: one barrier, for the block's
+// own warps too. Parts become 32 KB: while some blocks of an SM wait, there are more that load.
+//
+//      cluster   block 0 [ part ]   block 1 [ part ]   block 2 [ part ]   block 3 [ part ]
+//                  states of all warps, 32 of them, in each block, before each writes its part of y
+//
+//      packs in a row    who holds it                                      bytes of a row at most
+//      up to 256         a warp; a block has 4 rows, no barrier              4 KB
+//      up to 4096        a block of 64 to 512 threads                       64 KB
+//      more              a cluster of 4, 8 or 16 blocks with 32 KB each    512 KB
+//
+// New instructions: barrier.cluster, mapa, st.shared::cluster. They need sm_90.
+// Registers: at most 64, or 40. Shared memory: 128 bytes, or 32 KB + 1 KB of a part.
+// Run: make chapter-8 OP=forward STEP=cluster
+#include "../../common/device/ptx.cuh"
+#include "cluster.cuh"
+#include "launchers.h"
+#include "row.cuh"
+
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdint.h>
+
+constexpr int MAX_PACKS = 8;      // a thread keeps
+constexpr int BLOCK_PACKS = 4096; // that a block keeps: 64 KB
+constexpr int MAX_THREADS = BLOCK_PACKS / MAX_PACKS;
+constexpr int WARP_ROWS = 4;      // rows of a block when a warp holds a row
+constexpr int PART_THREADS = 256; // that hold a part of a row
+constexpr int PART_WARPS = PART_THREADS / 32;
+constexpr int PART_PACKS = 2048;     // 32 KB
+constexpr int BLOCKS_PER_SM = 6;     // that hold parts
+constexpr float LOG2E = 1.44269504f; // exp(x) = 2^(x * LOG2E)
+static_assert(BLOCKS_PER_SM * PART_THREADS * 40 <= 65536, "40 registers a thread");
+
+// What is known of a part of a row.
+struct __align__(8) State
+{
+    float max; // of its elements
+    float sum; // of exp(element - max)
+};
+
+static __device__ State identity()
+{
+    return {-INFINITY, 0.0f};
+}
+
+// exp(x - max); 0 where there is nothing yet, when both are -infinity and their difference would be NaN.
+static __device__ float exp_below(float x, float max)
+{
+    return ex2_approx_ftz((x - (max == -INFINITY ? 0.0f : max)) * LOG2E);
+}
+
+static __device__ State merge(State a, State b)
+{
+    const float max = fmaxf(a.max, b.max);
+    return {max, a.sum * exp_below(a.max, max) + b.sum * exp_below(b.max, max)};
+}
+
+static __device__ State warp_merge(State state)
+{
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2)
+        state = merge(state, {__shfl_xor_sync(0xffffffff, state.max, offset),
+                              __shfl_xor_sync(0xffffffff, state.sum, offset)});
+    return state;
+}
+
+// Merges the states of the blockDim.x threads that hold a row: a warp, or the block.
+static __device__ State row_merge(State state)
+{
+    __shared__ State warp_state[MAX_THREADS / 32];
+    state = warp_merge(state);
+    if (blockDim.x == 32) return state;
+    if (threadIdx.x % 32 == 0) warp_state[threadIdx.x / 32] = state;
+    __syncthreads(); // Every warp's state is there.
+    const int lane = threadIdx.x % 32;
+    return warp_merge(lane < blockDim.x / 32 ? warp_state[lane] : identity());
+}
+
+// The state of the elements in frag; -infinity stands for those that are no element.
+template <typename T, int PACKS>
+static __device__ State state_of(uint4 (&frag)[PACKS])
+{
+    State state = identity();
+    float values[PACK<T>];
+#pragma unroll
+    for (int i = 0; i < PACKS; i++) state.max = fmaxf(state.max, pack_max(frag[i], T()));
+#pragma unroll
+    for (int i = 0; i < PACKS; i++) {
+        keep_packed(frag[i]);
+        unpack(values, frag[i], T());
+#pragma unroll
+        for (int k = 0; k < PACK<T>; k++) state.sum += exp_below(values[k], state.max);
+    }
+    return state;
+}
+
+// Turns x into y.
+template <typename T>
+static __device__ uint4 normalize(uint4 pack, State state, float norm)
+{
+    float values[PACK<T>];
+    keep_packed(pack);
+    unpack(values, pack, T());
+#pragma unroll
+    for (int k = 0; k < PACK<T>; k++) values[k] = exp_below(values[k], state.max) * norm;
+    return make_pack(values, T());
+}
+
+template <typename T, int PACKS>
+__global__ void __launch_bounds__(PACKS < MAX_PACKS ? 32 * WARP_ROWS : MAX_THREADS)
+    cluster_kernel(const T *x, // (rows, cols)
+                   T *y,       // (rows, cols)
+                   int rows, int cols)
+{
+    const int lane = threadIdx.x; // of blockDim.x that hold the row
+    const int row = blockIdx.x * blockDim.y + threadIdx.y;
+    if (row >= rows) return; // a whole warp, in blocks without barriers
+    const Row<const T> x_row = make_row(x + (size_t)row * cols, cols);
+    const Row<T> y_row = same_row(x_row, y, (size_t)row * cols);
+    const int first = first_pack<PACKS>(0, lane);
+
+    uint4 frag[PACKS];
+    load_packs(frag, x_row, first, x_row.count, -INFINITY);
+    const State state = row_merge(state_of<T>(frag));
+
+    const float norm = state.sum > 0.0f ? 1.0f / state.sum : 0.0f;
+    store_packs(y_row, first, y_row.count, frag,
+                [=](uint4 pack, int) { return normalize<T>(pack, state, norm); });
+}
+
+// Merges the states of all threads of a cluster that has arrived once; every thread gets the row's.
+static __device__ State cluster_merge(State state)
+{
+    __shared__ State warp_state[MAX_SPLIT * PART_WARPS]; // (block, warp)
+    const int lane = threadIdx.x % 32;
+    const int split = cluster_nctarank();
+    const State *mine = &warp_state[cluster_ctarank() * PART_WARPS + threadIdx.x / 32];
+    state = warp_merge(state);
+    cluster_wait(); // Every block has started, and so has its shared memory.
+    if (lane < split) st_shared_cluster(mapa(smem_addr(mine), lane), make_float2(state.max, state.sum));
+    cluster_arrive();
+    cluster_wait(); // Every warp's state is there, and nobody writes into this block any more.
+    state = identity();
+    for (int i = lane; i < split * PART_WARPS; i += 32) state = merge(state, warp_state[i]);
+    return warp_merge(state);
+}
+
+// The state of the thread's elements; -infinity stands for those that are no element.
+template <typename T>
+static __device__ State state_of(const Part &part)
+{
+    State state = identity();
+#pragma unroll 4
+    for (int p = part.first; p < part.last; p += 32)
+        state.max = fmaxf(state.max, pack_max(part.smem[p - part.begin], T()));
+#pragma unroll 4
+    for (int p = part.first; p < part.last; p += 32) {
+        float values[PACK<T>];
+        unpack(values, part.smem[p - part.begin], T());
+#pragma unroll
+        for (int k = 0; k < PACK<T>; k++) state.sum += exp_below(values[k], state.max);
+    }
+    return state;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(PART_THREADS, BLOCKS_PER_SM)
+    cluster_parts_kernel(const T *x, // (rows, cols)
+                         T *y,       // (rows, cols)
+                         int cols)
+{
+    extern __shared__ uint4 part_smem[];
+    cluster_arrive_relaxed(); // This block has started; cluster_merge waits for the others.
+    const int split = cluster_nctarank();
+    const int row = blockIdx.x / split;
+    const Row<const T> x_row = make_row(x + (size_t)row * cols, cols);
+    const Row<T> y_row = same_row(x_row, y, (size_t)row * cols);
+    const int share = packs_each(x_row.count, split);
+    const int begin = cluster_ctarank() * share;
+    const Part part = make_part(part_smem, begin, min(begin + share, x_row.count));
+
+    fetch_part(part, x_row, -INFINITY);
+    wait_part(part, x_row, -INFINITY);
+    const State state = cluster_merge(state_of<T>(part));
+
+    const float norm = state.sum > 0.0f ? 1.0f / state.sum : 0.0f;
+#pragma unroll 4
+    for (int p = part.first; p < part.last; p += 32)
+        store_pack(y_row, p, normalize<T>(part.smem[p - begin], state, norm));
+}
+
+template <typename T>
+static cudaError_t launch(const void *x, void *y, int rows, int cols, cudaStream_t stream)
+{
+    // The packs of x and y must lie alike.
+    if (!x || !y || rows <= 0 || cols <= 0 || (uintptr_t)x % 16 || (uintptr_t)y % 16)
+        return cudaErrorInvalidValue;
+    const T *in = (const T *)x;
+    T *out = (T *)y;
+    const int packs = max_packs<T>(cols);
+    const dim3 warp_block(32, WARP_ROWS);
+    const int warp_grid = (rows - 1) / WARP_ROWS + 1;
+    if (packs <= 32)
+        cluster_kernel<T, 1><<<warp_grid, warp_block, 0, stream>>>(in, out, rows, cols);
+    else if (packs <= 64)
+        cluster_kernel<T, 2><<<warp_grid, warp_block, 0, stream>>>(in, out, rows, cols);
+    else if (packs <= 128)
+        cluster_kernel<T, 4><<<warp_grid, warp_block, 0, stream>>>(in, out, rows, cols);
+    else if (packs <= 256)
+        cluster_kernel<T, 8><<<warp_grid, warp_block, 0, stream>>>(in, out, rows, cols);
+    else if (packs <= BLOCK_PACKS) {
+        const int threads = ((packs - 1) / (32 * MAX_PACKS) + 1) * 32;
+        cluster_kernel<T, MAX_PACKS><<<rows, threads, 0, stream>>>(in, out, rows, cols);
+    } else
+        return launch_clusters(cluster_parts_kernel<T>, rows, packs, PART_PACKS, 1, PART_THREADS, stream, in,
+                               out, cols);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t cluster(enum dtype dtype, const void *x, void *y, int rows, int cols,
+                               cudaStream_t stream)
+{
+    return dtype == BF16 ? launch<__nv_bfloat16>(x, y, rows, cols, stream)
+                         : launch<float>(x, y, rows, cols, stream);
+}

@@ -1,0 +1,166 @@
+// Chapter 8, step 21: the blocks that share a row of logits are a cluster.
+//
+// Question: as in step 19; and a row of 98 KB that fits a block: should one block have it?
+//
+// Grows from: step 18 (classifier_split).
+// As step 19 grows from step 7: no tickets, and states in the shared memory of all blocks. A row of 98 KB takes one of two
+// places of an SM, and while one loads, the other may compute; as four parts of 25 KB it shares the SM with others. On an
+// H200 one block should have it: note 8, section 6.
+//
+//      row of vp = 50304 bf16, 4 blocks    [ 12608 ][ 12608 ][ 12608 ][ 12433 | 47 padding ]    25 KB each
+//      row of vp = 128256 bf16, 8 blocks   [ 16064 ][ 16064 ] ... [ 15808 ]                     31 KB each
+//
+// New instructions: as in step 19; they need sm_90. Registers: at most 48. Shared memory: at most 32 KB + 1 KB.
+// Run: make chapter-8 OP=classifier STEP=classifier_cluster
+#include "../../common/device/ptx.cuh"
+#include "cluster.cuh"
+#include "launchers.h"
+#include "row.cuh"
+
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdint.h>
+
+constexpr int NUM_THREADS = 256;
+constexpr int NUM_WARPS = NUM_THREADS / 32;
+constexpr int PART_PACKS = 2048; // a block holds at most: 32 KB
+constexpr int BLOCKS_PER_SM = 5;
+constexpr float LOG2E = 1.44269504f; // exp(x) = 2^(x * LOG2E)
+static_assert(BLOCKS_PER_SM * NUM_THREADS * 48 <= 65536, "48 registers a thread");
+
+// What is known of a part of a row.
+struct __align__(8) State
+{
+    float max; // of its elements
+    float sum; // of exp(element - max)
+};
+
+static __device__ State identity()
+{
+    return {-INFINITY, 0.0f};
+}
+
+// exp(x - max); 0 where there is nothing yet, when both are -infinity and their difference would be NaN.
+static __device__ float exp_below(float x, float max)
+{
+    return ex2_approx_ftz((x - (max == -INFINITY ? 0.0f : max)) * LOG2E);
+}
+
+static __device__ State merge(State a, State b)
+{
+    const float max = fmaxf(a.max, b.max);
+    return {max, a.sum * exp_below(a.max, max) + b.sum * exp_below(b.max, max)};
+}
+
+static __device__ State warp_merge(State state)
+{
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2)
+        state = merge(state, {__shfl_xor_sync(0xffffffff, state.max, offset),
+                              __shfl_xor_sync(0xffffffff, state.sum, offset)});
+    return state;
+}
+
+// Merges the states of all threads of a cluster that has arrived once; every thread gets the row's.
+static __device__ State cluster_merge(State state)
+{
+    __shared__ State warp_state[MAX_SPLIT * NUM_WARPS]; // (block, warp)
+    const int lane = threadIdx.x % 32;
+    const int split = cluster_nctarank();
+    const State *mine = &warp_state[cluster_ctarank() * NUM_WARPS + threadIdx.x / 32];
+    state = warp_merge(state);
+    cluster_wait(); // Every block has started, and so has its shared memory.
+    if (lane < split) st_shared_cluster(mapa(smem_addr(mine), lane), make_float2(state.max, state.sum));
+    cluster_arrive();
+    cluster_wait(); // Every warp's state is there, and nobody writes into this block any more.
+    state = identity();
+    for (int i = lane; i < split * NUM_WARPS; i += 32) state = merge(state, warp_state[i]);
+    return warp_merge(state);
+}
+
+// The state of the thread's elements in the row's first `count` packs; -infinity stands for those that are no element.
+template <typename T>
+static __device__ State state_of(const Part &part, int count)
+{
+    const int last = min(part.last, count);
+    State state = identity();
+#pragma unroll 4
+    for (int p = part.first; p < last; p += 32)
+        state.max = fmaxf(state.max, pack_max(part.smem[p - part.begin], T()));
+#pragma unroll 4
+    for (int p = part.first; p < last; p += 32) {
+        float values[PACK<T>];
+        unpack(values, part.smem[p - part.begin], T());
+#pragma unroll
+        for (int k = 0; k < PACK<T>; k++) state.sum += exp_below(values[k], state.max);
+    }
+    return state;
+}
+
+// The gradient of logits that are not the target: softmax * dloss, with scale = dloss / sum.
+template <typename T>
+static __device__ uint4 scaled_softmax(uint4 pack, State state, float scale)
+{
+    float values[PACK<T>];
+    unpack(values, pack, T());
+#pragma unroll
+    for (int k = 0; k < PACK<T>; k++) values[k] = exp_below(values[k], state.max) * scale;
+    return make_pack(values, T());
+}
+
+template <typename T>
+__global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
+    classifier_cluster_kernel(T *logits,          // (rows, vp), becomes their gradient
+                              float *loss,        // (rows)
+                              const int *target,  // (rows), each below v
+                              const float *dloss, // (rows) or NULL
+                              float mean,         // 1 / rows
+                              int v, int vp)
+{
+    extern __shared__ uint4 part_smem[];
+    cluster_arrive_relaxed(); // This block has started; cluster_merge waits for the others.
+    const int split = cluster_nctarank();
+    const int i = blockIdx.x / split;
+    T *row = logits + (size_t)i * vp;
+    const Row<T> out = make_row(row, vp);
+    const Row<T> in = first_cols(out, v);
+    const int share = packs_each(out.count, split);
+    const int begin = cluster_ctarank() * share;
+    const Part part = make_part(part_smem, begin, min(begin + share, out.count));
+
+    fetch_part(part, in, -INFINITY);
+    // One thread has the target's pack; it writes the loss, and the target's gradient.
+    const bool has_target = has_pack(part, (out.skip + target[i]) / PACK<T>);
+    const float right_logit = has_target ? to_float(row[target[i]]) : 0.0f;
+    wait_part(part, in, -INFINITY);
+    const State state = cluster_merge(state_of<T>(part, in.count));
+
+    const float factor = dloss ? dloss[i] : mean;
+    const float scale = factor / state.sum;
+#pragma unroll 4
+    for (int p = part.first; p < part.last; p += 32)
+        store_pack(out, p,
+                   p < in.count ? scaled_softmax<T>(part.smem[p - begin], state, scale)
+                                : make_uint4(0, 0, 0, 0));
+    if (has_target) {
+        loss[i] = logf(state.sum) + (state.max - right_logit);
+        from_float(&row[target[i]], exp_below(right_logit, state.max) * scale - factor);
+    }
+}
+
+template <typename T>
+static cudaError_t launch(void *logits, float *loss, const int *target, const float *dloss, int rows, int v,
+                          int vp, cudaStream_t stream)
+{
+    if (!logits || !loss || !target || rows <= 0 || v <= 0 || vp < v || (uintptr_t)logits % 16)
+        return cudaErrorInvalidValue;
+    return launch_clusters(classifier_cluster_kernel<T>, rows, max_packs<T>(vp), PART_PACKS, 1, NUM_THREADS,
+                           stream, (T *)logits, loss, target, dloss, 1.0f / (float)rows, v, vp);
+}
+
+extern "C" cudaError_t classifier_cluster(enum dtype dtype, void *logits, float *loss, const int *target,
+                                          const float *dloss, int rows, int v, int vp, cudaStream_t stream)
+{
+    return dtype == BF16 ? launch<__nv_bfloat16>(logits, loss, target, dloss, rows, v, vp, stream)
+                         : launch<float>(logits, loss, target, dloss, rows, v, vp, stream);
+}
