@@ -7,6 +7,7 @@ attention    S = Q K^T of qkv (b,t,3,h,d), att = softmax(S / sqrt(d)) over the k
 bias         dbias += the sum of the rows of dout.
 matmul       dinp = dout weight, dweight += dout^T inp, dbias as above.
 matmul_gelu  pre = inp weight^T + bias, out = GELU(pre), as in elementwise.py.
+             Backward, through the layer behind it: dpre = dout weight * GELU'(pre).
 
 How far a correct kernel may be off (u = 2^-24, or of bf16 2^-8; gamma and the theorems as in bounds.py). E(x) is the bound of x.
 
@@ -16,6 +17,7 @@ How far a correct kernel may be off (u = 2^-24, or of bf16 2^-8; gamma and the t
   and exp(e_j + max e). No probability is off by more than 1. The kernel's own error, and that of its backward, is chapter 8's: softmax.py.
 * GELU: cuBLASLt does not say how it computes it. The least exact way that the GPU has is tanh.approx, with a relative error of 2^-11
   (PTX ISA): |x| 2^-12 in GELU, beside elementwise.py's bound. A difference of e in x is one of at most 1.13 e, GELU's largest slope.
+  Its slope is (1 + t) / 2 + x u' (1 - t^2) / 2 with t = tanh(u): with a t that is off by 2^-11 |t|, 2^-12 + |x| u' 2^-11.
 """
 
 import numpy as np
@@ -287,6 +289,25 @@ class MatmulGelu(Product):
         return {"pre": (pre, stored(pre, error, dtype)), "out": (out, stored(out, own + 1.13 * error, dtype))}
 
 
+class MatmulGeluBackward(MatmulGelu):
+    INPUTS = ("dout", "weight", "pre")
+
+    def shapes(self, dims):
+        rows, oc, c = (dims[name] for name in self.DIMS)
+        return {"dout": (rows, c), "weight": (c, oc), "pre": (rows, oc)}
+
+    def outputs(self, arrays, dtype):
+        """The product may be rounded before the slope, or not."""
+        dout, weight, x = (arrays[name].astype(np.float64) for name in self.INPUTS)
+        without, error = product(dout, weight, dtype)
+        error = stored(without, error, dtype)
+        slope, own = elementwise.GeluBackward().slope(x)
+        own = own + 2.0**-12 + np.abs(x) * elementwise.SCALE * (1 + 3 * elementwise.CUBE * x * x) * 2.0**-11
+        dpre = without * slope
+        error = (np.abs(without) + error) * own + error * np.abs(slope) + gamma(2, U) * np.abs(dpre) + FLUSHED
+        return {"dpre": (dpre, stored(dpre, error, dtype))}
+
+
 OPERATIONS = {
     "permute": Heads((2, 0, 3, 1, 4)),
     "unpermute": Heads((1, 3, 0, 2, 4)),
@@ -295,4 +316,5 @@ OPERATIONS = {
     "bias_backward": BiasBackward(),
     "matmul_backward": MatmulBackward(),
     "matmul_gelu": MatmulGelu(),
+    "matmul_gelu_backward": MatmulGeluBackward(),
 }

@@ -268,3 +268,17 @@ END
     run -2 make --no-print-directory chapter-6 SHAPE=n=4
     assert_line --partial "OP is missing: expected one of residual_forward, "
 }
+
+@test "chapter 6: the script that times the layers beside PyTorch's says what it misses, in a line" {
+    local torch=$BATS_TEST_TMPDIR/torch
+    mkdir "$torch"
+    echo 'raise ModuleNotFoundError("No module named '"'torch'"'")' >"$torch/__init__.py"
+    PYTHONPATH=$BATS_TEST_TMPDIR run -2 "$PYTHON" -B tools/bench_layers.py
+    assert_output "bench_layers: No module named 'torch': it takes a Python with torch"
+    printf '%s\n' 'class cuda:' '    def is_available(): return False' >"$torch/__init__.py"
+    printf '%s\n' 'functional = None' >"$torch/nn.py"
+    PYTHONPATH=$BATS_TEST_TMPDIR run -2 "$PYTHON" -B tools/bench_layers.py gelu_forward
+    assert_output "bench_layers: PyTorch finds no GPU here, and the simulated GPU has no speed to measure"
+    PYTHONPATH=$BATS_TEST_TMPDIR run -2 "$PYTHON" -B tools/bench_layers.py softmax
+    assert_output --regexp "^bench_layers: 'softmax': expected one of residual_forward, .*, adamw$"
+}

@@ -20,6 +20,7 @@ setup() { export PYTHONPATH=$ROOT/reference; }
     all_right 2 bias_backward
     all_right 1 matmul_backward
     all_right 2 matmul_gelu
+    all_right 2 matmul_gelu_backward
 }
 
 @test "chapter 9: the order of warps and blocks does not matter" {
@@ -36,6 +37,7 @@ setup() { export PYTHONPATH=$ROOT/reference; }
     done
     run -0 make chapter-9 DEVICE=sim PROFILE=0 OP=bias_backward SHAPE=rows=20011,oc=9
     run -0 make chapter-9 DEVICE=sim PROFILE=0 OP=matmul_backward SHAPE=rows=130,oc=50,c=31
+    run -0 make chapter-9 DEVICE=sim PROFILE=0 OP=matmul_gelu_backward SHAPE=rows=130,oc=40,c=31
     run -2 --separate-stderr "$(chapter $CHAPTER)" --bench --op matmul_gelu --shape rows=4,oc=12,c=4
     assert_equal "$stderr" "--shape 'rows=4,oc=12,c=4': oc must be a multiple of 8"
 }
@@ -72,7 +74,11 @@ out = lambda inp=inp, weight=weight, bias=bias: op["matmul_gelu"].outputs({"inp"
 after = op["matmul_backward"].outputs({"inp": inp, "weight": weight, "dout": dout, "dweight": dweight, "dbias": dbias}, "f32")
 np.testing.assert_allclose(after["dinp"][0], differences(lambda x: out(inp=x), inp, dout), atol=1e-8)
 np.testing.assert_allclose(after["dweight.after"][0] - dweight, differences(lambda x: out(weight=x), weight, dout), atol=1e-8)
-np.testing.assert_allclose(after["dbias.after"][0] - dbias, differences(lambda x: out(bias=x), bias, dout), atol=1e-8)'
+np.testing.assert_allclose(after["dbias.after"][0] - dbias, differences(lambda x: out(bias=x), bias, dout), atol=1e-8)
+import elementwise
+pre, weight, dout = (rng.standard_normal(s) for s in ((4, 5), (3, 5), (4, 3)))
+behind = op["matmul_gelu_backward"].outputs({"dout": dout, "weight": weight, "pre": pre}, "f32")["dpre"][0]
+np.testing.assert_allclose(behind, differences(lambda x: elementwise.gelu(x) @ weight.T, pre, dout), atol=1e-8)'
 }
 
 @test "chapter 9: the bounds hold for fp32 in NumPy, and catch a key that is not seen and a scale left out" {
@@ -174,7 +180,7 @@ END
 @test "chapter 9: make diff-9 compares every step, and every header ends with the command that runs it" {
     ladders "permute permute permute_packs" "unpermute unpermute_packs" "attention_forward attention_permuted attention_in_place attention_reverse" \
         "attention_backward gradient_permuted gradient_in_place" "bias_backward bias_atomics bias_partials" "matmul_backward matmul_gradient" \
-        "matmul_gelu matmul_gelu matmul_gelu_epilogue"
+        "matmul_gelu matmul_gelu matmul_gelu_epilogue" "matmul_gelu_backward matmul_gelu_gradient matmul_gelu_gradient_epilogue"
 }
 
 # --- Broken kernels and calls ---------------------------------------------------------------------------------------
@@ -217,5 +223,11 @@ END
 @test "chapter 9: a weight's gradient that begins anew is wrong" {
     broken $CHAPTER step11_matmul_gradient.cu 's/D_transposed, X, 1, 1,/D_transposed, X, 1, 0,/'
     wrong $CHAPTER matmul_gradient ragged --op matmul_backward
-    noted $CHAPTER 'dweight[row 0, col 0]: got -25.4405689, expected -24.5102849, tolerance 0.00328; 2873 of 2880 elements are wrong'
+    noted $CHAPTER 'dweight[row 0, col 0]: got -25.4405…, expected -24.5102849, tolerance 0.00328; 2873 of 2880 elements are wrong'
+}
+
+@test "chapter 9: a slope that is taken at the product, and not at what was before GELU, is wrong" {
+    broken $CHAPTER step14_matmul_gelu_gradient.cu 's/gelu_gradient\(dtype, pre, dpre, dpre/gelu_gradient(dtype, dpre, dpre, dpre/'
+    wrong $CHAPTER matmul_gelu_gradient ragged --op matmul_gelu_backward
+    noted $CHAPTER 'dpre[row 0, col 0]: got 8.62482929, expected 1.23355244, tolerance 0.0038; 21625 of 21672 elements are wrong'
 }

@@ -74,6 +74,29 @@ open(path, "wb").write(data)' "$1" "$2"; }
     assert_equal "$(sed -n 's/.*parameters, \(.*\) MB.*/\1/p' 1.out)" 0.23
 }
 
+@test "trainer: --algorithms times each kind of products once, takes from then on what the file names, and refuses another's" {
+    gpt2 "${SMALL[@]}" --steps 2 --save 1 --algorithms algorithms "$TEXT"
+    # 4 forward with a bias, logits, and two gradients of each of the 5.
+    assert_equal "$(wc -l <algorithms)" 16
+    assert_equal "$(head -n 1 algorithms)" "algorithms of cuBLASLt 130000, Simulated GPU (SM90)"
+    assert_equal "$(cut -d ' ' -f 1-11 algorithms | tail -n 15 | sort -u | wc -l)" 15
+    cp algorithms before
+    gpt2 "${SMALL[@]}" --steps 2 --save 2 --algorithms algorithms "$TEXT"
+    run -0 cmp before algorithms
+    run -0 cmp <(parameters 1) <(parameters 2)
+    sed '2,$s/6c74616c/6c74616d/' before >algorithms # one that cuBLASLt never named
+    run -3 gpt2 "${SMALL[@]}" --steps 2 --algorithms algorithms "$TEXT"
+    assert_output --partial "the algorithm does not come from cublasLtMatmulAlgoGetHeuristic"
+    head -c -2 before >algorithms
+    run -2 gpt2 "${SMALL[@]}" --algorithms algorithms "$TEXT"
+    assert_output "--algorithms algorithms: line 16 is no algorithm"
+    sed 1s/130000/120000/ before >algorithms
+    run -2 gpt2 "${SMALL[@]}" --algorithms algorithms "$TEXT"
+    assert_output "--algorithms algorithms: found 'algorithms of cuBLASLt 120000, Simulated GPU (SM90)', expected 'algorithms of cuBLASLt 130000, Simulated GPU (SM90)'"
+    run -2 gpt2 "${SMALL[@]}" --algorithms nowhere/algorithms "$TEXT"
+    assert_output "--algorithms nowhere/algorithms: No such file or directory"
+}
+
 @test "trainer: killed after step 10 and resumed, it gives to the bit the losses and parameters of a training that was not" {
     local pid
     gpt2 "${SMALL[@]}" --steps 20 --save whole --json whole.log "$TEXT"

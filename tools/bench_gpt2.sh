@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Times GPT-2's smallest, 124 million parameters, on this machine's GPU, and adds the results to results/: each step of chapter 11, then
-# each attention, products by chapter 14, fp32 and TF32. The tokens are random: what they are does not change the time.
+# cuBLASLt's fastest algorithms, products by chapter 14, each attention, fp32 and TF32. The tokens are random: what they are does not change the time.
 #
 #   tools/bench_gpt2.sh [STEPS]     (60; make build/gpt2 first)
 set -euo pipefail
@@ -25,6 +25,8 @@ timed() {
 
 steps=${1:-60}
 for step in layer_by_layer fused recorded; do timed --type bf16 --attention 17 --step $step; done
+rm -f build/algorithms
+timed --type bf16 --attention 17 --algorithms build/algorithms
 timed --type bf16 --attention 17 --products 14
 timed --type bf16 --attention 12
 timed --type bf16 --attention 9

@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 
 #include "../../common/device/dtype.h"
+#include "../../common/harness/error.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,12 +33,21 @@ cudaError_t blas_multiply(struct blas_matrix A, struct blas_matrix B, float alph
 cudaError_t blas_multiply_gelu(enum dtype dtype, const void *A, const void *B, const void *bias, void *pre,
                                void *out, int M, int N, int K, cudaStream_t stream);
 
-// The same without GELU: out (M, N) = A (M, K) B (N, K)^T + bias (N).
+// The same without GELU, for each of `batches` B: out (batches, M, N) = A (M, K) B (batches, N, K)^T + bias (batches, N).
 cudaError_t blas_multiply_bias(enum dtype dtype, const void *A, const void *B, const void *bias, void *out,
-                               int M, int N, int K, cudaStream_t stream);
+                               int M, int N, int K, int batches, cudaStream_t stream);
+
+// out (M, N) = A (M, K) B (K, N), times the derivative of GELU at pre (M, N): what comes back through the GELU of blas_multiply_gelu,
+// of the pre that it left. The same types, and the same errors.
+cudaError_t blas_multiply_gelu_backward(enum dtype dtype, const void *A, const void *B, const void *pre,
+                                        void *out, int M, int N, int K, cudaStream_t stream);
 
 // From now on products of F32 may round A and B to TF32, 10 bits of fraction, for the tensor cores.
 void blas_allow_tf32(void);
+
+// From now on matrices without gaps are multiplied by the fastest of cuBLASLt's algorithms, which a file remembers: see
+// cublaslt_remember in cublaslt.h, whose errors it has.
+bool blas_remember(const char *path, struct error *error);
 
 #ifdef __cplusplus
 }

@@ -1,3 +1,3 @@
 ARCH   := 80
 GOLDEN := cublas_attention --types f32,bf16
-USES   := 08_online_softmax/step8_causal 08_online_softmax/step10_causal_reverse 08_online_softmax/step15_causal_backward
+USES   := 06_elementwise_layers/step7_gelu_gradient 08_online_softmax/step8_causal 08_online_softmax/step10_causal_reverse 08_online_softmax/step15_causal_backward

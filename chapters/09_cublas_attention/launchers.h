@@ -44,6 +44,11 @@ typedef cudaError_t bias_backward(enum dtype dtype, const void *dout, float *dbi
                                   cudaStream_t stream);
 bias_backward bias_atomics, bias_partials;
 
+// The same of each of several matrices that lie one behind the other: dbias (matrices, OC) += the sums of the rows of dout (matrices,
+// rows, OC). There are less than 65536 of them.
+cudaError_t bias_partials_of_each(enum dtype dtype, const void *dout, float *dbias, int matrices, int rows,
+                                  int OC, cudaStream_t stream);
+
 // Of out = inp weight^T + bias: dinp (rows, C) = dout (rows, OC) weight (OC, C), dweight (OC, C) += dout^T inp, dbias
 // (OC) += the sum of the rows of dout.
 typedef cudaError_t matmul_backward(enum dtype dtype, const void *inp, const void *weight, const void *dout,
@@ -56,6 +61,13 @@ typedef cudaError_t matmul_gelu_forward(enum dtype dtype, const void *inp, const
                                         const void *bias, void *pre, void *out, int rows, int C, int OC,
                                         cudaStream_t stream);
 matmul_gelu_forward matmul_gelu, matmul_gelu_epilogue;
+
+// Back through the layer behind that GELU, and through it: dpre (rows, OC) = dout (rows, C) weight (C, OC), times the derivative of GELU
+// at pre (rows, OC).
+typedef cudaError_t matmul_gelu_backward(enum dtype dtype, const void *dout, const void *weight,
+                                         const void *pre, void *dpre, int rows, int C, int OC,
+                                         cudaStream_t stream);
+matmul_gelu_backward matmul_gelu_gradient, matmul_gelu_gradient_epilogue;
 
 #ifdef __cplusplus
 }

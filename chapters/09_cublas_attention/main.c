@@ -29,6 +29,8 @@ LAUNCH(matmul_backward, DATA("inp"), DATA("weight"), DATA("dout"), DATA("dinp"),
        DATA("dbias"), SIZE("rows"), SIZE("c"), SIZE("oc"))
 LAUNCH(matmul_gelu_forward, DATA("inp"), DATA("weight"), DATA("bias"), DATA("pre"), DATA("out"), SIZE("rows"),
        SIZE("c"), SIZE("oc"))
+LAUNCH(matmul_gelu_backward, DATA("dout"), DATA("weight"), DATA("pre"), DATA("dpre"), SIZE("rows"), SIZE("c"),
+       SIZE("oc"))
 
 static const char *check_heads(const int64_t *dim)
 {
@@ -154,6 +156,22 @@ static const struct operation operations[] = {
         .bench_difference = 0.02,
         .flops = "2*rows*oc*c",
         .bytes = "size*(rows*c+oc*c+oc+2*rows*oc)",
+    },
+    {
+        .name = "matmul_gelu_backward",
+        .title = "dpre = dout weight * the derivative of GELU at pre",
+        PRODUCT,
+        .check_shape = check_epilogue,
+        .tensors = {{"dout", RUN_TYPE, IN, "rows,c"},
+                    {"weight", RUN_TYPE, IN, "c,oc"},
+                    {"pre", RUN_TYPE, IN, "rows,oc"},
+                    {"dpre", RUN_TYPE, OUT, "rows,oc"}},
+        .steps = STEPS(STEP(matmul_gelu_backward, matmul_gelu_gradient),
+                       STEP(matmul_gelu_backward, matmul_gelu_gradient_epilogue)),
+        .launch = launch_matmul_gelu_backward,
+        .bench_difference = 0.02,
+        .flops = "2*rows*oc*c",
+        .bytes = "size*(rows*c+oc*c+2*rows*oc)",
     },
 };
 

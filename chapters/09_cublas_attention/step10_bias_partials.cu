@@ -7,7 +7,7 @@
 // A lane has a pack of columns, 4 or 8, and UNROLL rows in flight. The 16 warps of a block share its rows, every 16th
 // each, and add their sums up in shared memory in their order. What a block has it writes to its own place, and a second
 // kernel adds the blocks. The rows are cut into so many parts that the grid fills an H200 twice; elsewhere into as many,
-// for the same bits.
+// for the same bits. Where a layer's output is in several matrices, one behind the other, gridDim.z has one of each (chapter 11).
 //
 //      block (x, y), warp w:  columns of tile x; rows of part y: w, w + 16, …  ->  16 sums -> partials[y]  ->  dbias
 //
@@ -27,14 +27,17 @@ constexpr int MAX_PARTS = 1024; // of the rows
 constexpr int MAX_COLUMNS = 1 << 20;
 
 template <typename T, int N>
-__global__ void __launch_bounds__(NUM_THREADS, 2) bias_partials_kernel(const T *dout,   // (rows, OC)
-                                                                       float *partials, // (parts, OC)
-                                                                       int rows, int rows_each, int OC)
+__global__ void __launch_bounds__(NUM_THREADS, 2)
+    bias_partials_kernel(const T *dout,   // (matrices, rows, OC)
+                         float *partials, // (matrices, parts, OC)
+                         int rows, int rows_each, int OC)
 {
     __shared__ float warp_sums[NUM_WARPS][32 * N];
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const unsigned tile_begin = blockIdx.x * (32 * N), c = tile_begin + lane * N;
     const int begin = blockIdx.y * rows_each, end = min(rows, begin + rows_each);
+    dout += (size_t)blockIdx.z * rows * OC;
+    partials += (size_t)blockIdx.z * gridDim.y * OC;
     float sums[N] = {};
     for (int first = begin + warp; first < end && c < OC; first += NUM_WARPS * UNROLL) {
         Piece<T, N> frag[UNROLL];
@@ -71,12 +74,15 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) bias_partials_kernel(const T *
 }
 
 // dbias += the partial sums of its column, in their order.
-__global__ void __launch_bounds__(NUM_THREADS) add_partials_kernel(const float *partials, // (parts, OC)
-                                                                   float *dbias,          // (OC)
-                                                                   int parts, int OC)
+__global__ void __launch_bounds__(NUM_THREADS)
+    add_partials_kernel(const float *partials, // (matrices, parts, OC)
+                        float *dbias,          // (matrices, OC)
+                        int parts, int OC)
 {
     const unsigned c = blockIdx.x * NUM_THREADS + threadIdx.x;
     if (c >= OC) return;
+    dbias += (size_t)blockIdx.y * OC;
+    partials += (size_t)blockIdx.y * parts * OC;
     float sum = dbias[c];
 #pragma unroll 8
     for (int part = 0; part < parts; part++) sum += partials[(size_t)part * OC + c];
@@ -84,36 +90,46 @@ __global__ void __launch_bounds__(NUM_THREADS) add_partials_kernel(const float *
 }
 
 template <typename T, int N>
-static cudaError_t launch_kernels(const T *dout, float *dbias, int rows, int OC, cudaStream_t stream)
+static cudaError_t launch_kernels(const T *dout, float *dbias, int matrices, int rows, int OC,
+                                  cudaStream_t stream)
 {
     const int tiles = (OC - 1) / (32 * N) + 1;
-    const int wanted = min(max(BLOCKS / tiles, 1), MAX_PARTS);
+    const int wanted = min(max(BLOCKS / tiles / matrices, 1), MAX_PARTS);
     const int rows_each = max((rows - 1) / wanted + 1, NUM_WARPS * UNROLL);
     const int parts = (rows - 1) / rows_each + 1;
     void *scratch;
-    cudaError_t error = get_scratch((size_t)parts * OC * sizeof(float), &scratch);
+    cudaError_t error = get_scratch((size_t)matrices * parts * OC * sizeof(float), &scratch);
     if (error != cudaSuccess) return error;
     float *partials = (float *)scratch;
     bias_partials_kernel<T, N>
-        <<<dim3(tiles, parts), NUM_THREADS, 0, stream>>>(dout, partials, rows, rows_each, OC);
+        <<<dim3(tiles, parts, matrices), NUM_THREADS, 0, stream>>>(dout, partials, rows, rows_each, OC);
     error = cudaGetLastError();
     if (error != cudaSuccess) return error;
-    add_partials_kernel<<<(OC - 1) / NUM_THREADS + 1, NUM_THREADS, 0, stream>>>(partials, dbias, parts, OC);
+    add_partials_kernel<<<dim3((OC - 1) / NUM_THREADS + 1, matrices), NUM_THREADS, 0, stream>>>(
+        partials, dbias, parts, OC);
     return cudaGetLastError();
 }
 
 template <typename T>
-static cudaError_t launch(const void *dout, float *dbias, int rows, int OC, cudaStream_t stream)
+static cudaError_t launch(const void *dout, float *dbias, int matrices, int rows, int OC, cudaStream_t stream)
 {
-    if (!dout || !dbias || rows <= 0 || OC <= 0 || OC > MAX_COLUMNS || (uintptr_t)dout % PACK_BYTES != 0)
+    constexpr int MOST_MATRICES = 65535; // of a grid's second and third dimension
+    if (!dout || !dbias || matrices <= 0 || matrices > MOST_MATRICES || rows <= 0 || OC <= 0 ||
+        OC > MAX_COLUMNS || (uintptr_t)dout % PACK_BYTES != 0)
         return cudaErrorInvalidValue;
     const auto launch_them = OC % PACK<T> == 0 ? launch_kernels<T, PACK<T>> : launch_kernels<T, 1>;
-    return launch_them((const T *)dout, dbias, rows, OC, stream);
+    return launch_them((const T *)dout, dbias, matrices, rows, OC, stream);
+}
+
+extern "C" cudaError_t bias_partials_of_each(enum dtype dtype, const void *dout, float *dbias, int matrices,
+                                             int rows, int OC, cudaStream_t stream)
+{
+    return dtype == BF16 ? launch<__nv_bfloat16>(dout, dbias, matrices, rows, OC, stream)
+                         : launch<float>(dout, dbias, matrices, rows, OC, stream);
 }
 
 extern "C" cudaError_t bias_partials(enum dtype dtype, const void *dout, float *dbias, int rows, int OC,
                                      cudaStream_t stream)
 {
-    return dtype == BF16 ? launch<__nv_bfloat16>(dout, dbias, rows, OC, stream)
-                         : launch<float>(dout, dbias, rows, OC, stream);
+    return bias_partials_of_each(dtype, dout, dbias, 1, rows, OC, stream);
 }

@@ -32,13 +32,17 @@ void linear_forward(struct model *m, const void *inp, const void *weight, const 
 {
     const enum dtype T = m->config.dtype;
     const int width = OC / parts;
+    const double flops = 2.0 * m->rows * width * C;
+    if (m->config.products == PRODUCTS_CUBLAS) {
+        const cudaError_t error =
+            blas_multiply_bias(T, inp, weight, bias, out, m->rows, width, C, parts, stream);
+        ran(m, "product forward", parts * flops, error, stream);
+        return;
+    }
     for (int i = 0; i < parts; i++) {
         const void *W = part_of(T, weight, (int64_t)i * width * C), *b = part_of(T, bias, i * width);
         void *part = (void *)part_of(T, out, (int64_t)i * m->rows * width);
-        const cudaError_t error = m->config.products == PRODUCTS_14
-                                      ? ping_pong(T, T, inp, W, b, part, m->rows, width, C, stream)
-                                      : blas_multiply_bias(T, inp, W, b, part, m->rows, width, C, stream);
-        ran(m, "product forward", 2.0 * m->rows * width * C, error, stream);
+        ran(m, "product forward", flops, ping_pong(T, T, inp, W, b, part, m->rows, width, C, stream), stream);
     }
 }
 
@@ -55,9 +59,9 @@ void linear_gelu_forward(struct model *m, const void *inp, const void *weight, c
     }
 }
 
-// dinp (rows, C) = dout (rows, OC) weight (OC, C), added to what is there where `add`; dweight = dout^T inp.
+// dinp (rows, C) = dout (rows, OC) weight (OC, C), dweight = dout^T inp.
 static void products_backward(struct model *m, const void *inp, const void *weight, const void *dout,
-                              void *dinp, bool add, float *dweight, int C, int OC, cudaStream_t stream)
+                              void *dinp, float *dweight, int C, int OC, cudaStream_t stream)
 {
     const enum dtype T = m->config.dtype;
     const struct blas_matrix D = {dout, T, OC, 0, false}, turned = {dout, T, OC, 0, true},
@@ -65,10 +69,29 @@ static void products_backward(struct model *m, const void *inp, const void *weig
                              dX = {dinp, T, C, 0, false}, dW = {dweight, F32, C, 0, false};
     const double flops = 2.0 * m->rows * OC * C;
     // EXERCISE 11.2: a product's two gradients, with blas_multiply of chapter 9's blas.h (about 2 lines)
-    ran(m, "product backward", flops, blas_multiply(D, W, 1, add, dX, m->rows, C, OC, 1, stream), stream);
+    ran(m, "product backward", flops, blas_multiply(D, W, 1, 0, dX, m->rows, C, OC, 1, stream), stream);
     ran(m, "product backward", flops, blas_multiply(turned, X, 1, 0, dW, OC, C, m->rows, 1, stream), stream);
-    // STUB (void)flops, (void)add, (void)D, (void)turned, (void)W, (void)X, (void)dX, (void)dW, (void)stream;
+    // STUB (void)flops, (void)D, (void)turned, (void)W, (void)X, (void)dX, (void)dW, (void)stream;
     // END
+}
+
+// The same of `parts` matrices, one behind the other: dout (parts, rows, OC) and weight (parts, OC, C). Their dinp are added up.
+static void parts_backward(struct model *m, const void *inp, const void *weight, const void *dout, void *dinp,
+                           float *dweight, int C, int OC, int parts, cudaStream_t stream)
+{
+    const enum dtype T = m->config.dtype;
+    const int64_t of_dout = (int64_t)m->rows * OC, of_weight = (int64_t)OC * C;
+    const struct blas_matrix turned = {dout, T, OC, of_dout, true}, X = {inp, T, C, 0, false},
+                             dX = {dinp, T, C, 0, false}, dW = {dweight, F32, C, of_weight, false};
+    const double flops = 2.0 * m->rows * OC * C;
+    for (int i = 0; i < parts; i++) {
+        const struct blas_matrix D = {part_of(T, dout, i * of_dout), T, OC, 0, false},
+                                 W = {part_of(T, weight, i * of_weight), T, C, 0, false};
+        ran(m, "product backward", flops, blas_multiply(D, W, 1, i > 0, dX, m->rows, C, OC, 1, stream),
+            stream);
+    }
+    ran(m, "product backward", parts * flops,
+        blas_multiply(turned, X, 1, 0, dW, OC, C, m->rows, parts, stream), stream);
 }
 
 void linear_backward(struct model *m, const void *inp, const void *weight, const void *dout, void *dinp,
@@ -76,12 +99,30 @@ void linear_backward(struct model *m, const void *inp, const void *weight, const
 {
     const enum dtype T = m->config.dtype;
     const int width = OC / parts;
-    for (int i = 0; i < parts; i++) {
-        const void *part = part_of(T, dout, (int64_t)i * m->rows * width);
-        products_backward(m, inp, part_of(T, weight, (int64_t)i * width * C), part, dinp, i > 0,
-                          dweight + (int64_t)i * width * C, C, width, stream);
-        ran(m, "bias backward", 0, bias_partials(T, part, dbias + i * width, m->rows, width, stream), stream);
+    if (parts == 1)
+        products_backward(m, inp, weight, dout, dinp, dweight, C, OC, stream);
+    else
+        parts_backward(m, inp, weight, dout, dinp, dweight, C, width, parts, stream);
+    ran(m, "bias backward", 0, bias_partials_of_each(T, dout, dbias, parts, m->rows, width, stream), stream);
+}
+
+void linear_gelu_backward(struct model *m, const void *fc, const void *gelu, const void *weight,
+                          const void *dout, void *dfc, float *dweight, float *dbias, int C, int OC,
+                          cudaStream_t stream)
+{
+    const enum dtype T = m->config.dtype;
+    const struct blas_matrix turned = {dout, T, OC, 0, true}, X = {gelu, T, C, 0, false},
+                             dW = {dweight, F32, C, 0, false};
+    const double flops = 2.0 * m->rows * OC * C;
+    if (T == F32) { // where tanh.approx, as an epilogue may have it, would be seen
+        linear_backward(m, gelu, weight, dout, dfc, dweight, dbias, C, OC, 1, stream);
+        ran(m, "gelu backward", 0, gelu_gradient(T, fc, dfc, dfc, (size_t)m->rows * C, stream), stream);
+        return;
     }
+    ran(m, "product backward", flops,
+        blas_multiply_gelu_backward(T, dout, weight, fc, dfc, m->rows, C, OC, stream), stream);
+    ran(m, "product backward", flops, blas_multiply(turned, X, 1, 0, dW, OC, C, m->rows, 1, stream), stream);
+    ran(m, "bias backward", 0, bias_partials(T, dout, dbias, m->rows, OC, stream), stream);
 }
 
 void logits_forward(struct model *m, const void *norm, cudaStream_t stream)
@@ -96,7 +137,7 @@ void logits_forward(struct model *m, const void *norm, cudaStream_t stream)
 
 void logits_backward(struct model *m, const void *norm, void *dnorm, cudaStream_t stream)
 {
-    products_backward(m, norm, weight(m, WTE, 0), activation(m, LOGITS, 0), dnorm, false, gradient(m, WTE, 0),
+    products_backward(m, norm, weight(m, WTE, 0), activation(m, LOGITS, 0), dnorm, gradient(m, WTE, 0),
                       m->config.channels, m->config.padded_vocabulary, stream);
 }
 

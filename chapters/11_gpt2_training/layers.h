@@ -24,6 +24,12 @@ void linear_gelu_forward(struct model *model, const void *inp, const void *weigh
 void linear_backward(struct model *model, const void *inp, const void *weight, const void *dout, void *dinp,
                      float *dweight, float *dbias, int C, int OC, int parts, cudaStream_t stream);
 
+// The same of a layer behind a GELU, and through that: dfc (rows, C), the gradient of fc, where inp was gelu = GELU(fc). In bf16 in the
+// product's epilogue.
+void linear_gelu_backward(struct model *model, const void *fc, const void *gelu, const void *weight,
+                          const void *dout, void *dfc, float *dweight, float *dbias, int C, int OC,
+                          cudaStream_t stream);
+
 // logits (rows, padded vocabulary) = norm wte^T. Backward: dnorm and dwte, of the gradient that lies where the logits were.
 void logits_forward(struct model *model, const void *norm, cudaStream_t stream);
 void logits_backward(struct model *model, const void *norm, void *dnorm, cudaStream_t stream);

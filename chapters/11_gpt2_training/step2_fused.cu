@@ -5,14 +5,15 @@
 //
 // Grows from: step 1 (layer_by_layer).
 // The kernel that made them: chapter 7's step 3 adds and normalizes a row in one pass, its step 9 does the same backwards, and
-// cuBLASLt's epilogue bends what it has just multiplied. A layernorm so belongs to the residual before it, and a layer ends with the
-// next one's first layernorm, or the last one's with the final. That boundary is also where a layer can begin anew: with RESIDUAL and
-// NORM1 kept, all else of a layer is a function of them, and --recompute computes it once more before its backward, instead of
-// keeping it for all layers.
+// cuBLASLt's epilogue bends what it has just multiplied, and in bf16 unbends what comes back. A layernorm so belongs to the residual
+// before it, and a layer ends with the next one's first layernorm, or the last one's with the final. That boundary is also where a
+// layer can begin anew: with RESIDUAL and NORM1 kept, all else of a layer is a function of them, and --recompute computes it once
+// more before its backward, instead of keeping it for all layers.
 //
 //      x[l], norm1[l] ── qkv ── att ── atty ── proj ── (+, norm2) ── fc, gelu ── fc_proj ── (+, norm1) ── x[l + 1], norm1[l + 1]
 //
-// Bytes saved a layer: one write and one read of (R, C) twice forward and twice backward, and a read of (R, 4 C).
+// Bytes saved a layer: one write and one read of (R, C) twice forward and twice backward, and a read of (R, 4 C); in bf16 a
+// write and a read of it backward, too.
 // Run: make chapter-11 STEP=fused
 #include "../06_elementwise_layers/launchers.h"
 #include "../07_layernorm/launchers.h"
@@ -107,16 +108,13 @@ static void layernorm_of_branch(model *m, const void *x, enum parameter w, enum 
 
 static void backward_layer(model *m, int l, cudaStream_t stream)
 {
-    const enum dtype T = m->config.dtype;
     const int C = m->config.channels;
     void *dx = activation(m, D_RESIDUAL, 0), *branch = activation(m, BRANCH, 0),
          *wide = activation(m, D_WIDE, 0);
     if (m->config.recompute) forward_inside(m, l, stream);
 
-    linear_backward(m, activation(m, GELU, l), weight(m, FC_PROJ_W, l), dx, wide, gradient(m, FC_PROJ_W, l),
-                    gradient(m, FC_PROJ_B, l), 4 * C, C, 1, stream);
-    ran(m, "gelu backward", 0,
-        gelu_gradient(T, activation(m, FC, l), wide, wide, (size_t)m->rows * 4 * C, stream), stream);
+    linear_gelu_backward(m, activation(m, FC, l), activation(m, GELU, l), weight(m, FC_PROJ_W, l), dx, wide,
+                         gradient(m, FC_PROJ_W, l), gradient(m, FC_PROJ_B, l), 4 * C, C, stream);
     linear_backward(m, activation(m, NORM2, l), weight(m, FC_W, l), wide, branch, gradient(m, FC_W, l),
                     gradient(m, FC_B, l), C, 4 * C, 1, stream);
     layernorm_of_branch(m, activation(m, RESIDUAL2, l), LN2_W, LN2_B, l, numbers(m, MEAN2, l),

@@ -37,8 +37,15 @@ cudaError_t matmul_cublas(const struct run *run, cudaStream_t stream)
 int matmul_cublaslt_candidates(const struct run *run)
 {
     enum { CUBLAS_COMPUTE_32F = 68 };
-    return cublaslt_candidates(CUBLAS_COMPUTE_32F, cublas_type(run->dtype[A]), cublas_type(run->dtype[C]),
-                               (int)run->dim[M], (int)run->dim[N], (int)run->dim[K]);
+    return cublaslt_candidates(&(struct cublaslt_product){
+        .compute_type = CUBLAS_COMPUTE_32F,
+        .type = cublas_type(run->dtype[A]),
+        .D_type = cublas_type(run->dtype[C]),
+        .M = (int)run->dim[M],
+        .N = (int)run->dim[N],
+        .K = (int)run->dim[K],
+        .B_transposed = true,
+    });
 }
 
 cudaError_t matmul_cublaslt(const struct run *run, int candidate, cudaStream_t stream)

@@ -16,6 +16,7 @@ enum flag {
     TF32,
     ATTENTION,
     PRODUCTS,
+    ALGORITHMS,
     DETERMINISTIC,
     RECOMPUTE,
     STEP,
@@ -56,6 +57,7 @@ static const struct option flags[] = {
     {"tf32", no_argument, NULL, TF32},
     {"attention", required_argument, NULL, ATTENTION},
     {"products", required_argument, NULL, PRODUCTS},
+    {"algorithms", required_argument, NULL, ALGORITHMS},
     {"deterministic", no_argument, NULL, DETERMINISTIC},
     {"recompute", no_argument, NULL, RECOMPUTE},
     {"step", required_argument, NULL, STEP},
@@ -108,6 +110,8 @@ static void help(const char *program)
         "                --attention 9|12|17  9: cuBLAS and softmax; 12: chapter 12 forward; 17: chapter 15 forward; both\n"
         "                                     have chapter 17's backward, and need bf16 and heads of 64 or 128 channels\n"
         "                --products 9|14      forward products by cuBLAS, or by chapter 14 (bf16); backward by cuBLAS\n"
+        "                --algorithms FILE    cuBLASLt's products by its fastest algorithms, which FILE names, or gets to name: the same\n"
+        "                                     bits only with the same FILE (with several GPUs FILE.RANK)\n"
         "                --recompute          keep a layer's activations for one layer at a time\n"
         "                --step NAME          the training step: %s\n"
         "the training    --batch 4 --steps 100 --lr 1e-3 --warmup 10 --final-lr 0.1 (of lr) --seed 1\n"
@@ -193,6 +197,7 @@ static void take(struct options *o, int flag)
         if (c->products != PRODUCTS_CUBLAS && c->products != PRODUCTS_14)
             die_input("--products: found '%s', expected 9 or 14", optarg);
         break;
+    case ALGORITHMS: o->algorithms = optarg; break;
     case DETERMINISTIC: c->deterministic = true; break;
     case RECOMPUTE: c->recompute = true; break;
     case STEP:

@@ -9,7 +9,7 @@ struct options {
     const char *program, *command; // as it was called: its name, all of it
     char **files;                  // of text
     int file_count;
-    const char *validation_file, *tokenizer, *init, *resume, *check, *save, *json, *record;
+    const char *validation_file, *tokenizer, *init, *resume, *check, *save, *json, *record, *algorithms;
     double validation; // share of the text
     int validate_every, save_every, sample, profile;
     float temperature;

@@ -42,9 +42,10 @@ void record_speed(const struct options *o, const struct device *device, const st
     char shape[300], key[600], value[3000], measured[2000], beside[300],
         share[200] = "\"fraction_of_limit\": null, \"limit\": null";
     snprintf(shape, sizeof shape,
-             "layers=%d,heads=%d,channels=%d,length=%d,batch=%d,attention=%d,products=%d%s%s", c->layers,
+             "layers=%d,heads=%d,channels=%d,length=%d,batch=%d,attention=%d,products=%d%s%s%s", c->layers,
              c->heads, c->channels, c->length, c->batch, c->attention, c->products,
-             c->deterministic ? ",deterministic" : "", c->recompute ? ",recompute" : "");
+             c->deterministic ? ",deterministic" : "", c->recompute ? ",recompute" : "",
+             o->algorithms ? ",algorithms=fastest" : "");
     if (gpus > 1) snprintf(shape + strlen(shape), sizeof shape - strlen(shape), ",gpus=%d", gpus);
     if (limit > 0)
         snprintf(share, sizeof share,

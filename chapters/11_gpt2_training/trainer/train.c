@@ -1,4 +1,5 @@
 // The trainer: GPT-2 on text, from this chapter's steps, or from chapter 22's on several GPUs.
+#include <limits.h>
 #include <math.h>
 #include <time.h>
 
@@ -246,6 +247,17 @@ static void pinned(void *memory, size_t bytes)
     CUDA_CHECK(cudaMallocHost((void **)memory, bytes));
 }
 
+// Each process has algorithms of its own: what it timed.
+static void remember_algorithms(const struct run_state *r)
+{
+    char path[PATH_MAX], rank[40] = "";
+    struct error error;
+    if (!r->options.algorithms) return;
+    if (r->place.ranks > 1) snprintf(rank, sizeof rank, ".%d", r->place.rank);
+    snprintf(path, sizeof path, "%s%s", r->options.algorithms, rank);
+    if (!blas_remember(path, &error)) die_input("--algorithms %s", error.text);
+}
+
 static void open_run(struct run_state *r, struct checkpoint *checkpoint)
 {
     const struct options *o = &r->options;
@@ -263,6 +275,7 @@ static void open_run(struct run_state *r, struct checkpoint *checkpoint)
     if (o->record && r->device.simulated)
         die_input("--record: %s has no speed to measure, expected a real GPU", r->device.name);
     if (o->settings.tf32) blas_allow_tf32();
+    remember_algorithms(r);
     make_model(r, checkpoint);
     CUDA_CHECK(cudaStreamCreate(&r->stream));
     const size_t batch_bytes = 2 * (size_t)r->model->rows * sizeof **r->batch;
