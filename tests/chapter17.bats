@@ -324,3 +324,31 @@ kernel_faults() {
     done
     run -0 "$SIMGPU" --seed 1 "$BROKEN" --golden "build/golden/$CHAPTER" --op window --step window --case ahead
 }
+
+# --- tools/backward_orders.cu ------------------------------------------------------------------------------------------
+
+# orders SED...: builds it, edited, and sets ORDERS.
+orders() {
+    local dir=$BATS_TEST_TMPDIR/tree nvcc
+    nvcc=$(sed -n 's/^NVCC *:= *//p' build/config.mk)
+    ORDERS=$BATS_TEST_TMPDIR/orders
+    mkdir -p "$dir/chapters/$CHAPTER" "$dir/tools"
+    ln -sfn "$ROOT/common" "$dir/common"
+    cp "chapters/$CHAPTER"/*.h "chapters/$CHAPTER"/*.cuh "$dir/chapters/$CHAPTER"
+    sed -E "$@" tools/backward_orders.cu >"$dir/tools/backward_orders.cu"
+    compiled "$ORDERS.o" "$nvcc" -std=c++17 -O3 -lineinfo -gencode arch=compute_90a,code=compute_90a -c "$dir/tools/backward_orders.cu"
+    g++ -o "$ORDERS" "$ORDERS.o" -L"$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)" -l:libcudart.so.13
+}
+
+@test "chapter 17: the orders that tools/backward_orders.cu times compute the same; one with the wrong tile, or that does not wait for dS, is found" {
+    orders ''
+    SIMGPU_SMS=2 run -0 "$SIMGPU" --seed 1 "$ORDERS"
+    assert_output --regexp '^# Simulated GPU .*: 28 orders compute the same$'
+    orders 's/c\.multiply_S\(i \+ 1\);/c.multiply_S(i);/'
+    run -1 "$SIMGPU" "$ORDERS"
+    assert_line "D=128, 64 queries, ahead, bulk: WRONG, not what the first order computes"
+    refute_line --regexp ', (waited|together|dQ_last), .*WRONG'
+    orders '/mbarrier_wait\(&smem\.dS_full/d'
+    run -3 "$SIMGPU" "$ORDERS"
+    assert_line --partial "simgpu: a barrier is missing: "
+}

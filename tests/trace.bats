@@ -7,14 +7,17 @@ load test_helper/common
 
 MATMUL=14_warp_specialized_matmul
 ATTENTION=15_sm90_attention_forward
+BACKWARD=17_sm90_attention_backward
 
 setup_file() {
-    make -s -j2 "build/trace/$MATMUL/step5_ping_pong" "build/trace/$ATTENTION/step10_tma_store" build/trace/13_tma_wgmma_matmul/step1_tma_wgmma{,.o}
+    make -s -j2 "build/trace/$MATMUL/step5_ping_pong" "build/trace/$ATTENTION/step10_tma_store" "build/trace/$BACKWARD/step6_tiles" build/trace/13_tma_wgmma_matmul/step1_tma_wgmma{,.o}
     # Two SMs: one cluster, which takes tile after tile.
     SIMGPU_SMS=2 "$SIMGPU" "build/trace/$MATMUL/step5_ping_pong" --op matmul --step ping_pong --shape m=512,n=256,k=512 \
         --trace "$BATS_FILE_TMPDIR/matmul.json" >"$BATS_FILE_TMPDIR/matmul.txt"
     SIMGPU_SMS=2 "$SIMGPU" "build/trace/$ATTENTION/step10_tma_store" --step tma_store --shape b=1,q=512,k=512,h=1,g=1,d=128,causal=0 \
         --trace "$BATS_FILE_TMPDIR/attention.json" >"$BATS_FILE_TMPDIR/attention.txt"
+    SIMGPU_SMS=2 "$SIMGPU" "build/trace/$BACKWARD/step6_tiles" --op attention --step tiles --shape b=1,q=256,k=256,h=1,g=1,d=128,causal=0 \
+        --trace "$BATS_FILE_TMPDIR/backward.json" >"$BATS_FILE_TMPDIR/backward.txt"
 }
 
 # timeline FILE CODE: runs CODE with trace, the file's content, and spans[block][role], lists of (begin, end, event) in order.
@@ -36,7 +39,7 @@ def begins(block, role, event): return [s[0] for s in spans[block][role] if s[2]
 @test "trace: no object of the timed programs knows of it, and the same PTX comes of kernels without the marks" {
     local object dir=$BATS_TEST_TMPDIR/unmarked step=chapters/13_tma_wgmma_matmul/step1_tma_wgmma.cu nvcc
     nvcc=$(sed -n 's/^NVCC *:= *//p' build/config.mk)
-    for object in build/obj/chapters/1[3-9]*/step*.o build/obj/chapters/2*/step*.o; do
+    for object in build/obj/chapters/{1[3-9],2}*/{step,kernel}*.o; do
         [[ ! -e $object ]] || nm -C "$object" | run ! grep -E 'trace_(log|register)'
     done
     nm -C "build/trace/$MATMUL/step5_ping_pong" | grep -q trace_log # so it would be found
@@ -127,6 +130,19 @@ for block in spans:
         tiles += len(softmax) // 4 # a tile of queries has 4 of keys; which block takes how many is a matter of luck
         assert len(softmax) % 4 == 0 and len(under) == len(softmax) // 4 * 3, (len(softmax), len(under)) # not the first of each tile
 assert tiles == 2 * 4, tiles'
+}
+
+@test "trace: kernels that several steps share have marks, too; chapter 17's dS and exponentials are under products in flight" {
+    run -0 timeline backward '
+for block in spans:
+    assert sorted(r for r in spans[block] if "in flight" not in r) == ["consumer 0", "consumer 1", "producer", "producer, warp 1"], spans[block]
+    assert len(begins(block, "producer, warp 1", "store")) == 4 # of dQ: a tile of queries each
+    for c in (0, 1):
+        first, *softmax = [s for s in spans[block][f"consumer {c}"] if s[2] == "softmax"]
+        flights = spans[block][f"consumer {c}: products in flight"]
+        assert len(softmax) == 2 * 4 and all(any(f[0] < s[0] and s[1] < f[1] for f in flights) for s in softmax), (softmax, flights)
+        assert not any(f[0] < first[0] < f[1] for f in flights)
+assert len(spans) == 2, spans'
 }
 
 @test "trace: what the marks themselves execute is not counted" {

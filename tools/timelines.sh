@@ -29,6 +29,8 @@ plan() {
 13_tma_wgmma_matmul - matmul m=128,n=256,k=512 - - tma_wgmma multi_stage large_tile
 14_warp_specialized_matmul - matmul m=512,n=512,k=512 - - tma_store ping_pong
 15_sm90_attention_forward - - b=1,q=256,k=768,h=2,g=2,d=128,causal=0 - - producer_consumer ping_pong overlapped packed_growth
+17_sm90_attention_backward - attention b=1,q=384,k=256,h=1,g=1,d=128,causal=0 - - in_registers tiles
+17_sm90_attention_backward _d256 attention b=1,q=384,k=128,h=1,g=1,d=256,causal=0 - - tiles
 END
     else
         cat <<END
@@ -36,6 +38,8 @@ END
 14_warp_specialized_matmul - matmul m=4096,n=4096,k=1024 0 40 producer_consumer tma_store ping_pong stream_k
 15_sm90_attention_forward - - b=1,q=4096,k=4096,h=16,g=16,d=128,causal=0 0 40 producer_consumer ping_pong overlapped packed_growth tma_store
 15_sm90_attention_forward _causal - b=1,q=4096,k=4096,h=16,g=16,d=128,causal=1 0 40 producer_consumer ping_pong overlapped packed_growth tma_store
+17_sm90_attention_backward - attention b=1,q=4096,k=4096,h=16,g=16,d=128,causal=0 0 40 in_registers tiles
+17_sm90_attention_backward _d256 attention b=1,q=4096,k=4096,h=8,g=8,d=256,causal=0 0 40 tiles
 END
     fi
 }

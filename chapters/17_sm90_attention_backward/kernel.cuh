@@ -17,6 +17,7 @@
 #include "../../common/device/swizzle.cuh"
 #include "../../common/device/tensor_map.h"
 #include "../../common/device/tma.cuh"
+#include "../../common/device/trace.cuh"
 #include "../../common/device/types.cuh"
 #include "../../common/device/wgmma.cuh"
 #include "instructions.cuh"
@@ -126,7 +127,9 @@ static __device__ void load_tile(T (&dst_smem)[C::D / 64][C::Q][64], const CUten
                                  uint32_t parity, const Work &work, int head, int row)
 {
     const int end = work.q_begin + work.q_len;
+    trace(WAIT_EMPTY);
     mbarrier_wait(empty, parity ^ 1);
+    trace(LOAD);
     mbarrier_arrive_expect_tx(full, sizeof dst_smem + sizeof rows_smem);
     cp_async_bulk_tensor_5d(dst_smem, map, full, 0, RAGGED + work.q_begin + row - end, head * (C::D / 64),
                             end, RAGGED);
@@ -142,6 +145,7 @@ static __device__ void produce(SharedStorage<T, C> &smem, const CUtensorMap &Q_m
     const Work &work = smem.work;
     const int end = work.k_begin + work.k_len, first = RAGGED + work.k_begin + work.first_key - end,
               col = work.kv_head * (C::D / 64);
+    trace(LOAD);
     mbarrier_arrive_expect_tx(&smem.KV_full, sizeof smem.K_smem + sizeof smem.V_smem);
     cp_async_bulk_tensor_5d(smem.K_smem, K_map, &smem.KV_full, 0, first, col, end, RAGGED);
     cp_async_bulk_tensor_5d(smem.V_smem, V_map, &smem.KV_full, 0, first, col, end, RAGGED);
@@ -171,6 +175,7 @@ static __device__ void wait_for_turn(const unsigned *arrived, const attention_va
         min(row + C::Q, work.q_len) - 1; // of the tile's queries; the last tile of keys that it sees:
     const int last_tile = min(last + work.shift + v.right, work.k_len - 1) / C::KV;
     const unsigned before = last_tile - work.first_key / C::KV;
+    trace(WAIT_TURN);
     while (ld_acquire_gpu(arrived) != before) {
     }
 }
@@ -196,11 +201,13 @@ static __device__ void store_dQ(SharedStorage<T, C> &smem, const attention_varia
         for (int row = work.first_row; row < work.end_row; row += C::Q, parity ^= 1) {
             unsigned *arrived;
             float4 *dQ_sum = part_of_dQ<C>(plan, work, head, row, consumer, &arrived);
+            trace(WAIT_FULL);
             mbarrier_wait(&smem.handed_full[consumer], parity);
             if (b.deterministic) {
                 wait_for_turn<C>(arrived, b.forward, work, row);
                 fence_proxy_async_global(); // What this thread has seen added comes before what it adds by the copy engine.
             }
+            trace(STORE);
             cp_reduce_async_bulk_add(dQ_sum, smem.handed_smem[consumer * (C::DQ_REGS / 4)],
                                      C::DQ_REGS * 128 * sizeof(float));
             cp_async_bulk_commit_group();
@@ -381,6 +388,7 @@ template <typename T, int N, class STATISTIC>
 static __device__ void softmax_gradient(const float (&dP)[N / 2], const float (&P)[N / 2],
                                         uint32_t (&dS)[N / MMA_K][4], STATISTIC dPsum)
 {
+    trace(SOFTMAX);
 #pragma unroll
     for (int i = 0; i < N / 2; i += 2) {
         const float2 sum = dPsum(i);
@@ -406,6 +414,7 @@ template <typename T, class C>
 static __device__ void hand_over_dQ(SharedStorage<T, C> &smem, const float (&dQ)[C::DQ_REGS], int consumer,
                                     int tid)
 {
+    trace(STORE);
 #pragma unroll
     for (int i = 0; i < C::DQ_REGS; i += 4)
         smem.handed_smem[consumer * (C::DQ_REGS / 4) + i / 4][tid] =
@@ -435,6 +444,7 @@ static __device__ void end_turn(unsigned *arrived, const attention_variant_backw
 template <int REGS>
 static __device__ void add_dQ(float4 *dQ_sum, const float (&dQ)[REGS], int tid)
 {
+    trace(STORE);
 #pragma unroll
     for (int i = 0; i < REGS; i += 4)
         red_add_v4(dQ_sum + i / 4 * 128 + tid, make_float4(dQ[i], dQ[i + 1], dQ[i + 2], dQ[i + 3]));
@@ -452,6 +462,7 @@ template <typename T, class C>
 static __device__ void store_gradient(void *dst, const float (&dK)[C::D / 2], float scale, int kv_heads,
                                       const Work &work, int first_key, int tid)
 {
+    trace(STORE);
     const int key = first_key + tid / 32 * 16 + tid % 32 / 4; // and key + 8
     T *rows = (T *)dst + (((size_t)work.k_begin + key) * kv_heads + work.kv_head) * C::D + tid % 4 * 2;
 #pragma unroll
@@ -472,6 +483,7 @@ static __device__ void probabilities(float (&S)[C::Q / 2], uint32_t (&P)[C::Q / 
                                      const Keys<C> &keys, const attention_variant &v,
                                      const BackwardPlan &plan, const Work &work, int row, int tid)
 {
+    trace(SOFTMAX);
     if (C::SOFTCAP) cap_scores<C::Q>(S, plan.cap_c);
     keys.mask(S, v, work, row, tid);
     if constexpr (C::SOFTCAP)
@@ -491,16 +503,19 @@ static __device__ void consume(SharedStorage<T, C> &smem, const attention_varian
     const int tid = threadIdx.x % 128, lane = tid % 32;
     float dK[C::D / 2] = {}, dV[C::D / 2] = {};
     int row = work.first_row;
+    trace(WAIT_FULL);
     mbarrier_wait(&smem.KV_full, 0);
 
     for (int i = 0; i < work.tiles; i++) {
         const int stage = i % C::STAGES, parity = i / C::STAGES % 2;
         float S[C::Q / 2], dP[C::Q / 2], dQ[C::DQ_REGS];
         uint32_t P[C::Q / MMA_K][4], dS[C::Q / MMA_K][4];
+        trace(WAIT_FULL);
         mbarrier_wait(&smem.Q_full[stage], parity);
         wgmma_fence();
         multiply_rows<T, C::D, C::Q, C::KV, C::Q>(S, smem.K_smem[0][consumer * 64], smem.Q_smem[stage][0][0]);
         wgmma_commit_group();
+        trace(WAIT_FULL);
         mbarrier_wait(&smem.dO_full[stage], parity);
         wgmma_fence();
         multiply_rows<T, C::D, C::Q, C::KV, C::Q>(dP, smem.V_smem[0][consumer * 64],
@@ -525,8 +540,10 @@ static __device__ void consume(SharedStorage<T, C> &smem, const attention_varian
         wgmma_touch(dP);
         softmax_gradient<T, C::Q>(dP, S, dS, OfColumns<C>(smem.dPsum_smem[stage], tid));
         if constexpr (!C::EARLY_DV) multiply_dV();
+        trace(STORE);
         store_transposed<T, C::Q>(smem.dS_smem[stage][consumer], dS, tid);
-        fence_proxy_async();                                 // What this thread wrote is there for wgmma,
+        fence_proxy_async(); // What this thread wrote is there for wgmma,
+        trace(WAIT_TURN);
         named_barrier_sync(CONSUMERS_ONLY, CONSUMERS * 128); // and what the others wrote.
 
         wgmma_touch(dK);
@@ -541,6 +558,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const attention_varian
         wgmma_touch(P); // wgmma has read it.
         give_back(&smem.dO_empty[stage], lane);
         wgmma_touch(dQ);
+        trace(WAIT_EMPTY);
         mbarrier_wait(&smem.handed_empty[consumer], i % 2 ^ 1);
         hand_over_dQ<T, C>(smem, dQ, consumer, tid);
 
@@ -576,6 +594,7 @@ static __device__ void consume_ahead(SharedStorage<T, C> &smem, const attention_
     int row = first_row;
     const auto multiply_S = [&](int i) {
         const int stage = i % C::STAGES;
+        trace(WAIT_FULL);
         mbarrier_wait(&smem.Q_full[stage], i / C::STAGES % 2);
         wgmma_fence();
         multiply_rows<T, C::D, C::Q, C::KV, C::Q>(S, smem.K_smem[0][consumer * 64], smem.Q_smem[stage][0][0]);
@@ -587,6 +606,7 @@ static __device__ void consume_ahead(SharedStorage<T, C> &smem, const attention_
         probabilities<T, C>(S, P, LSE_log2, keys, v, plan, work, row, tid);
         wgmma_touch(S);
     };
+    trace(WAIT_FULL);
     mbarrier_wait(&smem.KV_full, 0);
     if (tiles > 0) {
         multiply_S(0);
@@ -599,6 +619,7 @@ static __device__ void consume_ahead(SharedStorage<T, C> &smem, const attention_
         const int stage = i % C::STAGES, parity = i / C::STAGES % 2;
         float dP[C::Q / 2], dQ[C::DQ_REGS];
         uint32_t P[C::Q / MMA_K][4], dS[C::Q / MMA_K][4];
+        trace(WAIT_FULL);
         mbarrier_wait(&smem.dO_full[stage], parity);
         wgmma_fence();
         multiply_rows<T, C::D, C::Q, C::KV, C::Q>(dP, smem.V_smem[0][consumer * 64],
@@ -622,9 +643,11 @@ static __device__ void consume_ahead(SharedStorage<T, C> &smem, const attention_
         wgmma_fence();
         multiply_gradient<T, C>(dK, dS, smem.Q_smem[stage]);
         wgmma_commit_group();
+        trace(STORE);
         store_transposed<T, C::Q>(smem.dS_smem[stage][consumer], dS, tid);
         fence_proxy_async(); // What this thread wrote is there for wgmma.
         mbarrier_arrive(&smem.dS_full[stage]);
+        trace(MULTIPLY);
         wgmma_wait_group<1>();
         wgmma_touch(dV);
         wgmma_touch(P); // wgmma has read it.
@@ -640,6 +663,7 @@ static __device__ void consume_ahead(SharedStorage<T, C> &smem, const attention_
         give_back(&smem.Q_empty[stage],
                   lane); // S of the last tile still reads it; nothing comes there any more.
         // Two places for dS: who stores the next has multiplied the one before, and so has, by this barrier, the other.
+        trace(WAIT_TURN);
         mbarrier_wait(&smem.dS_full[stage], parity);
         wgmma_fence();
         multiply_dQ<T, C>(dQ, smem.dS_smem[stage], smem.K_smem, consumer);
@@ -647,7 +671,9 @@ static __device__ void consume_ahead(SharedStorage<T, C> &smem, const attention_
         wgmma_wait_group<1>();
         exponentials_of_S(LSE_log2);
         // A place for dQ; also keeps the exponentials before the next wait.
+        trace(WAIT_EMPTY);
         mbarrier_wait(&smem.handed_empty[consumer], i % 2 ^ 1);
+        trace(MULTIPLY);
         wgmma_wait_group<0>();
         wgmma_touch(dQ);
         hand_over_dQ<T, C>(smem, dQ, consumer, tid);
@@ -677,6 +703,7 @@ static __device__ void consume_scores(SharedStorage<T, C> &smem, const attention
     int head = work.first_head, row = first_row;
     const auto multiply_S = [&](int i) {
         const int stage = i % C::STAGES;
+        trace(WAIT_FULL);
         mbarrier_wait(&smem.Q_full[stage], i / C::STAGES % 2);
         wgmma_fence();
         multiply_rows<T, C::D, C::Q, C::KV, C::Q>(S, smem.K_smem[0][0], smem.Q_smem[stage][0][0]);
@@ -686,12 +713,15 @@ static __device__ void consume_scores(SharedStorage<T, C> &smem, const attention
         probabilities<T, C>(S, P, OfColumns<C>(smem.LSE_log2_smem[stage], tid), keys, v, plan, work, row,
                             tid);
         if (!C::SOFTCAP) round_tile<T, C::Q>(S, P);
+        trace(WAIT_EMPTY);
         mbarrier_wait(&smem.handed_empty[0], i % 2 ^ 1);
+        trace(STORE);
 #pragma unroll
         for (int j = 0; j < C::Q / 2; j += 4)
             smem.handed_smem[j / 4][tid] = make_float4(S[j], S[j + 1], S[j + 2], S[j + 3]);
         mbarrier_arrive(&smem.handed_full[0]);
     };
+    trace(WAIT_FULL);
     mbarrier_wait(&smem.KV_full, 0);
     if (tiles > 0) {
         multiply_S(0);
@@ -703,6 +733,7 @@ static __device__ void consume_scores(SharedStorage<T, C> &smem, const attention
     for (int i = 0; i < tiles; i++) { // P of tile i has been handed over.
         const int stage = i % C::STAGES, parity = i / C::STAGES % 2;
         float dQ[C::DQ_REGS];
+        trace(WAIT_FULL);
         mbarrier_wait(&smem.dO_full[stage], parity);
         wgmma_touch(dV);
         wgmma_touch(P);
@@ -722,6 +753,7 @@ static __device__ void consume_scores(SharedStorage<T, C> &smem, const attention
 
         unsigned *arrived;
         float4 *dQ_sum = part_of_dQ<C>(plan, work, head, row, 0, &arrived);
+        trace(WAIT_TURN);
         mbarrier_wait(&smem.dS_full[stage], parity);
         begin_turn<C>(arrived, b, work, row, 0, tid);
         wgmma_fence();
@@ -746,6 +778,7 @@ static __device__ void consume_gradients(SharedStorage<T, C> &smem, const attent
     const int tid = threadIdx.x % 128, lane = tid % 32;
     float dK[C::D / 2] = {};
     int i = 0;
+    trace(WAIT_FULL);
     mbarrier_wait(&smem.KV_full, 0);
 
     for (int head = work.first_head; head < work.last_head; head++)
@@ -753,12 +786,14 @@ static __device__ void consume_gradients(SharedStorage<T, C> &smem, const attent
             const int stage = i % C::STAGES, parity = i / C::STAGES % 2;
             float dP[C::Q / 2], P[C::Q / 2], dQ[C::DQ_REGS];
             uint32_t dS[C::Q / MMA_K][4];
+            trace(WAIT_FULL);
             mbarrier_wait(&smem.dO_full[stage], parity);
             wgmma_fence();
             multiply_rows<T, C::D, C::Q, C::KV, C::Q>(dP, smem.V_smem[0][0], smem.dO_smem[stage][0][0]);
             wgmma_commit_group();
             wgmma_wait_group<0>();
             wgmma_touch(dP);
+            trace(WAIT_TURN);
             mbarrier_wait(&smem.handed_full[0], i % 2);
 #pragma unroll
             for (int j = 0; j < C::Q / 2; j += 4) {
@@ -775,11 +810,13 @@ static __device__ void consume_gradients(SharedStorage<T, C> &smem, const attent
             wgmma_fence();
             multiply_gradient<T, C>(dK, dS, smem.Q_smem[stage]);
             wgmma_commit_group();
+            trace(STORE);
             store_transposed<T, C::Q>(smem.dS_smem[stage][0], dS, tid);
             fence_proxy_async(); // What this thread wrote is there for wgmma,
             mbarrier_arrive(&smem.dS_full[stage]);
             unsigned *arrived;
             float4 *dQ_sum = part_of_dQ<C>(plan, work, head, row, 1, &arrived);
+            trace(WAIT_TURN);
             mbarrier_wait(&smem.dS_full[stage], parity); // and what the others wrote.
             begin_turn<C>(arrived, b, work, row, 1, tid);
             wgmma_fence();
@@ -850,6 +887,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
             consume_gradients<T, C>(smem, b, plan);
         }
     }
+    trace(END);
 }
 
 template <typename T, class C>
