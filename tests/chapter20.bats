@@ -44,6 +44,31 @@ random() { run -0 "$PYTHON" tests/random_shapes.py mixture_of_experts "$1" e4m3 
 @test "chapter 20: the script that times DeepGEMM says what it misses" {
     run -2 "$PYTHON" -B tools/bench_deep_gemm.py grouped
     assert_output "bench_deep_gemm: 'grouped': expected one of gemm, aligned, masked, k_groups"
+    mkdir "$BATS_TEST_TMPDIR/tools"
+    cp tools/*deep_gemm* "$BATS_TEST_TMPDIR/tools"
+    run -2 env -u DEEP_GEMM "$PYTHON" -B "$BATS_TEST_TMPDIR/tools/bench_deep_gemm.py" --build
+    assert_output "bench_deep_gemm: build/libdeep_gemm.so is missing, or made of other sources: say DEEP_GEMM=FOLDER and CUTLASS=FOLDER to make it"
+}
+
+# Each line: the product, and what DeepGEMM's own choice (sm90.hpp, compiled) printed for it: tile, cluster, stages, bytes of shared memory.
+@test "chapter 20: the script that times DeepGEMM chooses as DeepGEMM does" {
+    run -0 env PYTHONPATH=tools "$PYTHON" -B - <<'END'
+import dataclasses
+from deep_gemm_kernels import Product, best_tiling
+for given, expected in [
+    (("gemm", 1, 64, 64, 2112, 7168), (64, 16, 1, 1, 16, 170464)),
+    (("gemm", 1, 128, 128, 32768, 512), (128, 128, 1, 2, 5, 199440)),
+    (("gemm", 1, 4096, 4096, 7168, 16384), (256, 128, 1, 2, 3, 216832)),
+    (("gemm", 1, 16, 16, 7168, 2048), (16, 64, 1, 1, 16, 168256)),
+    (("aligned", 4, 32768, 32768, 4096, 4096), (128, 192, 2, 1, 4, 215552)),
+    (("masked", 6, 4096, 20, 6144, 7168), (64, 96, 2, 1, 10, 220352)),
+    (("k_groups", 4, 4096, 4096, 7168, 8192), (128, 152, 2, 1, 4, 226560)),
+    (("k_groups", 8, 4096, 4096, 7168, 4096), (128, 152, 1, 1, 4, 226560)),
+]:
+    product = Product(*given)
+    tiling = best_tiling(product)
+    assert (*dataclasses.astuple(tiling), *tiling.pipeline(product)) == expected, (given, tiling)
+END
 }
 
 # On two SMs, one cluster, the width is that of the fewest rounds of a pair. Tiles of 160 begin 0, 32, 64 and 96 behind a square.

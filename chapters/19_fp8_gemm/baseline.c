@@ -18,6 +18,16 @@ cudaError_t fp8_cublaslt(enum dtype D_dtype, const void *A, const void *B, const
         {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &scale_A, sizeof scale_A},
     };
     if (M % 16 || N % 16 || K % 16) return cudaErrorNotSupported;
-    return cublaslt_matmul(attributes, 3, CUBLAS_COMPUTE_32F, CUDA_R_8F_E4M3,
-                           D_dtype == F32 ? CUDA_R_32F : CUDA_R_16BF, A, B, D, M, N, K, stream);
+    const struct cublaslt_product product = {
+        .compute_type = CUBLAS_COMPUTE_32F,
+        .type = CUDA_R_8F_E4M3,
+        .D_type = D_dtype == F32 ? CUDA_R_32F : CUDA_R_16BF,
+        .M = M,
+        .N = N,
+        .K = K,
+        .B_transposed = true,
+        .attributes = attributes,
+        .attribute_count = 3,
+    };
+    return cublaslt_matmul(&product, A, B, D, stream);
 }

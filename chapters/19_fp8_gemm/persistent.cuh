@@ -17,10 +17,11 @@ template <int BLOCK_N, typename TD>
 constexpr int STORE_COLS = sizeof(TD) == 2 && BLOCK_N % 64 == 0 ? 64 : 32;
 
 // About how many clocks a block spends on a step of k: those that the tensor cores work, and those that they wait for products to
-// end, to be promoted and to begin, which hardly depend on the tile (from trials on an H200, notes/19_fp8_gemm.md).
-constexpr int step_clocks(int consumers, int block_n)
+// end, to be promoted and to begin, which hardly depend on the tile (from trials on an H200, notes/19_fp8_gemm.md). `waves`: times
+// 64 rows that a warpgroup has.
+constexpr int step_clocks(int consumers, int waves, int block_n)
 {
-    return consumers * 2 * block_n + (consumers == 2 ? 300 : 250);
+    return consumers * waves * 2 * block_n + (waves == 2 ? 380 : consumers == 2 ? 300 : 250);
 }
 
 // Multiplies a warpgroup's 64 rows of a tile. A descriptor counts in units of 16 bytes.
@@ -32,13 +33,14 @@ __device__ inline void mma_tile(float (&acc)[BLOCK_N / 2], uint64_t A_desc, uint
         wgmma_e4m3<BLOCK_N>(acc, A_desc + slice * MMA_K / 16, B_desc + slice * MMA_K / 16, slice > 0);
 }
 
-// A consumer warpgroup's products for one tile and their sum. smem has full and empty barriers, A_smem, B_smem and scale_smem of
-// each stage: its rows of A begin at warpgroup_row, their scales at scale_row. scale_B: of the first square of the tile's columns,
-// (k_tiles); next_square: from there to the second's; `first` columns are in the first. A stage is given back to all CLUSTER blocks.
-template <int BLOCK_N, int CLUSTER, typename STORAGE, int NUM_STAGES>
-__device__ inline void consume(float (&sum)[BLOCK_N / 2], STORAGE &smem, PipelineState<NUM_STAGES> &state,
-                               const float *scale_B, int next_square, int first, int warpgroup_row,
-                               int scale_row, int k_tiles, int tid)
+// A consumer warpgroup's products for one tile and their sum: WAVES times 64 rows, one time after the other in the same
+// accumulators. smem has full and empty barriers, A_smem, B_smem and scale_smem of each stage: the warpgroup's rows of A begin at
+// warpgroup_row, their scales at scale_row. scale_B: of the first square of the tile's columns, (k_tiles); next_square: from there
+// to the second's; `first` columns are in the first. A stage is given back to all CLUSTER blocks.
+template <int BLOCK_N, int CLUSTER, int WAVES, typename STORAGE, int NUM_STAGES>
+__device__ inline void consume(float (&sum)[WAVES][BLOCK_N / 2], STORAGE &smem,
+                               PipelineState<NUM_STAGES> &state, const float *scale_B, int next_square,
+                               int first, int warpgroup_row, int scale_row, int k_tiles, int tid)
 {
     const int row0 = scale_row + tid / 32 * 16 + tid % 32 / 4; // this thread's; the other is 8 further
     const uint64_t A_desc = uniform(wgmma_descriptor(smem.A_smem[0][warpgroup_row]));
@@ -46,27 +48,45 @@ __device__ inline void consume(float (&sum)[BLOCK_N / 2], STORAGE &smem, Pipelin
     LaneScales first_B(scale_B, 1, k_tiles), second_B(scale_B + next_square, 1, k_tiles);
     with_first<BLOCK_N>(first, [&](auto in_first) {
         float acc[BLOCK_N / 2];
-#pragma unroll 4 // So that the next stage is waited for in the midst of this one's promotion.
+#pragma unroll 8 // So that the next stage is waited for in the midst of this one's promotion.
         for (int k = 0; k < k_tiles; k++) {
             trace(WAIT_FULL);
             mbarrier_wait(&smem.full[state.stage], state.parity);
-            const float scale0 = smem.scale_smem[state.stage][row0];
-            const float scale1 = smem.scale_smem[state.stage][row0 + 8];
-            wgmma_touch(acc);
-            wgmma_fence();
-            mma_tile<BLOCK_N>(acc, A_desc + state.stage * (int)(sizeof smem.A_smem[0] / 16),
-                              B_desc + state.stage * (int)(sizeof smem.B_smem[0] / 16));
-            wgmma_commit_group();
-            const float B0 = first_B[k], B1 = second_B[k];
-            const Scales scales = {{scale0 * B0, scale1 * B0}, {scale0 * B1, scale1 * B1}};
-            wgmma_wait_group<0>();
-            wgmma_touch(acc);
-            __syncwarp(); // Every lane has read its scales.
-            if (tid % 32 < CLUSTER) mbarrier_arrive_cluster(&smem.empty[state.stage], tid % 32);
-            promote<in_first>(sum, acc, scales);
+            float B0, B1;
+#pragma unroll
+            for (int wave = 0; wave < WAVES; wave++) {
+                const float scale0 = smem.scale_smem[state.stage][row0 + wave * 64];
+                const float scale1 = smem.scale_smem[state.stage][row0 + wave * 64 + 8];
+                wgmma_touch(acc);
+                wgmma_fence();
+                mma_tile<BLOCK_N>(
+                    acc, A_desc + (state.stage * (int)sizeof smem.A_smem[0] + wave * 64 * GROUP) / 16,
+                    B_desc + state.stage * (int)(sizeof smem.B_smem[0] / 16));
+                wgmma_commit_group();
+                if (wave == 0) B0 = first_B[k], B1 = second_B[k];
+                const Scales scales = {{scale0 * B0, scale1 * B0}, {scale0 * B1, scale1 * B1}};
+                wgmma_wait_group<0>();
+                wgmma_touch(acc);
+                if (wave == WAVES - 1) {
+                    __syncwarp(); // Every lane has read its scales.
+                    if (tid % 32 < CLUSTER) mbarrier_arrive_cluster(&smem.empty[state.stage], tid % 32);
+                }
+                promote<in_first>(sum[wave], acc, scales);
+            }
             state.advance();
         }
     });
+}
+
+// A consumer warp that has nothing to multiply gives a tile's stages back as they come.
+template <int CLUSTER, typename STORAGE, int NUM_STAGES>
+__device__ inline void pass_stages(STORAGE &smem, PipelineState<NUM_STAGES> &state, int k_tiles, int tid)
+{
+    for (int k = 0; k < k_tiles; k++) {
+        mbarrier_wait(&smem.full[state.stage], state.parity);
+        if (tid % 32 < CLUSTER) mbarrier_arrive_cluster(&smem.empty[state.stage], tid % 32);
+        state.advance();
+    }
 }
 
 // Writes a warp's 16 rows of sums to D from (row0, col0) on, through its two buffers: in turns, also from one tile to the next,

@@ -1,19 +1,20 @@
-// Chapter 19, step 4: blocks stay, share B, store with TMA, and their tiles are as wide as the shape likes.
+// Chapter 19, step 4: blocks stay, share A, store with TMA, and their tiles are as wide as the shape likes.
 //
 // Question: what chapter 14 found for bf16, it found for any product. What is different where a tile has scales?
 //
 // Grows from: step 3 (two_math_warpgroups).
 // Its size. Two accumulators of 64 x BLOCK_N take BLOCK_N registers a thread: 256 columns are too many, 192 fit two warpgroups,
-// 128 fit three. And clusters come in rounds: tiles of 256 x 128 (two blocks of 128 rows) of 4096 x 4096 fill 66 clusters 8 times,
-// tiles of 384 x 128 do it 6 times. In a step of k the tensor cores work for CONSUMERS * 2 * BLOCK_N clocks and wait, for products to
-// end, to be promoted and to begin, for some more: WAIT, measured. The launcher takes the tile with the least rounds * (work + WAIT).
+// 128 fit three. Or a warpgroup has two times 64 rows, which are multiplied one after the other in one accumulator: 192 registers
+// for it and both sums. A tile of 256 x 128 is fetched and read with the fewest bytes a product. And clusters come in rounds: tiles of 128 x 256 (two blocks of 128 columns) of 4096 x 4096 fill 66 clusters 8 times, tiles of 256 x 256 do it 4 times. In
+// a step of k the tensor cores work for 2 * BLOCK_N clocks for each 64 rows, and wait, for products to end, to be promoted and to
+// begin, for some more: measured. The launcher takes the tile with the least rounds * (work + waiting).
 //
 //      BLOCK_N = 160:   columns 160 to 319 are in squares 1 and 2: 96 columns with one scale of B, 64 with the next
 //
 // So a tile has one or two scales of B, and where the second begins is one of four places: the loop over k is compiled for each.
 // Nothing in it waits for global memory: a warp's lanes have 32 steps' scales of B, one each.
-// The rest is chapter 14's: clusters of two blocks, each of which fetches half of B for both; numbers of tiles that walk
-// down GROUP_M of them; each warp's 16 rows of D by way of shared memory and a TMA store, 32 or 64 columns at a time.
+// The rest is chapter 14's: clusters of two blocks, side by side here, each of which fetches half of A's rows for both; numbers of
+// tiles that walk down GROUP_M of them; each warp's 16 rows of D by way of shared memory and a TMA store, 32 or 64 columns at a time.
 // New instructions: none. Shared memory: up to 219,728 bytes, 32,768 or 49,152 of them for D. Registers: as step 3, or 152.
 // Run: make chapter-19 OP=gemm STEP=persistent_multicast
 #include "../../common/device/tensor_map.h"
@@ -24,14 +25,15 @@
 
 constexpr int BLOCK_K = GROUP;       // columns of A and B in shared memory at a time: the swizzle's 128 bytes
 constexpr int MMA_M = 64;            // rows of a wgmma
-constexpr int CLUSTER = 2;           // blocks, one above the other, that share their tiles of B
+constexpr int CLUSTER = 2;           // blocks side by side, which share their rows of A
 constexpr int GROUP_M = 8;           // rows of cluster tiles that clusters of neighbouring numbers share
 constexpr int MAX_SMEM = 227 * 1024; // of a block
 
-// A block's tile: 64 rows for each of its CONSUMERS, the warpgroups that multiply, and BLOCK_N columns.
-template <int CONSUMERS_, int BLOCK_N_>
+// A block's tile: WAVES times 64 rows for each of its CONSUMERS, the warpgroups that multiply, and BLOCK_N columns.
+template <int CONSUMERS_, int WAVES_, int BLOCK_N_>
 struct Shape {
-    static constexpr int CONSUMERS = CONSUMERS_, BLOCK_M = CONSUMERS * MMA_M, BLOCK_N = BLOCK_N_;
+    static constexpr int CONSUMERS = CONSUMERS_, WAVES = WAVES_, ROWS = WAVES * MMA_M; // of a consumer
+    static constexpr int BLOCK_M = CONSUMERS * ROWS, BLOCK_N = BLOCK_N_;
     static constexpr int NUM_THREADS = (1 + CONSUMERS) * 128; // warpgroup 0 is the producer
 
     static constexpr int PRODUCER_REGS = 40, CONSUMER_REGS = CONSUMERS == 2 ? 232 : 152;
@@ -58,21 +60,21 @@ struct SharedStorage {
     uint64_t empty[NUM_STAGES];                   // every consumer of the cluster is done with them
 };
 
-// Starts the copies of a tile into a stage, and of this block's part of B for the whole cluster. One thread does. `scales` of
-// the tile's rows have scales in memory. The other part of B comes from the other block, and is counted here as well.
+// Starts the copies of a tile into a stage, and of this block's part of A for the whole cluster. One thread does. `scales` of
+// the tile's rows have scales in memory. The other part of A comes from the other block, and is counted here as well.
 template <typename SHAPE>
 static __device__ void load_tile(SharedStorage<SHAPE> &smem, const CUtensorMap &A_map,
                                  const CUtensorMap &B_map, const float *tile_scale_A, int scales, int row,
                                  int col, int k, int stage, int rank)
 {
     trace(LOAD);
-    constexpr int PART = SHAPE::BLOCK_N / CLUSTER;
+    constexpr int PART = SHAPE::BLOCK_M / CLUSTER;
     uint64_t *full = &smem.full[stage];
     const int scale_bytes = scales * (int)sizeof(float);
     mbarrier_arrive_expect_tx(full, sizeof smem.A_smem[stage] + sizeof smem.B_smem[stage] + scale_bytes);
-    cp_async_bulk_tensor_2d(smem.A_smem[stage], A_map, full, k, row);
-    cp_async_bulk_tensor_2d_multicast(smem.B_smem[stage][rank * PART], B_map, full, k, col + rank * PART,
+    cp_async_bulk_tensor_2d_multicast(smem.A_smem[stage][rank * PART], A_map, full, k, row + rank * PART,
                                       (1 << CLUSTER) - 1);
+    cp_async_bulk_tensor_2d(smem.B_smem[stage], B_map, full, k, col);
     if (scales > 0) cp_async_bulk(smem.scale_smem[stage], tile_scale_A + row, scale_bytes, full);
 }
 
@@ -80,12 +82,12 @@ static __device__ void load_tile(SharedStorage<SHAPE> &smem, const CUtensorMap &
 template <typename SHAPE>
 struct Tiles {
     static constexpr int BLOCK_M = SHAPE::BLOCK_M, BLOCK_N = SHAPE::BLOCK_N;
-    int tiles_m, tiles_n; // in cluster tiles of (CLUSTER * BLOCK_M, BLOCK_N)
+    int tiles_m, tiles_n; // in cluster tiles of (BLOCK_M, CLUSTER * BLOCK_N)
     int first, step;      // this cluster's first tile, and from one to its next
     int rank;             // this block's number in its cluster
 
     __device__ Tiles(int M, int N)
-        : tiles_m((M - 1) / (CLUSTER * BLOCK_M) + 1), tiles_n((N - 1) / BLOCK_N + 1),
+        : tiles_m((M - 1) / BLOCK_M + 1), tiles_n((N - 1) / (CLUSTER * BLOCK_N) + 1),
           first(blockIdx.x / CLUSTER), step(gridDim.x / CLUSTER), rank(cluster_ctarank())
     {
     }
@@ -95,8 +97,8 @@ struct Tiles {
     __device__ void origin(int tile, int &row, int &col) const
     {
         const TilePlace place = tile_place<GROUP_M>(tile, tiles_m, tiles_n);
-        row = (place.m * CLUSTER + rank) * BLOCK_M;
-        col = place.n * BLOCK_N;
+        row = place.m * BLOCK_M;
+        col = (place.n * CLUSTER + rank) * BLOCK_N;
     }
 };
 
@@ -127,11 +129,11 @@ static __device__ void produce(SharedStorage<SHAPE> &smem, const CUtensorMap &A_
     }
 }
 
-template <int CONSUMERS, int BLOCK_N, typename TD>
-__global__ void __cluster_dims__(CLUSTER) __launch_bounds__(Shape<CONSUMERS, BLOCK_N>::NUM_THREADS, 1)
-    persistent_multicast_kernel(const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M, BLOCK_K)
-                                const __grid_constant__ CUtensorMap
-                                    B_map, // (N, K), boxes (BLOCK_N / CLUSTER, BLOCK_K)
+template <int CONSUMERS, int WAVES, int BLOCK_N, typename TD>
+__global__ void __cluster_dims__(CLUSTER) __launch_bounds__(Shape<CONSUMERS, WAVES, BLOCK_N>::NUM_THREADS, 1)
+    persistent_multicast_kernel(const __grid_constant__ CUtensorMap
+                                    A_map, // (M, K), boxes (BLOCK_M / CLUSTER, BLOCK_K)
+                                const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N, BLOCK_K)
                                 const __grid_constant__ CUtensorMap D_map, // (M, N), boxes (16, 32 or 64)
                                 const float *scale_A,                      // (k_tiles, scale_rows)
                                 const float *scale_B,                      // (squares, k_tiles)
@@ -140,7 +142,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(Shape<CONSUMERS, BLO
                                 int M, int N, int K)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
-    using SHAPE = Shape<CONSUMERS, BLOCK_N>;
+    using SHAPE = Shape<CONSUMERS, WAVES, BLOCK_N>;
     SharedStorage<SHAPE> &smem = *reinterpret_cast<SharedStorage<SHAPE> *>(smem_bytes);
     const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     const int tid = threadIdx.x % 128; // in the warpgroup
@@ -164,23 +166,30 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(Shape<CONSUMERS, BLO
         if (tid == 0) produce(smem, A_map, B_map, scale_A, (M + 3) / 4 * 4, tiles, k_tiles);
     } else {
         setmaxnreg_inc<SHAPE::CONSUMER_REGS>();
-        const int warpgroup_row = (warpgroup - 1) * MMA_M; // this warpgroup's rows of the tile
+        const int warpgroup_row = (warpgroup - 1) * SHAPE::ROWS; // this warpgroup's rows of the tile
         PipelineState<SHAPE::NUM_STAGES> state;
         int buffer = 0; // of D_smem, the next
         for (int tile = tiles.first; tile < tiles.count(); tile += tiles.step) {
             int row, col;
             tiles.origin(tile, row, col);
+            if (col >= N) { // Beyond the right edge there is nothing to multiply.
+                pass_stages<CLUSTER>(smem, state, k_tiles, tid);
+                continue;
+            }
             const int square = col / GROUP, next_square = square + 1 < squares ? k_tiles : 0;
-            float sum[BLOCK_N / 2] = {};
+            float sum[WAVES][BLOCK_N / 2] = {};
             consume<BLOCK_N, CLUSTER>(sum, smem, state, scale_B + (size_t)square * k_tiles, next_square,
                                       GROUP - col % GROUP, warpgroup_row, warpgroup_row, k_tiles, tid);
             trace(STORE);
-            if (tma_store)
-                store_tile_tma<BLOCK_N, TD>(smem.D_smem[threadIdx.x / 32 - 4], D_map, sum,
-                                            row + warpgroup_row + tid / 32 * STORE_ROWS, col, tid % 32,
-                                            buffer);
-            else
-                store_tile(D, sum, row + warpgroup_row, col, M, N, tid);
+#pragma unroll
+            for (int wave = 0; wave < WAVES; wave++) {
+                const int wave_row = row + warpgroup_row + wave * MMA_M;
+                if (tma_store)
+                    store_tile_tma<BLOCK_N, TD>(smem.D_smem[threadIdx.x / 32 - 4], D_map, sum[wave],
+                                                wave_row + tid / 32 * STORE_ROWS, col, tid % 32, buffer);
+                else
+                    store_tile(D, sum[wave], wave_row, col, M, N, tid);
+            }
         }
         if (tid % 32 == 0) cp_async_bulk_wait_group_read<0>(); // D_smem must outlive its readers.
         trace(END);
@@ -191,23 +200,24 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(Shape<CONSUMERS, BLO
 // Cluster tiles of (M, N) of blocks that are that high and wide.
 static long long cluster_tiles(int M, int N, int block_m, int block_n)
 {
-    return ((M - 1) / (CLUSTER * block_m) + 1LL) * ((N - 1) / block_n + 1LL);
+    return ((M - 1) / block_m + 1LL) * ((N - 1) / (CLUSTER * block_n) + 1LL);
 }
 
 struct Choice {
-    int consumers, block_n;
+    int consumers, waves, block_n;
 };
 
 // The tile with which the clusters are done first, if a round takes as long as its steps of k; the larger of two.
 static Choice choose(int M, int N, int sms)
 {
-    constexpr Choice CHOICES[] = {{2, 96}, {2, 128}, {2, 160}, {2, 192}, {3, 128}};
+    constexpr Choice CHOICES[] = {{2, 1, 96},  {2, 1, 128}, {2, 1, 160},
+                                  {2, 1, 192}, {3, 1, 128}, {2, 2, 128}};
     Choice best = {};
     long long best_time = INT64_MAX;
     for (const Choice choice : CHOICES) {
-        const long long tiles = cluster_tiles(M, N, choice.consumers * MMA_M, choice.block_n);
+        const long long tiles = cluster_tiles(M, N, choice.consumers * choice.waves * MMA_M, choice.block_n);
         const long long time =
-            ((tiles - 1) / (sms / CLUSTER) + 1) * step_clocks(choice.consumers, choice.block_n);
+            ((tiles - 1) / (sms / CLUSTER) + 1) * step_clocks(choice.consumers, choice.waves, choice.block_n);
         if (time <= best_time) {
             best = choice;
             best_time = time;
@@ -216,20 +226,21 @@ static Choice choose(int M, int N, int sms)
     return best;
 }
 
-template <int CONSUMERS, int BLOCK_N, typename TD>
+template <int CONSUMERS, int WAVES, int BLOCK_N, typename TD>
 static cudaError_t launch(const void *A, const void *B, const float *scale_A, const float *scale_B, TD *D,
                           int M, int N, int K, int sms, cudaStream_t stream)
 {
-    using SHAPE = Shape<CONSUMERS, BLOCK_N>;
+    using SHAPE = Shape<CONSUMERS, WAVES, BLOCK_N>;
     constexpr int BLOCK_M = SHAPE::BLOCK_M;
     CUtensorMap A_map, B_map, D_map = {};
     const bool tma_store = (size_t)N * sizeof(TD) % 16 == 0 && (uintptr_t)D % 16 == 0;
     constexpr int smem_bytes = sizeof(SharedStorage<SHAPE>);
     static_assert(smem_bytes <= MAX_SMEM, "there is room");
-    const auto kernel = persistent_multicast_kernel<CONSUMERS, BLOCK_N, TD>;
-    cudaError_t error = tensor_map_matrix(&A_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, A, M, K, BLOCK_M, BLOCK_K);
+    const auto kernel = persistent_multicast_kernel<CONSUMERS, WAVES, BLOCK_N, TD>;
+    cudaError_t error =
+        tensor_map_matrix(&A_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, A, M, K, BLOCK_M / CLUSTER, BLOCK_K);
     if (error == cudaSuccess)
-        error = tensor_map_matrix(&B_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, B, N, K, BLOCK_N / CLUSTER, BLOCK_K);
+        error = tensor_map_matrix(&B_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, B, N, K, BLOCK_N, BLOCK_K);
     if (error == cudaSuccess && tma_store)
         error =
             tensor_map_matrix(&D_map, tensor_map_type<TD>(), D, M, N, STORE_ROWS, STORE_COLS<BLOCK_N, TD>);
@@ -260,12 +271,13 @@ extern "C" cudaError_t persistent_multicast(enum dtype D_dtype, const void *A, c
         const auto with_tile = [&](auto launch_tile) {
             return launch_tile(A, B, scale_A, scale_B, (TD *)D, M, N, K, sms, stream);
         };
-        if (choice.consumers == 3) return with_tile(launch<3, 128, TD>);
+        if (choice.consumers == 3) return with_tile(launch<3, 1, 128, TD>);
+        if (choice.waves == 2) return with_tile(launch<2, 2, 128, TD>);
         switch (choice.block_n) {
-        case 96: return with_tile(launch<2, 96, TD>);
-        case 128: return with_tile(launch<2, 128, TD>);
-        case 160: return with_tile(launch<2, 160, TD>);
-        default: return with_tile(launch<2, 192, TD>);
+        case 96: return with_tile(launch<2, 1, 96, TD>);
+        case 128: return with_tile(launch<2, 1, 128, TD>);
+        case 160: return with_tile(launch<2, 1, 160, TD>);
+        default: return with_tile(launch<2, 1, 192, TD>);
         }
     });
 }

@@ -40,17 +40,6 @@ __device__ inline bool next_of_warp(TILES &tiles, TILE &tile)
     return true;
 }
 
-// A consumer warp that has nothing to multiply gives a tile's stages back as they come.
-template <int BLOCKS, typename STORAGE, int STAGES>
-__device__ inline void pass_stages(STORAGE &smem, PipelineState<STAGES> &state, int k_tiles, int tid)
-{
-    for (int k = 0; k < k_tiles; k++) {
-        mbarrier_wait(&smem.full[state.stage], state.parity);
-        if (tid % 32 < BLOCKS) mbarrier_arrive_cluster(&smem.empty[state.stage], tid % 32);
-        state.advance();
-    }
-}
-
 // Whether TMA can load these matrices, and the arguments are there.
 static inline bool can_multiply_groups(const void *A, const void *B, const float *scale_A,
                                        const float *scale_B, const int *of_groups, const void *D, int M,
@@ -82,8 +71,7 @@ static cudaError_t make_maps(Maps &maps, const void *A, const void *B, __nv_bflo
 }
 
 // Calls launch(width, clusters) with the width of a block's tile with which about likely_m tiles of rows are done first, if a round
-// of the clusters takes as long as its steps of k; the wider of two. As chapter 19's step 4, but that a cluster's tile is (BLOCK_M,
-// CLUSTER * BLOCK_N). Clusters for as many as most_m tiles of rows.
+// of the clusters takes as long as its steps of k; the wider of two. As chapter 19's step 4, but always 128 rows. Clusters for as many as most_m tiles of rows.
 template <typename LAUNCH>
 static cudaError_t with_width(long long likely_m, long long most_m, int N, LAUNCH launch)
 {
@@ -96,7 +84,7 @@ static cudaError_t with_width(long long likely_m, long long most_m, int N, LAUNC
         const long long tiles_n = (N - 1) / (CLUSTER * block_n) + 1;
         if (most_m * tiles_n > INT32_MAX / 2) return cudaErrorInvalidConfiguration;
         const long long rounds = (likely_m * tiles_n - 1) / (sms / CLUSTER) + 1;
-        const long long time = rounds * step_clocks(NUM_CONSUMERS, block_n);
+        const long long time = rounds * step_clocks(NUM_CONSUMERS, 1, block_n);
         if (time > best_time) continue;
         best = block_n;
         best_time = time;

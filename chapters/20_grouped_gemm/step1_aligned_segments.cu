@@ -11,8 +11,8 @@
 //           128 … 255   group 0          B's tile: rows group * N + col … of (groups * N, K)
 //           256 … 383   group 1          -1: nobody's, whoever finds it goes on to its next tile
 //
-// Two blocks, one above the other, may have different groups: the pair of a cluster stands side by side now. It shares A, which is
-// any group's: each fetches 64 of the 128 rows for both. Beyond the right edge a block has no columns, but its rows of A to fetch.
+// The pair of a cluster stands side by side, as there: one above the other they may have different groups. It shares A, which is any
+// group's: each fetches 64 of the 128 rows for both. Beyond the right edge a block has no columns, but its rows of A to fetch.
 // New instructions: none. Shared memory: up to 219,728 bytes, 32,768 of them for D. Registers: 40 (producer) and 232.
 // Run: make chapter-20 OP=aligned STEP=aligned_segments
 #include "../../common/device/tensor_map.h"
@@ -156,17 +156,17 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) alig
                 continue;
             }
             const int square = tile.col / GROUP, next_square = square + 1 < squares ? k_tiles : 0;
-            float sum[BLOCK_N / 2] = {};
+            float sum[1][BLOCK_N / 2] = {};
             consume<BLOCK_N, CLUSTER>(
                 sum, smem, state, scale_B + ((size_t)tile.group * squares + square) * k_tiles, next_square,
                 GROUP - tile.col % GROUP, warpgroup_row, warpgroup_row, k_tiles, tid);
             trace(STORE);
             if (tma_store)
-                store_tile_tma<BLOCK_N, __nv_bfloat16>(smem.D_smem[threadIdx.x / 32 - 4], D_map, sum,
+                store_tile_tma<BLOCK_N, __nv_bfloat16>(smem.D_smem[threadIdx.x / 32 - 4], D_map, sum[0],
                                                        tile.row + warpgroup_row + tid / 32 * STORE_ROWS,
                                                        tile.col, tid % 32, buffer);
             else
-                store_tile(D, sum, tile.row + warpgroup_row, tile.col, M, N, tid);
+                store_tile(D, sum[0], tile.row + warpgroup_row, tile.col, M, N, tid);
         }
         if (tid % 32 == 0) cp_async_bulk_wait_group_read<0>(); // D_smem must outlive its readers.
         trace(END);

@@ -170,17 +170,17 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) ragg
                 continue;
             }
             const int square = tile.col / GROUP, next_square = square + 1 < squares ? k_tiles : 0;
-            float sum[BLOCK_N / 2] = {};
+            float sum[1][BLOCK_N / 2] = {};
             consume<BLOCK_N, CLUSTER>(
                 sum, smem, state, scale_B + ((size_t)tile.group * squares + square) * k_tiles, next_square,
                 GROUP - tile.col % GROUP, warpgroup_row, tile.row % 4 + warpgroup_row, k_tiles, tid);
             trace(STORE);
             const int warp_row = tile.row + warpgroup_row + tid / 32 * STORE_ROWS;
             if (tma_store && warp_row + STORE_ROWS <= tile.end)
-                store_tile_tma<BLOCK_N, __nv_bfloat16>(smem.D_smem[threadIdx.x / 32 - 4], D_map, sum,
+                store_tile_tma<BLOCK_N, __nv_bfloat16>(smem.D_smem[threadIdx.x / 32 - 4], D_map, sum[0],
                                                        warp_row, tile.col, tid % 32, buffer);
             else
-                store_tile(D, sum, tile.row + warpgroup_row, tile.col, tile.end, N, tid);
+                store_tile(D, sum[0], tile.row + warpgroup_row, tile.col, tile.end, N, tid);
         }
         if (tid % 32 == 0) cp_async_bulk_wait_group_read<0>(); // D_smem must outlive its readers.
         trace(END);
