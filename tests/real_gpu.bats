@@ -113,21 +113,23 @@ assert set(r["best"]) == {"name", "value", "ratio"} and r["best"]["value"] > 0 a
 
 enum { ROWS = 3, COLS = 5000, COUNT = ROWS * COLS };
 
+static double one = 1; // what is written for it, and for all others as many times as much
+
 // The first element that differs when elements `at` and `at + 1` are `got` and all are expected to be 1, in row 2: 16.
 static int64_t first_difference(enum dtype dtype, int64_t at, double got, int64_t row, double share)
 {
     static double data[2][COUNT]; // room for any type
     void *device[2];
     struct difference first;
-    for (int i = 0; i < 2 * COUNT; i++) dtype_set(dtype, data[i / COUNT], i % COUNT, i % COUNT < 2 * COLS ? 1 : 16);
-    if (at >= 0) dtype_set(dtype, data[0], at, got);
-    if (at >= 0) dtype_set(dtype, data[0], at + 1, got);
+    for (int i = 0; i < 2 * COUNT; i++) dtype_set(dtype, data[i / COUNT], i % COUNT, one * (i % COUNT < 2 * COLS ? 1 : 16));
+    if (at >= 0) dtype_set(dtype, data[0], at, one * got);
+    if (at >= 0) dtype_set(dtype, data[0], at + 1, one * got);
     for (int a = 0; a < 2; a++) {
         CUDA_CHECK(cudaMalloc(&device[a], sizeof data[a]));
         CUDA_CHECK(cudaMemcpy(device[a], data[a], sizeof data[a], cudaMemcpyHostToDevice));
     }
     CUDA_CHECK(compare_arrays(dtype, device[0], device[1], COUNT, row, share, &first));
-    if (first.index >= 0 && first.value != got && !isnan(got)) printf("found %g, not %g\n", first.value, got);
+    if (first.index >= 0 && first.value != one * got && !isnan(got)) printf("found %g, not %g\n", first.value, got);
     for (int a = 0; a < 2; a++) CUDA_CHECK(cudaFree(device[a]));
     return first.index;
 }
@@ -143,13 +145,20 @@ int main(void)
            (int)first_difference(BF16, 7, 1 + 0x1p-6, COLS, 1e-4));
     printf("a tenth of a row's RMS: %d, of all rows': %d\n", (int)first_difference(F32, 7, 1.125, COLS, 0.1),
            (int)first_difference(F32, 7, 1.125, COUNT, 0.1));
+    const int exponents[] = {-149, -1074, -24, -133, -9, -16}; // of the types' least numbers
+    for (int i = 0; i < 6; i++) {
+        one = ldexp(2, exponents[i]);
+        printf("%s, subnormal: one number further: %d, two: %d\n", dtype_name(types[i]), (int)first_difference(types[i], 7, 0.5, COLS, 1e-4),
+               (int)first_difference(types[i], 7, 0, COLS, 1e-4));
+    }
 }
 END
     gcc -std=gnu11 -Wall -Werror -Icommon/harness -isystem "$cuda_include" -o "$BATS_TEST_TMPDIR/compare" "$BATS_TEST_TMPDIR/compare.c" \
         build/obj/common/harness/{compare,npy}.o -L"$cuda_lib" -l:libcudart.so.13 -lstdc++ -lm
     run -0 "$SIMGPU" "$BATS_TEST_TMPDIR/compare"
     assert_output "$(printf '%s: -1 9321\n' f32 f64 f16 bf16 e4m3 e5m2 i32 i64 u8; printf '%s\n' "NaN: 7" \
-        "an epsilon: -1, two: 7" "a tenth of a row's RMS: 7, of all rows': -1")"
+        "an epsilon: -1, two: 7" "a tenth of a row's RMS: 7, of all rows': -1"
+        printf '%s, subnormal: one number further: -1, two: 7\n' f32 f64 f16 bf16 e4m3 e5m2)"
 }
 
 @test "real GPU: check-gpu runs cases, random shapes and compute-sanitizer, and names what is wrong or does not end" {
