@@ -8,6 +8,7 @@ load test_helper/common
 
 setup_file() {
     cc -o "$BATS_FILE_TMPDIR/banks" tools/banks.c
+    cc -o "$BATS_FILE_TMPDIR/descriptor" tools/descriptor.c
     SECONDS=0
     make --no-print-directory book >"$BATS_FILE_TMPDIR/made" 2>&1 || { cat "$BATS_FILE_TMPDIR/made"; return 1; }
     echo "$SECONDS" >"$BATS_FILE_TMPDIR/seconds"
@@ -19,18 +20,27 @@ reads() {
     "$PYTHON" tests/book/check.py build/book/site "$1" "${SCREENSHOTS:-}" "$BATS_FILE_TMPDIR/banks"
 }
 
-# small_book TEXT: builds a book of chapters 1 to 4, where the note of chapter 4 has this text.
+# figure NAME…: what tests/book/figures.py holds of these figures.
+figure() {
+    local name
+    for name; do "$PYTHON" tests/book/figures.py build/book/site "$name" "$BATS_FILE_TMPDIR/descriptor" || return 1; done
+}
+
+# small_book TEXT [FIGURES]: builds a book of chapters 1 to 4, where the note of chapter 4 has this text, and its figure or others.
 small_book() {
     local tree=$BATS_TEST_TMPDIR/tree chapter
     if [[ ! -d "$tree" ]]; then
         mkdir -p "$tree/chapters" "$tree/notes"
         cp -r tools common "$tree"
         cp -r chapters/0[1-4]_* "$tree/chapters"
+        mkdir "$tree/build"
+        cp -r build/figures "$tree/build"
         printf '# Small\n\n[tools/simgpu](tools/simgpu)\n' >"$tree/README.md"
         echo '# Small' >"$tree/tools/simgpu/README.md"
         for chapter in "$tree"/chapters/*; do echo '# Small' >"$tree/notes/${chapter##*/}.md"; done
+        printf '\n<!-- figure: fragments -->\n' >>"$tree/notes/03_tensor_core_matmul.md"
     fi
-    printf '# 4 Small\n\n## 5 The code\n\n%s\n' "$1" >"$tree/notes/04_swizzled_smem.md"
+    printf '# 4 Small\n\n%s\n\n## 5 The code\n\n%s\n' "${2-<!-- figure: banks -->}" "$1" >"$tree/notes/04_swizzled_smem.md"
     "$PYTHON" "$tree/tools/book/book.py"
 }
 
@@ -57,6 +67,50 @@ small_book() {
         run -1 small_book "${line%%|*}"
         assert_output "book: notes/04_swizzled_smem.md: ${line##*|}"
     done
+}
+
+@test "book: a figure that is not there, that is shown nowhere or twice, or has nothing to be drawn from stops the build in one line" {
+    run -1 small_book '' '<!-- figure: bank -->'
+    assert_output 'book: notes/04_swizzled_smem.md: the figure bank is none of this note'"'"'s, which are banks'
+    run -1 small_book '' ''
+    assert_output 'book: notes/04_swizzled_smem.md: the figure banks of this chapter is shown nowhere; <!-- figure: banks --> shows it'
+    run -1 small_book '' "$(printf '<!-- figure: banks -->\n\n<!-- figure: banks -->')"
+    assert_output 'book: notes/04_swizzled_smem.md: the figure banks is shown twice'
+    rm "$BATS_TEST_TMPDIR/tree/build/figures/layouts.json"
+    run -1 small_book ''
+    assert_output --regexp '^book: build/figures/layouts.json: .*No such file.*; make book writes it$'
+}
+
+@test "book: a picture right above a figure is GitHub's, and is left out" {
+    run -0 small_book '' "$(printf '![a bank map](figures/gone.svg)\n\n<!-- figure: banks -->')"
+    run -0 cat "$BATS_TEST_TMPDIR/tree/build/book/src/notes/04_swizzled_smem.md"
+    assert_output --partial '<figure class="figure row" id="figure-banks"'
+    refute_output --partial 'gone.svg'
+}
+
+@test "book: the bank map, the fragments, the accumulators and the descriptor are those of the formulas" {
+    figure banks fragments accumulators descriptor
+}
+
+@test "book: the pipeline's stages are copied and multiplied in the order of note 5" { figure pipeline; }
+
+@test "book: a ladder's bars and a roofline's points are those of results/" { figure ladder roofline; }
+
+@test "book: a figure shows the layout and the order that a kernel has, also one that was changed" {
+    local tree=$BATS_TEST_TMPDIR/tree
+    mkdir -p "$tree/chapters" "$tree/tools"
+    cp -r common "$tree"
+    cp -r tools/book "$tree/tools"
+    cp -r chapters/0[345]_* "$tree/chapters"
+    sed -i 's/swizzle(row \* ROW_BYTES + col \* sizeof(__nv_bfloat16), SWIZZLE_BITS)/(row * ROW_BYTES + col * 2)/' "$tree/chapters/04_swizzled_smem/step2_swizzled.cu"
+    sed -i 's/cp_async_wait_group<NUM_STAGES - 2>()/cp_async_wait_group<0>()/' "$tree/chapters/05_cp_async_pipeline/step2_multi_stage.cu"
+    "$(sed -n 's/^NVCC *:= //p' build/config.mk)" -std=c++17 -O1 -cudart shared -gencode arch=compute_90a,code=compute_90a -o "$tree/layouts" "$tree/tools/book/layouts.cu"
+    build/simgpu/simgpu "$tree/layouts" >"$tree/layouts.json"
+    run -0 python 'import json, sys
+was, now = (json.load(open(path)) for path in sys.argv[1:])
+print(was["banks"]["swizzled"] == was["banks"]["plain"], now["banks"]["swizzled"] == now["banks"]["plain"], now["banks"]["padded"] == was["banks"]["padded"])
+print(*({value for kind, value in of["orders"]["multi_stage"]["notes"] if kind == "wait"} for of in (was, now)))' build/figures/layouts.json "$tree/layouts.json"
+    assert_output "$(printf 'False True True\n{1} {0}')"
 }
 
 @test "book: a link to a place that a page does not have, to no page, or to what is fetched from outside is named" {
@@ -88,5 +142,7 @@ print(*definitions(sys.argv[1]).items(), sep="\n")' "$(printf '%s\n' '#define TW
 @test "book: a function shows beside the text, its diff folded in, and the search finds" { reads code,diffs,search; }
 
 @test "book: dark, light and printed" { reads dark,printed; }
+
+@test "book: a figure's words can be read, dark and light, on a desk and on a phone" { reads figures; }
 
 @test "book: the explorers turn: swizzle, mbarrier, online softmax" { reads swizzle,mbarrier,softmax; }

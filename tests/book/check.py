@@ -88,6 +88,50 @@ def dark(browser):
     assert colors[0] != colors[1] and {c.split(",")[-1] for c in colors} == {"slate", "default"}, colors
 
 
+def luminance(rgb):
+    """Of a color 0 to 255: WCAG 2, relative luminance."""
+    r, g, b = (c / 3294.6 if c <= 10.31 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in rgb)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+def figures(browser):
+    """Words have 4.5 times the luminance of what they stand on, or less than that share of it (WCAG 2, AA), in every color of a box; they are
+    at least 7.5 pixels high, and no figure is wider than the text or cuts off a word."""
+    shown = """(() => {
+        const rgb = text => text.match(/[\\d.]+/g).map(Number).slice(0, 3), boxes = [], bad = [];
+        const page = rgb(getComputedStyle(document.body).backgroundColor);
+        for (const svg of document.querySelectorAll('.figure svg')) {
+            const around = svg.getBoundingClientRect(), scale = around.width / svg.viewBox.baseVal.width;
+            if (around.right > document.querySelector('article').getBoundingClientRect().right + 1) bad.push('wide: ' + svg.ariaLabel);
+            for (const text of svg.querySelectorAll('text')) {
+                const at = text.getBoundingClientRect(), style = getComputedStyle(text);
+                if (at.left < around.left - 2 || at.right > around.right + 2 || at.top < around.top - 2 || at.bottom > around.bottom + 2)
+                    bad.push('cut off: ' + text.textContent + ' of ' + svg.ariaLabel);
+                if (parseFloat(style.fontSize) * scale < 7.5) bad.push('small: ' + text.textContent);
+                const box = text.previousElementSibling, own = box && box.tagName == 'rect' ? getComputedStyle(box) : null;
+                const under = own && own.fill != 'none' ? rgb(own.fill).map((c, i) => {
+                    const opacity = own.fillOpacity * (own.fill.startsWith('rgba') ? own.fill.match(/[\\d.]+/g)[3] : 1);
+                    return c * opacity + page[i] * (1 - opacity)}) : page;
+                boxes.push(JSON.stringify([rgb(style.fill), under]));
+            }
+        }
+        return [[...new Set(boxes)].map(b => JSON.parse(b)), bad];
+    })()"""
+    names = [path for path in sorted(glob.glob(page("notes/*.html"))) if 'class="figure ' in open(path, encoding="utf-8").read()]
+    assert len(names) > 15, names
+    for width in 1280, 390:
+        browser.size(width, 900)
+        for path in names:
+            browser.open(path)
+            for _ in range(2):
+                colors, bad = browser.ask(shown)
+                assert not bad, (path, width, bad)
+                for text, under in colors:
+                    light, dim = sorted((luminance(text), luminance(under)), reverse=True)
+                    assert (light + 0.05) / (dim + 0.05) >= 4.5, (path, text, under)
+                browser.ask("document.querySelector('form[data-md-component=palette] label:not([hidden])').click()")
+
+
 def printed(browser):
     """Printed are text and pictures, without what is pressed or slides in."""
     browser.open(page("notes/04_swizzled_smem.html"))

@@ -19,6 +19,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 
 from definitions import definitions  # noqa: E402
+from figures import FigureError, figures_of  # noqa: E402
 from links import check_links  # noqa: E402
 from pygments import highlight  # noqa: E402
 from pygments.formatters import HtmlFormatter  # noqa: E402
@@ -193,9 +194,13 @@ class Note:
         self.steps = steps_of(self.chapter) if self.chapter else []
         self.step = None  # the one that the text speaks of at this point
         self.section = ""
+        self.drawn = figures_of(self.chapter) if path == f"notes/{self.chapter}.md" else {}
+        self.figures = set()  # shown so far
 
     def page(self):
         text = re.sub(r"^<!-- explorer: (\w+) -->$", self.explorer, read(self.path), flags=re.M)
+        # A picture right above a figure is what GitHub shows in its place.
+        text = re.sub(r"^!\[[^\]]*\]\([^)\s]+\)\n\n(?=<!-- figure: )", "", text, flags=re.M)
         parts = re.split(r"(^```.*?^```$|^#+ [^\n]*$|<!--.*?-->)", text, flags=re.M | re.S)
         pages = []
         for part in parts:
@@ -204,7 +209,18 @@ class Note:
                 self.step, self.section = None, part.lstrip("# ")
             else:
                 pages.append(part if part.startswith(("```", "<!--")) else self.prose(part))
-        return "".join(pages + [self.diffs()])
+        page = re.sub(r"^<!-- figure: (\w+) -->$", self.figure, "".join(pages + [self.diffs()]), flags=re.M)
+        if missing := sorted(set(self.drawn) - self.figures):
+            raise BookError(f"{self.path}: the figure {missing[0]} of this chapter is shown nowhere; <!-- figure: {missing[0]} --> shows it")
+        return page
+
+    def figure(self, match):
+        name = match[1]
+        if name not in self.drawn or name in self.figures:
+            problem = "is shown twice" if name in self.figures else f"is none of this note's, which are {', '.join(self.drawn) or 'none'}"
+            raise BookError(f"{self.path}: the figure {name} {problem}")
+        self.figures.add(name)
+        return self.drawn[name]()
 
     def explorer(self, match):
         if not os.path.exists(os.path.join(HERE, "explorers", match[1] + ".js")):
@@ -343,7 +359,7 @@ def main():
         write_pages()
         build_site()
         check_links(SITE)
-    except (BookError, HeaderError) as error:
+    except (BookError, FigureError, HeaderError) as error:
         sys.exit(f"book: {error}")
     print(os.path.relpath(SITE, ROOT) + "/index.html")
 
