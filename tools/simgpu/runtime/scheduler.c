@@ -22,8 +22,9 @@ enum {
     QUANTUM = 20000, /* instructions before the next warp has its turn, unless the warp waits earlier */
     COOPERATIVE_QUANTUM = 500, /* the same where blocks spin until all of the grid have come to a barrier */
     PATIENCE = 64, /* turns after which a block that is not done shares its worker with a further block */
-    POLL_COST =
-        256 /* instructions that a turn lost by polling counts for, when it is asked whether anything gets on */
+    /* When it is asked whether anything gets on: */
+    POLL_COST = 256,  /* instructions that a turn lost by polling counts for */
+    ONLY_POLLED = 256 /* times that a round counts for in which all that ran has only polled */
 };
 
 struct work;
@@ -177,10 +178,9 @@ struct work {
     struct cluster **spare; /* finished ones, kept for the next */
     u32 spare_count, spare_capacity;
     u64 random;
-    _Atomic u64 rounds,
-        moves;       /* in which each of its warps has had its turn; and those in which something happened */
-    bool suspicious; /* all workers have long been idle; and how far each was when that was first seen: */
-    u64 rounds_then[MAX_WORKERS], moves_then[MAX_WORKERS];
+    _Atomic u64 moves; /* rounds in which something happened */
+    bool suspicious;   /* all workers have long been idle; and how far each was when that was first seen: */
+    u64 idle_then[MAX_WORKERS], moves_then[MAX_WORKERS];
 };
 
 /* Which cluster starts as number `n`: in order or, with a seed, in any order among as many as the device holds at once, then
@@ -230,20 +230,22 @@ static void check_length(struct work *work)
     if (total > options.max_instructions) fault_too_long(work->worker.clusters[0], false, 0);
 }
 
-/* Whether nothing gets on any more. A worker's `idle` is of its last round; so each must do two more in which nothing happens,
- * if it has not ended by then. */
+/* Whether nothing gets on any more. A worker that the host has not let run for long is idle as of its last round, though what
+ * it waits for may be there by now. So each must be idle for as long as CERTAIN says from when all were first seen to be, if it
+ * has not ended by then: many rounds, of which one may be of very few instructions. */
 static bool all_idle(struct work *work)
 {
+    const u64 CERTAIN = (u64)4 * ONLY_POLLED * QUANTUM;
     struct grid *g = work->grid;
     bool were = work->suspicious, now = true;
     work->suspicious = true;
     for (u32 k = 0; k < g->workers; k++) {
         struct work *other = &g->work[k];
-        u64 rounds = other->rounds, moves = other->moves, idle = other->worker.idle;
+        u64 moves = other->moves, idle = other->worker.idle;
         work->suspicious &= idle > options.max_idle && (!were || moves == work->moves_then[k]);
-        now &= idle == UINT64_MAX || rounds >= work->rounds_then[k] + 2;
+        now &= idle == UINT64_MAX || idle >= work->idle_then[k] + CERTAIN;
         if (were) continue;
-        work->rounds_then[k] = rounds;
+        work->idle_then[k] = idle;
         work->moves_then[k] = moves;
     }
     return were && now && work->suspicious;
@@ -255,7 +257,6 @@ static bool all_idle(struct work *work)
  * what the others wait for. */
 static void check_idle(struct work *work, bool progress)
 {
-    enum { ONLY_POLLED = 256 };
     const struct grid *g = work->grid;
     struct worker *w = &work->worker;
     progress |= w->changed;
@@ -264,7 +265,6 @@ static void check_idle(struct work *work, bool progress)
     w->changed = w->busy = false;
     w->longest = 0;
     work->moves += progress;
-    work->rounds++;
     u64 started = g->next < g->clusters ? g->next : g->clusters;
     if (!options.max_idle || !w->cluster_count || (started < g->clusters && g->resident < g->resident_limit))
         return;
