@@ -73,9 +73,17 @@ struct warp_view {
     } suspect;
 };
 
+/* Numbers of records, by word. Most often the words of a line have the same: then it is the line's. */
+enum { LINE = 16 };
+struct numbers {
+    u32 *lines, *words; /* NULL: no room for them */
+};
+#define BY_WORD UINT32_MAX       /* a line's: each word has its own */
+#define BUSY    (UINT32_MAX - 1) /* ... another host thread is making it so */
+
 static struct {
-    u64 base, bytes;        /* the device's addresses */
-    u32 *writes, *reads;    /* by word: numbers of records; NULL: no room for them */
+    u64 base, bytes; /* the device's addresses */
+    struct numbers writes, reads;
     struct record *records; /* by number, from `first` of this launch on; of the launch before it: */
     struct record *before;
     u32 previous, first;
@@ -290,7 +298,7 @@ static struct flag *new_flag(u64 address)
 void global_publish(struct warp *w, u32 mask, const u64 at[LANES], enum order order)
 {
     struct view all = {0}, *v = &all;
-    if (!grid.writes || order & ORDER_CTA) return;
+    if (!grid.writes.lines || order & ORDER_CTA) return;
     if (order & ORDER_RELEASE)
         collect(w, v);
     else if (w->view && w->view->fenced.count)
@@ -310,7 +318,7 @@ void global_publish(struct warp *w, u32 mask, const u64 at[LANES], enum order or
 
 void global_fence(struct warp *w, enum order order)
 {
-    if (!grid.writes || order & ORDER_CTA) return;
+    if (!grid.writes.lines || order & ORDER_CTA) return;
     struct warp_view *v = own(w);
     if (v->seen.count || v->seen.all) acquire(w, &v->seen);
     view_clear(&v->seen);
@@ -332,23 +340,35 @@ static void *address_space(u64 bytes)
     return p == MAP_FAILED ? NULL : p;
 }
 
+static bool reserve_numbers(struct numbers *n)
+{
+    n->words = address_space(grid.bytes);
+    n->lines = n->words ? address_space(grid.bytes / LINE) : NULL;
+    return n->lines;
+}
+
+static void forget_numbers(const struct numbers *n)
+{
+    madvise(n->words, grid.bytes, MADV_DONTNEED);
+    madvise(n->lines, grid.bytes / LINE, MADV_DONTNEED);
+}
+
 static void reserve(void)
 {
     heap_range(&grid.base, &grid.bytes);
     grid.records = address_space(MOST_RECORDS * sizeof *grid.records);
     grid.before = address_space(MOST_RECORDS * sizeof *grid.before);
-    grid.reads = address_space(grid.bytes);
-    grid.writes = grid.records && grid.before && grid.reads ? address_space(grid.bytes) : NULL;
+    if (grid.records && grid.before && reserve_numbers(&grid.reads)) reserve_numbers(&grid.writes);
 }
 
 void global_start_launch(struct launch *l)
 {
     static u64 kept;
     pthread_once(&once, reserve);
-    if (!grid.writes) return;
-    if (grid.next > UINT32_MAX - MOST_RECORDS || kept > MOST_KEPT) {
-        madvise(grid.writes, grid.bytes, MADV_DONTNEED);
-        madvise(grid.reads, grid.bytes, MADV_DONTNEED);
+    if (!grid.writes.lines) return;
+    if (grid.next > BUSY - MOST_RECORDS - NUMBERS * MAX_WORKERS || kept > MOST_KEPT) {
+        forget_numbers(&grid.writes);
+        forget_numbers(&grid.reads);
         grid.next = FIRST_NUMBER;
         grid.forgotten = true;
         kept = 0;
@@ -408,6 +428,64 @@ void global_free_warp(struct warp *w)
 }
 
 /* ---- Records -------------------------------------------------------------------------------------------------------------- */
+
+/* A line's number, when no other host thread is at it. */
+static u32 line_number(const struct numbers *n, u64 line)
+{
+    u32 number;
+    while ((number = __atomic_load_n(&n->lines[line], __ATOMIC_ACQUIRE)) == BUSY) {
+    }
+    return number;
+}
+
+__attribute__((no_sanitize("thread"))) static u32 word_number(const struct numbers *n, u64 word)
+{
+    u32 number = line_number(n, word / LINE);
+    return number == BY_WORD ? n->words[word] : number;
+}
+
+/* Where this word has a number of its own from now on, which is its line's at first. */
+__attribute__((no_sanitize("thread"))) static u32 *own_number(const struct numbers *n, u64 word)
+{
+    u32 *line = &n->lines[word / LINE], number;
+    while ((number = line_number(n, word / LINE)) != BY_WORD) {
+        if (!__atomic_compare_exchange_n(line, &number, BUSY, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+            continue;
+        for (u64 k = word / LINE * LINE, end = k + LINE; k < end; k++) n->words[k] = number;
+        __atomic_store_n(line, BY_WORD, __ATOMIC_RELEASE);
+    }
+    return &n->words[word];
+}
+
+/* These words have this number from now on. */
+__attribute__((no_sanitize("thread"))) static void set_numbers(const struct numbers *n, u64 word, u64 end,
+                                                               u32 number)
+{
+    for (; word < end && word % LINE; word++) *own_number(n, word) = number;
+    for (; end - word >= LINE; word += LINE)
+        for (u32 was = line_number(n, word / LINE);
+             was != number && !__atomic_compare_exchange_n(&n->lines[word / LINE], &was, number, false,
+                                                           __ATOMIC_RELEASE, __ATOMIC_RELAXED);)
+            was = line_number(n, word / LINE);
+    for (; word < end; word++) *own_number(n, word) = number;
+}
+
+/* Whether these words have the same number, of those below `floor` taken as 0: *number. */
+__attribute__((no_sanitize("thread"))) static bool same_number(const struct numbers *n, u64 word, u64 end,
+                                                               u32 floor, u32 *number)
+{
+    u32 first = word_number(n, word), differ = 0;
+    *number = first = first >= floor ? first : 0;
+    while (word < end) {
+        u64 stop = word / LINE * LINE + LINE < end ? word / LINE * LINE + LINE : end;
+        u32 line = line_number(n, word / LINE);
+        if (line != BY_WORD) differ |= (line >= floor ? line : 0) ^ first;
+        for (u64 k = line == BY_WORD ? word : stop; k < stop; k++)
+            differ |= (n->words[k] >= floor ? n->words[k] : 0) ^ first;
+        word = stop;
+    }
+    return !differ;
+}
 
 /* The number of the record of what w does here and now; 0 when there are too many. */
 static u32 record(struct warp *w, const struct inst *in, enum access how, u32 bytes)
@@ -572,8 +650,9 @@ __attribute__((no_sanitize("thread"))) static void access_word(struct warp *w, c
 {
     u64 k = (at - grid.base) / 4;
     bool part = how & ACCESS_WRITE && bytes != 15; /* of a word, which takes longer: in one step */
-    u32 wrote = part ? __atomic_exchange_n(&grid.writes[k], mine, __ATOMIC_RELAXED) : grid.writes[k],
-        read = has_reads ? grid.reads[k] : 0;
+    u32 wrote = part ? __atomic_exchange_n(own_number(&grid.writes, k), mine, __ATOMIC_RELAXED)
+                     : word_number(&grid.writes, k),
+        read = has_reads ? word_number(&grid.reads, k) : 0;
     const struct record *r = read >= grid.first ? record_of(read) : NULL;
     bool known = r && knows(w, r->unit, r->actor, r->time);
     /* A strong write that a strong read has seen is before what follows that read. */
@@ -582,16 +661,17 @@ __attribute__((no_sanitize("thread"))) static void access_word(struct warp *w, c
     if (wrote >= floor && wrote != mine && !observed) check(w, in, lane, at, bytes, wrote, how, true);
     if (how & ACCESS_WRITE) {
         if (r) check(w, in, lane, at, bytes, read, how, false);
-        if (r) grid.reads[k] = 0;
+        if (r) *own_number(&grid.reads, k) = 0;
         if (bytes != 15 &&
             wrote >= grid.first) { /* a part of the word, and that of the same threads' before */
             const struct record *o = record_of(wrote);
             if (o->unit == w->block->cluster->number && o->actor == actor_of(w) && o->time == w->time)
                 mine = record(w, in, how, bytes | o->bytes);
         }
-        grid.writes[k] = mine;
+        *own_number(&grid.writes, k) = mine;
     } else if ((!r || known) && !(observed && !(how & ACCESS_STRONG))) {
-        grid.reads[k] = mine; /* one of others stays: what their own threads do later, is in order */
+        *own_number(&grid.reads, k) =
+            mine; /* one of others stays: what their own threads do later, is in order */
     }
 }
 
@@ -621,22 +701,17 @@ static bool is_before(const struct warp *w, u32 number)
 
 /* The same as access_word of words that follow each other and have all been written, and read, by the same instruction of the same
  * warp before, or not at all in this launch, with what w knows of. Else false, and nothing is done. */
-__attribute__((no_sanitize("thread"))) static bool access_line(struct warp *w, u64 at, u32 words, u32 mine,
-                                                               enum access how, u32 floor, bool has_reads)
+static bool access_line(struct warp *w, u64 at, u32 words, u32 mine, enum access how, u32 floor,
+                        bool has_reads)
 {
-    u32 *writes = grid.writes + (at - grid.base) / 4, *reads = grid.reads + (at - grid.base) / 4;
-    u32 wrote = writes[0] >= floor ? writes[0] : 0, read = has_reads && reads[0] >= grid.first ? reads[0] : 0,
-        first = grid.first, differ = 0;
-    for (u32 k = 0; k < words; k++) differ |= (writes[k] >= floor ? writes[k] : 0) ^ wrote;
-    if (has_reads)
-        for (u32 k = 0; k < words; k++) differ |= (reads[k] >= first ? reads[k] : 0) ^ read;
-    if (differ || (wrote && wrote != mine && !is_before(w, wrote)) || (read && !is_before(w, read)))
+    u64 word = (at - grid.base) / 4, end = word + words;
+    u32 wrote, read = 0;
+    if (!same_number(&grid.writes, word, end, floor, &wrote) ||
+        (has_reads && !same_number(&grid.reads, word, end, grid.first, &read)) ||
+        (wrote && wrote != mine && !is_before(w, wrote)) || (read && !is_before(w, read)))
         return false;
-    if (how == ACCESS_READ)
-        for (u32 k = 0; k < words; k++) reads[k] = mine;
-    if (how == ACCESS_READ) return true;
-    for (u32 k = 0; k < words; k++) writes[k] = mine;
-    if (read) memset(reads, 0, words * sizeof *reads);
+    set_numbers(how == ACCESS_READ ? &grid.reads : &grid.writes, word, end, mine);
+    if (how != ACCESS_READ && read) set_numbers(&grid.reads, word, end, 0);
     return true;
 }
 
@@ -658,7 +733,7 @@ static void access_lanes(struct warp *w, const struct inst *in, u32 mask, const 
 void global_access_now(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES], u32 bytes,
                        enum access how, u64 low, u64 high)
 {
-    if (!grid.writes || low - grid.base >= grid.bytes) return;
+    if (!grid.writes.lines || low - grid.base >= grid.bytes) return;
     u32 floor = w->block->launch->dependent && !waited(w) ? grid.previous : grid.first;
     if (how & ACCESS_WRITE && (low < global_written.low || high > global_written.high))
         widen(&global_written.low, &global_written.high, low, high);
@@ -687,8 +762,8 @@ void global_write_line(struct warp *w, const struct inst *in, u64 at, u32 bytes,
 
 bool global_never_written(u64 at)
 {
-    return grid.writes && !grid.forgotten && at - grid.base < grid.bytes &&
-           !grid.writes[(at - grid.base) / 4];
+    return grid.writes.lines && !grid.forgotten && at - grid.base < grid.bytes &&
+           !word_number(&grid.writes, (at - grid.base) / 4);
 }
 
 void global_wrote(const void *to, const void *from, u64 bytes)
@@ -697,21 +772,30 @@ void global_wrote(const void *to, const void *from, u64 bytes)
         source = (u64)(uintptr_t)from - (u64)(uintptr_t)to;
     if (!heap_is_device(at)) return;
     pthread_once(&once, reserve);
-    if (!grid.writes) return;
+    if (!grid.writes.lines) return;
     for (; at + 1 < end; at += 2) {
         while (end - at > 4 * LANES && !undefined_maybe((const void *)(uintptr_t)at)) at += 4 * LANES;
         if (*(const u16 *)(uintptr_t)at == UNWRITTEN_HALF && !(from && global_never_written(at + source)))
-            grid.writes[(at - grid.base) / 4] = BY_OTHERS;
+            *own_number(&grid.writes, (at - grid.base) / 4) = BY_OTHERS;
     }
 }
 
 void global_will_be_written(const void *to, u64 bytes)
 {
-    u64 at = (u64)(uintptr_t)to, end = at + bytes;
+    u64 at = (u64)(uintptr_t)to;
     if (!heap_is_device(at)) return;
     pthread_once(&once, reserve);
-    for (at &= ~3ull; grid.writes && at < end; at += 4)
-        if (!grid.writes[(at - grid.base) / 4]) grid.writes[(at - grid.base) / 4] = BY_OTHERS;
+    if (!grid.writes.lines || !bytes) return;
+    for (u64 word = (at - grid.base) / 4, end = (at - grid.base + bytes + 3) / 4, next; word < end;
+         word = next) {
+        next = word / LINE * LINE + LINE < end ? word / LINE * LINE + LINE : end;
+        u32 line = line_number(&grid.writes, word / LINE);
+        if (!line && next - word == LINE)
+            set_numbers(&grid.writes, word, next, BY_OTHERS);
+        else if (!line || line == BY_WORD)
+            for (; word < next; word++)
+                if (!word_number(&grid.writes, word)) *own_number(&grid.writes, word) = BY_OTHERS;
+    }
 }
 
 pthread_mutex_t *global_hold(u64 at, enum order order)
@@ -730,7 +814,8 @@ __attribute__((no_sanitize("thread"))) void global_done(struct warp *w, const st
     if (!held) return;
     u32 part = ((1u << (bytes < 4 ? bytes : 4)) - 1) << (at & 3);
     u32 mine = record(w, in, ACCESS_WRITE | ACCESS_STRONG, part);
-    for (u64 k = (at - grid.base) / 4; k < (at - grid.base + bytes + 3) / 4; k++) grid.writes[k] = mine;
+    for (u64 k = (at - grid.base) / 4; k < (at - grid.base + bytes + 3) / 4; k++)
+        *own_number(&grid.writes, k) = mine;
     pthread_mutex_unlock(held);
 }
 

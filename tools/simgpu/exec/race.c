@@ -83,8 +83,10 @@ struct suspect {
 
 /* ---- Start and end ---------------------------------------------------------------------------------------------------- */
 
-/* That of the last block that this host thread has ended, for the next launch: fresh memory is slow. */
-static _Thread_local struct races *spare;
+/* Those of the last blocks that this host thread has ended, for the next launch: fresh memory is slow. */
+enum { SPARES = 16 };
+static _Thread_local struct races *spares[SPARES];
+static _Thread_local u32 freed; /* so many until now */
 
 static void clear(struct races *r)
 {
@@ -96,11 +98,12 @@ static void clear(struct races *r)
 
 static struct races *new_races(u32 pieces)
 {
-    struct races *r = spare;
-    if (r && r->pieces >= pieces && r->pieces / 4 < pieces) {
-        spare = NULL;
-        return r;
-    }
+    struct races *r;
+    for (u32 k = 0; k < SPARES; k++)
+        if ((r = spares[k]) && r->pieces >= pieces && r->pieces / 4 < pieces) {
+            spares[k] = NULL;
+            return r;
+        }
     if (!(r = calloc(1, sizeof *r)) || !(r->cells = calloc(pieces, 4 * sizeof *r->cells + sizeof *r->wrote)))
         abort();
     r->pieces = pieces;
@@ -132,24 +135,26 @@ void race_start_block(struct block *b)
     if (!b->shared_bytes) return;
     if (!b->races) b->races = new_races(b->shared_bytes / 16 + 1);
     struct races *r = b->races;
-    if (b->cluster->size > 1 || r->base > LIMIT / 2)
-        clear(r); /* the blocks of a cluster have clocks of their own */
+    if (r->base > LIMIT / 2) clear(r);
     memset(r->latest, 0, sizeof r->latest);
     r->closer = 0;
     all_past(b, r->base);
 }
 
-void race_end_block(struct block *b)
+void race_end_cluster(struct cluster *c)
 {
-    if (b->races) b->races->base += b->clock;
+    u32 last = 0; /* by any of its blocks' clocks: their warps write in each other's memory */
+    for (u32 k = 0; k < c->size; k++)
+        if (c->block[k]->clock > last) last = c->block[k]->clock;
+    for (u32 k = 0; k < c->size; k++)
+        if (c->block[k]->races) c->block[k]->races->base += last;
 }
 
 void race_free_block(struct block *b)
 {
-    struct races *r = spare;
     if (!b->races) return;
-    race_end_block(b);
-    spare = b->races;
+    struct races **place = &spares[freed++ % SPARES], *r = *place;
+    *place = b->races;
     if (!r) return;
     for (u32 k = 0; k < r->active_count; k++) free(r->readers[r->active[k]]);
     for (u32 k = 0; k < MAX_WARPS; k++) free(r->logs[k]);

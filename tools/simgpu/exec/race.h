@@ -40,7 +40,7 @@ enum access {
 };
 
 void race_start_block(struct block *b);
-void race_end_block(struct block *b);
+void race_end_cluster(struct cluster *c);
 void race_free_block(struct block *b);
 
 /* A barrier of all of the block's threads, each of which waited, is complete. */

@@ -60,7 +60,6 @@ static void block_start(struct block *b, struct worker *worker, struct cluster *
     struct block_async *async = b->async;
     struct races *races = b->races;
     u32 threads = l->block[0] * l->block[1] * l->block[2];
-    race_end_block(b);
     *b = (struct block){.launch = l,
                         .worker = worker,
                         .threads = threads,
@@ -99,6 +98,7 @@ static void block_start(struct block *b, struct worker *worker, struct cluster *
 
 static void cluster_start(struct cluster *c, struct worker *worker, u64 index)
 {
+    if (c->block[0]) race_end_cluster(c);
     c->size = cluster_size(worker->launch);
     c->live_threads = c->arrived = 0;
     c->phase = 0;
@@ -113,6 +113,7 @@ static void cluster_start(struct cluster *c, struct worker *worker, u64 index)
 
 static void cluster_free(struct cluster *c)
 {
+    race_end_cluster(c);
     for (u32 r = 0; r < MAX_CLUSTER && c->block[r]; r++) {
         struct block *b = c->block[r];
         for (u32 k = 0; k < b->warp_count; k++) warp_free_frames(&b->warps[k]);
