@@ -20,7 +20,7 @@ SIMGPU_MODELS := build/tests/simgpu/model/accumulate
 build/tests/simgpu/model/%: tests/simgpu/model/%.c $(SIMGPU_OUT)/obj/exec/%.o
 	@mkdir -p $(@D)
 	@echo "gcc  $<"
-	$Q$(CC) $(CFLAGS) -o $@ $^
+	$Q$(CC) $(CFLAGS) $(SIMGPU_LDFLAGS) -o $@ $^
 
 .PHONY: simgpu-tests
 simgpu-tests:
