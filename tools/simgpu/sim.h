@@ -408,7 +408,7 @@ struct launch {
     u64 map_releases;    /* fence.proxy.tensormap::generic.release so far */
     u64 workspace;       /* cooperative launches: 8 bytes of zeros in global memory, else 0 */
     u32 resident_blocks; /* how many blocks the whole device holds at once */
-    int error;           /* set by fault() */
+    _Atomic int error;   /* set by fault() */
 };
 
 /* A host thread that runs blocks (runtime/scheduler.c). */

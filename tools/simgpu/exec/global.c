@@ -438,10 +438,10 @@ static u32 line_number(const struct numbers *n, u64 line)
     return number;
 }
 
-__attribute__((no_sanitize("thread"))) static u32 word_number(const struct numbers *n, u64 word)
+static u32 word_number(const struct numbers *n, u64 word)
 {
     u32 number = line_number(n, word / LINE);
-    return number == BY_WORD ? n->words[word] : number;
+    return number == BY_WORD ? __atomic_load_n(&n->words[word], __ATOMIC_ACQUIRE) : number;
 }
 
 /* Where this word has a number of its own from now on, which is its line's at first. */
@@ -457,17 +457,21 @@ __attribute__((no_sanitize("thread"))) static u32 *own_number(const struct numbe
     return &n->words[word];
 }
 
-/* These words have this number from now on. */
-__attribute__((no_sanitize("thread"))) static void set_numbers(const struct numbers *n, u64 word, u64 end,
-                                                               u32 number)
+/* What this number is of has been written down before. */
+static void set_number(const struct numbers *n, u64 word, u32 number)
 {
-    for (; word < end && word % LINE; word++) *own_number(n, word) = number;
+    __atomic_store_n(own_number(n, word), number, __ATOMIC_RELEASE);
+}
+
+static void set_numbers(const struct numbers *n, u64 word, u64 end, u32 number)
+{
+    for (; word < end && word % LINE; word++) set_number(n, word, number);
     for (; end - word >= LINE; word += LINE)
         for (u32 was = line_number(n, word / LINE);
              was != number && !__atomic_compare_exchange_n(&n->lines[word / LINE], &was, number, false,
                                                            __ATOMIC_RELEASE, __ATOMIC_RELAXED);)
             was = line_number(n, word / LINE);
-    for (; word < end; word++) *own_number(n, word) = number;
+    for (; word < end; word++) set_number(n, word, number);
 }
 
 /* Whether these words have the same number, of those below `floor` taken as 0: *number. */
@@ -502,7 +506,6 @@ static u32 record(struct warp *w, const struct inst *in, enum access how, u32 by
     if (end - grid.first >= MOST_RECORDS) return 0;
     grid.records[next - grid.first] = (struct record){
         w->frame->fn, in, w->block->cluster->number, w->time, (u16)actor_of(w), (u8)how, (u8)bytes};
-    __atomic_thread_fence(__ATOMIC_RELEASE); /* before its number is anywhere */
     *r = (struct recent){in, w->time, next, (u8)how, (u8)bytes};
     return next++;
 }
@@ -644,13 +647,12 @@ static void check(struct warp *w, const struct inst *in, u32 lane, u64 at, u32 b
 }
 
 /* Another host thread may be at the same word: then what is lost is a race less told. */
-__attribute__((no_sanitize("thread"))) static void access_word(struct warp *w, const struct inst *in,
-                                                               u32 lane, u64 at, u32 bytes, u32 mine,
-                                                               enum access how, u32 floor, bool has_reads)
+static void access_word(struct warp *w, const struct inst *in, u32 lane, u64 at, u32 bytes, u32 mine,
+                        enum access how, u32 floor, bool has_reads)
 {
     u64 k = (at - grid.base) / 4;
     bool part = how & ACCESS_WRITE && bytes != 15; /* of a word, which takes longer: in one step */
-    u32 wrote = part ? __atomic_exchange_n(own_number(&grid.writes, k), mine, __ATOMIC_RELAXED)
+    u32 wrote = part ? __atomic_exchange_n(own_number(&grid.writes, k), mine, __ATOMIC_ACQ_REL)
                      : word_number(&grid.writes, k),
         read = has_reads ? word_number(&grid.reads, k) : 0;
     const struct record *r = read >= grid.first ? record_of(read) : NULL;
@@ -661,17 +663,17 @@ __attribute__((no_sanitize("thread"))) static void access_word(struct warp *w, c
     if (wrote >= floor && wrote != mine && !observed) check(w, in, lane, at, bytes, wrote, how, true);
     if (how & ACCESS_WRITE) {
         if (r) check(w, in, lane, at, bytes, read, how, false);
-        if (r) *own_number(&grid.reads, k) = 0;
+        if (r) set_number(&grid.reads, k, 0);
         if (bytes != 15 &&
             wrote >= grid.first) { /* a part of the word, and that of the same threads' before */
             const struct record *o = record_of(wrote);
             if (o->unit == w->block->cluster->number && o->actor == actor_of(w) && o->time == w->time)
                 mine = record(w, in, how, bytes | o->bytes);
         }
-        *own_number(&grid.writes, k) = mine;
+        set_number(&grid.writes, k, mine);
     } else if ((!r || known) && !(observed && !(how & ACCESS_STRONG))) {
-        *own_number(&grid.reads, k) =
-            mine; /* one of others stays: what their own threads do later, is in order */
+        set_number(&grid.reads, k,
+                   mine); /* one of others stays: what their own threads do later, is in order */
     }
 }
 
@@ -776,7 +778,7 @@ void global_wrote(const void *to, const void *from, u64 bytes)
     for (; at + 1 < end; at += 2) {
         while (end - at > 4 * LANES && !undefined_maybe((const void *)(uintptr_t)at)) at += 4 * LANES;
         if (*(const u16 *)(uintptr_t)at == UNWRITTEN_HALF && !(from && global_never_written(at + source)))
-            *own_number(&grid.writes, (at - grid.base) / 4) = BY_OTHERS;
+            set_number(&grid.writes, (at - grid.base) / 4, BY_OTHERS);
     }
 }
 
@@ -794,7 +796,7 @@ void global_will_be_written(const void *to, u64 bytes)
             set_numbers(&grid.writes, word, next, BY_OTHERS);
         else if (!line || line == BY_WORD)
             for (; word < next; word++)
-                if (!word_number(&grid.writes, word)) *own_number(&grid.writes, word) = BY_OTHERS;
+                if (!word_number(&grid.writes, word)) set_number(&grid.writes, word, BY_OTHERS);
     }
 }
 
@@ -808,14 +810,13 @@ pthread_mutex_t *global_hold(u64 at, enum order order)
     return held;
 }
 
-__attribute__((no_sanitize("thread"))) void global_done(struct warp *w, const struct inst *in, u64 at,
-                                                        u32 bytes, pthread_mutex_t *held)
+void global_done(struct warp *w, const struct inst *in, u64 at, u32 bytes, pthread_mutex_t *held)
 {
     if (!held) return;
     u32 part = ((1u << (bytes < 4 ? bytes : 4)) - 1) << (at & 3);
     u32 mine = record(w, in, ACCESS_WRITE | ACCESS_STRONG, part);
     for (u64 k = (at - grid.base) / 4; k < (at - grid.base + bytes + 3) / 4; k++)
-        *own_number(&grid.writes, k) = mine;
+        set_number(&grid.writes, k, mine);
     pthread_mutex_unlock(held);
 }
 
