@@ -32,7 +32,7 @@ simgpu: $(SIMGPU) $(SIMGPU_LIBS)
 
 simgpu-sanitize: simgpu simgpu-tests
 	@$(if $(SAN),,echo "make simgpu-sanitize: SAN=address,undefined or SAN=thread" >&2; exit 2)
-	@SIMGPU_UNDER_TEST=$(CURDIR)/$(SIMGPU) tests/run.sh $(wildcard tests/simgpu/*.bats)
+	@TSAN_OPTIONS=suppressions=$(CURDIR)/$(SIMGPU_DIR)/guest.supp SIMGPU_UNDER_TEST=$(CURDIR)/$(SIMGPU) tests/run.sh $(wildcard tests/simgpu/*.bats)
 
 $(SIMGPU_OUT)/obj/%.o: $(SIMGPU_DIR)/%.c $(SIMGPU_DIR)/build.mk build/config.mk
 	@mkdir -p $(@D)
