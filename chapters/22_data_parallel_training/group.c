@@ -4,7 +4,6 @@
 
 #include "../../common/harness/bench.h"
 #include "../../common/harness/error.h"
-#include "rendezvous.h"
 
 // How long another rank's end may take to be known by name: longer than rendezvous.c's silence.
 enum { NAMED_S = 8 };
@@ -76,7 +75,6 @@ void nccl_check(struct group *group, int result, const char *call, const char *f
 
 void group_check(struct group *group)
 {
-    rendezvous_check();
     int error = ncclSuccess;
     NCCL_CHECK(group, CommGetAsyncError(group->comm, &error));
     nccl_check(group, error, "a collective", __FILE__, __LINE__);

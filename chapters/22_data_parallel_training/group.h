@@ -7,6 +7,7 @@
 
 #include "launcher.h"
 #include "nccl.h"
+#include "rendezvous.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -34,9 +35,11 @@ void group_check(struct group *group);
 // Whether `number` is the same on all ranks.
 bool group_agrees(struct group *group, uint64_t number);
 
-// Exits on an error of NCCL, naming the call; if another rank's end is the reason, with a line that names that.
+// Exits on an error of NCCL, naming the call; if another rank's end is the reason, with a line that names that. Where this process
+// has begun to end for that reason, its communicator is being aborted, and nothing calls NCCL any more.
 void nccl_check(struct group *group, int result, const char *call, const char *file, int line);
-#define NCCL_CHECK(group, call) nccl_check((group), (group)->nccl->call, "nccl" #call, __FILE__, __LINE__)
+#define NCCL_CHECK(group, call) \
+    (rendezvous_check(), nccl_check((group), (group)->nccl->call, "nccl" #call, __FILE__, __LINE__))
 
 #ifdef __cplusplus
 }

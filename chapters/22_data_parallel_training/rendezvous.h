@@ -7,6 +7,10 @@
 
 #include "launcher.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 // What rank 0 has for all others, such as NCCL's unique id.
 struct token {
     char bytes[128];
@@ -25,3 +29,7 @@ void rendezvous_check(void);
 
 // Says that this process has done its part, and waits, some seconds at most, until those that it is connected to have. The thread ends.
 void rendezvous_leave(void);
+
+#ifdef __cplusplus
+}
+#endif
