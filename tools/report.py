@@ -86,10 +86,14 @@ def ladder(results):
             baselines = list(dict.fromkeys(r["baseline"] for r in shown if r and r["baseline"]))
             if not baselines:
                 continue
-            head, rule = head + f" × the step before | × {' or '.join(baselines)} |", rule + " ---: | ---: |"
+            cases = [r["case"].replace(",", ", ") if r else "" for r in shown]
+            several = len(set(cases) - {""}) > 1  # then they have a column, where each is named once
+            head += several * " shape |" + f" × the step before | × {baselines[0] if len(baselines) == 1 else 'a baseline'} |"
+            rule += several * " --- |" + " ---: | ---: |"
+            if several:
+                table.append([" |" if case == before else f" {case} |" for case, before in zip(cases, ["", *cases])])
             table.append([f" {gain(records, r, step)} | {beside(r, len(baselines) > 1)} |" if r else " | |" for r, step in zip(shown, steps)])
-            cases = " and ".join(dict.fromkeys(r["case"].replace(",", ", ") for r in shown if r))
-            measured.append(f"{gpu}, {dtype}, {cases}")
+            measured.append(f"{gpu}, {dtype}" + ("" if several else f", {next(filter(None, cases))}"))
         lines += [f"**{int(number)} [{name}](chapters/{chapter})**, from sm_{arch}; [note](notes/{chapter}.md)" +
                   "".join(f"; {text}" for text in measured) + "\n", head, rule, *map("".join, zip(*table)), ""]
     return "\n".join(lines) + "\n"
