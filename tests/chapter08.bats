@@ -344,12 +344,12 @@ for n in 3, 300, 20000:
 @test "chapter 8: a step that needs a newer GPU is left out by name, and refused when it is asked for" {
     local newer=$BATS_TEST_TMPDIR/newer main=$BATS_TEST_TMPDIR/chapters/$CHAPTER/main objects # named by its folder
     mkdir -p "$(dirname "$main")"
-    sed 's/STEP_NEEDS(90,/STEP_NEEDS(100,/' chapters/$CHAPTER/main.c >"$main.c"
+    sed 's/[.]needs = 90/.needs = 100/' chapters/$CHAPTER/main.c >"$main.c"
     mapfile -t objects < <(objects $CHAPTER main)
     gcc -std=gnu11 -iquote chapters/$CHAPTER -isystem "$(sed -n 's/^CUDA_INCLUDE *:= *//p' build/config.mk)" -c -o "$main.o" "$main.c"
     g++ -o "$newer" "$main.o" "${objects[@]}" -L"$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)" -l:libcudart.so.13 -ldl -lm
     run -0 "$SIMGPU" "$newer" --golden build/golden/$CHAPTER --op forward --case aligned
-    assert_line "left out: 8 cluster needs sm_100"
+    assert_line "left out: 19 cluster needs sm_100"
     assert_line "$CHAPTER: all 7 runs right"
     run -2 --separate-stderr "$SIMGPU" "$newer" --golden build/golden/$CHAPTER --op forward --step cluster
     assert_equal "$stderr" "--step cluster: needs sm_100, and Simulated GPU (SM90) is sm_90"

@@ -30,6 +30,19 @@ load test_helper/broken
     rm -rf "$golden"
 }
 
+@test "a step's number on the command line is its file's, whichever operation it belongs to" {
+    local folder name
+    for folder in chapters/*/; do
+        name=$(basename "$folder")
+        make --no-print-directory "build/golden/$name/.stamp"
+        run -0 diff <(basename -as .cu "$folder"step*.cu | sed 's/^step//; s/_/ /' | sort) \
+            <("$(chapter "$name")" --list | sed -nE 's/^  ([1-9][0-9]* [a-z0-9_]+)$/\1/p' | sort -u)
+    done
+    run -0 "$SIMGPU" "$(chapter 08_online_softmax)" --step 19 --golden build/golden/08_online_softmax
+    assert_line --regexp "^  19 cluster +aligned "
+    assert_line --regexp "^08_online_softmax: all [0-9]+ runs right$"
+}
+
 # damaged CHAPTER STEP CODE: golden case `ragged` after CODE changed the float64 array C, inputs A and B at hand; the
 # step must be wrong there.
 damaged() {

@@ -3,8 +3,8 @@
 #include "launchers.h"
 
 static const struct step steps[] = {
-    STEP(matmul_f32, uncoalesced),
-    STEP(matmul_f32, coalesced),
+    STEP(1, matmul_f32, uncoalesced),
+    STEP(2, matmul_f32, coalesced),
     {0},
 };
 

@@ -3,10 +3,10 @@
 #include "launchers.h"
 
 static const struct step steps[] = {
-    STEP(matmul_f32, smem_tile),   STEP(matmul_f32, register_tile),
-    STEP(matmul_f32, wide_copies), STEP(matmul_f32, wide_fragments),
-    STEP(matmul_f32, prefetch),    STEP(matmul_f32, fragments_ahead),
-    STEP(matmul_f32, large_tile),  {0},
+    STEP(1, matmul_f32, smem_tile),   STEP(2, matmul_f32, register_tile),
+    STEP(3, matmul_f32, wide_copies), STEP(4, matmul_f32, wide_fragments),
+    STEP(5, matmul_f32, prefetch),    STEP(6, matmul_f32, fragments_ahead),
+    STEP(7, matmul_f32, large_tile),  {0},
 };
 
 static const struct operation operations[] = {{

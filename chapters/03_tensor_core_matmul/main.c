@@ -3,7 +3,7 @@
 #include "launchers.h"
 
 static const struct step steps[] = {
-    STEP(matmul_bf16, mma),
+    STEP(1, matmul_bf16, mma),
     {0},
 };
 

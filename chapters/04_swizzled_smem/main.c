@@ -3,8 +3,8 @@
 #include "launchers.h"
 
 static const struct step steps[] = {
-    STEP(matmul_bf16, padded),
-    STEP(matmul_bf16, swizzled),
+    STEP(1, matmul_bf16, padded),
+    STEP(2, matmul_bf16, swizzled),
     {0},
 };
 

@@ -3,11 +3,11 @@
 #include "launchers.h"
 
 static const struct step steps[] = {
-    STEP(matmul_bf16, two_stage),       STEP(matmul_bf16, multi_stage),
-    STEP(matmul_bf16, fragments_ahead), STEP(matmul_bf16, wide_loads),
-    STEP(matmul_bf16, lean_loop),       STEP(matmul_bf16, wide_block),
-    STEP(matmul_bf16, grouped_tiles),   STEP(matmul_bf16, wide_stores),
-    STEP(matmul_bf16, persistent),      {0},
+    STEP(1, matmul_bf16, two_stage),       STEP(2, matmul_bf16, multi_stage),
+    STEP(3, matmul_bf16, fragments_ahead), STEP(4, matmul_bf16, wide_loads),
+    STEP(5, matmul_bf16, lean_loop),       STEP(6, matmul_bf16, wide_block),
+    STEP(7, matmul_bf16, grouped_tiles),   STEP(8, matmul_bf16, wide_stores),
+    STEP(9, matmul_bf16, persistent),      {0},
 };
 
 static const struct operation operations[] = {{

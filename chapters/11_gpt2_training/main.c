@@ -45,8 +45,8 @@ static const struct operation operations[] = {
         .dims = TRAINING_DIMS,
         .check_shape = training_check_shape,
         .tensors = TRAINING_TENSORS,
-        .steps = STEPS(STEP(training_step, layer_by_layer), STEP(training_step, fused),
-                       STEP(training_step, recorded)),
+        .steps = STEPS(STEP(1, training_step, layer_by_layer), STEP(2, training_step, fused),
+                       STEP(3, training_step, recorded)),
         .launch = launch,
     },
 };

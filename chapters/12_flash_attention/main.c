@@ -9,18 +9,18 @@ static const char *check_shape(const int64_t *dim)
 }
 
 static const struct step steps[] = {
-    STEP(attention_launcher, tile_by_tile),
-    STEP(attention_launcher, basic),
-    STEP(attention_launcher, swizzled),
-    STEP(attention_launcher, two_stage),
-    STEP(attention_launcher, wide_loads),
-    STEP(attention_launcher, visible_tiles),
-    STEP(attention_launcher, large_tile),
-    STEP(attention_launcher, folded_scale),
-    STEP(attention_launcher, lazy_rescale),
-    STEP(attention_launcher, longest_first),
-    STEP(attention_launcher, wide_stores),
-    STEP(attention_launcher, one_barrier),
+    STEP(1, attention_launcher, tile_by_tile),
+    STEP(2, attention_launcher, basic),
+    STEP(3, attention_launcher, swizzled),
+    STEP(4, attention_launcher, two_stage),
+    STEP(5, attention_launcher, wide_loads),
+    STEP(6, attention_launcher, visible_tiles),
+    STEP(7, attention_launcher, large_tile),
+    STEP(8, attention_launcher, folded_scale),
+    STEP(9, attention_launcher, lazy_rescale),
+    STEP(10, attention_launcher, longest_first),
+    STEP(11, attention_launcher, wide_stores),
+    STEP(12, attention_launcher, one_barrier),
     {0},
 };
 

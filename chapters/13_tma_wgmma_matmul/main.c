@@ -3,9 +3,9 @@
 #include "launchers.h"
 
 static const struct step steps[] = {
-    STEP(matmul_16bit, tma_wgmma),
-    STEP(matmul_16bit, multi_stage),
-    STEP(matmul_16bit, large_tile),
+    STEP(1, matmul_16bit, tma_wgmma),
+    STEP(2, matmul_16bit, multi_stage),
+    STEP(3, matmul_16bit, large_tile),
     {0},
 };
 

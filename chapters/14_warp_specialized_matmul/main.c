@@ -3,14 +3,14 @@
 #include "launchers.h"
 
 static const struct step steps[] = {
-    STEP(matmul_16bit, producer_consumer),
-    STEP(matmul_16bit, cluster_multicast),
-    STEP(matmul_16bit, persistent),
-    STEP(matmul_16bit, tma_store),
-    STEP(matmul_16bit, ping_pong),
-    STEP(matmul_16bit, stream_k),
-    STEP(matmul_16bit, few_rows),
-    STEP(matmul_16bit, few_tiles),
+    STEP(1, matmul_16bit, producer_consumer),
+    STEP(2, matmul_16bit, cluster_multicast),
+    STEP(3, matmul_16bit, persistent),
+    STEP(4, matmul_16bit, tma_store),
+    STEP(5, matmul_16bit, ping_pong),
+    STEP(6, matmul_16bit, stream_k),
+    STEP(7, matmul_16bit, few_rows),
+    STEP(8, matmul_16bit, few_tiles),
     {0},
 };
 

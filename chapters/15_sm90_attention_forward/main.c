@@ -10,16 +10,16 @@ static const char *check_shape(const int64_t *dim)
 }
 
 static const struct step steps[] = {
-    STEP(attention_launcher, producer_consumer),
-    STEP(attention_launcher, more_consumers),
-    STEP(attention_launcher, ping_pong),
-    STEP(attention_launcher, overlapped),
-    STEP(attention_launcher, lazy_rescale),
-    STEP(attention_launcher, old_maximum),
-    STEP(attention_launcher, packed_growth),
-    STEP(attention_launcher, longest_first),
-    STEP(attention_launcher, persistent),
-    STEP(attention_launcher, tma_store),
+    STEP(1, attention_launcher, producer_consumer),
+    STEP(2, attention_launcher, more_consumers),
+    STEP(3, attention_launcher, ping_pong),
+    STEP(4, attention_launcher, overlapped),
+    STEP(5, attention_launcher, lazy_rescale),
+    STEP(6, attention_launcher, old_maximum),
+    STEP(7, attention_launcher, packed_growth),
+    STEP(8, attention_launcher, longest_first),
+    STEP(9, attention_launcher, persistent),
+    STEP(10, attention_launcher, tma_store),
     {0},
 };
 

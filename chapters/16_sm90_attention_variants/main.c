@@ -12,8 +12,8 @@
 #define LAUNCHED .launch = variant_launch, .types = {BF16, F16}, .bench_difference = 0.02
 #define FLOPS \
     .flops = "2*b*h*(d+v)*(q*(left+right+1)-(left*(left+1)+right*(right+1))/2)", .limit = LIMIT_BF16_TENSOR
-#define CACHE_BYTES   "size*b*(n*s*g*(d+v)+q*h*(d+v))"
-#define STEP_OF(name) STEP(attention_variant_launcher, name)
+#define CACHE_BYTES           "size*b*(n*s*g*(d+v)+q*h*(d+v))"
+#define STEP_OF(number, name) STEP(number, attention_variant_launcher, name)
 
 static const struct operation operations[] = {
     {
@@ -22,7 +22,7 @@ static const struct operation operations[] = {
             "each query sees the keys from `left` before its place to `right` behind it; right = 0: causal",
         .dims = {SHAPE, "left", "right"},
         .tensors = {WINDOW QUERIES KEYS},
-        .steps = STEPS(STEP_OF(window)),
+        .steps = STEPS(STEP_OF(1, window)),
         .check_shape = variant_check_alike,
         .baseline = {.name = "SDPA CUDNN", .launch = variant_sdpa, .fetch = variant_sdpa_fetch},
         LAUNCHED,
@@ -39,7 +39,7 @@ static const struct operation operations[] = {
         .title = "scores s become softcap tanh(s / softcap)",
         .dims = {SHAPE, "left", "right", "softcap"},
         .tensors = {WINDOW SOFTCAP QUERIES KEYS},
-        .steps = STEPS(STEP_OF(softcap)),
+        .steps = STEPS(STEP_OF(2, softcap)),
         .check_shape = variant_check_alike,
         LAUNCHED,
         FLOPS,
@@ -51,7 +51,7 @@ static const struct operation operations[] = {
         .title = "a score of each head that has no value takes part in the sum",
         .dims = {SHAPE, "left", "right"},
         .tensors = {{"sinks", F32, IN, "h"}, WINDOW QUERIES KEYS},
-        .steps = STEPS(STEP_OF(sinks)),
+        .steps = STEPS(STEP_OF(3, sinks)),
         .check_shape = variant_check_alike,
         LAUNCHED,
         FLOPS,
@@ -62,7 +62,7 @@ static const struct operation operations[] = {
         .title = "d numbers in a head of Q and K, v in one of V and O",
         .dims = {SHAPE, "left", "right"},
         .tensors = {WINDOW QUERIES KEYS},
-        .steps = STEPS(STEP_OF(head_dims)),
+        .steps = STEPS(STEP_OF(4, head_dims)),
         .check_shape = variant_check_shape,
         LAUNCHED,
         FLOPS,
@@ -85,7 +85,7 @@ static const struct operation operations[] = {
                     {"O", RUN_TYPE, OUT, "tq,h,v"},
                     {"LSE", F32, OUT, "h,tq"},
                     WINDOW SOFTCAP},
-        .steps = STEPS(STEP_OF(varlen), STEP_OF(append_kv)),
+        .steps = STEPS(STEP_OF(5, varlen), STEP_OF(9, append_kv)),
         .check_shape = variant_check_shape,
         .baseline = {.name = "equal lengths", .launch = variant_equal_lengths, .other_work = true},
         LAUNCHED,
@@ -99,7 +99,7 @@ static const struct operation operations[] = {
         .title = "the query heads of a K/V head share a block",
         .dims = {SHAPE, "left", "right"},
         .tensors = {WINDOW QUERIES KEYS},
-        .steps = STEPS(STEP_OF(varlen), STEP_OF(pack_gqa)),
+        .steps = STEPS(STEP_OF(5, varlen), STEP_OF(6, pack_gqa)),
         .check_shape = variant_check_shape,
         .baseline = DEVICE_COPY,
         LAUNCHED,
@@ -112,7 +112,7 @@ static const struct operation operations[] = {
         .title = "the keys of a query are shared out; used_k[i] of k keys are there",
         .dims = {SHAPE, "left", "right"},
         .tensors = {{"used_k", I32, IN_OPTIONAL, "b"}, WINDOW QUERIES KEYS},
-        .steps = STEPS(STEP_OF(pack_gqa), STEP_OF(split_kv)),
+        .steps = STEPS(STEP_OF(6, pack_gqa), STEP_OF(7, split_kv)),
         .check_shape = variant_check_shape,
         .baseline = DEVICE_COPY,
         LAUNCHED,
@@ -135,7 +135,7 @@ static const struct operation operations[] = {
                     {"K", RUN_TYPE, IN, "p,s,g,d"},
                     {"V", RUN_TYPE, IN, "p,s,g,v"},
                     WINDOW SOFTCAP QUERIES},
-        .steps = STEPS(STEP_OF(paged_kv)),
+        .steps = STEPS(STEP_OF(8, paged_kv)),
         .check_shape = variant_check_cache,
         .baseline = {.name = "without pages", .launch = variant_without_pages, .other_work = true},
         LAUNCHED,
@@ -162,7 +162,7 @@ static const struct operation operations[] = {
                     {"rotary_cos", F32, IN, "places,half"},
                     {"rotary_sin", F32, IN, "places,half"},
                     WINDOW QUERIES},
-        .steps = STEPS(STEP_OF(append_kv)),
+        .steps = STEPS(STEP_OF(9, append_kv)),
         .check_shape = variant_check_cache,
         .baseline = DEVICE_COPY,
         LAUNCHED,

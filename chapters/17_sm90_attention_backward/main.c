@@ -63,8 +63,8 @@ static const char *check_shape(const int64_t *dim)
                                            : "d, the head dimension, must be 64, 128 or 256";
 }
 
-#define STEP_OF(name) STEP(attention_variant_backward_launcher, name)
-#define OPTIONS       {"left", I32, PARAM, ""}, {"right", I32, PARAM, ""}, {"deterministic", I32, PARAM, ""},
+#define STEP_OF(number, name) STEP(number, attention_variant_backward_launcher, name)
+#define OPTIONS               {"left", I32, PARAM, ""}, {"right", I32, PARAM, ""}, {"deterministic", I32, PARAM, ""},
 #define DENSE                                                                                       \
     {"Q", RUN_TYPE, IN, "b,q,h,d"}, {"K", RUN_TYPE, IN, "b,k,g,d"}, {"V", RUN_TYPE, IN, "b,k,g,d"}, \
         {"O", RUN_TYPE, IN, "b,q,h,d"}, {"dO", RUN_TYPE, IN, "b,q,h,d"}, {"LSE", F32, IN, "b,h,q"}, \
@@ -85,11 +85,13 @@ static const struct operation operations[] = {
         .types = {BF16, F16},
         .dims = ATTENTION_DIMS,
         .tensors = {{"causal", I32, PARAM, ""}, DENSE},
-        .steps = STEPS(
-            STEP(attention_backward_launcher, five_products), STEP(attention_backward_launcher, producer),
-            STEP(attention_backward_launcher, bulk_reduction), STEP(attention_backward_launcher, in_flight),
-            STEP(attention_backward_launcher, in_registers), STEP(attention_backward_launcher, tiles),
-            STEP(attention_backward_launcher, deterministic)),
+        .steps = STEPS(STEP(1, attention_backward_launcher, five_products),
+                       STEP(2, attention_backward_launcher, producer),
+                       STEP(3, attention_backward_launcher, bulk_reduction),
+                       STEP(4, attention_backward_launcher, in_flight),
+                       STEP(5, attention_backward_launcher, in_registers),
+                       STEP(6, attention_backward_launcher, tiles),
+                       STEP(7, attention_backward_launcher, deterministic)),
         .launch = launch,
         .baseline = {.name = "SDPA CUDNN", .launch = cudnn, .fetch = cudnn_fetch},
         .derive = forward,
@@ -105,7 +107,7 @@ static const struct operation operations[] = {
         .title = "the same; each query sees the keys from `left` before its place to `right` behind it",
         .dims = {"b", "q", "k", "h", "g", "d", "left", "right"},
         .tensors = {OPTIONS DENSE},
-        .steps = STEPS(STEP_OF(window)),
+        .steps = STEPS(STEP_OF(8, window)),
         LAUNCHED,
         FLOPS,
         .bench = {"b=1,q=16384,k=16384,h=16,g=16,d=128,left=1023,right=0",
@@ -116,7 +118,7 @@ static const struct operation operations[] = {
         .title = "the same; scores s became softcap tanh(s / softcap)",
         .dims = {"b", "q", "k", "h", "g", "d", "left", "right", "softcap"},
         .tensors = {{"softcap", F32, PARAM, ""}, OPTIONS DENSE},
-        .steps = STEPS(STEP_OF(softcap)),
+        .steps = STEPS(STEP_OF(9, softcap)),
         LAUNCHED,
         FLOPS,
         .bench = {"b=4,q=4096,k=4096,h=16,g=16,d=128,left=4095,right=0,softcap=50"},
@@ -141,7 +143,7 @@ static const struct operation operations[] = {
                     {"dK", RUN_TYPE, OUT, "tk,g,d"},
                     {"dV", RUN_TYPE, OUT, "tk,g,d"},
                     OPTIONS},
-        .steps = STEPS(STEP_OF(varlen)),
+        .steps = STEPS(STEP_OF(10, varlen)),
         LAUNCHED,
         .flops = "10*b/18*h*10*d*(q*(left+right+1)-(left*(left+1)+right*(right+1))/2)",
         .limit = LIMIT_BF16_TENSOR,

@@ -30,10 +30,10 @@ static const char *check_rows(const int64_t *dim)
 }
 
 static const struct step steps[] = {
-    STEP(fp8_gemm, promoted),
-    STEP(fp8_gemm, two_math_warpgroups),
-    STEP(fp8_gemm, persistent_multicast),
-    STEP(fp8_gemm, few_rows),
+    STEP(2, fp8_gemm, promoted),
+    STEP(3, fp8_gemm, two_math_warpgroups),
+    STEP(4, fp8_gemm, persistent_multicast),
+    STEP(6, fp8_gemm, few_rows),
     {0},
 };
 
@@ -67,7 +67,7 @@ static const struct operation operations[] = {
                     [SCALE_B] = {"scale_B", F32, IN, "1", .positive = true}, [D] = {"D", F32, OUT, "m,n"}},
         .baseline = {.name = "cuBLASLt e4m3", .launch = launch_cublaslt},
         .bench_difference = 0.05, // the cuts of another order of sums (notes/19_fp8_gemm.md, section 4)
-        .steps = STEPS(STEP(fp8_gemm, plain_sums)),
+        .steps = STEPS(STEP(1, fp8_gemm, plain_sums)),
     },
     {
         .name = "gemm",
@@ -96,7 +96,7 @@ static const struct operation operations[] = {
         GEMM,
         .tensors = {MATRICES, [SCALE_A] = ROW_SCALES("scale_A", "m"), [SCALE_B] = ROW_SCALES("scale_B", "n"),
                     [D] = {"D", F32, INOUT, "m,n"}},
-        .steps = STEPS(STEP(fp8_gemm, weight_gradient)),
+        .steps = STEPS(STEP(5, fp8_gemm, weight_gradient)),
     },
 };
 

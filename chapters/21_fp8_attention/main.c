@@ -87,7 +87,7 @@ static const struct operation operations[] = {
         ATTENTION("b,g,d,(k+15)/16*16", "b,g", "b,g"),
         .check_shape = check_shape,
         .bench = ANY_HEAD_DIM,
-        .steps = STEPS(STEP(fp8_attention_launcher, transposed_v)),
+        .steps = STEPS(STEP(1, fp8_attention_launcher, transposed_v)),
     },
     {
         .name = "per_head",
@@ -95,7 +95,7 @@ static const struct operation operations[] = {
         ATTENTION("b,k,g,d", "b,g", "b,g"),
         .check_shape = check_shape,
         .bench = ANY_HEAD_DIM,
-        .steps = STEPS(STEP(fp8_attention_launcher, transposed_inside)),
+        .steps = STEPS(STEP(2, fp8_attention_launcher, transposed_inside)),
     },
     {
         .name = "two_levels",
@@ -103,7 +103,7 @@ static const struct operation operations[] = {
         ATTENTION("b,k,g,d", "b,g", "b,g"),
         .check_shape = check_two_levels,
         .bench = SMALL_HEAD_DIMS,
-        .steps = STEPS(STEP(fp8_attention_launcher, two_levels)),
+        .steps = STEPS(STEP(3, fp8_attention_launcher, two_levels)),
     },
     {
         .name = "per_block",
@@ -111,7 +111,7 @@ static const struct operation operations[] = {
         ATTENTION("b,k,g,d", "b,h,(q+127)/128", "b,g,(k+127)/128"),
         .check_shape = check_two_levels,
         .bench = SMALL_HEAD_DIMS,
-        .steps = STEPS(STEP(fp8_attention_launcher, per_block)),
+        .steps = STEPS(STEP(4, fp8_attention_launcher, per_block)),
     },
     {
         .name = "rotation",
@@ -130,7 +130,7 @@ static const struct operation operations[] = {
         .bytes = "3*b*s*h*d",
         .limit = LIMIT_MEMORY,
         .bench = {"b=4,s=8192,h=16,d=128", "b=4,s=8192,h=32,d=64", "b=4,s=8192,h=8,d=256"},
-        .steps = STEPS(STEP(rotation_launcher, rotated)),
+        .steps = STEPS(STEP(5, rotation_launcher, rotated)),
     },
 };
 

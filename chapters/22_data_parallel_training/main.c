@@ -89,8 +89,8 @@ static const struct operation operations[] = {
         .dims = TRAINING_DIMS,
         .check_shape = check_shape,
         .tensors = TRAINING_TENSORS,
-        .steps = STEPS(STEP(training_step, replicate), STEP(training_step, buckets),
-                       STEP(training_step, sharded), STEP(training_step, one_graph)),
+        .steps = STEPS(STEP(1, training_step, replicate), STEP(2, training_step, buckets),
+                       STEP(3, training_step, sharded), STEP(4, training_step, one_graph)),
         .launch = launch,
     },
 };

@@ -83,6 +83,11 @@ const char *operation_step_name(const struct operation *op, int s)
     return s ? op->steps[s - 1].name : op->baseline.name;
 }
 
+int operation_step_number(const struct operation *op, int s)
+{
+    return s ? op->steps[s - 1].number : 0;
+}
+
 static void print_files(const struct operation *op)
 {
     static const char *const ROLES[] = {[IN] = "input",
@@ -216,6 +221,15 @@ static struct options read_options(const char *chapter, const struct operation *
     return options;
 }
 
+// Adds an entry to a list for a message, unless it is there already: several operations may have the same step.
+static void add_once(char *list, size_t size, const char *entry)
+{
+    const size_t length = strlen(entry), used = strlen(list);
+    for (const char *at = list; (at = strstr(at, entry)); at++)
+        if ((at == list || at[-1] == ' ') && (at[length] == ',' || !at[length])) return;
+    snprintf(list + used, size - used, "%s%s", used ? ", " : "", entry);
+}
+
 // Marks in selected[] the steps to run; index 0 is the baseline, which runs only when it is asked for. Returns whether
 // there are any; if not, known[] gets the names there are.
 static bool select_steps(const struct operation *op, const char *wanted, bool *selected, char *known,
@@ -230,10 +244,12 @@ static bool select_steps(const struct operation *op, const char *wanted, bool *s
     for (int s = 0; s <= steps; s++) {
         const char *name = operation_step_name(op, s);
         if (!name) continue;
-        if (is_number ? number == s : strcmp(name, wanted) == 0) selected[s] = true;
+        if (is_number ? number == operation_step_number(op, s) : strcmp(name, wanted) == 0)
+            selected[s] = true;
         if (selected[s]) return true;
-        size_t used = strlen(known);
-        snprintf(known + used, size - used, "%s%d %s", used ? ", " : "", s, name);
+        char entry[100];
+        snprintf(entry, sizeof entry, "%d %s", operation_step_number(op, s), name);
+        add_once(known, size, entry);
     }
     return false;
 }
@@ -258,8 +274,7 @@ static void load_cases(struct part *part, const struct options *options, char *k
     part->cases = calloc((size_t)count, sizeof *part->cases);
     for (int i = 0; i < count; i++) {
         struct golden *golden = &part->cases[part->count];
-        size_t used = strlen(known);
-        snprintf(known + used, size - used, "%s%s", used ? ", " : "", names[i]);
+        add_once(known, size, names[i]);
         if (!options->only_case || strcmp(options->only_case, names[i]) == 0) {
             if (!case_load(part->op, part->dir, names[i], golden, &error)) die_input("%s", error.text);
             if (options->type && strcmp(options->type, dtype_name(golden->type)) != 0)
@@ -280,7 +295,8 @@ static void print_list(const struct part *part)
     if (op->name) printf("%s, ", op->name);
     printf("steps:\n");
     if (op->baseline.name) printf("  0 %s (baseline)\n", op->baseline.name);
-    for (int s = 0; s < operation_steps(op); s++) printf("  %d %s\n", s + 1, op->steps[s].name);
+    for (const struct step *step = op->steps; step->name; step++)
+        printf("  %d %s\n", step->number, step->name);
     int count = case_list(part->dir, &names, &error);
     if (count < 0) die_input("--golden %s", error.text);
     printf("cases in %s:\n", part->dir);
@@ -356,6 +372,7 @@ static int check_step(const char *chapter, const struct operation *op, const str
     // Exact allocations let the simulated GPU and compute-sanitizer see the first byte past the end by themselves.
     size_t guard = device->simulated || options->no_guards ? 0 : 1024;
     const char *step = operation_step_name(op, s);
+    const int number = operation_step_number(op, s);
     char shape[200], where[600];
     if (s == 0 && op->baseline.other_work)
         die_input("--step %s: it does other work, so that its outputs say nothing; expected a step", step);
@@ -363,7 +380,7 @@ static int check_step(const char *chapter, const struct operation *op, const str
     cudaError_t error = cudaSuccess;
     case_upload(op, golden, guard, &run);
     if (options->trace) error = trace_step(chapter, op, device, options, s, &run, stream);
-    printf("  %d %-18s %-18s %-24s ", s, step, golden->name,
+    printf("  %d %-18s %-18s %-24s ", number, step, golden->name,
            shape_write(op->dims, golden->dim, shape, sizeof shape));
     fflush(stdout);
     profile_step(step);
@@ -374,13 +391,13 @@ static int check_step(const char *chapter, const struct operation *op, const str
         run_free(&run);
         return 0;
     }
-    snprintf(where, sizeof where, "step %d %s, case %s, launch", s, step, golden->name);
+    snprintf(where, sizeof where, "step %d %s, case %s, launch", number, step, golden->name);
     if (error != cudaSuccess) printf("failed\n");
     cuda_check(error, where, __FILE__, __LINE__);
     error = cudaStreamSynchronize(stream);
     profile_step(NULL);
     if (error != cudaSuccess) printf("failed\n");
-    snprintf(where, sizeof where, "step %d %s, case %s, kernel", s, step, golden->name);
+    snprintf(where, sizeof where, "step %d %s, case %s, kernel", number, step, golden->name);
     cuda_check(error, where, __FILE__, __LINE__);
 
     struct verdict verdict = case_check(op, golden, guard, &run);
@@ -401,7 +418,7 @@ static void leave_out_newer(struct part *part, const struct device *device, cons
         if (!part->selected[s] || step->needs <= arch) continue;
         if (wanted)
             die_input("--step %s: needs sm_%d, and %s is sm_%d", wanted, step->needs, device->name, arch);
-        printf("left out: %d %s needs sm_%d\n", s, step->name, step->needs);
+        printf("left out: %d %s needs sm_%d\n", step->number, step->name, step->needs);
         part->selected[s] = false;
     }
 }
@@ -471,12 +488,10 @@ static int make_parts(const char *chapter, const struct operation *operations, i
     int chosen = 0, named = 0;
     for (int o = 0; o < count; o++) {
         const struct operation *op = &operations[o];
-        size_t used = strlen(names);
         struct part *part = &parts[chosen];
         *part = (struct part){.op = op};
         if (options->op && (!op->name || strcmp(options->op, op->name) != 0)) {
-            snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "",
-                     op->name ? op->name : "one operation");
+            add_once(names, sizeof names, op->name ? op->name : "one operation");
             continue;
         }
         named++;
@@ -531,8 +546,8 @@ static void trace_shape(const char *chapter, const struct part *part, const stru
         if (strcmp(options->type, dtype_name(op->types[i])) == 0) type = op->types[i];
     CUDA_CHECK(cudaStreamCreate(&stream));
     bench_inputs(op, type, dim, &run);
-    printf("  %d %-18s %s, %s, not checked\n", step, operation_step_name(op, step), options->shape,
-           dtype_name(type));
+    printf("  %d %-18s %s, %s, not checked\n", operation_step_number(op, step), operation_step_name(op, step),
+           options->shape, dtype_name(type));
     CUDA_CHECK(trace_step(chapter, op, device, options, step, &run, stream));
     run_free(&run);
     CUDA_CHECK(cudaStreamDestroy(stream));

@@ -54,21 +54,18 @@ struct run {
 typedef void any_launcher(void);
 
 struct step {
+    int number;       // of its file, stepN_NAME.cu
     const char *name; // of the launcher, and of its file
     any_launcher *launcher;
     int needs; // the oldest GPU that it runs on, 90 for sm_90; 0: any that runs the chapter
 };
 
-// The step of a launcher, which must have the function type `type`: anything else does not compile.
-#define STEP(type, function)                                                         \
-    {                                                                                \
-        .name = #function, .launcher = (any_launcher *)(1 ? (function) : (type *)0), \
-    }
-
-// The same of one that needs a newer GPU than the chapter, of sm_`architecture`.
-#define STEP_NEEDS(architecture, type, function)                                                             \
-    {                                                                                                        \
-        .name = #function, .launcher = (any_launcher *)(1 ? (function) : (type *)0), .needs = (architecture) \
+// The step of a launcher, which must have the function type `type`: anything else does not compile. What else there is to say of
+// it follows, as `.needs = 90`.
+#define STEP(step_number, type, function, ...)                                \
+    {                                                                         \
+        .number = (step_number), .name = #function,                           \
+        .launcher = (any_launcher *)(1 ? (function) : (type *)0), __VA_ARGS__ \
     }
 
 // The steps of one operation, in the order of the ladder.
@@ -175,6 +172,8 @@ enum dtype operation_dtype(const struct operation *op, int t, enum dtype type);
 int operation_shape(const struct operation *op, int t, const int64_t *dim, int64_t *shape,
                     struct error *error);
 
-// Starts step s (1 is the first, 0 the baseline) and returns its error; its name.
+// Starts step s of the operation (1 is its first, 0 the baseline) and returns its error; its name, and its number on the command
+// line.
 cudaError_t operation_launch(const struct operation *op, int s, const struct run *run, cudaStream_t stream);
 const char *operation_step_name(const struct operation *op, int s);
+int operation_step_number(const struct operation *op, int s);
