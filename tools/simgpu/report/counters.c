@@ -192,22 +192,24 @@ static void print_kernel(const struct launched *k, struct line_total *lines, u32
             (unsigned long long)k->instructions);
     struct counter all = {0};
     for (u32 i = 0; i < n; i++) add(&all, &lines[i].sum);
-    fprintf(stderr, "%-29s %10s %5s %21s %21s %5s\n", "", "warp", "lanes", "global sectors",
-            "shared wavefronts", "");
-    fprintf(stderr, "%-29s %10s %5s %21s %21s %5s\n", "line", "instrs", "on", "actual/ideal", "actual/ideal",
-            "split");
     qsort(lines, n, sizeof *lines, by_weight);
     u32 shown = n < options.profile_lines ? n : options.profile_lines;
     qsort(lines, shown, sizeof *lines, by_place);
+    int width = 29;
+    for (u32 i = 0; i < shown; i++) {
+        int length = snprintf(NULL, 0, "%s:%u", base_name(lines[i].file), lines[i].line);
+        if (length > width) width = length;
+    }
+    fprintf(stderr, "%-*s %10s %5s %21s %21s %5s\n", width, "", "warp", "lanes", "global sectors",
+            "shared wavefronts", "");
+    fprintf(stderr, "%-*s %10s %5s %21s %21s %5s\n", width, "line", "instrs", "on", "actual/ideal",
+            "actual/ideal", "split");
     for (u32 i = 0; i <= shown; i++) {
         const struct counter *c = i < shown ? &lines[i].sum : &all;
-        char place[64];
-        if (i < shown)
-            snprintf(place, sizeof place, "%.22s:%u", base_name(lines[i].file), lines[i].line);
-        else
-            snprintf(place, sizeof place, "all%s", shown < n ? " (more lines: --profile=LINES)" : "");
-        fprintf(stderr, "%-29s %10llu %5.1f", place, (unsigned long long)c->warps,
-                c->warps ? (double)c->lanes / (double)c->warps : 0);
+        int length = i < shown ? fprintf(stderr, "%s:%u", base_name(lines[i].file), lines[i].line)
+                               : fprintf(stderr, "all%s", shown < n ? " (more lines: --profile=LINES)" : "");
+        fprintf(stderr, "%*s %10llu %5.1f", width > length ? width - length : 0, "",
+                (unsigned long long)c->warps, c->warps ? (double)c->lanes / (double)c->warps : 0);
         print_ratio(stderr, c->sectors, c->sectors_ideal);
         print_ratio(stderr, c->shared_wavefronts, c->shared_ideal);
         if (c->diverged)
