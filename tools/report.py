@@ -192,43 +192,65 @@ def marked(path):
     return text[:begins[0].end()], begins[0][1] and begins[0][1].split("; "), table, END + after
 
 
+def share(record):
+    """A record's share of its baseline; of its limit where it has none."""
+    return record["ratio"] if record["ratio"] is not None else record["fraction_of_limit"]
+
+
+def groups_of(results, chapter):
+    """What a chapter's figure shows: [(GPU, its records of one operation, type and shape)], in the order of results/. The shape is the
+    second that a step was measured on, if there are two; the type the first by name."""
+    groups = []
+    for gpu, records in results.items():
+        own = [r for r in records if r["chapter"] == chapter]
+        for operation in dict.fromkeys(r.get("operation") for r in own):
+            some = [r for r in own if r.get("operation") == operation]
+            some = [r for r in some if r["dtype"] == min(s["dtype"] for s in some)]
+            shapes = {}
+            for r in some:
+                shapes.setdefault(r["step"], []).append(r["case"])
+            shown = [r for r in some if r["case"] == shapes[r["step"]][:2][-1]]
+            for case in dict.fromkeys(r["case"] for r in shown):
+                group = [r for r in shown if r["case"] == case]
+                if any(share(r) is not None for r in group):
+                    groups.append((gpu, group))
+    return groups
+
+
 def draw(results):
-    """One figure for each GPU and chapter: a bar a step, with the baseline and the limit as lines."""
+    """One figure for each GPU and chapter, for who reads the notes without the book: for each operation a bar a step, its share of the
+    baseline, on one shape. The same groups as the book's own figures, which tools/book/figures.py draws."""
     import matplotlib
 
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "cookbook"  # the same data gives the same file
     from matplotlib import pyplot
 
-    folder = os.path.join(ROOT, "notes", "figures")
-    os.makedirs(folder, exist_ok=True)
-    for gpu, records in results.items():
-        for chapter in sorted({r["chapter"] for r in records}):
-            own = [r for r in records if r["chapter"] == chapter]
-            cases = sorted({r["case"] for r in own})
-            columns = min(len(cases), 4)
-            rows = (len(cases) - 1) // columns + 1
-            figure, axes = pyplot.subplots(rows, columns, figsize=(5 * columns, rows * (0.5 * len(own) / len(cases) + 1.4)), squeeze=False)
-            for axis in axes.flat[len(cases):]:
-                axis.remove()
-            for axis, case in zip(axes.flat, cases):
-                bars = [r for r in own if r["case"] == case]
-                axis.barh([r["step"] for r in bars], [r["value"] for r in bars], color="#4c72b0")
-                axis.invert_yaxis()
-                axis.set_title(f"{case}, {bars[0]['dtype']}", fontsize=9)
-                axis.set_xlabel(bars[0]["metric"])
-                if bars[-1]["baseline_value"]:
-                    axis.axvline(bars[-1]["baseline_value"], color="#c44e52", label=bars[-1]["baseline"])
-                if "best" in bars[-1]:
-                    axis.axvline(bars[-1]["best"]["value"], color="#8172b2", linestyle="--", label=bars[-1]["best"]["name"])
-                if bars[-1]["limit"]:
-                    axis.axvline(bars[-1]["limit"]["value"], color="black", linestyle=":", label=bars[-1]["limit"]["name"] + " limit")
-                if axis.get_legend_handles_labels()[0]:
-                    axis.legend(fontsize=7)
+    os.makedirs(os.path.join(ROOT, "notes", "figures"), exist_ok=True)
+    for gpu in results:
+        for chapter in chapters():
+            groups = [group for on, group in groups_of(results, chapter) if on == gpu]
+            if not groups:
+                continue
+            heights = [0.26 * len(group) + 1 for group in groups]  # inches
+            figure, axes = pyplot.subplots(len(groups), 1, figsize=(8, sum(heights) + 0.4), squeeze=False, layout="constrained",
+                                           height_ratios=heights)
+            for axis, group in zip(axes.flat, groups):
+                axis.barh([r["step"] for r in group], [share(r) for r in group], color="#4c72b0")
+                for y, r in enumerate(group):  # in the bar, where the line does not cross it
+                    axis.annotate(f"{share(r):.3f}", (0, y), (4, 0), textcoords="offset points", va="center", fontsize=8, color="white")
+                axis.set_ylim(len(group) - 0.5, -0.5)
+                axis.axvline(1, color="#c44e52")
+                axis.set_xlim(0, 1.12 * max([1.0] + [share(r) for r in group]))
+                first = group[0]
+                operation = f"{first['operation']}, " if first.get("operation") else ""
+                axis.set_title(f"{operation}{first['dtype']}, {first['case'].replace(',', ', ')}", fontsize=8, wrap=True)
+                rival = first["baseline"] if first["ratio"] is not None else f"the limit, {first['limit']['name']}"
+                axis.set_xlabel(f"share of {rival}", fontsize=8)
+                axis.tick_params(labelsize=8)
             figure.suptitle(f"{chapter} on {gpu}", fontsize=10)
-            figure.tight_layout()
             name = f"{chapter}_{gpu.lower().replace(' ', '_')}.svg"
-            figure.savefig(os.path.join(folder, name), metadata={"Date": None})
+            figure.savefig(os.path.join(ROOT, "notes", "figures", name), metadata={"Date": None})
             pyplot.close(figure)
             print(f"notes/figures/{name}")
 

@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 
-from report import load_results
+from report import groups_of as groups_of_results, load_results, share
 from steps import ROOT, chapters, steps_of
 
 LAYOUTS = os.path.join(ROOT, "build", "figures", "layouts.json")
@@ -61,6 +61,11 @@ def figure(name, pictures, caption, layout="row"):
 
 
 results = functools.cache(load_results)
+
+
+def groups_of(chapter):
+    """What a chapter's ladder shows."""
+    return groups_of_results(results(), chapter)
 
 
 @functools.cache
@@ -278,31 +283,6 @@ def pipeline():
 
 
 # --- Results ----------------------------------------------------------------------------------------------------------
-
-def groups_of(chapter):
-    """What a chapter's ladder shows: [(GPU, its records of one operation, type and shape)], in the order of results/. The shape is the
-    second that a step was measured on, if there are two; the type the first by name."""
-    groups = []
-    for gpu, records in results().items():
-        own = [r for r in records if r["chapter"] == chapter]
-        for operation in dict.fromkeys(r.get("operation") for r in own):
-            some = [r for r in own if r.get("operation") == operation]
-            some = [r for r in some if r["dtype"] == min(s["dtype"] for s in some)]
-            shapes = {}
-            for r in some:
-                shapes.setdefault(r["step"], []).append(r["case"])
-            shown = [r for r in some if r["case"] == shapes[r["step"]][:2][-1]]
-            for case in dict.fromkeys(r["case"] for r in shown):
-                group = [r for r in shown if r["case"] == case]
-                if any(share(r) is not None for r in group):
-                    groups.append((gpu, group))
-    return groups
-
-
-def share(record):
-    """A record's share of its baseline; of its limit where it has none."""
-    return record["ratio"] if record["ratio"] is not None else record["fraction_of_limit"]
-
 
 def wrapped(text, width):
     """Lines of at most about `width` signs, broken at spaces."""
