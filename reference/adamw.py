@@ -153,6 +153,7 @@ class Flat:
     FIXED = {}
     SPECIAL = {}  # more cases: name -> what is special
     IN_MEMORY = ()  # settings that are in device memory: rank 1
+    ROUNDS = False  # whether there is a case of more numbers than the blocks of a norm take at a time
 
     @property
     def OWN_TYPE(self):
@@ -166,6 +167,8 @@ class Flat:
 
     def cases(self, dtype):
         sizes = {"one_element": 1, "below_four": 3, "ragged": 1021, "aligned": 8192, "blocks": 50003}
+        if self.ROUNDS:  # 396 blocks of 512 threads have four times 16 bytes each
+            sizes["rounds"] = 396 * 512 * 4 * (8 if dtype == "bf16" else 4) + 50003
         return {name: dict(n=n) for name, n in sizes.items()} | {name: dict(n=2003) | special for name, special in self.SPECIAL.items()}
 
     def shapes(self, dims):
@@ -243,6 +246,7 @@ class AdamwStochastic(Adamw):
 
 class GradNorm(Flat):
     INPUTS = ("grad", "max_norm")
+    ROUNDS = True
     SPECIAL = {"wide": {"spread": True}, "small": {"magnitude": 1e-19}, "short": {"magnitude": 1e-3}, "zero": {"magnitude": 0.0}, "past_fp32": {"spoilt": 1e30}}
 
     def outputs(self, arrays, dtype):
@@ -272,6 +276,7 @@ class ScaledNorm(Flat):
     INPUTS = ("grad", *STATE, "beta1", "beta2")
     IN_MEMORY = CHANGED = ("scale", "good_steps", "steps")
     SPECIAL = SCALING
+    ROUNDS = True
 
     def gradient(self, rng, n, case):
         return super().gradient(rng, n, case) * case.get("scale", DEFAULTS["scale"])
@@ -290,6 +295,7 @@ class Update(ScaledNorm):
     INPUTS = ("grad", "master", "m", "v", *STATE, *SETTINGS, "lr")
     IN_MEMORY = (*ScaledNorm.CHANGED, "lr")
     SPECIAL = SCALING | {"wide": {"spread": True}}
+    ROUNDS = False
 
     def outputs(self, arrays, dtype):
         files, control, control_error = self.state(arrays)
