@@ -81,6 +81,23 @@ small_book() {
     assert_output --regexp '^book: build/figures/layouts.json: .*No such file.*; make book writes it$'
 }
 
+@test "book: a formula is set by KaTeX when the book is made; one that it cannot set stops the build in one line" {
+    run -0 small_book 'A part is worth $`s\,e^{m_1}`$, and
+
+```math
+\frac{a_*}{b_*}
+```'
+    run -0 grep -E '^A part is worth <span class="formula".*<annotation.*, and$' "$BATS_TEST_TMPDIR/tree/build/book/src/notes/04_swizzled_smem.md"
+    assert [ -s "$BATS_TEST_TMPDIR/tree/build/book/site/book/katex/fonts/KaTeX_Math-Italic.woff2" ]
+    run -0 python 'import html, re; page = open(sys.argv[1]).read(); print(page.count("class=\"katex-html\""), *map(html.unescape, re.findall(r"tex\">([^<]*)</annotation>", page)))
+' "$BATS_TEST_TMPDIR/tree/build/book/site/notes/04_swizzled_smem.html"
+    assert_output '2 s\,e^{m_1} \frac{a_*}{b_*}'
+    run -1 small_book 'A part is worth $`\frac{1`$.'
+    assert_output --regexp '^book: notes/04_swizzled_smem.md: KaTeX parse error: .*: \\frac\{1$'
+    run -1 small_book "$(printf '```math\na_1 +\n\\sofmax(x)\n```')"
+    assert_output --regexp '^book: notes/04_swizzled_smem.md: KaTeX parse error: Undefined control sequence: .*$'
+}
+
 @test "book: a picture right above a figure is GitHub's, and is left out" {
     run -0 small_book '' "$(printf '![a bank map](figures/gone.svg)\n\n<!-- figure: banks -->')"
     run -0 cat "$BATS_TEST_TMPDIR/tree/build/book/src/notes/04_swizzled_smem.md"
@@ -144,5 +161,7 @@ print(*definitions(sys.argv[1]).items(), sep="\n")' "$(printf '%s\n' '#define TW
 @test "book: dark, light and printed" { reads dark,printed; }
 
 @test "book: a figure's words can be read, dark and light, on a desk and on a phone" { reads figures; }
+
+@test "book: formulas are set, in fonts of the book's own, and a wide one scrolls in its own box" { reads formulas; }
 
 @test "book: the explorers turn: swizzle, mbarrier, online softmax" { reads swizzle,mbarrier,softmax; }

@@ -222,6 +222,9 @@ machine() {
     assert_output "setup: to run a chapter, packages are missing; install them with: sudo apt-get install -y --no-install-recommends g++"
     PATH=$bin run -1 bash "$BATS_TEST_TMPDIR/tools/setup.sh" lint
     assert_output "setup: to lint, packages are missing; install them with: sudo apt-get install -y --no-install-recommends clang-format shellcheck cppcheck"
+    sed -i 's|/usr/share/javascript|/nowhere|' "$BATS_TEST_TMPDIR/tools/setup.sh"
+    PATH=$bin run -1 bash "$BATS_TEST_TMPDIR/tools/setup.sh" book
+    assert_output "setup: to set the book's formulas, packages are missing; install them with: sudo apt-get install -y --no-install-recommends libjs-katex"
     rm "$bin/apt-get"
     PATH=$bin run -1 bash "$BATS_TEST_TMPDIR/tools/setup.sh" lint
     assert_output "setup: to lint, install the counterparts of Debian's packages: clang-format shellcheck cppcheck"

@@ -4,7 +4,7 @@
 #   tools/setup.sh run        what a chapter runs with: a C compiler, make, nvcc, Python with NumPy; writes build/config.mk
 #   tools/setup.sh test       what its tests run with besides: Bats, pinned Python packages in .venv, OpenBLAS
 #   tools/setup.sh lint       what lint runs with besides: clang-format, shellcheck, cppcheck
-#   tools/setup.sh book       what the book is made with besides: pinned Python packages in .venv
+#   tools/setup.sh book       what the book is made with besides: pinned Python packages in .venv, KaTeX
 #   tools/setup.sh browser    what opens the book in its tests, which are left out where it is missing: Chromium (about 300 MB)
 #   tools/setup.sh --doctor   print what is there of each and what is missing; install nothing; 1 if no chapter can run
 #
@@ -17,6 +17,7 @@ RUN=(gcc:gcc g++:g++ make:make python3:python3)
 TEST=(bats:bats /usr/lib/bats/bats-assert/load.bash:bats-assert /usr/lib/bats/bats-support/load.bash:bats-support
     libopenblas.so.0:libopenblas0-pthread xmllint:libxml2-utils)
 LINT=(clang-format:clang-format shellcheck:shellcheck cppcheck:cppcheck)
+BOOK=(/usr/share/javascript/katex/katex.min.js:libjs-katex)
 BROWSER=(chromium:chromium)
 
 # nvcc as PyPI wheels (about 100 MB): the compiler, its device libraries and headers, the shared runtime.
@@ -272,7 +273,7 @@ doctor() {
     things "${LINT[@]}"
     echo "to make the book:"
     packages tools/book/requirements.txt
-    things "${BROWSER[@]}"
+    things "${BOOK[@]}" "${BROWSER[@]}"
     return "$status"
 }
 
@@ -303,7 +304,10 @@ test)
     install_requirements "run the tests" requirements.txt
     ;;
 lint) install_need "lint" "${LINT[@]}" ;;
-book) install_requirements "make the book" tools/book/requirements.txt ;;
+book)
+    install_need "set the book's formulas" "${BOOK[@]}"
+    install_requirements "make the book" tools/book/requirements.txt
+    ;;
 browser) install_need "open the book in its tests" "${BROWSER[@]}" ;;
 *) die "unknown argument '${1:-}', expected run, test, lint, book, browser or --doctor" ;;
 esac

@@ -132,6 +132,27 @@ def figures(browser):
                 browser.ask("document.querySelector('form[data-md-component=palette] label:not([hidden])').click()")
 
 
+def formulas(browser):
+    """Each formula is set, from fonts beside the pages; on a phone none is wider than the text, and what is wider than that can be scrolled."""
+    names = [path for path in sorted(glob.glob(page("notes/*.html"))) if 'class="formula"' in open(path, encoding="utf-8").read()]
+    assert len(names) >= 15, names
+    fonts, scrolled = set(), 0
+    for path in names:
+        browser.size(390, 844)
+        browser.open(path)
+        loaded, bad, wide = browser.ask("""document.fonts.ready.then(() => {
+            const all = [...document.querySelectorAll('.formula')], article = document.querySelector('article').getBoundingClientRect();
+            return [[...document.fonts].filter(f => f.status == 'loaded').map(f => f.family),
+                    all.filter(f => !f.querySelector('.katex-html .base') || f.querySelector('.katex-html').getBoundingClientRect().height < 8 ||
+                                    f.getBoundingClientRect().right > article.right + 1 || f.textContent.includes('`')).map(f => f.textContent),
+                    all.filter(f => f.scrollWidth > f.clientWidth && getComputedStyle(f).overflowX == 'auto').length]
+        })""")
+        assert not bad, (path, bad)
+        fonts |= set(loaded)
+        scrolled += wide
+    assert {"KaTeX_Main", "KaTeX_Math", "KaTeX_Size2"} <= fonts and scrolled > 0, (fonts, scrolled)
+
+
 def printed(browser):
     """Printed are text and pictures, without what is pressed or slides in."""
     browser.open(page("notes/04_swizzled_smem.html"))

@@ -250,6 +250,6 @@ right"
     assert_regex "$stderr" "simgpu: second: kernel shared_by_steps\(int\*\): 2 launches"
     run -0 python 'import json
 for k in json.load(open(sys.argv[1])):
-    print(k.get("step"), k["launches"], k["instructions"] == sum(l["warp_instructions"] for l in k["lines"]), k["instructions"] // 8)' "$json"
+    print(k.get("step"), k["launches"], k["instructions"] == sum(l["warp_instructions"] for l in k["lines"]) == sum(k["ops"].values()), k["instructions"] // 8)' "$json"
     assert_output $'first 2 True 2\nsecond 2 True 6\nNone 1 True 2'
 }

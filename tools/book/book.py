@@ -20,6 +20,7 @@ sys.path.insert(0, os.path.dirname(HERE))
 
 from definitions import definitions  # noqa: E402
 from figures import FigureError, figures_of  # noqa: E402
+from formulas import FormulaError, copy_style, formula  # noqa: E402
 from links import check_links  # noqa: E402
 from pygments import highlight  # noqa: E402
 from pygments.formatters import HtmlFormatter  # noqa: E402
@@ -207,6 +208,8 @@ class Note:
             if part.startswith("#"):
                 pages += [self.diffs(), part]
                 self.step, self.section = None, part.lstrip("# ")
+            elif part.startswith("```math\n"):
+                pages.append(self.formula(part[len("```math\n"):-len("```")], True))
             else:
                 pages.append(part if part.startswith(("```", "<!--")) else self.prose(part))
         page = re.sub(r"^<!-- figure: (\w+) -->$", self.figure, "".join(pages + [self.diffs()]), flags=re.M)
@@ -222,6 +225,12 @@ class Note:
         self.figures.add(name)
         return self.drawn[name]()
 
+    def formula(self, tex, display):
+        try:
+            return formula(tex, display)
+        except FormulaError as error:
+            raise BookError(f"{self.path}: {error}") from error
+
     def explorer(self, match):
         if not os.path.exists(os.path.join(HERE, "explorers", match[1] + ".js")):
             raise BookError(f"{self.path}: there is no explorer {match[1]}")
@@ -235,13 +244,15 @@ class Note:
 
     def prose(self, text):
         """Text outside of code blocks, with its links, its `code` and the steps that it names."""
-        token = re.compile(r"(?P<link>\]\([^)\s]+\))|`(?P<code>[^`\n]+)`|[Ss]teps? (?P<number>\d+)|^(?P<item>\d+)\. \*\*|\*\*(?P<bold>\w+)\.\*\*", re.M)
+        token = re.compile(r"(?P<link>\]\([^)\s]+\))|\$`(?P<tex>[^`\n]+)`\$|`(?P<code>[^`\n]+)`|[Ss]teps? (?P<number>\d+)|^(?P<item>\d+)\. \*\*|\*\*(?P<bold>\w+)\.\*\*", re.M)
         return token.sub(self.rewritten, text)
 
     def rewritten(self, match):
         kind, found = match.lastgroup, match[match.lastgroup]
         if kind == "link":
             return f"]({self.target(found[2:-1])})"
+        if kind == "tex":
+            return self.formula(found, False)
         if kind == "code":
             in_link = match.string[:match.start()].endswith("[")
             return match[0] if in_link else self.code(found)
@@ -321,9 +332,10 @@ def write_pages():
 
 
 def write_assets():
-    """Style and scripts, and the layouts that the explorers show, which a C program prints."""
+    """Style, fonts and scripts, and the layouts that the explorers show, which a C program prints."""
     for folder in "assets", "explorers":
         shutil.copytree(os.path.join(HERE, folder), os.path.join(PAGES, "book"), dirs_exist_ok=True)
+    copy_style(os.path.join(PAGES, "book", "katex"))
     program = os.path.join(OUT, "layouts")
     try:
         subprocess.run(["cc", "-o", program, os.path.join(HERE, "layouts.c")], check=True)
@@ -359,7 +371,7 @@ def main():
         write_pages()
         build_site()
         check_links(SITE)
-    except (BookError, FigureError, HeaderError) as error:
+    except (BookError, FigureError, FormulaError, HeaderError) as error:
         sys.exit(f"book: {error}")
     print(os.path.relpath(SITE, ROOT) + "/index.html")
 

@@ -14,7 +14,8 @@ A kernel has the solution of a `write` exercise between marks, with the stub tha
 exercises/NN.toml has a table [[exercise]] for each: `id`; `kind`; `title`; `step`, by which the kernel's file is found; `file`, where it is
 another of the chapter; `op`, where the chapter has several operations; `ranks`, where it runs as so many processes; `points`;
 `hints`, three, the last just short of the answer; `shapes`, what it is checked on; `says`, the pattern of the line that the
-untouched exercise fails with; `counters`, what the simulated GPU may count at most, each with its own points. Kinds:
+untouched exercise fails with; `counters`, what the simulated GPU may count at most, each with its own points: the instructions of a name in PTX
+(`op`), or a `field` of all lines; of some lines by their text (`line`) only where no student writes them. Kinds:
 
     predict   `questions`: counters that the student says before the run, each with the `answer`'s reason
     write     the marked lines of a kernel in chapters/

@@ -22,9 +22,15 @@ from exercises import ROOT, BadInput
 SETUP = """#!/usr/bin/env bash
 # Gradescope runs this once, as root, when the autograder is made: what the tree needs is installed, and it is built.
 set -euo pipefail
+cd "${AUTOGRADER:-/autograder}/source/tree"
 apt-get update -qq
 apt-get install -y --no-install-recommends gcc g++ make python3 python3-venv python3-pip libopenblas0-pthread
-make -C "${AUTOGRADER:-/autograder}/source/tree" build
+if ! python3 -c 'import tomllib' 2>/dev/null; then # Ubuntu 22.04's Python is too old for the exercises, and it has a newer one
+    apt-get install -y --no-install-recommends python3.11-venv
+    python3.11 -m venv .venv
+    .venv/bin/python3 -m pip install "$(grep '^numpy=' requirements.txt)"
+fi
+make build
 """
 
 RUN = """#!/usr/bin/env bash

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../exec/memory.h"
+#include "../front/ptx.h"
 #include "report.h"
 
 /* ---- Counting ------------------------------------------------------------------------------------------------------------ */
@@ -75,6 +76,8 @@ struct launched {
     bool open; /* launched since the functions' counters were last collected */
     struct line_total *lines;
     u32 line_count;
+    struct op_total *ops;
+    u32 op_count;
 };
 static struct launched *all_kernels;
 static const char *step;
@@ -119,6 +122,12 @@ struct line_total {
     struct counter sum;
 };
 
+/* What of a kernel's instructions have one name, its modifiers included, wherever in the source they are. */
+struct op_total {
+    char *name; /* "bar.sync" */
+    u64 warps;
+};
+
 static void add(struct counter *to, const struct counter *from)
 {
     u64 *t = (u64 *)to;
@@ -138,13 +147,33 @@ static int by_weight(const void *a, const void *b)
     return x->sum.warps < y->sum.warps ? 1 : x->sum.warps > y->sum.warps ? -1 : by_place(a, b);
 }
 
-static u32 collect_function(const struct function *fn, struct line_total *lines, u32 n)
+static void add_op(struct launched *k, const struct ptx_inst *p, u64 warps)
 {
+    char name[128];
+    size_t length = (size_t)snprintf(name, sizeof name, "%s", p->opcode);
+    for (u32 i = 0; i < p->mod_count && length < sizeof name; i++)
+        length += (size_t)snprintf(name + length, sizeof name - length, ".%s", p->mod[i]);
+    u32 at = 0;
+    while (at < k->op_count && strcmp(k->ops[at].name, name) != 0) at++;
+    if (at == k->op_count) {
+        if (!(k->ops = realloc(k->ops, (at + 1) * sizeof *k->ops))) abort();
+        if (!(k->ops[at].name = strdup(name))) abort();
+        k->ops[at].warps = 0;
+        k->op_count++;
+    }
+    k->ops[at].warps += warps;
+}
+
+static u32 collect_function(struct launched *k, const struct function *fn)
+{
+    struct line_total *lines = k->lines;
+    u32 n = k->line_count;
     for (u32 i = 0; i < fn->code_count; i++) {
         struct counter sum = {0};
-        for (u32 k = 0; k < MAX_WORKERS; k++)
-            if (fn->counters && fn->counters[k]) add(&sum, &fn->counters[k][i]);
+        for (u32 w = 0; w < MAX_WORKERS; w++)
+            if (fn->counters && fn->counters[w]) add(&sum, &fn->counters[w][i]);
         if (!sum.warps) continue;
+        add_op(k, fn->ptx[i], sum.warps);
         u32 at = 0;
         while (at < n && (lines[at].line != fn->lines[i].line || lines[at].file != fn->lines[i].file)) at++;
         if (at == n) lines[n++] = (struct line_total){.file = fn->lines[i].file, .line = fn->lines[i].line};
@@ -259,21 +288,23 @@ static void json_kernel(FILE *f, const struct launched *k, struct line_total *li
                 (unsigned long long)c->shared_wavefronts, (unsigned long long)c->shared_ideal,
                 (unsigned long long)c->flops, (unsigned long long)c->copied);
     }
-    fprintf(f, "]}");
+    fprintf(f, "], \"ops\": {");
+    for (u32 i = 0; i < k->op_count; i++)
+        fprintf(f, "%s\n    \"%s\": %llu", i ? "," : "", k->ops[i].name, (unsigned long long)k->ops[i].warps);
+    fprintf(f, "}}");
 }
 
 /* A kernel's own lines, and those of the device functions of its module that it may have called. */
 static void collect(struct launched *k)
 {
     const struct module *m = k->kernel->module;
-    u32 room = k->kernel->code_count, n = k->line_count;
+    u32 room = k->kernel->code_count;
     for (u32 i = 0; i < m->function_count; i++)
         room += m->functions[i]->is_kernel ? 0 : m->functions[i]->code_count;
     if (!k->lines && !(k->lines = calloc(room + 1, sizeof *k->lines))) abort();
-    n = collect_function(k->kernel, k->lines, n);
+    k->line_count = collect_function(k, k->kernel);
     for (u32 i = 0; i < m->function_count && k->kernel->calls; i++)
-        if (!m->functions[i]->is_kernel) n = collect_function(m->functions[i], k->lines, n);
-    k->line_count = n;
+        if (!m->functions[i]->is_kernel) k->line_count = collect_function(k, m->functions[i]);
 }
 
 static void clear(const struct module *m)
