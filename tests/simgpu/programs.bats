@@ -91,6 +91,26 @@ blocks_in_order() {
 
 @test "simgpu: __device__ and __constant__ variables, copied to and from" { program symbols; }
 
+@test "simgpu: files compiled apart and linked: functions, variables, shared memory and lines across them" {
+    program linked
+    program linked astray
+    # shellcheck disable=SC2154 # Bats sets stderr
+    assert_regex "$stderr" 'at [^ ]*linked/functions\.cu:[0-9]+: st\..*called  at [^ ]*linked/main\.cu:[0-9]+: call'
+}
+
+@test "simgpu: files linked from a static library, with every architecture's machine code beside the PTX" {
+    local nvcc name
+    nvcc=$(sed -n 's/^NVCC *:= *//p' build/config.mk)
+    for name in functions variables; do
+        "$nvcc" -std=c++17 -arch=sm_90a -dc -o "$BATS_TEST_TMPDIR/$name.o" "tests/simgpu/programs/linked/$name.cu"
+    done
+    ar rcs "$BATS_TEST_TMPDIR/libparts.a" "$BATS_TEST_TMPDIR"/*.o
+    "$nvcc" -std=c++17 -arch=sm_90a -rdc=true -cudart shared -o "$BATS_TEST_TMPDIR/linked" tests/simgpu/programs/linked/main.cu \
+        -L"$BATS_TEST_TMPDIR" -lparts
+    run -0 "$SIMGPU" "$BATS_TEST_TMPDIR/linked"
+    assert_output right
+}
+
 @test "simgpu: dynamic shared memory, beyond 48 KiB too" { program dynamic_shared; }
 
 @test "simgpu: cooperative groups down to tiles, reductions, scans and labelled groups" { program cooperative_groups; }

@@ -1,7 +1,7 @@
 /* registration.c: how a program tells the runtime which kernels and variables it has, before main().
  *
- * For each .cu file nvcc emits a constructor that hands over the fatbin (__cudaRegisterFatBinary) and then pairs each
- * kernel's host stub and each variable's host shadow with its name in the PTX. Nothing is parsed here: a module is loaded
+ * For each .cu file nvcc emits a constructor that hands over the fatbin (__cudaRegisterFatBinary; with -rdc=true one for all of the
+ * program's files, when the last of them is heard) and then pairs each kernel's host stub and each variable's host shadow with its name in the PTX. Nothing is parsed here: a module is loaded
  * when one of its kernels or variables is first used. */
 #include "cudart.h"
 
@@ -125,13 +125,13 @@ EXPORT void __cudaRegisterManagedVar(void **handle, void **host_variable, char *
 
 static cudaError_t load(struct binary *b, const char *caller)
 {
-    size_t length;
     const char *why;
-    char *ptx = fatbin_ptx(b->fatbin, &length, &why);
-    if (!ptx)
+    struct ptx_text *texts;
+    u32 count = fatbin_ptx(b->fatbin, &texts, &why);
+    if (!count)
         return fail(cudaErrorNoKernelImageForDevice, "%s: this program's device code cannot be run: %s",
                     caller, why);
-    b->module = module_load(ptx, length); /* keeps the text: messages quote it */
+    b->module = module_load(texts, count); /* the texts stay: messages quote them */
     return b->module ? cudaSuccess : record(cudaErrorInvalidPtx);
 }
 
