@@ -63,7 +63,7 @@ blocks_in_order() {
     assert_output --partial right
 }
 
-@test "simgpu: CUDA graphs: captured, forked, built, updated; forbidden captures are refused by name" {
+@test "simgpu: CUDA graphs: captured, forked, built, updated, allocating; forbidden captures are refused by name" {
     local seed
     for seed in 0 1 2 3; do
         run -0 --separate-stderr "$SIMGPU" --seed "$seed" "$ROOT/build/tests/simgpu/programs/graphs"
@@ -73,6 +73,12 @@ blocks_in_order() {
     assert_regex "$stderr" 'cudaMalloc while a stream is being captured .*; the capture is invalid now'
     assert_regex "$stderr" 'cudaStreamEndCapture: work in another captured stream was never joined'
     assert_regex "$stderr" "cudaGraphInstantiate: the graph's dependencies form a cycle"
+}
+
+@test "simgpu: a kernel of a graph that uses memory after the graph's own node has freed it is told so" {
+    program graphs freed_too_soon
+    # shellcheck disable=SC2154 # Bats sets stderr
+    assert_regex "$stderr" 'use after free: read of 4 bytes at .*in kernel add\(int\*, int, int\)'
 }
 
 @test "simgpu: with --seed streams are late: a forgotten synchronisation gives wrong numbers every time, its right twin never" {

@@ -106,9 +106,8 @@ static enum cudaGraphNodeType type_of(const struct CUgraphNode_st *node)
     return node->task ? node->task->type : cudaGraphNodeTypeEmpty;
 }
 
-/* The public calls that add a node. A NULL task with an error only passes that on. */
-static cudaError_t add(const char *caller, cudaGraphNode_t *out, cudaGraph_t graph,
-                       const cudaGraphNode_t *before, size_t count, struct task *task, cudaError_t error)
+cudaError_t graph_add(const char *caller, cudaGraphNode_t *out, cudaGraph_t graph,
+                      const cudaGraphNode_t *before, size_t count, struct task *task, cudaError_t error)
 {
     if (!error) error = check_graph(graph, caller);
     if (!error && (!out || (count && !before))) error = record(cudaErrorInvalidValue);
@@ -123,6 +122,14 @@ static cudaError_t add(const char *caller, cudaGraphNode_t *out, cudaGraph_t gra
     }
     *out = add_node(graph, task, before, count);
     return cudaSuccess;
+}
+
+struct task *graph_task_of(const char *caller, cudaGraphNode_t node, enum cudaGraphNodeType type,
+                           cudaError_t *error)
+{
+    *error = check_node(node, caller);
+    if (!*error && type_of(node) != type) *error = record(cudaErrorInvalidValue);
+    return *error ? NULL : node->task;
 }
 
 EXPORT cudaError_t cudaGraphCreate(cudaGraph_t *graph, unsigned flags)
@@ -152,7 +159,7 @@ EXPORT cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t *node, cudaGraph_t grap
                                          const cudaGraphNode_t *before, size_t count)
 {
     ENTER();
-    return add("cudaGraphAddEmptyNode", node, graph, before, count, NULL, cudaSuccess);
+    return graph_add("cudaGraphAddEmptyNode", node, graph, before, count, NULL, cudaSuccess);
 }
 
 static struct task *kernel_task(const char *caller, const struct cudaKernelNodeParams *p, cudaError_t *error)
@@ -174,7 +181,7 @@ EXPORT cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t *node, cudaGraph_t gra
     const char *caller = "cudaGraphAddKernelNode";
     cudaError_t error = cudaSuccess;
     struct task *task = kernel_task(caller, parameters, &error);
-    return add(caller, node, graph, before, count, task, error);
+    return graph_add(caller, node, graph, before, count, task, error);
 }
 
 EXPORT cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t *node, cudaGraph_t graph,
@@ -185,7 +192,7 @@ EXPORT cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t *node, cudaGraph_t gra
     const char *caller = "cudaGraphAddMemcpyNode";
     cudaError_t error = cudaSuccess;
     struct task *task = copy_3d_task(caller, parameters, &error);
-    return add(caller, node, graph, before, count, task, error);
+    return graph_add(caller, node, graph, before, count, task, error);
 }
 
 EXPORT cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t *node, cudaGraph_t graph,
@@ -196,7 +203,7 @@ EXPORT cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t *node, cudaGraph_t g
     const char *caller = "cudaGraphAddMemcpyNode1D";
     cudaError_t error = cudaSuccess;
     struct task *task = copy_task(caller, to, from, bytes, kind, &error);
-    return add(caller, node, graph, before, count, task, error);
+    return graph_add(caller, node, graph, before, count, task, error);
 }
 
 EXPORT cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t *node, cudaGraph_t graph,
@@ -207,7 +214,7 @@ EXPORT cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t *node, cudaGraph_t gra
     const char *caller = "cudaGraphAddMemsetNode";
     cudaError_t error = cudaSuccess;
     struct task *task = fill_task(caller, parameters, &error);
-    return add(caller, node, graph, before, count, task, error);
+    return graph_add(caller, node, graph, before, count, task, error);
 }
 
 EXPORT cudaError_t cudaGraphAddHostNode(cudaGraphNode_t *node, cudaGraph_t graph,
@@ -218,7 +225,7 @@ EXPORT cudaError_t cudaGraphAddHostNode(cudaGraphNode_t *node, cudaGraph_t graph
     cudaError_t error = cudaSuccess;
     struct task *task =
         host_task(parameters ? parameters->fn : NULL, parameters ? parameters->userData : NULL, &error);
-    return add("cudaGraphAddHostNode", node, graph, before, count, task, error);
+    return graph_add("cudaGraphAddHostNode", node, graph, before, count, task, error);
 }
 
 EXPORT cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t *from,
@@ -444,7 +451,7 @@ EXPORT cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t *node, cudaGraph_t
     struct graph_task *task = task_new(sizeof *task, cudaGraphNodeTypeGraph, run_graph, release_graph);
     if (!task) return cudaErrorMemoryAllocation;
     plan_of(child, &task->plan);
-    return add(caller, node, graph, before, count, &task->task, cudaSuccess);
+    return graph_add(caller, node, graph, before, count, &task->task, cudaSuccess);
 }
 
 /* ---- Executable graphs -------------------------------------------------------------------------------------------- */
@@ -679,11 +686,6 @@ cudaError_t capture_task(struct captured *at, struct task *task)
     if (c->invalid) {
         task_drop(task);
         return record(cudaErrorStreamCaptureInvalidated);
-    }
-    if (task->type == cudaGraphNodeTypeMemFree) {
-        task_drop(task);
-        return capture_refuse(c, cudaErrorNotSupported, "cudaFreeAsync",
-                              "in a captured stream is not supported by the simulated GPU");
     }
     struct CUgraphNode_st *node = add_node(c->graph, task, at->after, at->count);
     set_after(at, &node, 1);
