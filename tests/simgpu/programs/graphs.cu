@@ -228,7 +228,11 @@ static void allocating(void)
     launch(exec, 2);
     EXPECT(all(x, 14));
     CUDA(cudaGraphExecDestroy(exec));
+    unsigned long long used, high;
     CUDA(cudaDeviceGraphMemTrim(0));
+    CUDA(cudaDeviceGetGraphMemAttribute(0, cudaGraphMemAttrUsedMemCurrent, &used));
+    CUDA(cudaDeviceGetGraphMemAttribute(0, cudaGraphMemAttrUsedMemHigh, &high));
+    EXPECT(used == 0 && high >= LARGE + N * sizeof *left);
 }
 
 // A kernel of the graph's that comes after the node which frees what it reads.

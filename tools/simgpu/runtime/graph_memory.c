@@ -2,6 +2,9 @@
  * of the graph makes the memory fresh, whatever was there. A node that frees it, or the program, once the graph has run, ends its
  * life until the next launch. Before the first one it is live, too, as copies into it are checked when they become nodes: who uses
  * it then reads what nobody has written. */
+#include <pthread.h>
+#include <stdlib.h>
+
 #include "heap.h"
 #include "task.h"
 
@@ -11,10 +14,43 @@ struct memory_task {
     bool of_graph;
 };
 
+/* What graphs have allocated so far, and the most that was live at once, since that was last reset. */
+static struct memory {
+    struct memory *next;
+    u64 address, bytes;
+} * all;
+static u64 high;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static u64 live_bytes(void)
+{
+    u64 bytes = 0;
+    struct allocation a;
+    for (const struct memory *m = all; m; m = m->next)
+        if (heap_find(m->address, &a) && a.bytes == m->bytes) bytes += m->bytes;
+    return bytes;
+}
+
+static void count(u64 address, u64 bytes)
+{
+    pthread_mutex_lock(&lock);
+    struct memory *m = all;
+    while (m && m->address != address) m = m->next;
+    if (!m && (m = malloc(sizeof *m))) {
+        *m = (struct memory){all, address, bytes};
+        all = m;
+    }
+    u64 now = live_bytes();
+    if (now > high) high = now;
+    pthread_mutex_unlock(&lock);
+}
+
 static void run_allocation(struct task *task)
 {
     const struct memory_task *t = (struct memory_task *)task;
-    if (!heap_revive(t->address, t->bytes))
+    if (heap_revive(t->address, t->bytes))
+        count(t->address, t->bytes);
+    else
         device_fault(fail(cudaErrorMemoryAllocation,
                           "a graph's allocation of %llu bytes does not fit into the device's memory",
                           (unsigned long long)t->bytes));
@@ -23,10 +59,16 @@ static void run_allocation(struct task *task)
 static void run_free(struct task *task)
 {
     const struct memory_task *t = (struct memory_task *)task;
-    if (t->of_graph)
-        heap_retire(t->address);
-    else
-        heap_free(t->address);
+    if (!(t->of_graph ? heap_retire(t->address) : heap_free(t->address)))
+        device_fault(fail(cudaErrorInvalidValue, "%s frees 0x%llx, which has been freed before",
+                          t->of_graph ? "a graph" : "cudaFreeAsync", (unsigned long long)t->address));
+}
+
+bool graph_may_free(u64 address)
+{
+    struct allocation a;
+    return heap_nearest(address, &a) && a.address == address &&
+           (a.kind == ALLOCATION_DEVICE || a.kind == ALLOCATION_MANAGED);
 }
 
 static struct task *memory_task(enum cudaGraphNodeType type, void (*run)(struct task *), u64 address,
@@ -74,9 +116,8 @@ EXPORT cudaError_t cudaGraphAddMemFreeNode(cudaGraphNode_t *node, cudaGraph_t gr
 {
     ENTER();
     const char *caller = "cudaGraphAddMemFreeNode";
-    struct allocation a;
-    if (!heap_find((u64)pointer, &a) || a.address != (u64)pointer)
-        return fail(cudaErrorInvalidValue, "%s: %p is not the start of a live allocation", caller, pointer);
+    if (!graph_may_free((u64)pointer))
+        return fail(cudaErrorInvalidValue, "%s: %p is not the start of an allocation", caller, pointer);
     struct task *task = free_task((u64)pointer, true);
     return graph_add(caller, node, graph, before, count, task,
                      task ? cudaSuccess : cudaErrorMemoryAllocation);
@@ -106,6 +147,34 @@ EXPORT cudaError_t cudaGraphMemFreeNodeGetParams(cudaGraphNode_t node, void *poi
                                                                       cudaGraphNodeTypeMemFree, &error);
     if (!t || !pointer) return t ? record(cudaErrorInvalidValue) : error;
     *(void **)pointer = (void *)t->address;
+    return cudaSuccess;
+}
+
+/* Nothing is reserved beyond what is allocated. */
+EXPORT cudaError_t cudaDeviceGetGraphMemAttribute(int device, enum cudaGraphMemAttributeType attribute,
+                                                  void *value)
+{
+    ENTER();
+    if (device) return record(cudaErrorInvalidDevice);
+    if (!value || (unsigned)attribute > cudaGraphMemAttrReservedMemHigh) return record(cudaErrorInvalidValue);
+    bool highest = attribute == cudaGraphMemAttrUsedMemHigh || attribute == cudaGraphMemAttrReservedMemHigh;
+    pthread_mutex_lock(&lock);
+    *(u64 *)value = highest ? high : live_bytes();
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaDeviceSetGraphMemAttribute(int device, enum cudaGraphMemAttributeType attribute,
+                                                  void *value)
+{
+    ENTER();
+    if (device) return record(cudaErrorInvalidDevice);
+    if (!value || *(u64 *)value ||
+        (attribute != cudaGraphMemAttrUsedMemHigh && attribute != cudaGraphMemAttrReservedMemHigh))
+        return record(cudaErrorInvalidValue);
+    pthread_mutex_lock(&lock);
+    high = 0;
+    pthread_mutex_unlock(&lock);
     return cudaSuccess;
 }
 

@@ -207,9 +207,11 @@ EXPORT cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream)
 {
     ENTER();
     cudaError_t error = check_stream(stream, "cudaFreeAsync");
-    if (!error) error = check_release("cudaFreeAsync", pointer);
+    bool of_graph = !error && captured_of(stream)->capture;
+    if (!error && !(of_graph && graph_may_free((u64)pointer)))
+        error = check_release("cudaFreeAsync", pointer);
     if (error || !pointer) return error;
-    struct task *task = free_task((u64)pointer, captured_of(stream)->capture != NULL);
+    struct task *task = free_task((u64)pointer, of_graph);
     return stream_do(stream, task, task ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 PER_THREAD(cudaFreeAsync, _ptsz);

@@ -62,6 +62,8 @@ struct task *host_task(cudaHostFn_t function, void *data, cudaError_t *error);
 /* A graph's (graph_memory.c): each launch makes the memory fresh, or frees it until the next. */
 struct task *allocation_task(u64 address, u64 bytes);
 struct task *free_task(u64 address, bool of_graph);
+/* Whether it is the start of what is allocated, or will be when the graph runs. */
+bool graph_may_free(u64 address);
 /* What a kernel's launch was given; the arguments' values belong to the task. False: it is no kernel of the program's. */
 bool launch_task_parameters(const struct task *task, struct cudaKernelNodeParams *parameters);
 
