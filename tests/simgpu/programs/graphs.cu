@@ -170,6 +170,26 @@ static void built(void)
     launch(exec);
     EXPECT(all(y, (0x01020304 + 13) * 10));
     cudaGraphExecUpdateResultInfo result;
+    CUDA(cudaGraphExecMemcpyNodeSetParams1D(exec, copy, z, x, N * sizeof *x, cudaMemcpyDeviceToDevice));
+    pattern.value = 1;
+    CUDA(cudaGraphExecMemsetNodeSetParams(exec, fill, &pattern));
+    int others = 0;
+    function.userData = &others;
+    CUDA(cudaGraphExecHostNodeSetParams(exec, call, &function));
+    launch(exec);
+    EXPECT(all(z, 14 * 10) && calls == 2 && others == 1);
+    EXPECT(cudaGraphExecMemsetNodeSetParams(exec, copy, &pattern) == cudaErrorInvalidValue); // a copy
+    cudaGetLastError();
+    cudaGraph_t clone;
+    cudaGraphNode_t cloned;
+    cudaGraphExec_t of_clone;
+    CUDA(cudaGraphClone(&clone, graph));
+    CUDA(cudaGraphNodeFindInClone(&cloned, second, clone));
+    CUDA(cudaGraphKernelNodeSetParams(cloned, &p)); // in the clone only
+    of_clone = instantiate(clone);
+    launch(of_clone);
+    EXPECT(all(y, (0x01020304 + 13) * 10));
+    CUDA(cudaGraphExecDestroy(of_clone));
     CUDA(cudaGraphExecUpdate(exec, graph, &result)); // as the graph says again
     launch(exec);
     EXPECT(result.result == cudaGraphExecUpdateSuccess && all(y, (0x01020304 + 6) * 10));
