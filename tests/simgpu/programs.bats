@@ -97,6 +97,8 @@ blocks_in_order() {
 
 @test "simgpu: __device__ and __constant__ variables, copied to and from" { program symbols; }
 
+@test "simgpu: PTX that a program loads with cudaLibraryLoadData" { program library; }
+
 @test "simgpu: files compiled apart and linked: functions, variables, shared memory and lines across them" {
     program linked
     program linked astray

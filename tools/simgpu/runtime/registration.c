@@ -247,6 +247,39 @@ EXPORT cudaError_t simgpu_module_variable(struct binary *module, const char *nam
     return cudaSuccess;
 }
 
+/* The same by the runtime's own calls. Options are for the compiler to machine code. */
+EXPORT cudaError_t cudaLibraryLoadData(cudaLibrary_t *library, const void *code, enum cudaJitOption *options,
+                                       void **values, unsigned count, enum cudaLibraryOption *library_options,
+                                       void **library_values, unsigned library_count)
+{
+    (void)options, (void)values, (void)count, (void)library_options, (void)library_values,
+        (void)library_count;
+    return simgpu_load_module((struct binary **)library, code, "cudaLibraryLoadData");
+}
+
+EXPORT cudaError_t cudaLibraryUnload(cudaLibrary_t library)
+{
+    ENTER();
+    return library ? cudaSuccess : record(cudaErrorInvalidResourceHandle);
+}
+
+EXPORT cudaError_t cudaLibraryGetKernel(cudaKernel_t *kernel, cudaLibrary_t library, const char *name)
+{
+    return simgpu_module_kernel((struct binary *)library, name, kernel, "cudaLibraryGetKernel");
+}
+
+EXPORT cudaError_t cudaLibraryGetGlobal(void **address, size_t *bytes, cudaLibrary_t library,
+                                        const char *name)
+{
+    return simgpu_module_variable((struct binary *)library, name, address, bytes, "cudaLibraryGetGlobal");
+}
+
+EXPORT cudaError_t cudaLibraryGetManaged(void **address, size_t *bytes, cudaLibrary_t library,
+                                         const char *name)
+{
+    return simgpu_module_variable((struct binary *)library, name, address, bytes, "cudaLibraryGetManaged");
+}
+
 EXPORT cudaError_t __cudaGetKernel(cudaKernel_t *handle, const void *function)
 {
     struct kernel *k = find_kernel(function);
