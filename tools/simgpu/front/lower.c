@@ -189,6 +189,7 @@ static operand symbol_value(struct lowering *lo, struct symbol *s, s64 offset, u
         return lower_const(lo, (u64)(uintptr_t)s->fn, bytes);
     case SYM_DYNAMIC_SHARED: return shared_const(lo, (u64)offset, bytes == 8, SHARED_DYNAMIC);
     case SYM_SHARED: /* a kernel's own follow those that others have, too */
+        if (s->number != SHARED_OWN && s->linkage == LINK_EXTERN) lower_undefined(lo, s);
         if (s->number != SHARED_OWN) return shared_const(lo, (u64)offset, bytes == 8, s->number);
         return shared_const(lo, SHARED_BASE + lo->shared_before + s->address + (u64)offset, bytes == 8,
                             SHARED_OWN);

@@ -13,6 +13,7 @@ extern __constant__ float scale[4];
 extern __managed__ int launches;
 extern __device__ function functions[3];
 extern __device__ int *of_another_file;
+extern __shared__ float room[N];
 extern __device__ float shift(float x);
 extern __device__ float reversed(float x);
 extern __device__ void fill_dynamic(float x);

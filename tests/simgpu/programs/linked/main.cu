@@ -15,6 +15,7 @@ __global__ void use(float *out)
     __shared__ float mine[N];
     const int i = threadIdx.x;
     mine[i] = (float)i;
+    room[i] = 5;
     fill_dynamic((float)(10 * i));
     __syncthreads();
     float sum =
@@ -23,7 +24,7 @@ __global__ void use(float *out)
     out[i] = sum;
     atomicAdd(&counter, 1);
     if (i == 0) {
-        *of_another_file += 1;
+        *of_another_file += (int)room[N - 1] - 4;
         launches++;
     }
 }
@@ -92,7 +93,7 @@ int main(int argc, char **argv)
     CUDA(cudaDeviceSynchronize());
     expect_close("counted", to_host(out, 3), of_two_files, 3, 0);
 
-    EXPECT(shared_bytes((const void *)use) == 2 * N * (int)sizeof(float));
+    EXPECT(shared_bytes((const void *)use) == 3 * N * (int)sizeof(float));
     EXPECT(shared_bytes((const void *)few) == (int)sizeof(float));
     return verdict();
 }

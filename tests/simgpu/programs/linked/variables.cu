@@ -7,6 +7,7 @@ __device__ int counter;
 __device__ float steps[N];
 __constant__ float scale[4] = {2, 3, 4, 5};
 __managed__ int launches = 40;
+__shared__ float room[N];
 __device__ int *of_another_file = &owned_by_main;
 
 __global__ void other(float *out)
