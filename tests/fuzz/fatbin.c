@@ -21,11 +21,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(fatbin + HEADER_SIZE_AT, &header_bytes, sizeof header_bytes);
     memcpy(fatbin + SIZE_AT, &rest, sizeof rest);
     const char *why = NULL;
-    size_t length = 0;
-    char *ptx = fatbin_ptx(fatbin, &length, &why);
-    if (ptx ? strlen(ptx) != length : !why || !*why) abort();
-    if (!ptx) fprintf(stderr, "%s\n", why);
-    free(ptx);
+    struct ptx_text *texts = NULL;
+    uint32_t count = fatbin_ptx(fatbin, &texts, &why);
+    if (count > 1 || (count ? strlen(texts->text) != texts->length : !why || !*why)) abort();
+    if (count)
+        fatbin_free(texts, count);
+    else
+        fprintf(stderr, "%s\n", why);
     free(fatbin);
     return 0;
 }

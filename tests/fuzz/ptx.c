@@ -13,7 +13,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!text) abort();
     memcpy(text, data, size);
     text[size] = 0;
-    struct module *m = module_load(text, size);
+    const char *second = memchr(text, '\f', size); // a form feed: a second file begins, and both are linked
+    size_t first = second ? (size_t)(second - text) : size;
+    const struct ptx_text texts[] = {{NULL, text, first}, {NULL, text + first, size - first}};
+    struct module *m = module_load(texts, second ? 2 : 1);
     for (u32 i = 0; m && i < m->function_count; i++) { // a kernel is read when it is asked for
         const struct function *f = module_function(m, m->functions[i]->name);
         if (f->refused) fprintf(stderr, "%s\n", f->why);

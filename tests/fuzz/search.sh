@@ -8,7 +8,7 @@ corpus=build/fuzz/corpus/$reader found=build/fuzz/found words=build/fuzz/words
 mkdir -p "$corpus" "$found"
 nvcc=$(sed -n 's/^NVCC *:= *//p' build/config.mk)
 
-# What to begin with: the kernels of the simulator's tests, each a module of its own; the programs' fatbins; arrays.
+# What to begin with: the kernels of the simulator's tests, each a module of its own, and files that are linked; fatbins; arrays.
 seeds() {
     case $reader in
     ptx)
@@ -19,7 +19,11 @@ seeds() {
                 { if (body) print >file; else head = head $0 "\n" }
                 /^}/ { if (body) { close(file); body = 0 } }' "$corpus/all.ptx"
             rm "$corpus/all.ptx"
-        done ;;
+        done
+        for source in functions variables; do # two files to link: tests/fuzz/ptx.c
+            $nvcc -std=c++17 -rdc=true -arch=compute_90a -ptx -o "$corpus/$source" "tests/simgpu/programs/linked/$source.cu"
+        done
+        { cat "$corpus/functions" && printf '\f' && cat "$corpus/variables"; } >"$corpus/linked" ;;
     fatbin)
         for source in tests/simgpu/programs/{copies,spin}.cu; do
             $nvcc -arch=compute_90a -fatbin -o "$corpus/$(basename "$source" .cu)" "$source"

@@ -1,7 +1,8 @@
-# build.mk: the CUDA programs of the simulated GPU's tests. tests/simgpu/F/x.cu becomes build/tests/simgpu/F/x, which holds
-# PTX only: that is quick. SIMGPU_TEST_ARCH asks for machine code besides, as conformance/record.sh does.
+# build.mk: the CUDA programs of the simulated GPU's tests. tests/simgpu/F/x.cu, or the files of a folder x that are linked,
+# become build/tests/simgpu/F/x, which holds PTX only: that is quick. SIMGPU_TEST_ARCH asks for machine code besides, as conformance/record.sh does.
 SIMGPU_TESTS     := $(wildcard tests/simgpu/*/*.cu)
-SIMGPU_TEST_BIN  := $(SIMGPU_TESTS:%.cu=build/%)
+SIMGPU_LINKED    := tests/simgpu/programs/linked
+SIMGPU_TEST_BIN  := $(SIMGPU_TESTS:%.cu=build/%) $(SIMGPU_LINKED:%=build/%)
 SIMGPU_TEST_ARCH ?= -gencode arch=compute_90a,code=compute_90a
 SIMGPU_TEST_FLAGS = -std=c++17 -O1 -lineinfo -cudart shared -Werror all-warnings -Xcompiler -Wall,-frounding-math
 
@@ -9,6 +10,11 @@ build/tests/simgpu/%: tests/simgpu/%.cu build/config.mk
 	@mkdir -p $(@D)
 	@echo "nvcc $<"
 	$Q$(NVCC) $(SIMGPU_TEST_FLAGS) $(SIMGPU_TEST_ARCH) -MMD -MP -MF $@.d -o $@ $<
+
+build/$(SIMGPU_LINKED): $(wildcard $(SIMGPU_LINKED)/*) build/config.mk
+	@mkdir -p $(@D)
+	@echo "nvcc -rdc=true $(filter %.cu,$^)"
+	$Q$(NVCC) $(SIMGPU_TEST_FLAGS) $(SIMGPU_TEST_ARCH) -rdc=true -o $@ $(filter %.cu,$^)
 
 build/tests/simgpu/programs/cub: SIMGPU_TEST_ARCH = -gencode arch=compute_80,code=compute_80
 

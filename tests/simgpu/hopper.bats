@@ -51,7 +51,7 @@ right_in_any_order() {
     done
 }
 
-@test "simgpu: clusters: ranks, barrier.cluster, distributed shared memory, remote mbarriers, st.async, occupancy" {
+@test "simgpu: clusters: ranks, barrier.cluster, distributed shared memory, remote mbarriers, st.async, red.async, occupancy" {
     checks clusters
     shuffled clusters
 }

@@ -63,7 +63,7 @@ blocks_in_order() {
     assert_output --partial right
 }
 
-@test "simgpu: CUDA graphs: captured, forked, built, updated; forbidden captures are refused by name" {
+@test "simgpu: CUDA graphs: captured, forked, built, updated, allocating; forbidden captures are refused by name" {
     local seed
     for seed in 0 1 2 3; do
         run -0 --separate-stderr "$SIMGPU" --seed "$seed" "$ROOT/build/tests/simgpu/programs/graphs"
@@ -73,6 +73,12 @@ blocks_in_order() {
     assert_regex "$stderr" 'cudaMalloc while a stream is being captured .*; the capture is invalid now'
     assert_regex "$stderr" 'cudaStreamEndCapture: work in another captured stream was never joined'
     assert_regex "$stderr" "cudaGraphInstantiate: the graph's dependencies form a cycle"
+}
+
+@test "simgpu: a kernel of a graph that uses memory after the graph's own node has freed it is told so" {
+    program graphs freed_too_soon
+    # shellcheck disable=SC2154 # Bats sets stderr
+    assert_regex "$stderr" 'use after free: read of 4 bytes at .*in kernel add\(int\*, int, int\)'
 }
 
 @test "simgpu: with --seed streams are late: a forgotten synchronisation gives wrong numbers every time, its right twin never" {
@@ -90,6 +96,28 @@ blocks_in_order() {
 }
 
 @test "simgpu: __device__ and __constant__ variables, copied to and from" { program symbols; }
+
+@test "simgpu: PTX that a program loads with cudaLibraryLoadData" { program library; }
+
+@test "simgpu: files compiled apart and linked: functions, variables, shared memory and lines across them" {
+    program linked
+    program linked astray
+    # shellcheck disable=SC2154 # Bats sets stderr
+    assert_regex "$stderr" 'at [^ ]*linked/functions\.cu:[0-9]+: st\..*called  at [^ ]*linked/main\.cu:[0-9]+: call'
+}
+
+@test "simgpu: files linked from a static library, with every architecture's machine code beside the PTX" {
+    local nvcc name
+    nvcc=$(sed -n 's/^NVCC *:= *//p' build/config.mk)
+    for name in functions variables; do
+        "$nvcc" -std=c++17 -arch=sm_90a -dc -o "$BATS_TEST_TMPDIR/$name.o" "tests/simgpu/programs/linked/$name.cu"
+    done
+    ar rcs "$BATS_TEST_TMPDIR/libparts.a" "$BATS_TEST_TMPDIR"/*.o
+    "$nvcc" -std=c++17 -arch=sm_90a -rdc=true -cudart shared -o "$BATS_TEST_TMPDIR/linked" tests/simgpu/programs/linked/main.cu \
+        -L"$BATS_TEST_TMPDIR" -lparts
+    run -0 "$SIMGPU" "$BATS_TEST_TMPDIR/linked"
+    assert_output right
+}
 
 @test "simgpu: dynamic shared memory, beyond 48 KiB too" { program dynamic_shared; }
 

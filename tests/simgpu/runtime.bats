@@ -233,10 +233,45 @@ int main() { which<<<1, 1>>>(); return cudaDeviceSynchronize(); }'
     assert_output --partial "cudaErrorNoKernelImageForDevice"
 }
 
-@test "simgpu: -rdc=true is refused by name" {
-    compile rdc -cudart shared -arch=sm_90a -rdc=true <<<"$ONE_KERNEL"
-    run -1 "$SIMGPU" "$PROGRAM"
-    assert_output --partial "-rdc=true"
+@test "simgpu: a kernel that needs what no linked file defines is refused by name and line, the others run" {
+    compile missing "${PTX_ONLY[@]}" -lineinfo -rdc=true <<<'
+#include <cstdio>
+extern __device__ float absent(float x);
+extern __device__ int nowhere;
+__device__ __noinline__ float through(float x) { return absent(x) + 1; }
+__global__ void calls(float *x) { *x = through(*x); }
+__global__ void reads(int *x) { *x = nowhere; }
+__global__ void fine() { printf("fine\n"); }
+int main()
+{
+    calls<<<1, 1>>>(nullptr);
+    printf("%s\n", cudaGetErrorName(cudaGetLastError()));
+    reads<<<1, 1>>>(nullptr);
+    printf("%s\n", cudaGetErrorName(cudaGetLastError()));
+    fine<<<1, 1>>>();
+    return cudaDeviceSynchronize();
+}'
+    run -0 --separate-stderr "$SIMGPU" "$PROGRAM"
+    assert_output $'cudaErrorNotSupported\ncudaErrorNotSupported\nfine'
+    assert_regex "$stderr" 'missing\.cu:5: kernel code uses .*: absent\(float\) is declared, but not defined in missing\.cu'
+    assert_regex "$stderr" 'missing\.cu:7: kernel code uses .*: nowhere is declared, but not defined in missing\.cu'
+}
+
+@test "simgpu: code that is compiled when it is linked (-dlto) is refused by name" {
+    local cuda_include
+    cuda_include=$(sed -n 's/^CUDA_INCLUDE *:= *//p' build/config.mk)
+    compile lto -dc -fatbin -gencode arch=compute_90a,code=lto_90a <<<"$ONE_KERNEL"
+    gcc -isystem "$cuda_include" -o "$BATS_TEST_TMPDIR/load" -x c - -x none build/simgpu/lib/libcuda.so.1 \
+        -Wl,--allow-shlib-undefined <<<'
+#include <cuda.h>
+int main(int argc, char **argv)
+{
+    CUmodule module;
+    return argc < 2 || cuInit(0) || cuModuleLoad(&module, argv[1]) != CUDA_ERROR_NO_BINARY_FOR_GPU;
+}'
+    run -0 --separate-stderr "$SIMGPU" "$BATS_TEST_TMPDIR/load" "$PROGRAM"
+    # shellcheck disable=SC2154 # Bats sets stderr
+    assert_regex "$stderr" 'it holds no PTX that an sm_90a device runs, but code for the linker to compile \(LTO\) for sm_90; .*, without .-dlto'
 }
 
 @test "simgpu: a program with the CUDA runtime linked into it is told to use -cudart shared" {
@@ -373,7 +408,20 @@ int main()
     run -0 --separate-stderr "$SIMGPU" "$BATS_TEST_TMPDIR/jit"
     assert_output right
     assert_regex "$stderr" "cuModuleGetFunction: the module has no kernel 'no_such_kernel'"
-    assert_regex "$stderr" "cuModuleLoadData: .*it is PTX for sm_100, which an sm_90a device does not run"
+    assert_regex "$stderr" "cuModuleLoadData: .*it holds no PTX that an sm_90a device runs, but PTX for sm_100"
+}
+
+@test "simgpu: PTX that a program links when it runs: the definition that counts is chosen, a second or a missing one refused" {
+    local cuda_include
+    cuda_include=$(sed -n 's/^CUDA_INCLUDE *:= *//p' build/config.mk)
+    gcc -std=gnu11 -Wall -Wextra -Werror -isystem "$cuda_include" -o "$BATS_TEST_TMPDIR/link" tests/simgpu/programs/link.c \
+        build/simgpu/lib/libcuda.so.1 -Wl,--allow-shlib-undefined -Wl,--as-needed
+    run -0 --separate-stderr "$SIMGPU" "$BATS_TEST_TMPDIR/link"
+    assert_output right
+    assert_regex "$stderr" "PTX of file 2 line 5: expected no second definition of f, which file 1 has before"
+    assert_regex "$stderr" "PTX of file 2 line 5: expected f to be what it is in file 1"
+    assert_regex "$stderr" "PTX of file 1 line 5: expected a definition of x in file 1, file 2 before"
+    assert_regex "$stderr" "cuLinkAddData: a.cubin: the simulated GPU links PTX and fatbins"
 }
 
 @test "simgpu: its runtime exports every function of NVIDIA's, under the same version" {

@@ -144,11 +144,16 @@ struct function {
         [MAX_CLUSTER]; /* the same for the blocks of each rank in a cluster, while a launch needs them */
     struct shared_ref {
         operand at;
-        s64 address; /* for dynamic shared memory: beyond its start, which each launch decides */
-        bool is64, is_dynamic;
+        s64 address; /* of a kernel's own variable; beyond where another, or dynamic memory, begins */
+        bool is64;
+        u32 number;  /* which other */
     } * shared_refs; /* constants that hold the address of a shared variable: it contains the block's rank */
     u32 shared_ref_count;
+    u32 *
+        shared_at; /* kernel: where, by number, the variables begin that others have, too; 0 if it cannot reach them */
 };
+#define SHARED_OWN     0xffffffffu
+#define SHARED_DYNAMIC 0xfffffffeu
 
 struct variable { /* a module-scope .global or .const variable */
     const char *name;
@@ -167,8 +172,15 @@ struct module {
     u32 sites;             /* instructions of the functions lowered so far */
 };
 
-/* Parses PTX text and lowers its device functions. Returns NULL and prints why when the text is not PTX. */
-struct module *module_load(const char *ptx, size_t length);
+/* What one source file became. */
+struct ptx_text {
+    const char *name; /* the file's, NULL if nobody knows */
+    const char *text;
+    size_t length;
+};
+/* Parses PTX texts, links them as one and lowers their device functions. Returns NULL and prints why when one is not PTX, or a name is
+ * defined twice. */
+struct module *module_load(const struct ptx_text *texts, u32 count);
 /* A function of the module, NULL if there is none of that name. A kernel is parsed and lowered when it is first asked for, by
  * one caller at a time. One that is no PTX is marked `unreadable`, after printing why; one that uses an unsupported
  * instruction `refused`: it fails when it is launched. */

@@ -1,4 +1,4 @@
-// Clusters: ranks, barrier.cluster, distributed shared memory, remote mbarriers, st.async, occupancy. Passes on a GPU too.
+// Clusters: ranks, barrier.cluster, distributed shared memory, remote mbarriers, st.async, red.async, occupancy. Passes on a GPU too.
 #include "../check.h"
 
 __device__ static u32 smem_addr(const void *p)
@@ -241,6 +241,67 @@ static void test_stores_async(u32 *device)
         }
 }
 
+// ---- red.async --------------------------------------------------------------------------------------------------------------
+
+#define RED_ASYNC(operation, type, constraint, to, value)                                            \
+    asm volatile("red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes." operation \
+                 "." type " [%0], %1, [%2];" ::"r"(to),                                              \
+                 constraint(value), "r"(there)                                                       \
+                 : "memory")
+
+// Every thread combines 11 numbers of the next block of the cluster with its own.
+__global__ void __cluster_dims__(CLUSTER, 1, 1) reductions_async(u32 *out)
+{
+    __shared__ __align__(8) u64 bar;
+    __shared__ u64 wide;
+    __shared__ u32 word[10];
+    const u32 t = threadIdx.x, to = (special(0) + 1) % CLUSTER;
+    if (t == 0) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(smem_addr(&bar)) : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_addr(&bar)),
+                     "r"(64 * 48u)
+                     : "memory");
+        wide = 1ull << 40;
+        for (u32 i = 0; i < 10; i++) word[i] = i == 8 ? 0xffffffff : 7;
+    }
+    cluster_sync();
+    const u32 there = mapa(smem_addr(&bar), to);
+    const auto at = [&](u32 i) { return mapa(smem_addr(&word[i]), to); };
+    RED_ASYNC("add", "u64", "l", mapa(smem_addr(&wide), to), (u64)t << 32);
+    RED_ASYNC("add", "u32", "r", at(0), t);
+    RED_ASYNC("add", "s32", "r", at(1), -(s32)t);
+    RED_ASYNC("min", "u32", "r", at(2), t + 3);
+    RED_ASYNC("max", "u32", "r", at(3), t);
+    RED_ASYNC("min", "s32", "r", at(4), -(s32)t);
+    RED_ASYNC("max", "s32", "r", at(5), -(s32)t - 1);
+    RED_ASYNC("inc", "u32", "r", at(6), 100);
+    RED_ASYNC("dec", "u32", "r", at(7), 9);
+    RED_ASYNC("and", "b32", "r", at(8), ~(1u << t % 32));
+    RED_ASYNC("or", "b32", "r", at(9), 1u << t % 16);
+    asm volatile(
+        "{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0; @!p bra again; }" ::"r"(
+            smem_addr(&bar))
+        : "memory");
+    if (t < 10) out[12 * blockIdx.x + t] = word[t];
+    if (t == 0) memcpy(&out[12 * blockIdx.x + 10], &wide, sizeof wide);
+    cluster_sync();
+}
+
+static void test_reductions_async(u32 *device)
+{
+    u32 out[8 * 12];
+    reductions_async<<<8, 64>>>(device);
+    if (!launched("reductions_async")) return;
+    CUDA_CHECK(cudaMemcpy(out, device, sizeof out, cudaMemcpyDeviceToHost));
+    check_begin("reductions_async");
+    // dec from 7 wraps to 9 after 8 steps, and again every 10
+    const u32 want[12] = {7 + 2016, (u32)(7 - 2016),   3, 63,     (u32)-63, 7,
+                          71,       9 - (64 - 8) % 10, 0, 0xffff, 0,        256 + 2016};
+    for (u32 b = 0; b < 8; b++)
+        for (u32 i = 0; i < 12; i++) check(b * 12 + i, out[b * 12 + i], want[i]);
+}
+
 int main()
 {
     u32 *device;
@@ -249,5 +310,6 @@ int main()
     test_distributed(device);
     test_remote(device);
     test_stores_async(device);
+    test_reductions_async(device);
     return check_end("clusters");
 }

@@ -170,6 +170,26 @@ static void built(void)
     launch(exec);
     EXPECT(all(y, (0x01020304 + 13) * 10));
     cudaGraphExecUpdateResultInfo result;
+    CUDA(cudaGraphExecMemcpyNodeSetParams1D(exec, copy, z, x, N * sizeof *x, cudaMemcpyDeviceToDevice));
+    pattern.value = 1;
+    CUDA(cudaGraphExecMemsetNodeSetParams(exec, fill, &pattern));
+    int others = 0;
+    function.userData = &others;
+    CUDA(cudaGraphExecHostNodeSetParams(exec, call, &function));
+    launch(exec);
+    EXPECT(all(z, 14 * 10) && calls == 2 && others == 1);
+    EXPECT(cudaGraphExecMemsetNodeSetParams(exec, copy, &pattern) == cudaErrorInvalidValue); // a copy
+    cudaGetLastError();
+    cudaGraph_t clone;
+    cudaGraphNode_t cloned;
+    cudaGraphExec_t of_clone;
+    CUDA(cudaGraphClone(&clone, graph));
+    CUDA(cudaGraphNodeFindInClone(&cloned, second, clone));
+    CUDA(cudaGraphKernelNodeSetParams(cloned, &p)); // in the clone only
+    of_clone = instantiate(clone);
+    launch(of_clone);
+    EXPECT(all(y, (0x01020304 + 13) * 10));
+    CUDA(cudaGraphExecDestroy(of_clone));
     CUDA(cudaGraphExecUpdate(exec, graph, &result)); // as the graph says again
     launch(exec);
     EXPECT(result.result == cudaGraphExecUpdateSuccess && all(y, (0x01020304 + 6) * 10));
@@ -181,6 +201,73 @@ static void built(void)
     cudaGetLastError();
     CUDA(cudaGraphDestroy(graph));
     CUDA(cudaGraphExecDestroy(exec));
+}
+
+// Memory of the graph's own, in a captured stream and as nodes: fresh in each launch, at the same address.
+static void allocating(void)
+{
+    cudaGraph_t graph;
+    int *own, *left, n = N, two = 2;
+    enum { LARGE = 3 << 20 };
+    CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    CUDA(cudaMallocAsync(&own, LARGE, stream));
+    CUDA(cudaMallocAsync(&left, N * sizeof *left, stream));
+    CUDA(cudaMemsetAsync(own, 0, N * sizeof *own, stream));
+    add<<<GRID, BLOCK, 0, stream>>>(own, N, 4);
+    CUDA(cudaMemcpyAsync(left, own, N * sizeof *left, cudaMemcpyDeviceToDevice, stream));
+    CUDA(cudaFreeAsync(own, stream));
+    add<<<GRID, BLOCK, 0, stream>>>(left, N, 1);
+    CUDA(cudaStreamEndCapture(stream, &graph));
+    cudaGraphExec_t exec = instantiate(graph);
+    for (int i = 0; i < 3; i++) {
+        launch(exec);
+        EXPECT(all(left, 5)); // it outlives the launch, until the program frees it
+        if (i == 1) CUDA(cudaFree(left));
+        if (i != 1) CUDA(cudaFreeAsync(left, stream));
+    }
+    CUDA(cudaGraphExecDestroy(exec));
+
+    cudaGraphNode_t make, fill, run, copy, end;
+    cudaMemAllocNodeParams memory = {}, got;
+    memory.bytesize = N * sizeof *own;
+    memory.poolProps.allocType = cudaMemAllocationTypePinned;
+    memory.poolProps.location.type = cudaMemLocationTypeDevice;
+    CUDA(cudaGraphCreate(&graph, 0));
+    CUDA(cudaGraphAddMemAllocNode(&make, graph, nullptr, 0, &memory));
+    CUDA(cudaGraphMemAllocNodeGetParams(make, &got));
+    EXPECT(got.dptr == memory.dptr && got.bytesize == memory.bytesize);
+    own = (int *)memory.dptr;
+    cudaMemsetParams pattern = {};
+    pattern.dst = own, pattern.elementSize = 4, pattern.value = 7, pattern.width = N, pattern.height = 1;
+    CUDA(cudaGraphAddMemsetNode(&fill, graph, &make, 1, &pattern));
+    cudaKernelNodeParams p = kernel((void *)scale, &own, &n, &two);
+    CUDA(cudaGraphAddKernelNode(&run, graph, &fill, 1, &p));
+    CUDA(cudaGraphAddMemcpyNode1D(&copy, graph, &run, 1, x, own, N * sizeof *x, cudaMemcpyDeviceToDevice));
+    CUDA(cudaGraphAddMemFreeNode(&end, graph, &copy, 1, own));
+    exec = instantiate(graph);
+    launch(exec, 2);
+    EXPECT(all(x, 14));
+    CUDA(cudaGraphExecDestroy(exec));
+    unsigned long long used, high;
+    CUDA(cudaDeviceGraphMemTrim(0));
+    CUDA(cudaDeviceGetGraphMemAttribute(0, cudaGraphMemAttrUsedMemCurrent, &used));
+    CUDA(cudaDeviceGetGraphMemAttribute(0, cudaGraphMemAttrUsedMemHigh, &high));
+    EXPECT(used == 0 && high >= LARGE + N * sizeof *left);
+}
+
+// A kernel of the graph's that comes after the node which frees what it reads.
+static void freed_too_soon(void)
+{
+    cudaGraph_t graph;
+    int *own;
+    CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    CUDA(cudaMallocAsync(&own, N * sizeof *own, stream));
+    CUDA(cudaMemsetAsync(own, 0, N * sizeof *own, stream));
+    CUDA(cudaFreeAsync(own, stream));
+    add<<<GRID, BLOCK, 0, stream>>>(own, N, 1);
+    CUDA(cudaStreamEndCapture(stream, &graph));
+    CUDA(cudaGraphLaunch(instantiate(graph), stream));
+    EXPECT(cudaStreamSynchronize(stream) == cudaErrorIllegalAddress);
 }
 
 // The capture is invalid after a call that it forbids; ending it says so, and leaves the stream as it was.
@@ -225,7 +312,7 @@ static void refused(void)
     launch(instantiate(graph)); // of nothing
 }
 
-int main()
+int main(int argc, char **)
 {
     CUDA(cudaStreamCreate(&stream));
     CUDA(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
@@ -236,6 +323,8 @@ int main()
     linear();
     forked();
     built();
+    allocating();
     refused();
+    if (argc > 1) freed_too_soon();
     return verdict();
 }

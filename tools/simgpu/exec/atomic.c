@@ -5,6 +5,7 @@
 
 #include "../front/lower.h"
 #include "atomic.h"
+#include "bulk.h"
 #include "global.h"
 #include "memory.h"
 #include "order.h"
@@ -222,6 +223,7 @@ static bool lower_atomic(struct lowering *lo, const struct ptx_inst *p, struct i
 {
     static const char *const quiet[] = {"relaxed", "acquire", "release", "acq_rel", "volatile",
                                         "cta",     "cluster", "gpu",     "sys",     "noftz"};
+    if (has_mod(p, "async")) return lower_store_async(lo, p, in);
     bool is_atom = streq(p->opcode, "atom");
     s32 op = -1;
     u32 order = 0;

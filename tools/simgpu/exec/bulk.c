@@ -261,7 +261,7 @@ struct form {
     struct inst shared, source,
         mbarrier; /* address operands: shared memory, global (or the map, or shared), mbarrier */
     operand size, coordinate[MAX_RANK], multicast;
-    operand value[4]; /* st.async: `count` registers of `type` */
+    operand value[4]; /* st.async, red.async: `count` registers of `type` */
     u32 count;
     u32 rank;
     s32 op;
@@ -522,7 +522,8 @@ static void exec_bulk(struct warp *w, const struct inst *in, u32 mask)
     }
 }
 
-/* st.async: registers into shared memory of the cluster, completing at an mbarrier as a copy does. */
+/* st.async, red.async: registers into shared memory of the cluster, or combined with what is there, completing at an mbarrier as a
+ * copy does. */
 static void exec_store_async(struct warp *w, const struct inst *in, u32 mask)
 {
     const struct form *f = in->data;
@@ -538,7 +539,8 @@ static void exec_store_async(struct warp *w, const struct inst *in, u32 mask)
                              .pitch = bytes,
                              .bytes = bytes,
                              .from_shared = true, /* not from global memory */
-                             .op = -1};
+                             .op = f->op,
+                             .type = (u8)f->type};
         place(w, in, lane, f, &about);
         u32 barrier = barrier_of(w, in, lane, f, &about);
         struct bulk *c = keep_copy(&about);
@@ -736,8 +738,21 @@ bool lower_bulk(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
     return !lo->f->fn->refused;
 }
 
+static bool red_async_has(enum atomic_op op, enum type t)
+{
+    switch (op) {
+    case OP_ADD: return t == T_U32 || t == T_S32 || t == T_U64;
+    case OP_MIN:
+    case OP_MAX: return t == T_U32 || t == T_S32;
+    case OP_INC:
+    case OP_DEC: return t == T_U32;
+    default: return t == T_B32;
+    }
+}
+
 bool lower_store_async(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
+    const bool reduces = streq(p->opcode, "red");
     struct form *f = keep(sizeof *f);
     enum space space = SPACE_GENERIC;
     u32 count = 1;
@@ -750,9 +765,14 @@ bool lower_store_async(struct lowering *lo, const struct ptx_inst *p, struct ins
             f->type = type_named(m);
         else if (streq(m, "shared::cluster"))
             space = SPACE_CLUSTER;
-        else if (!streq(m, "async") && !streq(m, "weak") && !streq(m, "mbarrier::complete_tx::bytes"))
+        else if (reduces && atomic_op_named(m) >= 0)
+            f->op = atomic_op_named(m);
+        else if (!streq(m, "async") && !streq(m, "mbarrier::complete_tx::bytes") &&
+                 !(reduces ? streq(m, "relaxed") || streq(m, "cluster") : streq(m, "weak")))
             return refuse(lo, p, "the modifier .%s is not supported", m);
     }
+    if (reduces && (f->op < 0 || count > 1 || !red_async_has((enum atomic_op)f->op, f->type)))
+        return refuse(lo, p, "this operation on this type");
     if (f->type == T_NONE || type_bytes(f->type) < 4)
         return refuse(lo, p, "its type must have 32 or 64 bits");
     if (count * type_bytes(f->type) > 16) return refuse(lo, p, "a vector of more than 128 bits");

@@ -66,7 +66,7 @@ bool lower_tensormap_fence(struct lowering *lo, const struct ptx_inst *p, struct
 
 /* cp.async.bulk..., cp.reduce.async.bulk... */
 bool lower_bulk(struct lowering *lo, const struct ptx_inst *p, struct inst *in);
-/* st.async */
+/* st.async, red.async */
 bool lower_store_async(struct lowering *lo, const struct ptx_inst *p, struct inst *in);
 
 #endif

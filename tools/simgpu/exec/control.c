@@ -336,13 +336,11 @@ static bool lower_call(struct lowering *lo, const struct ptx_inst *p, struct ins
                    refuse(lo, p, "%s has another type: %s", fn->name, why);
         }
     if (fn->is_kernel) return refuse(lo, p, "%s is a kernel", fn->name);
-    if (parsed_of(lo->p, fn)) {
-        in->exec = exec_call;
-        in->data = fn;
-        return call_fits(fn, form, why, sizeof why) ||
-               refuse(lo, p, "%s has another type: %s", fn->name, why);
-    }
-    return refuse(lo, p, "the simulated GPU has no device function %s", fn->name);
+    if (callee->symbol->linkage == LINK_EXTERN) return lower_undefined(lo, callee->symbol);
+    in->exec = exec_call;
+    in->data = fn;
+    return call_fits(fn, form, why, sizeof why) ||
+           refuse(lo, p, "%s has another type: %s", readable_name(fn->name), why);
 }
 
 /* ---- Values known at run time only ------------------------------------------------------------------------------------------ */

@@ -13,7 +13,10 @@
 #include "fatbin.h"
 
 enum { FATBIN_MAGIC = 0xba55ed50, WRAPPER_MAGIC = 0x466243b1 };
-enum { KIND_PTX = 1, KIND_ELF = 2 };
+enum { KIND_PTX = 1, KIND_ELF = 2, KIND_LTO = 8 };
+enum {
+    LINKED_LATER = 2
+}; /* a wrapper's version: what `nvcc -rdc=true` makes, a fatbin for each source file */
 enum { FLAG_LZ4 = 0x2000, FLAG_ZSTD = 0x8000 };
 enum { MAX_PTX = 1 << 30 }; /* bytes of text that are taken for possible */
 
@@ -23,6 +26,7 @@ enum { ZSTD_BLOCK = 4, ZSTD_BLOCK_HOLDS = 128 << 10, LZ4_BYTE_HOLDS = 255 };
 
 static const char *const HOW_TO_COMPILE =
     "compile with `-arch=sm_90a`, or with `-gencode arch=compute_90a,code=[sm_90a,compute_90a]`";
+static const char *const HOW_WITHOUT_LTO = ", without `-dlto`";
 
 struct fatbin_header {
     u32 magic;
@@ -36,17 +40,23 @@ struct entry_header {
     u64 padded_bytes;     /* payload with padding: the next entry follows */
     u32 compressed_bytes; /* 0: stored as it is */
     u32 unused_20, unused_24;
-    u32 arch; /* 90 for sm_90 and for sm_90a */
-    u32 unused_32, unused_36;
+    u32 arch;                /* 90 for sm_90 and for sm_90a */
+    u32 name_at, name_bytes; /* of the source file, from this header's start on */
     u64 flags;
     u64 unused_48;
     u64 raw_bytes; /* after decompression */
+};
+
+struct wrapper {
+    u32 magic, version;
+    const void *fatbin, *const *parts; /* LINKED_LATER: a fatbin for each source file, then NULL */
 };
 
 /* What a fatbin without usable PTX holds instead, one word an entry, for the message. */
 struct inventory {
     char text[256];
     size_t used;
+    bool lto;
 };
 
 __attribute__((format(printf, 2, 3))) static void note(struct inventory *inv, const char *format, ...)
@@ -138,94 +148,127 @@ static void target_of(const char *ptx, char target[32])
     if (at) sscanf(at + strlen("\n.target"), " %31[a-z0-9_]", target);
 }
 
-/* PTX text that a program hands over itself; copied, since messages quote it. NULL, and *why: not for this device. */
-static char *plain_ptx(const char *text, size_t *length, const char **why)
+static bool is_text(const char *image)
 {
-    static __thread char message[128];
+    return *image == '.' || *image == '/' || (*image > 0 && *image <= ' ');
+}
+
+/* PTX text that a program hands over itself; copied, since messages quote it. False: not for this device. */
+static bool plain_ptx(const char *text, struct ptx_text *ptx, struct inventory *inventory)
+{
     char target[32];
     target_of(text, target);
     char *copy = suitability(target) ? strdup(text) : NULL;
-    snprintf(message, sizeof message, "it is PTX for %s, which an sm_90a device does not run",
-             target[0] ? target : "no known target");
-    *why = message;
-    if (copy) *length = strlen(copy);
+    if (copy)
+        *ptx = (struct ptx_text){.text = copy, .length = strlen(copy)};
+    else
+        note(inventory, "PTX for %s", target[0] ? target : "no known target");
     return copy;
 }
 
-char *fatbin_ptx(const void *fatbin, size_t *length, const char **why)
+/* The source file that an entry was made from, NULL if it does not say. */
+static const char *name_of(const struct entry_header *e, const u8 *entry)
 {
-    static __thread char message[768];
-    struct fatbin_header header;
-    const char *text = fatbin;
-    if (strncmp(text, "\177ELF", 4) == 0) {
-        *why = "it is machine code (SASS); load its PTX instead";
+    if (!e->name_bytes || e->name_at > e->header_bytes || e->name_bytes > e->header_bytes - e->name_at)
         return NULL;
-    }
-    if (*text == '.' || *text == '/' || (*text > 0 && *text <= ' ')) return plain_ptx(text, length, why);
+    return strndup((const char *)entry + e->name_at, e->name_bytes);
+}
+
+/* The best PTX of one fatbin, or of PTX text. False when there is none: *trouble says why, or `inventory` what there is instead. */
+static bool best_ptx(const void *fatbin, struct ptx_text *best, struct inventory *inventory,
+                     const char **trouble)
+{
+    static __thread char message[128];
+    struct fatbin_header header;
+    if (is_text(fatbin)) return plain_ptx(fatbin, best, inventory);
     memcpy(&header, fatbin, sizeof header);
-    if (header.magic == WRAPPER_MAGIC) {
-        struct {
-            u32 magic, version;
-            const void *fatbin, *prelinked;
-        } wrapper;
-        memcpy(&wrapper, fatbin, sizeof wrapper);
-        if (wrapper.version != 1) {
-            *why =
-                "it was linked from relocatable device code (-rdc=true or -dc), a piece of PTX a file, and the "
-                "simulated GPU links none; compile each program from one .cu file, or include the others, without -rdc";
-            return NULL;
-        }
-        fatbin = wrapper.fatbin;
-        memcpy(&header, fatbin, sizeof header);
-    }
     if (header.magic != FATBIN_MAGIC) {
         snprintf(message, sizeof message,
                  "its device code does not start as a fatbin does (0x%08x, not 0x%08x)", header.magic,
                  FATBIN_MAGIC);
-        *why = message;
-        return NULL;
+        *trouble = message;
+        return false;
     }
-
-    char *best = NULL;
+    *best = (struct ptx_text){.name = NULL};
     int best_score = 0;
-    struct inventory inventory = {.used = 0};
-    const char *trouble = NULL;
     const u8 *at = (const u8 *)fatbin + header.header_bytes;
     u64 left = header.bytes;
     struct entry_header e;
     while (left >= sizeof e) {
+        const u8 *entry = at;
         memcpy(&e, at, sizeof e);
         if (e.header_bytes < sizeof e || e.header_bytes > left || e.padded_bytes > left - e.header_bytes) {
-            trouble = "its device code is damaged (an entry reaches past the end)";
+            *trouble = "its device code is damaged (an entry reaches past the end)";
             break;
         }
         const u8 *payload = at + e.header_bytes;
         at = payload + e.padded_bytes;
         left -= e.header_bytes + e.padded_bytes;
-        if (e.kind == KIND_ELF) note(&inventory, "machine code (SASS) for sm_%u", e.arch);
-        if (e.kind != KIND_PTX) continue;
+        if (e.kind == KIND_ELF) note(inventory, "machine code (SASS) for sm_%u", e.arch);
+        if (e.kind == KIND_LTO) note(inventory, "code for the linker to compile (LTO) for sm_%u", e.arch);
+        inventory->lto |= e.kind == KIND_LTO;
+        if (e.kind == KIND_PTX && e.arch > 90) note(inventory, "PTX for sm_%u", e.arch);
+        if (e.kind != KIND_PTX || e.arch > 90) continue;
         size_t bytes;
-        char *ptx = unpack(&e, payload, &bytes, &trouble), target[32];
+        char *ptx = unpack(&e, payload, &bytes, trouble), target[32];
         if (!ptx) continue;
         target_of(ptx, target);
         int score = suitability(target);
-        if (score == 0) note(&inventory, "PTX for %s", target[0] ? target : "no known target");
+        if (score == 0) note(inventory, "PTX for %s", target[0] ? target : "no known target");
         if (score > best_score) {
-            free(best);
-            best = ptx;
+            free((void *)best->text);
+            free((void *)best->name);
+            *best = (struct ptx_text){.name = name_of(&e, entry), .text = ptx, .length = bytes};
             best_score = score;
-            *length = bytes;
         } else {
             free(ptx);
         }
     }
-    if (best) return best;
-    if (trouble) {
-        *why = trouble;
-    } else {
-        snprintf(message, sizeof message, "it holds no PTX that an sm_90a device runs, but %s; %s",
-                 inventory.used ? inventory.text : "nothing", HOW_TO_COMPILE);
-        *why = message;
+    return best->text;
+}
+
+u32 fatbin_ptx(const void *image, struct ptx_text **texts, const char **why)
+{
+    static __thread char message[768];
+    const void *whole[] = {image, NULL}, *const *parts = whole;
+    if (strncmp(image, "\177ELF", 4) == 0) {
+        *why = "it is machine code (SASS); load its PTX instead";
+        return 0;
     }
-    return NULL;
+    const u32 magic = WRAPPER_MAGIC;
+    if (!is_text(image) && memcmp(image, &magic, sizeof magic) == 0) {
+        struct wrapper wrapper;
+        memcpy(&wrapper, image, sizeof wrapper);
+        whole[0] = wrapper.fatbin;
+        if (wrapper.version == LINKED_LATER) parts = wrapper.parts;
+    }
+    u32 count = 0, all = 0;
+    struct inventory inventory = {.used = 0};
+    const char *trouble = NULL;
+    while (parts[all]) all++;
+    struct ptx_text *found = calloc(all + 1, sizeof *found);
+    if (!found) trouble = "out of host memory";
+    for (u32 k = 0; k < all && !trouble;
+         k++) /* a part without PTX, such as NVIDIA's device runtime, may not be needed */
+        if (best_ptx(parts[k], &found[count], &inventory, &trouble)) count++;
+    if (count && !trouble) {
+        *texts = found;
+        return count;
+    }
+    fatbin_free(found, count);
+    if (!trouble)
+        snprintf(message, sizeof message, "it holds no PTX that an sm_90a device runs, but %s; %s%s",
+                 inventory.used ? inventory.text : "nothing", HOW_TO_COMPILE,
+                 inventory.lto ? HOW_WITHOUT_LTO : "");
+    *why = trouble ? trouble : message;
+    return 0;
+}
+
+void fatbin_free(struct ptx_text *texts, u32 count)
+{
+    for (u32 k = 0; k < count; k++) {
+        free((void *)texts[k].text);
+        free((void *)texts[k].name);
+    }
+    free(texts);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../exec/race.h"
+#include "../report/report.h"
 #include "flow.h"
 #include "lower.h"
 
@@ -41,8 +42,12 @@ bool refuse(struct lowering *lo, const struct ptx_inst *p, const char *format, .
     vsnprintf(reason, sizeof reason, format, args);
     va_end(args);
     struct source_line at = source_line_of(lo->p, p->line.line);
-    snprintf(why, 1536, "%s:%u: kernel code uses '%s': %s", at.file ? at.file : "PTX", at.line, p->text,
-             reason);
+    const char *unit = lo->f->unit->name;
+    snprintf(why, 1536, "%s:%u: kernel code uses '%s': %s",
+             at.file ? at.file
+             : unit  ? unit
+                     : "PTX",
+             at.line, p->text, reason);
     lo->f->fn->refused = true;
     lo->f->fn->why = why;
     return false;
@@ -151,13 +156,13 @@ operand lower_const(struct lowering *lo, u64 value, u32 bytes)
 
 /* The address of a shared variable depends on the block's rank in its cluster, and that of dynamic shared memory on the
  * kernel: a constant of its own that each launch sets. */
-static operand shared_const(struct lowering *lo, u64 address, bool is64, bool is_dynamic)
+static operand shared_const(struct lowering *lo, u64 address, bool is64, u32 number)
 {
     struct function *fn = lo->f->fn;
-    const struct shared_ref ref = {.address = (s64)address, .is64 = is64, .is_dynamic = is_dynamic};
+    const struct shared_ref ref = {.address = (s64)address, .is64 = is64, .number = number};
     for (u32 i = 0; i < fn->shared_ref_count; i++) {
         const struct shared_ref *r = &fn->shared_refs[i];
-        if (r->address == ref.address && r->is64 == is64 && r->is_dynamic == is_dynamic) return r->at;
+        if (r->address == ref.address && r->is64 == is64 && r->number == number) return r->at;
     }
     operand o = lower_const(lo, 0x5eedull << 48 | fn->shared_ref_count, is64 ? 8 : 4);
     fn->shared_refs = realloc(fn->shared_refs, (fn->shared_ref_count + 1) * sizeof *fn->shared_refs);
@@ -167,14 +172,27 @@ static operand shared_const(struct lowering *lo, u64 address, bool is64, bool is
     return o;
 }
 
+bool lower_undefined(struct lowering *lo, const struct symbol *s)
+{
+    if (strncmp(s->name, "__cudaCDP2", 10) == 0)
+        return refuse(lo, lo->at, "dynamic parallelism is not supported");
+    return refuse(lo, lo->at, "%s is declared, but not defined in %s", readable_name(s->name),
+                  link_units(lo->p));
+}
+
 /* The value of a variable's name (its address in its own state space), in 4 or 8 bytes. */
 static operand symbol_value(struct lowering *lo, struct symbol *s, s64 offset, u32 bytes)
 {
     switch (s->kind) {
-    case SYM_FUNCTION: return lower_const(lo, (u64)(uintptr_t)s->fn, bytes);
-    case SYM_DYNAMIC_SHARED: return shared_const(lo, (u64)offset, bytes == 8, true);
-    case SYM_SHARED:
-        return shared_const(lo, s->address + lower_shared_base(lo, s) + (u64)offset, bytes == 8, false);
+    case SYM_FUNCTION:
+        if (s->linkage == LINK_EXTERN) lower_undefined(lo, s);
+        return lower_const(lo, (u64)(uintptr_t)s->fn, bytes);
+    case SYM_DYNAMIC_SHARED: return shared_const(lo, (u64)offset, bytes == 8, SHARED_DYNAMIC);
+    case SYM_SHARED: /* a kernel's own follow those that others have, too */
+        if (s->number != SHARED_OWN && s->linkage == LINK_EXTERN) lower_undefined(lo, s);
+        if (s->number != SHARED_OWN) return shared_const(lo, (u64)offset, bytes == 8, s->number);
+        return shared_const(lo, SHARED_BASE + lo->shared_before + s->address + (u64)offset, bytes == 8,
+                            SHARED_OWN);
     case SYM_LOCAL: return lower_runtime_value(lo, RUNTIME_LOCAL, s->address + (u64)offset, bytes);
     case SYM_PARAM: return lower_runtime_value(lo, RUNTIME_PARAM, s->address + (u64)offset, bytes);
     case SYM_ARG:
@@ -182,18 +200,10 @@ static operand symbol_value(struct lowering *lo, struct symbol *s, s64 offset, u
         return lower_const(lo, 0, bytes);
     case SYM_GLOBAL:
     case SYM_CONST:
-        if (!s->address)
-            refuse(lo, lo->at, "'%s' is defined in another file; link without -rdc=true", s->name);
+        if (!s->address) lower_undefined(lo, s);
         return lower_const(lo, s->address + (u64)offset, bytes);
     default: refuse(lo, lo->at, "a label is used as a value"); return lower_const(lo, 0, bytes);
     }
-}
-
-/* Kernel-local .shared variables follow the module's, if the kernel can reach any of those. */
-u32 lower_shared_base(struct lowering *lo, const struct symbol *s)
-{
-    const struct name *n = find_name(lo->p->module_scope, s->name);
-    return n && n->symbol == s ? 0 : lo->shared_before;
 }
 
 static u64 f64_bits_to_f32(u64 bits)
@@ -444,11 +454,9 @@ void lower_function(struct parser *p, struct parsed_function *f)
     struct lowering lo = {
         .p = p, .f = f, .carry = NO_OPERAND, .consts = keep(CONST_BUCKETS * sizeof *lo.consts)};
     fn->local_bytes = f->local_bytes;
-    /* The kernel's own shared variables come after the module's, aligned as they ask. */
-    if (fn->is_kernel && lower_reaches_module_shared(p, f))
-        lo.shared_before = (p->shared_bytes + f->shared_align - 1) / f->shared_align * f->shared_align;
-    fn->shared_bytes = f->shared_bytes + lo.shared_before;
-    fn->shared_align = f->shared_align > p->shared_align ? f->shared_align : p->shared_align;
+    if (fn->is_kernel) link_place_shared(p, f);
+    lo.shared_before = (fn->shared_bytes + f->shared_align - 1) / f->shared_align * f->shared_align;
+    fn->shared_bytes = lo.shared_before + f->shared_bytes;
     for (u32 i = 0; i < f->reg_count; i++) f->regs[i]->offset = UNPLACED;
     struct flow g = build_flow(f);
     warpgroup_prepare(f, &g);
@@ -543,7 +551,7 @@ struct source_line source_line_of(struct parser *p, u32 loc)
      * written in headers is `inlined` there. */
     const struct inlined **inlined = &out.inlined;
     for (int depth = 0; depth < 64; depth++) {
-        out.file = at->file < p->file_count ? p->files[at->file] : NULL;
+        out.file = at->file < f->unit->file_count ? f->unit->files[at->file] : NULL;
         out.line = at->line;
         if (at->file == f->home_file || !at->at_line) break;
         struct inlined *inner = keep(sizeof *inner);
@@ -562,31 +570,6 @@ struct source_line source_line_of(struct parser *p, u32 loc)
     f->resolved = out;
     f->resolved_loc = loc;
     return out;
-}
-
-/* Whether `f` or a function that it may call uses a module-scope .shared variable. An indirect call may reach any. */
-static bool reaches(struct parser *p, struct parsed_function *f, u8 *seen)
-{
-    for (u32 i = 0; i < p->function_count; i++)
-        if (p->functions[i] == f) {
-            if (seen[i]) return false;
-            seen[i] = 1;
-        }
-    if (f->uses_module_shared) return true;
-    for (u32 i = 0; i < f->count; i++)
-        for (u32 k = 0; k < f->inst[i].op_count; k++) {
-            const struct ptx_operand *o = &f->inst[i].op[k];
-            if (o->kind != OPERAND_SYMBOL || !o->symbol || o->symbol->kind != SYM_FUNCTION) continue;
-            struct parsed_function *callee = parsed_of(p, o->symbol->fn);
-            if (callee && reaches(p, callee, seen)) return true;
-        }
-    return false;
-}
-
-bool lower_reaches_module_shared(struct parser *p, struct parsed_function *f)
-{
-    u8 *seen = keep(p->function_count);
-    return p->shared_bytes > 0 && reaches(p, f, seen);
 }
 
 /* A refused callee makes its caller refused, so that the launch is refused with the callee's reason. */
@@ -615,12 +598,22 @@ static bool lower_once(struct parser *p, struct parsed_function *f)
 }
 
 /* Any kernel may call any device function, be it through a pointer: these are all lowered here. */
-struct module *module_load(const char *ptx, size_t length)
+struct module *module_load(const struct ptx_text *texts, u32 count)
 {
     struct module *m = keep(sizeof *m);
     struct parser *p = m->parser = keep(sizeof *p);
     p->module = m;
-    if (!parse_module(p, ptx, length)) return NULL;
+    p->units = keep(count * sizeof *p->units);
+    p->unit_count = count;
+    p->linked = keep(sizeof *p->linked);
+    for (u32 i = 0; i < count; i++) {
+        char number[32];
+        int length = snprintf(number, sizeof number, "file %u", i + 1);
+        p->units[i].name = texts[i].name || count == 1 ? texts[i].name : intern(number, (size_t)length);
+    }
+    for (u32 i = 0; i < count; i++)
+        if (!parse_unit(p, &p->units[i], texts[i].text, texts[i].length)) return NULL;
+    if (!parse_initial_values(p)) return NULL;
     m->functions = keep(p->function_count * sizeof *m->functions);
     for (u32 i = 0; i < p->function_count; i++) {
         m->functions[m->function_count++] = p->functions[i]->fn;

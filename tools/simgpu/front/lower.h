@@ -20,9 +20,9 @@ struct lowering {
 /* Appends an instruction before the one being lowered, unguarded: for values that need computing first. */
 struct inst *lower_emit(struct lowering *lo);
 
+/* Says that a name has no definition; returns false. */
+bool lower_undefined(struct lowering *lo, const struct symbol *s);
 struct source_line source_line_of(struct parser *p, u32 loc);
-u32 lower_shared_base(struct lowering *lo, const struct symbol *s);
-bool lower_reaches_module_shared(struct parser *p, struct parsed_function *f);
 struct parsed_function *parsed_of(struct parser *p, const struct function *fn);
 
 /* From exec/control.c: the executors that lowering itself places, and the values only known when a warp runs. */

@@ -66,14 +66,20 @@ enum symbol_kind {
     SYM_LABEL,
     SYM_TARGETS
 };
+/* What a definition counts for where files are linked, the weaker first: PTX ISA, "Linking Directives". */
+enum linkage { LINK_EXTERN, LINK_COMMON, LINK_WEAK, LINK_VISIBLE, LINK_STATIC };
 struct symbol {
     const char *name;
     enum symbol_kind kind;
-    u64 address; /* GLOBAL, CONST: address; SHARED: shared address; LOCAL, PARAM, ARG: offset; LABEL: index */
+    enum linkage linkage; /* of a module's: its definition's, EXTERN while there is none */
+    u64 address; /* GLOBAL, CONST: address; LOCAL, PARAM, ARG: offset; LABEL: index; SHARED: offset among a kernel's own */
     u64 bytes;
     u32 align;
     enum type type;
     struct function *fn;
+    struct unit *unit;     /* of a module's: where its definition is, or its first declaration */
+    struct lexer *initial; /* GLOBAL, CONST: what it begins with, NULL: zeros */
+    u32 number;            /* SHARED, DYNAMIC_SHARED: which of those that kernels share, or SHARED_OWN */
     struct ptx_operand *targets; /* TARGETS: the labels of a .branchtargets */
     u32 target_count;
 };

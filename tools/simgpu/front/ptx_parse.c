@@ -9,8 +9,9 @@
 
 static _Noreturn void parse_error(struct parser *p, const char *expected)
 {
-    fprintf(stderr, "simgpu: PTX line %u: expected %s, found '%.60s'\n", lex_line(&p->lex), expected,
-            p->lex.token.text);
+    const char *unit = p->unit->name;
+    fprintf(stderr, "simgpu: PTX%s%.80s line %u: expected %s, found '%.60s'\n", unit ? " of " : "",
+            unit ? unit : "", lex_line(&p->lex), expected, p->lex.token.text);
     longjmp(p->on_error, 1);
 }
 
@@ -82,14 +83,14 @@ static struct name **bucket_of(const struct scope *s, const char *text)
     return &s->bucket[((uintptr_t)text >> 4 ^ (uintptr_t)text >> 12) & (s->buckets - 1)];
 }
 
-static struct name *find_here(const struct scope *s, const char *text)
+struct name *find_here(const struct scope *s, const char *text)
 {
     struct name *n = s->buckets ? *bucket_of(s, text) : NULL;
     while (n && n->text != text) n = n->next;
     return n;
 }
 
-struct name *find_name(struct scope *s, const char *text)
+static struct name *find_name(struct scope *s, const char *text)
 {
     for (; s; s = s->outer) {
         struct name *n = find_here(s, text);
@@ -114,7 +115,7 @@ static void more_buckets(struct scope *s)
     s->buckets = larger.buckets;
 }
 
-static struct name *define_name(struct scope *s, const char *text)
+struct name *define_name(struct scope *s, const char *text)
 {
     if (s->count++ == s->buckets) more_buckets(s);
     struct name *n = keep(sizeof *n), **slot = bucket_of(s, text);
@@ -291,6 +292,13 @@ static u32 make_room(struct parser *p, u32 *used, const struct declaration *d)
     return (u32)at;
 }
 
+static _Noreturn void no_definition(struct parser *p, const struct symbol *s)
+{
+    char expected[512];
+    snprintf(expected, sizeof expected, "a definition of %.200s in %.200s before", s->name, link_units(p));
+    parse_error(p, expected);
+}
+
 /* One element of an initialiser, written at `at`: a number, an address, generic(address). */
 static void initial_value(struct parser *p, u8 *at, u32 bytes)
 {
@@ -315,6 +323,8 @@ static void initial_value(struct parser *p, u8 *at, u32 bytes)
         struct name *n = find_name(p->scope, text);
         if (!n || !n->symbol) parse_error(p, "a variable declared before");
         v = n->symbol->kind == SYM_FUNCTION ? (u64)(uintptr_t)n->symbol->fn : n->symbol->address;
+        if (!v || (n->symbol->kind == SYM_FUNCTION && n->symbol->linkage == LINK_EXTERN))
+            no_definition(p, n->symbol);
         if (wrapped) expect(p, ')');
         if (accept(p, '+')) v += expect_integer(p);
     }
@@ -348,35 +358,82 @@ static u64 initializer(struct parser *p, u8 *base, u64 room, u32 element)
     return at;
 }
 
-static void module_variable_declared(struct parser *p, enum space space, bool is_extern)
+static void place_variable(struct parser *p, struct symbol *s)
+{
+    bool is_const = s->kind == SYM_CONST;
+    s->address =
+        heap_alloc(s->bytes ? s->bytes : 1, is_const ? ALLOCATION_CONST : ALLOCATION_VARIABLE, s->name);
+    if (!s->address) parse_error(p, "a variable that fits into the device's memory");
+    struct module *m = p->module;
+    m->variables = realloc(m->variables, (m->variable_count + 1) * sizeof *m->variables);
+    if (!m->variables) parse_error(p, "enough host memory");
+    m->variables[m->variable_count++] = (struct variable){s->name, s->address, s->bytes, s->align, is_const};
+}
+
+static void first_value(struct parser *p, const struct symbol *s)
+{
+    initializer(p, (u8 *)(uintptr_t)s->address, s->bytes, type_bytes(s->type));
+}
+
+bool parse_initial_values(struct parser *p)
+{
+    if (setjmp(p->on_error)) return false;
+    for (u32 k = 0; k < p->variable_count; k++)
+        if (p->variables[k]->linkage != LINK_EXTERN) place_variable(p, p->variables[k]);
+    for (u32 k = 0; k < p->variable_count; k++) {
+        const struct symbol *s = p->variables[k];
+        if (!s->initial) continue;
+        p->unit = s->unit;
+        p->scope = s->unit->scope;
+        p->lex = *s->initial;
+        p->depth = 0;
+        first_value(p, s);
+        if (!at_punct(p, ';')) parse_error(p, "';'");
+    }
+    return true;
+}
+
+/* A variable in the text of a unit. What it begins with is read when all units are known: it may hold addresses. */
+static void declare_variable(struct parser *p, enum space space, enum linkage linkage)
 {
     struct declaration d = parse_declaration(p);
-    if (space == SPACE_SHARED) {
-        struct symbol *s =
-            define_symbol(p, d.name, d.open_array || is_extern ? SYM_DYNAMIC_SHARED : SYM_SHARED);
+    bool shared = space == SPACE_SHARED, dynamic = shared && d.open_array;
+    const char *wrong = NULL;
+    struct symbol *s = link_declare(p, d.name,
+                                    dynamic                ? SYM_DYNAMIC_SHARED
+                                    : shared               ? SYM_SHARED
+                                    : space == SPACE_CONST ? SYM_CONST
+                                                           : SYM_GLOBAL,
+                                    linkage, &wrong);
+    if (wrong) parse_error(p, wrong);
+    if (dynamic) {
+        if (d.align > s->align) s->align = d.align;
+    } else if (linkage == LINK_EXTERN ? s->linkage == LINK_EXTERN
+                                      : link_define(p, s, linkage, d.bytes, &wrong)) {
+        s->bytes = d.bytes;
+        s->type = d.type;
         s->align = d.align;
-        if (s->kind == SYM_SHARED) {
-            s->address = SHARED_BASE + make_room(p, &p->shared_bytes, &d);
-            s->bytes = d.bytes;
+        s->initial = NULL;
+        if (shared) make_room(p, &p->shared_bytes, &d); /* all of them, together, are not too many */
+        if (accept(p, '=')) {
+            s->initial = keep(sizeof *s->initial);
+            *s->initial = p->lex;
         }
-        if (d.align > p->shared_align) p->shared_align = d.align;
-        expect(p, ';');
-        return;
     }
-    struct symbol *s = define_symbol(p, d.name, space == SPACE_CONST ? SYM_CONST : SYM_GLOBAL);
+    if (wrong) parse_error(p, wrong);
+    skip_past(p, ';');
+}
+
+/* One in the body of a function: as long-lived, but known only there. */
+static void declare_inner_variable(struct parser *p, enum symbol_kind kind)
+{
+    struct declaration d = parse_declaration(p);
+    struct symbol *s = define_symbol(p, d.name, kind);
     s->bytes = d.bytes;
     s->type = d.type;
-    struct module *m = p->module;
-    if (!is_extern) {
-        s->address = heap_alloc(d.bytes ? d.bytes : 1,
-                                space == SPACE_CONST ? ALLOCATION_CONST : ALLOCATION_VARIABLE, d.name);
-        if (!s->address) parse_error(p, "a variable that fits into the device's memory");
-        if (accept(p, '=')) initializer(p, (u8 *)(uintptr_t)s->address, d.bytes, type_bytes(d.type));
-        m->variables = realloc(m->variables, (m->variable_count + 1) * sizeof *m->variables);
-        if (!m->variables) parse_error(p, "enough host memory");
-        m->variables[m->variable_count++] =
-            (struct variable){d.name, s->address, d.bytes, d.align, space == SPACE_CONST};
-    }
+    s->align = d.align;
+    place_variable(p, s);
+    if (accept(p, '=')) first_value(p, s);
     expect(p, ';');
 }
 
@@ -421,8 +478,7 @@ static void parse_named(struct parser *p, struct ptx_operand *o)
     } else if (n) {
         o->kind = OPERAND_SYMBOL;
         o->symbol = n->symbol;
-        if (n->symbol->kind == SYM_SHARED && find_name(p->module_scope, text) == n)
-            p->fn->uses_module_shared = true;
+        link_use_shared(p->fn, n->symbol);
     } else if (streq(text, "WARP_SZ")) {
         o->kind = OPERAND_IMM;
         o->imm = LANES;
@@ -561,14 +617,23 @@ static void declare_local_variable(struct parser *p, enum space space)
     enum symbol_kind kind = space == SPACE_LOCAL ? SYM_LOCAL : space == SPACE_PARAM ? SYM_ARG : SYM_SHARED;
     if (kind == SYM_SHARED && d.open_array) kind = SYM_DYNAMIC_SHARED;
     struct symbol *s = define_symbol(p, d.name, kind);
+    bool shared = space == SPACE_SHARED, own = shared && f->fn->is_kernel;
     u32 *bytes = space == SPACE_LOCAL   ? &f->local_bytes
                  : space == SPACE_PARAM ? &f->fn->arg_bytes
-                                        : &f->shared_bytes;
-    s->address = make_room(p, bytes, &d) + (kind == SYM_SHARED ? SHARED_BASE : 0);
+                 : own                  ? &f->shared_bytes
+                                        : &p->shared_bytes;
+    u32 at = make_room(p, bytes, &d);
     s->bytes = d.bytes;
     s->align = d.align;
     s->type = d.type;
-    if (space == SPACE_SHARED && d.align > f->shared_align) f->shared_align = d.align;
+    if (!shared || own) s->address = at;
+    if (own) {
+        s->number = SHARED_OWN;
+        if (d.align > f->shared_align) f->shared_align = d.align;
+    } else if (shared) {
+        s->linkage = LINK_STATIC;
+        link_number_shared(p, s);
+    }
     expect(p, ';');
 }
 
@@ -657,9 +722,9 @@ static void parse_body(struct parser *p)
         } else if (accept_word(p, ".param")) {
             declare_local_variable(p, SPACE_PARAM);
         } else if (accept_word(p, ".global")) {
-            module_variable_declared(p, SPACE_GLOBAL, false);
+            declare_inner_variable(p, SYM_GLOBAL);
         } else if (accept_word(p, ".const")) {
-            module_variable_declared(p, SPACE_CONST, false);
+            declare_inner_variable(p, SYM_CONST);
         } else if (accept_word(p, ".loc")) {
             parse_loc(p);
         } else if (accept_word(p, ".pragma")) {
@@ -749,11 +814,12 @@ struct parsed_function *parsed_of(struct parser *p, const struct function *fn)
     return NULL;
 }
 
-static void parse_function(struct parser *p, bool kernel)
+static void parse_function(struct parser *p, bool kernel, enum linkage linkage)
 {
     struct parsed_function *f = keep(sizeof *f);
     struct scope *saved = p->scope;
     p->fn = f;
+    f->unit = p->unit;
     f->fn = keep(sizeof *f->fn);
     f->fn->module = p->module;
     f->fn->is_kernel = kernel;
@@ -789,37 +855,36 @@ static void parse_function(struct parser *p, bool kernel)
             parse_error(p, "a kernel directive");
     }
     if (!bounded) f->fn->min_blocks = 0; /* as ptxas says */
-    struct name *declared = find_name(p->module_scope, f->fn->name);
-    bool known = declared && declared->symbol && declared->symbol->kind == SYM_FUNCTION,
-         prototype = at_punct(p, ';');
-    if (!known) {
-        p->scope = p->module_scope;
-        define_symbol(p, f->fn->name, SYM_FUNCTION)->fn = f->fn;
-        p->scope = inner;
-    } else if (!prototype) { /* calls refer to the struct of the prototype that came first */
-        if (parsed_of(p, declared->symbol->fn)) parse_error(p, "no second body of one function");
-        *declared->symbol->fn = *f->fn;
-        f->fn = declared->symbol->fn;
-    }
-    if (prototype) {
-        expect(p, ';');
-        p->scope = saved;
-        return;
-    }
+    p->scope = saved;
+    const char *wrong = NULL;
+    struct symbol *s = link_declare(p, f->fn->name, SYM_FUNCTION, linkage, &wrong);
+    if (wrong) parse_error(p, wrong);
+    if (!s->fn) s->fn = f->fn;
+    if (accept(p, ';')) return; /* a prototype */
+    bool counts = link_define(p, s, linkage == LINK_EXTERN ? LINK_VISIBLE : linkage, 0, &wrong);
+    if (wrong) parse_error(p, wrong);
     expect(p, '{');
     f->body = p->lex;
     f->scope = inner;
     lex_skip_block(&p->lex);
     expect(p, '}');
-    p->scope = saved;
-    GROW(p->functions, p->function_count, p->function_capacity);
-    p->functions[p->function_count++] = f;
+    if (!counts) return;
+    u32 k = 0;
+    while (k < p->function_count && p->functions[k]->fn != s->fn) k++;
+    if (k == p->function_count) {
+        GROW(p->functions, p->function_count, p->function_capacity);
+        p->function_count++;
+    }
+    p->functions[k] = f;
+    *s->fn = *f->fn; /* calls refer to the struct of the prototype or the weaker definition that came first */
+    f->fn = s->fn;
 }
 
 bool parse_function_body(struct parser *p, struct parsed_function *f)
 {
     if (setjmp(p->on_error)) return false;
     p->fn = f;
+    p->unit = f->unit;
     p->lex = f->body;
     p->scope = f->scope;
     p->current_line = p->depth = 0;
@@ -832,25 +897,32 @@ static void parse_file(struct parser *p)
 {
     u32 number = expect_between(p, 0, 1 << 20, "a file's number");
     if (p->lex.token.kind != TOKEN_STRING) parse_error(p, "a file name");
-    if (number >= p->file_count) {
-        p->files = realloc(p->files, (number + 1) * sizeof *p->files);
-        if (!p->files) parse_error(p, "enough host memory");
-        for (u32 i = p->file_count; i <= number; i++) p->files[i] = NULL;
-        p->file_count = number + 1;
+    struct unit *u = p->unit;
+    if (number >= u->file_count) {
+        u->files = realloc(u->files, (number + 1) * sizeof *u->files);
+        if (!u->files) parse_error(p, "enough host memory");
+        for (u32 i = u->file_count; i <= number; i++) u->files[i] = NULL;
+        u->file_count = number + 1;
     }
-    p->files[number] = p->lex.token.text;
+    u->files[number] = p->lex.token.text;
     lex_next(&p->lex);
     while (accept(p, ',')) expect_integer(p); /* time stamp, size */
 }
 
-bool parse_module(struct parser *p, const char *text, size_t length)
+bool parse_unit(struct parser *p, struct unit *unit, const char *text, size_t length)
 {
+    p->unit = unit;
     if (setjmp(p->on_error)) return false;
     lex_start(&p->lex, text, length);
+    p->scope = NULL;
     push_scope(p);
-    p->module_scope = p->scope;
-    bool is_extern = false;
+    unit->scope = p->scope;
     while (p->lex.token.kind != TOKEN_END) {
+        enum linkage linkage = accept_word(p, ".visible")  ? LINK_VISIBLE
+                               : accept_word(p, ".weak")   ? LINK_WEAK
+                               : accept_word(p, ".common") ? LINK_COMMON
+                               : accept_word(p, ".extern") ? LINK_EXTERN
+                                                           : LINK_STATIC;
         if (accept_word(p, ".version")) {
             lex_next(&p->lex); /* 9.0 */
         } else if (accept_word(p, ".target")) {
@@ -864,25 +936,17 @@ bool parse_module(struct parser *p, const char *text, size_t length)
             skip_past(p, '}');
         } else if (accept_word(p, ".pragma") || accept_word(p, ".alias")) {
             skip_past(p, ';');
-        } else if (accept_word(p, ".visible") || accept_word(p, ".weak") || accept_word(p, ".common")) {
-            is_extern = false;
-        } else if (accept_word(p, ".extern")) {
-            is_extern = true;
         } else if (accept_word(p, ".entry")) {
-            parse_function(p, true);
+            parse_function(p, true, linkage);
         } else if (accept_word(p, ".func")) {
             accept_word(p, ".attribute");
-            parse_function(p, false);
-            is_extern = false;
+            parse_function(p, false, linkage);
         } else if (accept_word(p, ".global") || accept_word(p, ".texref") || accept_word(p, ".surfref")) {
-            module_variable_declared(p, SPACE_GLOBAL, is_extern);
-            is_extern = false;
+            declare_variable(p, SPACE_GLOBAL, linkage);
         } else if (accept_word(p, ".const")) {
-            module_variable_declared(p, SPACE_CONST, is_extern);
-            is_extern = false;
+            declare_variable(p, SPACE_CONST, linkage);
         } else if (accept_word(p, ".shared")) {
-            module_variable_declared(p, SPACE_SHARED, is_extern);
-            is_extern = false;
+            declare_variable(p, SPACE_SHARED, linkage);
         } else if (!accept(p, ';')) {
             parse_error(p, "a module directive");
         }

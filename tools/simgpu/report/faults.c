@@ -43,7 +43,8 @@ const char *readable_name(const char *symbol)
     char *(*demangle)(const char *, char *, size_t *, int *);
     *(void **)&demangle = dlsym(RTLD_DEFAULT, "__cxa_demangle");
     int status = 1;
-    char *name = demangle ? demangle(symbol, NULL, NULL, &status) : NULL;
+    bool mangled = strncmp(symbol, "_Z", 2) == 0; /* "f" alone would be a type: float */
+    char *name = mangled && demangle ? demangle(symbol, NULL, NULL, &status) : NULL;
     if (!name || status != 0) return symbol;
     cut_brackets(name);
     return strncmp(name, "void ", 5) == 0 ? name + 5 : name;

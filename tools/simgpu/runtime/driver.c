@@ -1,8 +1,9 @@
-/* driver.c: libcuda.so.1, the driver's API as far as programs use it that load PTX themselves (made by NVRTC at run time, say),
+/* driver.c: libcuda.so.1, the driver's API as far as programs use it that load or link PTX themselves (made by NVRTC at run time, say),
  * or link to the driver to encode tensor maps. Every call passes on to the simulated runtime, whose errors have the same numbers.
  * There is one context, which is always current. What else of the driver a program needs is missing when it is loaded, or called. */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <fatbinary_section.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -160,28 +161,39 @@ EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatbin)
     return cuModuleLoadData(module, fatbin);
 }
 
-EXPORT CUresult cuModuleLoad(CUmodule *module, const char *path)
+/* A file's bytes, malloc'ed, with a NUL after the end, as text needs; *data is NULL on failure. */
+static CUresult read_file(const char *path, char **data, size_t *bytes)
 {
     FILE *file = path ? fopen(path, "rb") : NULL;
+    size_t room = 0;
+    *data = NULL;
+    *bytes = 0;
     if (!file) return path ? CUDA_ERROR_FILE_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
-    char *text = NULL;
-    size_t bytes = 0, room = 0;
-    do { /* a NUL after the end, as text needs */
-        if (bytes + 1 >= room) {
-            char *more = realloc(text, room = room ? 2 * room : 1 << 16);
+    do {
+        if (*bytes + 1 >= room) {
+            char *more = realloc(*data, room = room ? 2 * room : 1 << 16);
             if (!more) {
-                free(text);
+                free(*data);
+                *data = NULL;
                 fclose(file);
                 return CUDA_ERROR_OUT_OF_MEMORY;
             }
-            text = more;
+            *data = more;
         }
-        bytes += fread(text + bytes, 1, room - 1 - bytes, file);
-        text[bytes] = 0;
+        *bytes += fread(*data + *bytes, 1, room - 1 - *bytes, file);
+        (*data)[*bytes] = 0;
     } while (!feof(file) && !ferror(file));
     fclose(file);
-    CUresult error = bytes > 4 ? cuModuleLoadData(module, text) : CUDA_ERROR_INVALID_IMAGE;
-    free(text);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuModuleLoad(CUmodule *module, const char *path)
+{
+    char *data;
+    size_t bytes;
+    CUresult error = read_file(path, &data, &bytes);
+    if (!error) error = bytes > 4 ? cuModuleLoadData(module, data) : CUDA_ERROR_INVALID_IMAGE;
+    free(data);
     return error;
 }
 
@@ -202,6 +214,76 @@ EXPORT CUresult cuModuleGetGlobal(CUdeviceptr *address, size_t *bytes, CUmodule 
     return (CUresult)simgpu_module_variable((struct binary *)module, name, (void **)address, bytes,
                                             "cuModuleGetGlobal");
 }
+
+/* ---- Linking ------------------------------------------------------------------------------------------------------- */
+
+/* What is linked is what a program compiled with -rdc=true holds: a wrapper around a list of fatbins or PTX texts, which are read and
+ * linked when the module is loaded. It stays, for the program may have copied it. */
+struct CUlinkState_st {
+    void **parts; /* then NULL */
+    size_t count;
+    __fatBinC_Wrapper_t *linked;
+};
+
+EXPORT CUresult cuLinkCreate(unsigned count, CUjit_option *options, void **values, CUlinkState *state)
+{
+    (void)count, (void)options, (void)values;
+    if (!state) return CUDA_ERROR_INVALID_VALUE;
+    *state = calloc(1, sizeof **state);
+    return *state ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+EXPORT CUresult cuLinkAddData(CUlinkState state, CUjitInputType type, void *data, size_t bytes,
+                              const char *name, unsigned count, CUjit_option *options, void **values)
+{
+    (void)count, (void)options, (void)values;
+    if (!state || !data || !bytes) return CUDA_ERROR_INVALID_VALUE;
+    if (type != CU_JIT_INPUT_PTX && type != CU_JIT_INPUT_FATBINARY) {
+        fprintf(stderr, "simgpu: cuLinkAddData: %s: the simulated GPU links PTX and fatbins that hold it\n",
+                name ? name : "an input without a name");
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    char *copy = malloc(bytes + 1);
+    void **parts = realloc(state->parts, (state->count + 2) * sizeof *parts);
+    if (parts) state->parts = parts;
+    if (!parts || !copy) {
+        free(copy);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    memcpy(copy, data, bytes);
+    copy[bytes] = 0;
+    parts[state->count++] = copy;
+    parts[state->count] = NULL;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuLinkAddFile(CUlinkState state, CUjitInputType type, const char *path, unsigned count,
+                              CUjit_option *options, void **values)
+{
+    char *data;
+    size_t bytes;
+    CUresult error = read_file(path, &data, &bytes);
+    if (!error) error = cuLinkAddData(state, type, data, bytes, path, count, options, values);
+    free(data);
+    return error;
+}
+
+EXPORT CUresult cuLinkComplete(CUlinkState state, void **image, size_t *bytes)
+{
+    if (!state || !image || !state->count) return CUDA_ERROR_INVALID_VALUE;
+    if (!state->linked && !(state->linked = malloc(sizeof *state->linked))) return CUDA_ERROR_OUT_OF_MEMORY;
+    *state->linked = (__fatBinC_Wrapper_t){(int)FATBINC_MAGIC, FATBINC_LINK_VERSION, NULL, state->parts};
+    *image = state->linked;
+    if (bytes) *bytes = sizeof *state->linked;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuLinkDestroy(CUlinkState state)
+{
+    return state ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+/* ---- Libraries ------------------------------------------------------------------------------------------------------- */
 
 EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *options, void **values,
                                   unsigned count, CUlibraryOption *library_options, void **library_values,

@@ -18,6 +18,7 @@ struct CUgraphNode_st {
     u32 index;         /* in the graph */
     struct CUgraphNode_st **before;
     u32 before_count;
+    const struct CUgraphNode_st *original; /* that it is a clone of */
 };
 
 struct CUgraph_st {
@@ -106,9 +107,8 @@ static enum cudaGraphNodeType type_of(const struct CUgraphNode_st *node)
     return node->task ? node->task->type : cudaGraphNodeTypeEmpty;
 }
 
-/* The public calls that add a node. A NULL task with an error only passes that on. */
-static cudaError_t add(const char *caller, cudaGraphNode_t *out, cudaGraph_t graph,
-                       const cudaGraphNode_t *before, size_t count, struct task *task, cudaError_t error)
+cudaError_t graph_add(const char *caller, cudaGraphNode_t *out, cudaGraph_t graph,
+                      const cudaGraphNode_t *before, size_t count, struct task *task, cudaError_t error)
 {
     if (!error) error = check_graph(graph, caller);
     if (!error && (!out || (count && !before))) error = record(cudaErrorInvalidValue);
@@ -123,6 +123,14 @@ static cudaError_t add(const char *caller, cudaGraphNode_t *out, cudaGraph_t gra
     }
     *out = add_node(graph, task, before, count);
     return cudaSuccess;
+}
+
+struct task *graph_task_of(const char *caller, cudaGraphNode_t node, enum cudaGraphNodeType type,
+                           cudaError_t *error)
+{
+    *error = check_node(node, caller);
+    if (!*error && type_of(node) != type) *error = record(cudaErrorInvalidValue);
+    return *error ? NULL : node->task;
 }
 
 EXPORT cudaError_t cudaGraphCreate(cudaGraph_t *graph, unsigned flags)
@@ -152,7 +160,7 @@ EXPORT cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t *node, cudaGraph_t grap
                                          const cudaGraphNode_t *before, size_t count)
 {
     ENTER();
-    return add("cudaGraphAddEmptyNode", node, graph, before, count, NULL, cudaSuccess);
+    return graph_add("cudaGraphAddEmptyNode", node, graph, before, count, NULL, cudaSuccess);
 }
 
 static struct task *kernel_task(const char *caller, const struct cudaKernelNodeParams *p, cudaError_t *error)
@@ -174,7 +182,7 @@ EXPORT cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t *node, cudaGraph_t gra
     const char *caller = "cudaGraphAddKernelNode";
     cudaError_t error = cudaSuccess;
     struct task *task = kernel_task(caller, parameters, &error);
-    return add(caller, node, graph, before, count, task, error);
+    return graph_add(caller, node, graph, before, count, task, error);
 }
 
 EXPORT cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t *node, cudaGraph_t graph,
@@ -185,7 +193,7 @@ EXPORT cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t *node, cudaGraph_t gra
     const char *caller = "cudaGraphAddMemcpyNode";
     cudaError_t error = cudaSuccess;
     struct task *task = copy_3d_task(caller, parameters, &error);
-    return add(caller, node, graph, before, count, task, error);
+    return graph_add(caller, node, graph, before, count, task, error);
 }
 
 EXPORT cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t *node, cudaGraph_t graph,
@@ -196,7 +204,7 @@ EXPORT cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t *node, cudaGraph_t g
     const char *caller = "cudaGraphAddMemcpyNode1D";
     cudaError_t error = cudaSuccess;
     struct task *task = copy_task(caller, to, from, bytes, kind, &error);
-    return add(caller, node, graph, before, count, task, error);
+    return graph_add(caller, node, graph, before, count, task, error);
 }
 
 EXPORT cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t *node, cudaGraph_t graph,
@@ -207,7 +215,7 @@ EXPORT cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t *node, cudaGraph_t gra
     const char *caller = "cudaGraphAddMemsetNode";
     cudaError_t error = cudaSuccess;
     struct task *task = fill_task(caller, parameters, &error);
-    return add(caller, node, graph, before, count, task, error);
+    return graph_add(caller, node, graph, before, count, task, error);
 }
 
 EXPORT cudaError_t cudaGraphAddHostNode(cudaGraphNode_t *node, cudaGraph_t graph,
@@ -218,7 +226,7 @@ EXPORT cudaError_t cudaGraphAddHostNode(cudaGraphNode_t *node, cudaGraph_t graph
     cudaError_t error = cudaSuccess;
     struct task *task =
         host_task(parameters ? parameters->fn : NULL, parameters ? parameters->userData : NULL, &error);
-    return add("cudaGraphAddHostNode", node, graph, before, count, task, error);
+    return graph_add("cudaGraphAddHostNode", node, graph, before, count, task, error);
 }
 
 EXPORT cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t *from,
@@ -346,6 +354,37 @@ EXPORT cudaError_t cudaGraphKernelNodeSetParams(cudaGraphNode_t node,
     return cudaSuccess;
 }
 
+/* Tasks do not change once made: the clone's are the same ones. */
+EXPORT cudaError_t cudaGraphClone(cudaGraph_t *clone, cudaGraph_t graph)
+{
+    ENTER();
+    cudaError_t error = check_graph(graph, "cudaGraphClone");
+    if (!error) error = cudaGraphCreate(clone, 0);
+    if (error) return error;
+    for (u32 i = 0; i < graph->count; i++) {
+        struct task *task = graph->nodes[i]->task;
+        add_node(*clone, task ? task_keep(task) : NULL, NULL, 0)->original = graph->nodes[i];
+    }
+    for (u32 i = 0; i < graph->count; i++)
+        for (u32 k = 0; k < graph->nodes[i]->before_count; k++)
+            add_edge((*clone)->nodes[graph->nodes[i]->before[k]->index], (*clone)->nodes[i]);
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaGraphNodeFindInClone(cudaGraphNode_t *found, cudaGraphNode_t original,
+                                            cudaGraph_t clone)
+{
+    ENTER();
+    cudaError_t error = check_graph(clone, "cudaGraphNodeFindInClone");
+    if (error || !found) return error ? error : record(cudaErrorInvalidValue);
+    for (u32 i = 0; i < clone->count; i++)
+        if (clone->nodes[i]->original == original) {
+            *found = clone->nodes[i];
+            return cudaSuccess;
+        }
+    return record(cudaErrorInvalidValue);
+}
+
 /* ---- Plans -------------------------------------------------------------------------------------------------------- */
 
 static void plan_of(const struct CUgraph_st *graph, struct plan *plan)
@@ -444,7 +483,7 @@ EXPORT cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t *node, cudaGraph_t
     struct graph_task *task = task_new(sizeof *task, cudaGraphNodeTypeGraph, run_graph, release_graph);
     if (!task) return cudaErrorMemoryAllocation;
     plan_of(child, &task->plan);
-    return add(caller, node, graph, before, count, &task->task, cudaSuccess);
+    return graph_add(caller, node, graph, before, count, &task->task, cudaSuccess);
 }
 
 /* ---- Executable graphs -------------------------------------------------------------------------------------------- */
@@ -528,23 +567,77 @@ EXPORT cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 }
 PER_THREAD(cudaGraphLaunch, _ptsz);
 
+/* The executable graph's node does something else from now on, of the same type. Takes over the task; a NULL one with an error only
+ * passes that on. */
+static cudaError_t set_task(const char *caller, struct CUgraphExec_st *exec,
+                            const struct CUgraphNode_st *node, struct task *task, cudaError_t error)
+{
+    struct step *step = NULL;
+    if (!error) error = check_exec(exec, caller);
+    for (u32 i = 0; !error && i < exec->plan.count; i++)
+        if (exec->plan.steps[i].node == node) step = &exec->plan.steps[i];
+    if (!error && (!step || !step->task || step->task->type != task->type))
+        error =
+            fail(cudaErrorInvalidValue,
+                 "%s: the executable graph was not made from this node, or that is of another type", caller);
+    if (error) {
+        if (task) task_drop(task);
+        return error;
+    }
+    task_drop(step->task);
+    step->task = task;
+    return cudaSuccess;
+}
+
 EXPORT cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
                                                     const struct cudaKernelNodeParams *parameters)
 {
     ENTER();
     const char *caller = "cudaGraphExecKernelNodeSetParams";
-    cudaError_t error = check_exec(exec, caller);
-    if (!error) error = check_kernel_node(node, caller);
-    if (error) return error;
-    for (u32 i = 0; i < exec->plan.count; i++) {
-        if (exec->plan.steps[i].node != node) continue;
-        struct task *task = kernel_task(caller, parameters, &error);
-        if (!task) return error;
-        task_drop(exec->plan.steps[i].task);
-        exec->plan.steps[i].task = task;
-        return cudaSuccess;
-    }
-    return fail(cudaErrorInvalidValue, "%s: the executable graph was not made from this node", caller);
+    cudaError_t error = check_kernel_node(node, caller);
+    struct task *task = error ? NULL : kernel_task(caller, parameters, &error);
+    return set_task(caller, exec, node, task, error);
+}
+
+EXPORT cudaError_t cudaGraphExecMemcpyNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
+                                                    const struct cudaMemcpy3DParms *parameters)
+{
+    ENTER();
+    const char *caller = "cudaGraphExecMemcpyNodeSetParams";
+    cudaError_t error = cudaSuccess;
+    struct task *task = copy_3d_task(caller, parameters, &error);
+    return set_task(caller, exec, node, task, error);
+}
+
+EXPORT cudaError_t cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t exec, cudaGraphNode_t node, void *to,
+                                                      const void *from, size_t bytes,
+                                                      enum cudaMemcpyKind kind)
+{
+    ENTER();
+    const char *caller = "cudaGraphExecMemcpyNodeSetParams1D";
+    cudaError_t error = cudaSuccess;
+    struct task *task = copy_task(caller, to, from, bytes, kind, &error);
+    return set_task(caller, exec, node, task, error);
+}
+
+EXPORT cudaError_t cudaGraphExecMemsetNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
+                                                    const struct cudaMemsetParams *parameters)
+{
+    ENTER();
+    const char *caller = "cudaGraphExecMemsetNodeSetParams";
+    cudaError_t error = cudaSuccess;
+    struct task *task = fill_task(caller, parameters, &error);
+    return set_task(caller, exec, node, task, error);
+}
+
+EXPORT cudaError_t cudaGraphExecHostNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
+                                                  const struct cudaHostNodeParams *parameters)
+{
+    ENTER();
+    cudaError_t error = cudaSuccess;
+    struct task *task =
+        host_task(parameters ? parameters->fn : NULL, parameters ? parameters->userData : NULL, &error);
+    return set_task("cudaGraphExecHostNodeSetParams", exec, node, task, error);
 }
 
 static bool same_shape(const struct plan *a, const struct plan *b)
@@ -679,11 +772,6 @@ cudaError_t capture_task(struct captured *at, struct task *task)
     if (c->invalid) {
         task_drop(task);
         return record(cudaErrorStreamCaptureInvalidated);
-    }
-    if (task->type == cudaGraphNodeTypeMemFree) {
-        task_drop(task);
-        return capture_refuse(c, cudaErrorNotSupported, "cudaFreeAsync",
-                              "in a captured stream is not supported by the simulated GPU");
     }
     struct CUgraphNode_st *node = add_node(c->graph, task, at->after, at->count);
     set_after(at, &node, 1);

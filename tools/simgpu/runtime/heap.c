@@ -201,45 +201,73 @@ out:
 }
 
 /* Gives the whole pages inside a freed range back; the pages at its ends may hold neighbours. */
-static void release(u64 address, u64 bytes, bool in_kernel)
+static void release(u64 address, u64 bytes, bool accessible)
 {
     u64 first = round_up(address, HOST_PAGE), end = (address + bytes) / HOST_PAGE * HOST_PAGE;
     if (end <= first) return;
     void *pages = (void *)first;
-    if (end - first >= LARGE && !in_kernel &&
+    if (end - first >= LARGE && !accessible &&
         mmap(pages, end - first, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) ==
             pages)
         return;
     madvise(pages, end - first, MADV_DONTNEED);
 }
 
-static void free_entry(struct entry *e, bool in_kernel)
+static void free_entry(struct entry *e, bool accessible)
 {
     atomic_store(&e->live, false);
     atomic_fetch_add(&frees, 1);
     used_bytes -= counted_bytes(e->allocation.kind, e->allocation.bytes);
-    release(e->allocation.address, e->allocation.bytes, in_kernel);
+    release(e->allocation.address, e->allocation.bytes, accessible);
 }
 
-static bool free_at(u64 address, bool in_kernel)
+static struct entry *entry_at(u64 address)
 {
-    pthread_mutex_lock(&lock);
     struct table *t = atomic_load(&table);
     s64 i = t ? search(t, t->count, address) : -1;
-    bool found = i >= 0 && t->entries[i].allocation.address == address && atomic_load(&t->entries[i].live) &&
-                 (!in_kernel || t->entries[i].allocation.kind == ALLOCATION_DEVICE_MALLOC);
-    if (found) free_entry(&t->entries[i], in_kernel);
+    return i >= 0 && t->entries[i].allocation.address == address ? &t->entries[i] : NULL;
+}
+
+static bool free_at(u64 address, bool in_kernel, bool accessible)
+{
+    pthread_mutex_lock(&lock);
+    struct entry *e = entry_at(address);
+    bool found = e && atomic_load(&e->live) && (!in_kernel || e->allocation.kind == ALLOCATION_DEVICE_MALLOC);
+    if (found) free_entry(e, accessible);
     pthread_mutex_unlock(&lock);
     return found;
 }
 
 bool heap_free(u64 address)
 {
-    return free_at(address, false);
+    return free_at(address, false, false);
 }
 bool heap_free_in_kernel(u64 address)
 {
-    return free_at(address, true);
+    return free_at(address, true, true);
+}
+bool heap_retire(u64 address)
+{
+    return free_at(address, false, true);
+}
+
+bool heap_revive(u64 address, u64 bytes)
+{
+    pthread_mutex_lock(&lock);
+    struct entry *e = entry_at(address);
+    bool right = e && e->allocation.bytes == bytes, was_live = right && atomic_load(&e->live);
+    if (right && !was_live) {
+        u64 first = address / HOST_PAGE * HOST_PAGE;
+        right = used_bytes + bytes <= options.memory &&
+                make_accessible(first, round_up(address + bytes, HOST_PAGE));
+        if (right) used_bytes += bytes;
+    }
+    if (right) {
+        poison(address, bytes);
+        atomic_store(&e->live, true);
+    }
+    pthread_mutex_unlock(&lock);
+    return right;
 }
 u64 heap_frees(void)
 {

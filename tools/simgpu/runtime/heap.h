@@ -29,6 +29,10 @@ struct allocation {
 u64 heap_alloc(u64 bytes, enum allocation_kind kind, const char *name);
 /* False when `address` is not the start of a live allocation made by heap_alloc. */
 bool heap_free(u64 address);
+/* A graph's memory: freed, but its pages stay accessible, and the same address may be asked for again. heap_revive gives it back, as
+ * fresh memory, whether it is live or not; false when the device is full, or the address has gone to someone else. */
+bool heap_retire(u64 address);
+bool heap_revive(u64 address, u64 bytes);
 /* Memory of the host's own that kernels may reach from now on, at its own address (cudaHostRegister); and no longer. */
 void heap_adopt(u64 address, u64 bytes);
 void heap_disown(u64 address);

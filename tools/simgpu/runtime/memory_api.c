@@ -196,34 +196,23 @@ EXPORT cudaError_t cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t st
 {
     ENTER();
     cudaError_t error = check_stream(stream, "cudaMallocAsync");
-    struct capture *broken = error ? NULL : captured_of(stream)->capture;
-    if (broken)
-        return capture_refuse(broken, cudaErrorNotSupported, "cudaMallocAsync",
-                              "in a captured stream is not supported by the simulated GPU");
-    return error ? error : allocate("cudaMallocAsync", pointer, bytes, ALLOCATION_DEVICE);
+    if (!error) error = allocate("cudaMallocAsync", pointer, bytes, ALLOCATION_DEVICE);
+    if (error || !bytes || !captured_of(stream)->capture) return error;
+    struct task *task = allocation_task((u64)*pointer, bytes);
+    return stream_do(stream, task, task ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 PER_THREAD(cudaMallocAsync, _ptsz);
-
-struct free_task {
-    struct task task;
-    void *pointer;
-};
-
-static void run_free(struct task *task)
-{
-    heap_free((u64)((struct free_task *)task)->pointer);
-}
 
 EXPORT cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream)
 {
     ENTER();
     cudaError_t error = check_stream(stream, "cudaFreeAsync");
-    if (!error) error = check_release("cudaFreeAsync", pointer);
+    bool of_graph = !error && captured_of(stream)->capture;
+    if (!error && !(of_graph && graph_may_free((u64)pointer)))
+        error = check_release("cudaFreeAsync", pointer);
     if (error || !pointer) return error;
-    struct free_task *t = task_new(sizeof *t, cudaGraphNodeTypeMemFree, run_free, NULL);
-    if (!t) return cudaErrorMemoryAllocation;
-    t->pointer = pointer;
-    return stream_do(stream, &t->task, cudaSuccess);
+    struct task *task = free_task((u64)pointer, of_graph);
+    return stream_do(stream, task, task ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 PER_THREAD(cudaFreeAsync, _ptsz);
 

@@ -1,7 +1,7 @@
 /* registration.c: how a program tells the runtime which kernels and variables it has, before main().
  *
- * For each .cu file nvcc emits a constructor that hands over the fatbin (__cudaRegisterFatBinary) and then pairs each
- * kernel's host stub and each variable's host shadow with its name in the PTX. Nothing is parsed here: a module is loaded
+ * For each .cu file nvcc emits a constructor that hands over the fatbin (__cudaRegisterFatBinary; with -rdc=true one for all of the
+ * program's files, when the last of them is heard) and then pairs each kernel's host stub and each variable's host shadow with its name in the PTX. Nothing is parsed here: a module is loaded
  * when one of its kernels or variables is first used. */
 #include "cudart.h"
 
@@ -125,13 +125,13 @@ EXPORT void __cudaRegisterManagedVar(void **handle, void **host_variable, char *
 
 static cudaError_t load(struct binary *b, const char *caller)
 {
-    size_t length;
     const char *why;
-    char *ptx = fatbin_ptx(b->fatbin, &length, &why);
-    if (!ptx)
+    struct ptx_text *texts;
+    u32 count = fatbin_ptx(b->fatbin, &texts, &why);
+    if (!count)
         return fail(cudaErrorNoKernelImageForDevice, "%s: this program's device code cannot be run: %s",
                     caller, why);
-    b->module = module_load(ptx, length); /* keeps the text: messages quote it */
+    b->module = module_load(texts, count); /* the texts stay: messages quote them */
     return b->module ? cudaSuccess : record(cudaErrorInvalidPtx);
 }
 
@@ -245,6 +245,39 @@ EXPORT cudaError_t simgpu_module_variable(struct binary *module, const char *nam
     if (address) *address = (void *)v->address;
     if (bytes) *bytes = v->bytes;
     return cudaSuccess;
+}
+
+/* The same by the runtime's own calls. Options are for the compiler to machine code. */
+EXPORT cudaError_t cudaLibraryLoadData(cudaLibrary_t *library, const void *code, enum cudaJitOption *options,
+                                       void **values, unsigned count, enum cudaLibraryOption *library_options,
+                                       void **library_values, unsigned library_count)
+{
+    (void)options, (void)values, (void)count, (void)library_options, (void)library_values,
+        (void)library_count;
+    return simgpu_load_module((struct binary **)library, code, "cudaLibraryLoadData");
+}
+
+EXPORT cudaError_t cudaLibraryUnload(cudaLibrary_t library)
+{
+    ENTER();
+    return library ? cudaSuccess : record(cudaErrorInvalidResourceHandle);
+}
+
+EXPORT cudaError_t cudaLibraryGetKernel(cudaKernel_t *kernel, cudaLibrary_t library, const char *name)
+{
+    return simgpu_module_kernel((struct binary *)library, name, kernel, "cudaLibraryGetKernel");
+}
+
+EXPORT cudaError_t cudaLibraryGetGlobal(void **address, size_t *bytes, cudaLibrary_t library,
+                                        const char *name)
+{
+    return simgpu_module_variable((struct binary *)library, name, address, bytes, "cudaLibraryGetGlobal");
+}
+
+EXPORT cudaError_t cudaLibraryGetManaged(void **address, size_t *bytes, cudaLibrary_t library,
+                                         const char *name)
+{
+    return simgpu_module_variable((struct binary *)library, name, address, bytes, "cudaLibraryGetManaged");
 }
 
 EXPORT cudaError_t __cudaGetKernel(cudaKernel_t *handle, const void *function)

@@ -11,8 +11,10 @@
 enum { TOO_FEW_ARGUMENTS = -1000 };
 int device_printf(u64 format, const u8 *args, size_t room);
 
-/* Finds the PTX to run in a fatbin (front/fatbin.c), or in PTX text itself: of a fatbin's PTX entries the best for an sm_90a device. Returns malloc'ed
- * text and its length. On failure NULL, and *why says what the fatbin holds instead and how to compile. */
-char *fatbin_ptx(const void *fatbin, size_t *length, const char **why);
+/* Finds the PTX to run in what a program's device code became (front/fatbin.c): a fatbin, one for each source file, or PTX text. Of a
+ * fatbin's PTX entries it is the best for an sm_90a device. Returns how many there are, and *texts, which fatbin_free frees. On
+ * failure 0, and *why says what there is instead and how to compile. */
+u32 fatbin_ptx(const void *image, struct ptx_text **texts, const char **why);
+void fatbin_free(struct ptx_text *texts, u32 count);
 
 #endif

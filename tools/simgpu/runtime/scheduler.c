@@ -379,7 +379,10 @@ static void place_shared_of(const struct launch *l, struct function *fn)
         for (u32 i = 0; i < fn->shared_ref_count; i++)
             for (u32 lane = 0; lane < LANES; lane++) {
                 const struct shared_ref *r = &fn->shared_refs[i];
-                u64 address = (r->is_dynamic ? dynamic : 0) + (u64)r->address + ((u64)rank << 24);
+                u64 base = r->number == SHARED_OWN       ? 0
+                           : r->number == SHARED_DYNAMIC ? dynamic
+                                                         : SHARED_BASE + l->kernel->shared_at[r->number];
+                u64 address = base + (u64)r->address + ((u64)rank << 24);
                 u32 bytes = r->is64 ? 8 : 4;
                 memcpy(*consts + SPECIAL_BYTES + r->at + lane * bytes, &address, bytes);
             }

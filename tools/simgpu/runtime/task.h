@@ -59,8 +59,22 @@ struct task *copy_task(const char *caller, void *to, const void *from, size_t by
 struct task *copy_3d_task(const char *caller, const struct cudaMemcpy3DParms *parameters, cudaError_t *error);
 struct task *fill_task(const char *caller, const struct cudaMemsetParams *parameters, cudaError_t *error);
 struct task *host_task(cudaHostFn_t function, void *data, cudaError_t *error);
+/* A graph's (graph_memory.c): each launch makes the memory fresh, or frees it until the next. */
+struct task *allocation_task(u64 address, u64 bytes);
+struct task *free_task(u64 address, bool of_graph);
+/* Whether it is the start of what is allocated, or will be when the graph runs. */
+bool graph_may_free(u64 address);
 /* What a kernel's launch was given; the arguments' values belong to the task. False: it is no kernel of the program's. */
 bool launch_task_parameters(const struct task *task, struct cudaKernelNodeParams *parameters);
+
+/* ---- Nodes (graph.c) ------------------------------------------------------------------------------------------------- */
+
+/* Adds a node, for the public call `caller`. Takes over the task; a NULL one with an error only passes that on. */
+cudaError_t graph_add(const char *caller, cudaGraphNode_t *out, cudaGraph_t graph,
+                      const cudaGraphNode_t *before, size_t count, struct task *task, cudaError_t error);
+/* A node's task if it is of this type, else NULL, and *error is recorded. */
+struct task *graph_task_of(const char *caller, cudaGraphNode_t node, enum cudaGraphNodeType type,
+                           cudaError_t *error);
 
 /* ---- Capture (graph.c) -------------------------------------------------------------------------------------------- */
 
