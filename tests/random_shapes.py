@@ -55,6 +55,8 @@ def make_case(number):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 7 or not sys.argv[4].isdigit() or not sys.argv[5].isdigit():
+        sys.exit("usage: " + __doc__.split(": ", 1)[1])
     os.makedirs(sys.argv[6], exist_ok=True)
     with multiprocessing.Pool() as pool:
         pool.map(make_case, range(int(sys.argv[4])), chunksize=1)
