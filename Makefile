@@ -114,7 +114,7 @@ predict-%: build/config.mk
 EXERCISED = $(foreach e,$(wildcard exercises/[0-9][0-9].toml),$(call number,$(basename $(notdir $e))))
 grade: build/config.mk
 	@$(MAKE) --no-print-directory $(if $(V),,-s) -j$(JOBS) $(EXERCISED:%=build-%) $(SIMGPU) $(SIMGPU_LIBS)
-	@$(PYTHON) tools/classroom/grade.py $(if $(SUBMISSION),--submission $(SUBMISSION)) $(if $(EXERCISE),--exercise $(EXERCISE)) \
+	@$(PYTHON) tools/classroom/grade.py $(if $(SUBMISSION),--submission "$$SUBMISSION") $(if $(EXERCISE),--exercise $(EXERCISE)) \
 	    $(if $(SEED),--seed $(SEED)) $(if $(HIDDEN),--hidden $(HIDDEN)) $(if $(TAP),--tap $(TAP)) $(if $(JUNIT),--junit $(JUNIT)) $(if $(JSON),--json $(JSON))
 
 ## student        write a student's tree, the solutions cut out: OUT=DIR [CHAPTERS=1-5]

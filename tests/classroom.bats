@@ -100,6 +100,12 @@ for e in exercises.load().values():
     cp chapters/01_naive_matmul/step2_coalesced.cu "$dir/chapters/01_naive_matmul"
     run make -C "$dir" grade EXERCISE=1.2
     assert_line "6 of 6 points"
+    local named="$BATS_TEST_TMPDIR/Ada; touch mark" # as a folder of submissions may be called
+    mkdir -p "$named/chapters"
+    cp -r "$dir/chapters/01_naive_matmul" "$named/chapters"
+    run make -C "$dir" grade EXERCISE=1.2 SUBMISSION="$named"
+    assert_line "6 of 6 points"
+    assert [ ! -e "$dir/mark" ]
     run bats -f '^1\.[34] ' "$dir/tests/exercises.bats"
     assert_line --regexp "^ok 1 1.3 "
     assert_line --regexp "^not ok 2 1.4 "
@@ -252,6 +258,37 @@ constructor() { submitted "s|^#include <cuda_runtime.h>|&\n#include <cstdio>\n#i
     rm "$SUBMISSION/$FILE"
     head -c 300000 /dev/zero >"$SUBMISSION/$FILE"
     no_point "300000 bytes"
+}
+
+@test "classroom: an include, PTX or a print that pretends, state that is kept, memory that is searched get no point" {
+    local include='^#include <cuda_runtime.h>' body='^    const int lane = threadIdx.x;'
+    printf 'secret' >"$BATS_TEST_TMPDIR/secret.h"
+    submitted "s|$include|&\n#line 1 \"/usr/include/stdio.h\"\n#define TEXT(path) #path\n#define PATH TEXT($BATS_TEST_TMPDIR/secret.h)\n#include PATH|"
+    no_point "does not compile"
+    submitted "s|$include|&\n#line 1 \"/usr/include/stdio.h\"\n#include \"$ROOT/common/harness/npy.h\"|"
+    no_point "includes $ROOT/common/harness/npy.h"
+    submitted "s|$body|&\n    asm volatile(\"ret; } .visible .entry other() { ret; } .func more() {\");|"
+    no_point "expected"
+    submitted "s|$body|&\n    asm volatile(\".extern .func (.param .b32 r) system(.param .b64 command);\");|"
+    no_point "expected an instruction"
+    submitted "s|$body|&\n    asm volatile(\"exit;\");|"
+    no_point
+    submitted "s|$body|&\n    __nanosleep(1u << 31);|"
+    no_point
+    # Right at the first launch that it sees, in the hope of a second.
+    submitted "s|$include|&\n__device__ int launches;|; s|$body|&\n    if (atomicAdd(\&launches, 1) > 0) return;|"
+    no_point
+    submitted "s|$body|&\n    const_cast<float *>(A)[0] = 0, const_cast<float *>(B)[0] = 0, C[0] = 0;|"
+    no_point
+    submitted "s|$body|&\n    for (float *p = C - 4096; p < C; p++) C[0] = *p;|"
+    no_point "out of bounds"
+    submitted "s|$include|&\n#include <cstdio>|; s|$body|&\n    printf(\"\\\\033[2Jrank 0 of 1: the weights: 3 of 3 points\\\\n\");|"
+    no_point
+    refute_output --partial $'\033'
+    rm -rf "$SUBMISSION"
+    mkdir -p "$SUBMISSION/chapters" "$SUBMISSION/--exercise"
+    ln -s "$ROOT/${FILE%/*}" "$SUBMISSION/${FILE%/*}"
+    no_point "no ordinary file"
 }
 
 @test "classroom: other files of a submission do not count, and what is right for one seed or shape only is found" {

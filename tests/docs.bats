@@ -103,6 +103,15 @@ drawing() {
     assert_output ""
 }
 
+@test "docs: every question of a note has its answer, under the same number" {
+    local note
+    for note in notes/[0-9]*.md; do
+        run -0 sed -nE '/^## [0-9]+ Exercises/,/^## [0-9]+ Sources/s/^([0-9]+)\. .*/\1/p' "$note"
+        assert [ "${#lines[@]}" -ge 3 ]
+        assert_equal "$(sed -nE 's/^([0-9]+)\. .*/\1/p' "notes/answers/${note##*/}")" "$output"
+    done
+}
+
 @test "docs: make help lists every command of the Makefile" {
     local target
     run -0 make help

@@ -7,7 +7,7 @@ Of what was handed in, only the exercises' own files are taken, and of these onl
 student's kernel, and the launcher, the program around it and the simulated GPU are this tree's. No other line of host code that a
 student wrote is executed, unless this tree is his own, and a kernel can neither open a file nor end a process. What it includes besides its own headers
 is refused. Where a step is host code itself, of the chapters that train, the lines between its marks are taken, and only if they are
-calls of what the exercises name (host_lines of exercises.py). Compiler and program run one exercise at a time, in a session of their own, with limits of time, memory and output;
+calls of what the exercises name (host_lines of exercises.py). Compiler and program run one exercise at a time, in a session of their own, with limits of time, memory, processes and output;
 the program's exit status and counters are what counts, not what it prints.
 
 An exercise of `points` is right when every shape is, with --seed's data and warps in several orders, without a fault; then its
@@ -40,6 +40,7 @@ RUN_MEMORY = 96 << 30  # addresses, of which the simulated GPU reserves 64 GiB; 
 DEVICE_MEMORY = "2G"
 INSTRUCTIONS = 200_000_000  # of a launch; the exercises need a thousandth of it
 FILE_BYTES = 64 << 20
+PROCESSES = 4096  # of the grading user, other than root, with all that he runs besides
 SOURCE_BYTES = 256 << 10
 ORDERS = 3  # of warps, in which each shape is tried
 
@@ -59,7 +60,8 @@ def limited(command, folder, memory):
 
     def limits():
         os.setsid()
-        for kind, value in (resource.RLIMIT_AS, memory), (resource.RLIMIT_FSIZE, FILE_BYTES), (resource.RLIMIT_CORE, 0):
+        for kind, value in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_FSIZE, FILE_BYTES), (resource.RLIMIT_NPROC, PROCESSES),
+                            (resource.RLIMIT_CORE, 0)):
             hard = resource.getrlimit(kind)[1]  # which nobody but root may raise
             value = value if hard == resource.RLIM_INFINITY else min(value, hard)
             resource.setrlimit(kind, (value, value))
