@@ -372,15 +372,15 @@ static int check_step(const char *chapter, const struct operation *op, const str
     // Exact allocations let the simulated GPU and compute-sanitizer see the first byte past the end by themselves.
     size_t guard = device->simulated || options->no_guards ? 0 : 1024;
     const char *step = operation_step_name(op, s);
-    const int number = operation_step_number(op, s);
-    char shape[200], where[600];
+    char label[100], shape[200], where[600];
     if (s == 0 && op->baseline.other_work)
         die_input("--step %s: it does other work, so that its outputs say nothing; expected a step", step);
     struct run run;
     cudaError_t error = cudaSuccess;
     case_upload(op, golden, guard, &run);
     if (options->trace) error = trace_step(chapter, op, device, options, s, &run, stream);
-    printf("  %d %-18s %-18s %-24s ", number, step, golden->name,
+    snprintf(label, sizeof label, "%d %s", operation_step_number(op, s), step);
+    printf("  %-20s %-18s %-24s ", label, golden->name,
            shape_write(op->dims, golden->dim, shape, sizeof shape));
     fflush(stdout);
     profile_step(step);
@@ -391,13 +391,13 @@ static int check_step(const char *chapter, const struct operation *op, const str
         run_free(&run);
         return 0;
     }
-    snprintf(where, sizeof where, "step %d %s, case %s, launch", number, step, golden->name);
+    snprintf(where, sizeof where, "step %s, case %s, launch", label, golden->name);
     if (error != cudaSuccess) printf("failed\n");
     cuda_check(error, where, __FILE__, __LINE__);
     error = cudaStreamSynchronize(stream);
     profile_step(NULL);
     if (error != cudaSuccess) printf("failed\n");
-    snprintf(where, sizeof where, "step %d %s, case %s, kernel", number, step, golden->name);
+    snprintf(where, sizeof where, "step %s, case %s, kernel", label, golden->name);
     cuda_check(error, where, __FILE__, __LINE__);
 
     struct verdict verdict = case_check(op, golden, guard, &run);
