@@ -422,7 +422,7 @@ static void declare_variable(struct parser *p, enum space space, enum linkage li
         }
     }
     if (wrong) parse_error(p, wrong);
-    if (at_punct(p, '='))
+    if (at_punct(p, '=') && linkage != LINK_EXTERN)
         skip_past(p, ';');
     else
         expect(p, ';');
