@@ -42,6 +42,7 @@ refuses() {
     refuses shared-overflows.ptx "PTX line 6: expected at most 16 MiB of variables in this state space"
     refuses threads-0.ptx "PTX line 4: expected a size from 1 to 1024, found '0'"
     refuses blocks-overflow.ptx "PTX line 4: expected a number of blocks from 0 to 1024, found '4194304'"
+    refuses extern-initial.ptx "PTX line 4: expected ';', found '='"
     refuses two-bodies.ptx "PTX line 9: expected no second definition of f, which this text has before, found '\{'"
     refuses address-undeclared.ptx "PTX function k: 'nowhere' is not declared"
     refuses address-of-warp-size.ptx "PTX line 7: expected a register, a variable or a number as the address"

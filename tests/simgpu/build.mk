@@ -11,7 +11,7 @@ build/tests/simgpu/%: tests/simgpu/%.cu build/config.mk
 	@echo "nvcc $<"
 	$Q$(NVCC) $(SIMGPU_TEST_FLAGS) $(SIMGPU_TEST_ARCH) -MMD -MP -MF $@.d -o $@ $<
 
-build/$(SIMGPU_LINKED): $(wildcard $(SIMGPU_LINKED)/*) build/config.mk
+build/$(SIMGPU_LINKED): $(wildcard $(SIMGPU_LINKED)/*) $(SIMGPU_LINKED)/../expect.h build/config.mk
 	@mkdir -p $(@D)
 	@echo "nvcc -rdc=true $(filter %.cu,$^)"
 	$Q$(NVCC) $(SIMGPU_TEST_FLAGS) $(SIMGPU_TEST_ARCH) -rdc=true -o $@ $(filter %.cu,$^)

@@ -106,6 +106,17 @@ blocks_in_order() {
     assert_regex "$stderr" 'at [^ ]*linked/functions\.cu:[0-9]+: st\..*called  at [^ ]*linked/main\.cu:[0-9]+: call'
 }
 
+@test "simgpu: --profile counts a function that several kernels call for the one that called it" {
+    run -0 "$SIMGPU" --json "$BATS_TEST_TMPDIR/counters.json" "$ROOT/build/tests/simgpu/programs/linked"
+    run -0 "$PYTHON" -c '
+import json, sys
+for kernel in json.load(open(sys.argv[1])):
+    lines = sum(line["warp_instructions"] for line in kernel["lines"])
+    print(kernel["kernel"], lines, kernel["instructions"], lines == kernel["instructions"])' "$BATS_TEST_TMPDIR/counters.json"
+    assert_equal "${#lines[@]}" 3
+    refute_output --partial False
+}
+
 @test "simgpu: files linked from a static library, with every architecture's machine code beside the PTX" {
     local nvcc name
     nvcc=$(sed -n 's/^NVCC *:= *//p' build/config.mk)

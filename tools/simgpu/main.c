@@ -404,7 +404,11 @@ int main(int argc, char **argv)
            0); /* modules and what they are made of stay until the program ends */
 #endif
 
-    if (races) return run_races(program, argv + program_index);
+    if (races) {
+        int code = run_races(program, argv + program_index);
+        free(program);
+        return code;
+    }
     execv(program, argv + program_index);
     die("%s: %s", program, strerror(errno));
 }

@@ -345,6 +345,20 @@ __global__ void lock_unfenced(u32 *box)
     atomicExch(box + FLAGS, 0);
 }
 
+// The twin is the CUDA Programming Guide's way to an atomic operation: it looks first, and atomicCAS finds out whether that was wrong.
+// bug largest: race on global memory
+template <bool BROKEN>
+__global__ void largest(u32 *box)
+{
+    const u32 mine = 100 + 32 * B + T;
+    u32 old = box[0], assumed;
+    if (BROKEN && old < mine) box[0] = mine; // largest
+    do {
+        assumed = old;
+        if (!BROKEN) old = atomicCAS(box, assumed, max(assumed, mine));
+    } while (assumed != old);
+}
+
 // bug constant_that_changes: ld.global.nc reads what this launch has written
 template <bool BROKEN>
 __global__ void constant_that_changes(u32 *box)
@@ -466,6 +480,7 @@ static const bug bugs[] = {
     BUG(elements_of_two, 4, 32),
     BUG(bytes_of_two, 4, 32),
     BUG(lock_unfenced, 4, 1),
+    BUG(largest, 8, 32),
     BUG(constant_that_changes, 2, 1),
     BUG(warps_exchange, 1, 64),
     BUG(blocks_of_a_cluster, 2, 32),

@@ -49,7 +49,15 @@ int main()
     CUDA(cudaMallocAsync(&device[0], n * sizeof *host, stream[0]));
     CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used));
     EXPECT(used >= n * sizeof *host);
-    CUDA(cudaMalloc(&device[1], n * sizeof *host));
+    cudaMemPool_t own;
+    cudaMemPoolProps properties = {};
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.location.type = cudaMemLocationTypeDevice;
+    CUDA(cudaMemPoolCreate(&own, &properties));
+    CUDA(cudaMallocFromPoolAsync(&device[1], n * sizeof *host, own, stream[0]));
+    CUDA(cudaMemPoolDestroy(own)); // what came from it stays
+    EXPECT(cudaMemPoolDestroy(own) == cudaErrorInvalidValue);
+    cudaGetLastError();
     CUDA(cudaMemcpyAsync(device[0], host, n * sizeof *host, cudaMemcpyHostToDevice, stream[0]));
     scale<<<(n + 255) / 256, 256, 0, stream[0]>>>(device[0], n, 2);
     CUDA(cudaEventRecord(middle, stream[0]));

@@ -357,10 +357,11 @@ static void sum_wide(const struct dot_rule *rule, const struct row_tile *a, u32 
         }
         s32 up = (s32)rule->fraction - top;
         double scale = f64_of_bits((u64)(1023 + up) << 52);
-        s64 sum = (s64)(addend * scale);
+        u64 sum =
+            (u64)(s64)(addend * scale); /* unsigned: what an infinity or a NaN makes of it may wrap around */
         for (u32 k = 0; k < rule->depth; k++)
-            sum += (s64)((double)a->value[k][half][l] * b->value[k][4 * parity + l % 4] * scale);
-        double result = (double)sum * f64_of_bits((u64)(1023 - up) << 52);
+            sum += (u64)(s64)((double)a->value[k][half][l] * b->value[k][4 * parity + l % 4] * scale);
+        double result = (double)(s64)sum * f64_of_bits((u64)(1023 - up) << 52);
         d[l] = rule->f16 ? round_to_f16(result) : cut_to_f32(result, rule->precision);
     }
 }

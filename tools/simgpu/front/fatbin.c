@@ -14,9 +14,8 @@
 
 enum { FATBIN_MAGIC = 0xba55ed50, WRAPPER_MAGIC = 0x466243b1 };
 enum { KIND_PTX = 1, KIND_ELF = 2, KIND_LTO = 8 };
-enum {
-    LINKED_LATER = 2
-}; /* a wrapper's version: what `nvcc -rdc=true` makes, a fatbin for each source file */
+/* A wrapper's version: what `nvcc -rdc=true` makes, a fatbin for each source file. */
+enum { LINKED_LATER = 2 };
 enum { FLAG_LZ4 = 0x2000, FLAG_ZSTD = 0x8000 };
 enum { MAX_PTX = 1 << 30 }; /* bytes of text that are taken for possible */
 
@@ -248,8 +247,8 @@ u32 fatbin_ptx(const void *image, struct ptx_text **texts, const char **why)
     while (parts[all]) all++;
     struct ptx_text *found = calloc(all + 1, sizeof *found);
     if (!found) trouble = "out of host memory";
-    for (u32 k = 0; k < all && !trouble;
-         k++) /* a part without PTX, such as NVIDIA's device runtime, may not be needed */
+    /* A part without PTX, such as NVIDIA's device runtime, may not be needed. */
+    for (u32 k = 0; k < all && !trouble; k++)
         if (best_ptx(parts[k], &found[count], &inventory, &trouble)) count++;
     if (count && !trouble) {
         *texts = found;

@@ -38,6 +38,9 @@ void visit_operand(const struct ptx_operand *o, visit_fn *visit, void *context);
 void visit_uses(const struct ptx_inst *p, visit_fn *visit, void *context);
 void visit_definitions(const struct ptx_inst *p, visit_fn *visit, void *context);
 
+/* Loads that only propose what an atomicCAS compares with become relaxed ones (front/proposal.c). */
+void find_proposals(struct parsed_function *f);
+
 /* Notes the registers of wgmma instructions, and whether a wgmma.fence may be missing (front/warpgroup.c). */
 void warpgroup_prepare(struct parsed_function *f, const struct flow *g);
 /* What an instruction touches, once registers have places; NULL: nothing. */

@@ -387,6 +387,7 @@ bool parse_initial_values(struct parser *p)
         p->scope = s->unit->scope;
         p->lex = *s->initial;
         p->depth = 0;
+        expect(p, '=');
         first_value(p, s);
         if (!at_punct(p, ';')) parse_error(p, "';'");
     }
@@ -415,13 +416,16 @@ static void declare_variable(struct parser *p, enum space space, enum linkage li
         s->align = d.align;
         s->initial = NULL;
         if (shared) make_room(p, &p->shared_bytes, &d); /* all of them, together, are not too many */
-        if (accept(p, '=')) {
+        if (at_punct(p, '=')) {
             s->initial = keep(sizeof *s->initial);
             *s->initial = p->lex;
         }
     }
     if (wrong) parse_error(p, wrong);
-    skip_past(p, ';');
+    if (at_punct(p, '=') && linkage != LINK_EXTERN)
+        skip_past(p, ';');
+    else
+        expect(p, ';');
 }
 
 /* One in the body of a function: as long-lived, but known only there. */

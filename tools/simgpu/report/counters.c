@@ -98,23 +98,6 @@ void counters_prepare(const struct function *kernel, u32 workers)
     }
 }
 
-void counters_launched(const struct launch *l, u64 instructions)
-{
-    pthread_mutex_lock(&lock);
-    static bool registered;
-    if (!registered) atexit(report);
-    registered = true;
-    struct launched **at = &all_kernels;
-    while (*at && ((*at)->kernel != l->kernel || (*at)->step != step)) at = &(*at)->next;
-    if (!*at && (*at = calloc(1, sizeof **at))) (*at)->kernel = l->kernel, (*at)->step = step;
-    if (*at) {
-        (*at)->open = true;
-        (*at)->launches++;
-        (*at)->instructions += instructions;
-    }
-    pthread_mutex_unlock(&lock);
-}
-
 /* The counters of all instructions that one source line became. */
 struct line_total {
     const char *file;
@@ -324,6 +307,24 @@ static void collect_all(void)
         if (k->open) clear(k->kernel->module);
         k->open = false;
     }
+}
+
+void counters_launched(const struct launch *l, u64 instructions)
+{
+    pthread_mutex_lock(&lock);
+    static bool registered;
+    if (!registered) atexit(report);
+    registered = true;
+    struct launched **at = &all_kernels;
+    while (*at && ((*at)->kernel != l->kernel || (*at)->step != step)) at = &(*at)->next;
+    if (!*at && (*at = calloc(1, sizeof **at))) (*at)->kernel = l->kernel, (*at)->step = step;
+    if (*at) {
+        (*at)->open = true;
+        (*at)->launches++;
+        (*at)->instructions += instructions;
+    }
+    if (l->kernel->calls) collect_all(); /* the next kernel may call the same functions */
+    pthread_mutex_unlock(&lock);
 }
 
 /* The simulated GPU's own call, for a program to find with dlsym(RTLD_DEFAULT, "simgpu_step"): what is launched from now on
