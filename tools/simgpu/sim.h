@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#ifdef __AVX512F__
+#ifdef __AVX2__
 #include <immintrin.h>
 #endif
 
@@ -218,7 +218,7 @@ struct split {
     u32 barrier;   /* SPLIT_WAIT_BARRIER: which */
     u64 phase;     /* SPLIT_WAIT_CLUSTER: the phase of barrier.cluster that must be over */
 };
-enum { MAX_SPLITS = 64, HEAP_BOUNDS = 64 };
+enum { MAX_SPLITS = 64, HEAP_BOUNDS = 256 };
 
 /* What --profile counts for an instruction; report/counters.c sums over workers and source lines. */
 struct counter {
@@ -529,12 +529,13 @@ static inline u32 first_lane(u32 mask)
     } while (0)
 #endif
 
-/* An executor that does `work`, a function with variables in memory, and goes on: with these it could not jump. */
-#define EXECUTOR_GOES_ON(name, work)                                  \
-    static void name(struct warp *w, const struct inst *in, u32 mask) \
-    {                                                                 \
-        work(w, in, mask);                                            \
-        GO_ON(w, in, mask);                                           \
+/* An executor that does `work`, a function with variables in memory, and goes on: with these it could not jump. Another executor
+ * may leave to it what is rare: a jump as well. */
+#define EXECUTOR_GOES_ON(name, work)                                                            \
+    static __attribute__((noinline)) void name(struct warp *w, const struct inst *in, u32 mask) \
+    {                                                                                           \
+        work(w, in, mask);                                                                      \
+        GO_ON(w, in, mask);                                                                     \
     }
 
 /* Runs `statement` for each lane i in `mask`; when all are on, without a mask. No lane reads what another one wrote: that
@@ -544,14 +545,59 @@ static inline u32 first_lane(u32 mask)
 #else
 #define LANES_INDEPENDENT _Pragma("GCC ivdep")
 #endif
-#define FOR_LANES(mask, statement)                                                           \
-    do {                                                                                     \
-        if (__builtin_expect((mask) == ALL_LANES, 1)) {                                      \
-            LANES_INDEPENDENT for (int i = 0; i < LANES; i++) statement                      \
-        } else {                                                                             \
-            LANES_INDEPENDENT for (int i = 0; i < LANES; i++) if ((mask) >> i & 1) statement \
-        }                                                                                    \
+#define FOR_LANES(mask, statement)                      \
+    do {                                                \
+        if (__builtin_expect((mask) == ALL_LANES, 1)) { \
+            FOR_ALL_LANES(statement)                    \
+        } else {                                        \
+            FOR_SOME_LANES(mask, statement)             \
+        }                                               \
     } while (0)
+#define FOR_ALL_LANES(...) LANES_INDEPENDENT for (int i = 0; i < LANES; i++) __VA_ARGS__
+#define FOR_SOME_LANES(mask, ...) \
+    LANES_INDEPENDENT for (int i = 0; i < LANES; i++) if ((mask) >> i & 1) __VA_ARGS__
+
+/* An executor that is one such loop over `operands`, and `settled`. With all lanes on it needs so few of the host's registers that
+ * it has nothing to save: what runs for some is another function. */
+#define EXECUTOR_OF_LANES(name, operands, settled, ...)                                                \
+    static __attribute__((noinline)) void name##_some(struct warp *w, const struct inst *in, u32 mask) \
+    {                                                                                                  \
+        operands;                                                                                      \
+        FOR_SOME_LANES(mask, __VA_ARGS__)                                                              \
+        settled;                                                                                       \
+        GO_ON(w, in, mask);                                                                            \
+    }                                                                                                  \
+    static void name(struct warp *w, const struct inst *in, u32 mask)                                  \
+    {                                                                                                  \
+        if (__builtin_expect(mask != ALL_LANES, 0)) {                                                  \
+            name##_some(w, in, mask);                                                                  \
+        } else {                                                                                       \
+            operands;                                                                                  \
+            FOR_ALL_LANES(__VA_ARGS__)                                                                 \
+            settled;                                                                                   \
+            GO_ON(w, in, mask);                                                                        \
+        }                                                                                              \
+    }
+
+/* Lanes as vectors of 64 bytes, which the host may have or not; in registers they are aligned to a lane. */
+typedef u64 wide_lanes __attribute__((vector_size(64), aligned(8), may_alias));
+typedef u32 word_lanes __attribute__((vector_size(64), aligned(4), may_alias));
+
+/* Whether a bit of these is on: the host has an instruction that says so, of a loop gcc 12 makes ten. */
+static inline bool any_bit(wide_lanes v)
+{
+#if defined(__AVX512F__)
+    return _mm512_test_epi64_mask((__m512i)v, (__m512i)v) != 0;
+#elif defined(__AVX2__)
+    const union {
+        wide_lanes all;
+        __m256i half[2];
+    } u = {.all = v};
+    return !_mm256_testz_si256(u.half[0] | u.half[1], u.half[0] | u.half[1]);
+#else
+    return (v[0] | v[1] | v[2] | v[3] | v[4] | v[5] | v[6] | v[7]) != 0;
+#endif
+}
 
 /* The bits of `truth[i] != 0`. */
 static inline u32 mask_of_lanes(const u32 truth[LANES])
