@@ -9,7 +9,7 @@ SIMGPU_LIBS := $(addprefix $(SIMGPU_OUT)/lib/,libcudart.so.13 libcublas.so.13 li
 
 SIMGPU_OPTIMISE ?= $(if $(SAN),-O1,-O3)
 SIMGPU_CFLAGS := -std=gnu11 $(SIMGPU_OPTIMISE) -g -march=native -ffp-contract=off -fno-math-errno -fno-trapping-math -fPIC -pthread \
-                 -fvisibility=hidden -Wall -Wextra -Werror -Wno-psabi $(if $(filter x86_64,$(shell uname -m)),-mprefer-vector-width=512)
+                 -fvisibility=hidden -Wall -Wextra -Werror $(if $(filter x86_64,$(shell uname -m)),-mprefer-vector-width=512)
 SIMGPU_LDFLAGS := -pthread
 ifdef SAN
 SIMGPU_CFLAGS  += -fno-omit-frame-pointer -fsanitize=$(SAN) -fno-sanitize-recover=all

@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#ifdef __AVX2__
+#ifdef __AVX512F__
 #include <immintrin.h>
 #endif
 
@@ -579,26 +579,6 @@ static inline u32 first_lane(u32 mask)
             GO_ON(w, in, mask);                                                                        \
         }                                                                                              \
     }
-
-/* Lanes as vectors of 64 bytes, which the host may have or not; in registers they are aligned to a lane. */
-typedef u64 wide_lanes __attribute__((vector_size(64), aligned(8), may_alias));
-typedef u32 word_lanes __attribute__((vector_size(64), aligned(4), may_alias));
-
-/* Whether a bit of these is on: the host has an instruction that says so, of a loop gcc 12 makes ten. */
-static inline bool any_bit(wide_lanes v)
-{
-#if defined(__AVX512F__)
-    return _mm512_test_epi64_mask((__m512i)v, (__m512i)v) != 0;
-#elif defined(__AVX2__)
-    const union {
-        wide_lanes all;
-        __m256i half[2];
-    } u = {.all = v};
-    return !_mm256_testz_si256(u.half[0] | u.half[1], u.half[0] | u.half[1]);
-#else
-    return (v[0] | v[1] | v[2] | v[3] | v[4] | v[5] | v[6] | v[7]) != 0;
-#endif
-}
 
 /* The bits of `truth[i] != 0`. */
 static inline u32 mask_of_lanes(const u32 truth[LANES])

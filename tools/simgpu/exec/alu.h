@@ -88,12 +88,12 @@ static inline double relu_f64(double x)
 /* Whether one of 32 floats is NaN. */
 static inline bool any_nan(const lane32 x[LANES])
 {
-    typedef float float_lanes __attribute__((vector_size(64), aligned(4), may_alias));
-    const float_lanes low = ((const float_lanes *)x)[0], high = ((const float_lanes *)x)[1];
 #ifdef __AVX512F__
-    return _mm512_cmp_ps_mask((__m512)low, (__m512)high, _CMP_UNORD_Q) != 0;
+    return _mm512_cmp_ps_mask(_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16), _CMP_UNORD_Q) != 0;
 #else
-    return any_bit((wide_lanes)((low != low) | (high != high)));
+    u32 found = 0;
+    for (int i = 0; i < LANES; i++) found |= (u32)((s32)(x[i] & INT32_MAX) > 0x7f800000);
+    return found;
 #endif
 }
 

@@ -362,19 +362,54 @@ static inline enum access access_of(const struct inst *in)
            (in->flags & CONSTANT ? ACCESS_CONSTANT : 0);
 }
 
+/* Whether a bit of the lanes' differences is on. Of a loop over lanes gcc 12 makes vectors of the host, and ten instructions that
+ * bring those together: with 512 bits the host has one for that. */
+#ifdef __AVX512F__
+typedef u64 wide_lanes __attribute__((vector_size(64), aligned(8), may_alias));
+typedef u32 word_lanes __attribute__((vector_size(64), aligned(4), may_alias));
+static inline bool any_bit(wide_lanes v)
+{
+    return _mm512_test_epi64_mask((__m512i)v, (__m512i)v) != 0;
+}
+#endif
+
 /* Whether all lanes want the same element; whether their elements, of `step` bytes, lie one after the other. */
 static inline bool all_same(const u64 address[LANES])
 {
-    const wide_lanes *a = (const wide_lanes *)address;
     const u64 first = address[0];
+#ifdef __AVX512F__
+    const wide_lanes *a = (const wide_lanes *)address;
     return !any_bit((a[0] ^ first) | (a[1] ^ first) | (a[2] ^ first) | (a[3] ^ first));
+#else
+    u64 off = 0;
+    for (int i = 0; i < LANES; i++) off |= address[i] ^ first;
+    return !off;
+#endif
 }
 static inline bool in_a_row(const u64 address[LANES], u64 step)
 {
+#ifdef __AVX512F__
     const wide_lanes *a = (const wide_lanes *)address;
     wide_lanes off = a[0] ^ (address[0] + (wide_lanes){0, 1, 2, 3, 4, 5, 6, 7} * step);
     for (u32 k = 1; k < LANES / 8; k++) off |= (a[k] - a[k - 1]) ^ 8 * step;
     return !any_bit(off);
+#else
+    u64 off = 0;
+    for (int i = 0; i < LANES; i++) off |= address[i] - address[0] - (u64)i * step;
+    return !off;
+#endif
+}
+static inline bool apart_32(const u32 address[LANES], u32 step)
+{
+#ifdef __AVX512F__
+    const word_lanes *a = (const word_lanes *)address;
+    const word_lanes order = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return !any_bit((wide_lanes)((a[0] ^ (address[0] + order * step)) | ((a[1] - a[0]) ^ 16 * step)));
+#else
+    u32 off = 0;
+    for (u32 i = 0; i < LANES; i++) off |= address[i] - address[0] - i * step;
+    return !off;
+#endif
 }
 
 /* Whether all lanes want one word of shared memory, or 32 in a row: then *step is 0 or 1. */
@@ -388,12 +423,10 @@ static inline bool regular(struct warp *w, const struct inst *in, u64 *first, u3
         return by == 4 ? in_a_row(a, 4) : all_same(a);
     }
     const u32 *a = lanes_of(w, in->a);
-    const word_lanes *v = (const word_lanes *)a;
-    const word_lanes order = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     u32 by = (a[1] - a[0]) & 4;
     *first = (u32)(a[0] + (u32)in->imm);
     *step = by / 4;
-    return !any_bit((wide_lanes)((v[0] ^ (a[0] + order * by)) | ((v[1] - v[0]) ^ 16 * by)));
+    return apart_32(a, by);
 }
 
 /* The offsets into the block's shared memory when all lanes are on, in bounds and aligned: true. */
@@ -417,12 +450,18 @@ static inline bool shared_words(struct warp *w, const struct inst *in, u32 word[
     return !bad;
 }
 
-/* Copies 32 words, as vectors: of memcpy gcc 12 makes `rep movs` here, which takes several times as long. */
+/* Copies 32 words, as vectors that the host has: of memcpy gcc 12 makes `rep movs` here, which takes several times as long. They
+ * are as long as those that executors read, which the host hands on from a store only in one piece. */
 static inline void copy_lanes(u32 *to, const u32 *from)
 {
-    const word_lanes low = ((const word_lanes *)from)[0], high = ((const word_lanes *)from)[1];
-    ((word_lanes *)to)[0] = low;
-    ((word_lanes *)to)[1] = high;
+#ifdef __AVX512F__
+    enum { BYTES = 64 };
+#else
+    enum { BYTES = 32 };
+#endif
+    typedef u32 host_lanes __attribute__((vector_size(BYTES), aligned(4), may_alias));
+    for (u32 i = 0; i < LANES * sizeof *to / BYTES; i++)
+        ((host_lanes *)to)[i] = ((const host_lanes *)from)[i];
 }
 
 /* Words that a load of all lanes finds at this host address go into its register: 32 in a row, or the same for all. False when

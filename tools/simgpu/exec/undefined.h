@@ -37,9 +37,11 @@ static inline bool undefined_maybe(const u32 word[LANES])
                   high = _mm512_loadu_si512(word + 16);
     return (_mm512_cmpeq_epi16_mask(low, half) | _mm512_cmpeq_epi16_mask(high, half)) != 0;
 #else
-    typedef u16 halves __attribute__((vector_size(64), aligned(2), may_alias));
-    const halves *h = (const halves *)word;
-    return any_bit((wide_lanes)((h[0] == (u16)UNWRITTEN_HALF) | (h[1] == (u16)UNWRITTEN_HALF)));
+    typedef u16 half __attribute__((may_alias));
+    const half *h = (const half *)word;
+    u16 found = 0;
+    for (int i = 0; i < 2 * LANES; i++) found |= (u16)(h[i] == UNWRITTEN_HALF);
+    return found;
 #endif
 }
 static inline bool undefined_maybe_word(u32 v)
