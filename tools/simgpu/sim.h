@@ -230,7 +230,7 @@ struct split {
     u32 barrier;   /* SPLIT_WAIT_BARRIER: which */
     u64 phase;     /* SPLIT_WAIT_CLUSTER: the phase of barrier.cluster that must be over */
 };
-enum { MAX_SPLITS = 64, HEAP_BOUNDS = 64 };
+enum { MAX_SPLITS = 64, HEAP_BOUNDS = 256 };
 
 /* What --profile counts for an instruction; report/counters.c sums over workers and source lines. */
 struct counter {
@@ -255,46 +255,47 @@ struct warp {
     struct counter *counters;     /* counters of the current function, NULL unless --profile */
     struct frame *frame, *root;   /* of the current split; the kernel's own */
     struct block *block;
+    /* what a turn or a barrier touches: side by side, so that it is in few of the host's cache lines */
+    u32 id;                   /* warp index in the block */
+    u32 live;                 /* lanes that have not exited */
+    u32 lanes_met;            /* when its lanes last synchronised, by the block's clock */
+    u32 time;                 /* of what it does now: later than its last release, by the block's clock */
+    s32 current;              /* index of the running split */
+    s32 split_count;          /* splits beyond this index were never used */
+    u64 executed;             /* warp instructions until its turn began, or until it last stopped */
+    u64 ahead;                /* of `executed` is its clock: warp_clock */
+    s32 turn;                 /* the budget when its turn began, or when it last stopped */
+    s32 unused_budget;        /* what was left of the budget when the warp stopped early, else -1 */
+    u64 gathered;             /* splits that the last warp_gather moved on together with the current one */
+    u64 heap_frees;           /* how many allocations had been freed when the first of `heap` was looked up */
+    struct suspect *suspects; /* a write that may be a race: exec/race.c */
+    bool suspects_global;     /* the same in global memory */
+    bool polled;              /* it has looked at memory that others change, since its turn began */
+    bool waits;          /* the same look saw the same twice: until that has changed, others have its turns */
+    u32 lost_turns;      /* one after the other in which it has polled */
+    u32 wgmma_in_flight; /* products that have not been waited for */
+    u32 undefined_registers; /* that hold bits which nobody has written: exec/undefined.c */
+    struct split splits[MAX_SPLITS];
     struct bounds {
         u64 lo, hi;
     } heap[HEAP_BOUNDS];      /* of global allocations touched lately, by the instruction that did */
-    u64 heap_frees;           /* how many allocations had been freed when the first of them was looked up */
-    u32 id;                   /* warp index in the block */
-    u32 live;                 /* lanes that have not exited */
     u32 cluster_arrived;      /* lanes that have arrived at barrier.cluster and not waited yet */
     u64 cluster_phase[LANES]; /* the phase they arrived in */
-    u32 lanes_met;            /* when its lanes last synchronised, by the block's clock */
-    u32 time;                 /* of what it does now: later than its last release, by the block's clock */
-    struct suspect *suspects; /* a write that may be a race: exec/race.c */
-    bool suspects_global;     /* the same in global memory */
-    struct warp_view *view;   /* what it knows of other blocks, and its records: exec/global.c */
     u32 cluster_released;     /* when it last arrived with .release, by the block's clock */
-    s32 current;              /* index of the running split */
+    struct warp_view *view;   /* what it knows of other blocks, and its records: exec/global.c */
     u8 *local;                /* local memory: 32 x block->launch->local_bytes, lane after lane */
-    u64 executed;             /* warp instructions until its turn began, or until it last stopped */
-    s32 turn;                 /* the budget then */
-    s32 unused_budget;        /* what was left of the budget when the warp stopped early, else -1 */
-    u64 ahead;                /* of `executed` is its clock: warp_clock */
-    u64 clock_stopped;        /* what that was at the last pmevent 0 */
-    bool polled;              /* it has looked at memory that others change, since its turn began */
-    u32 lost_turns;           /* one after the other in which it has */
+    u64 clock_stopped;        /* what warp_clock was at the last pmevent 0 */
     struct poll {
-        const struct inst *in; /* the last such look */
+        const struct inst *in; /* the last look at memory that others change */
         u32 lanes, bytes;
         u64 at[LANES], saw;
     } poll;
-    bool waits;   /* the same look saw the same twice: until that has changed, others have its turns */
-    u64 gathered; /* splits that the last warp_gather moved on together with the current one */
     struct async_state *async; /* cp.async groups and the like: exec/async.c */
     struct wgmma_state *wgmma; /* exec/wgmma.c */
     u32 registers;             /* a thread, once setmaxnreg has asked; 0: as launched */
     u32 register_changes;      /* how often it has */
-    u32 wgmma_in_flight;       /* products that have not been waited for */
-    u32 undefined_registers;   /* that hold bits which nobody has written: exec/undefined.c */
     struct undefined *undefined;
-    u8 *local_written; /* ... and which of its local memory has been */
-    s32 split_count;   /* splits beyond this index were never used */
-    struct split splits[MAX_SPLITS];
+    u8 *local_written; /* which of its local memory has been */
 };
 
 /* Special registers that are plain data. */
@@ -541,12 +542,13 @@ static inline u32 first_lane(u32 mask)
     } while (0)
 #endif
 
-/* An executor that does `work`, a function with variables in memory, and goes on: with these it could not jump. */
-#define EXECUTOR_GOES_ON(name, work)                                  \
-    static void name(struct warp *w, const struct inst *in, u32 mask) \
-    {                                                                 \
-        work(w, in, mask);                                            \
-        GO_ON(w, in, mask);                                           \
+/* An executor that does `work`, a function with variables in memory, and goes on: with these it could not jump. Another executor
+ * may leave to it what is rare: a jump as well. */
+#define EXECUTOR_GOES_ON(name, work)                                                            \
+    static __attribute__((noinline)) void name(struct warp *w, const struct inst *in, u32 mask) \
+    {                                                                                           \
+        work(w, in, mask);                                                                      \
+        GO_ON(w, in, mask);                                                                     \
     }
 
 /* Runs `statement` for each lane i in `mask`; when all are on, without a mask. No lane reads what another one wrote: that
@@ -556,14 +558,39 @@ static inline u32 first_lane(u32 mask)
 #else
 #define LANES_INDEPENDENT _Pragma("GCC ivdep")
 #endif
-#define FOR_LANES(mask, statement)                                                           \
-    do {                                                                                     \
-        if (__builtin_expect((mask) == ALL_LANES, 1)) {                                      \
-            LANES_INDEPENDENT for (int i = 0; i < LANES; i++) statement                      \
-        } else {                                                                             \
-            LANES_INDEPENDENT for (int i = 0; i < LANES; i++) if ((mask) >> i & 1) statement \
-        }                                                                                    \
+#define FOR_LANES(mask, statement)                      \
+    do {                                                \
+        if (__builtin_expect((mask) == ALL_LANES, 1)) { \
+            FOR_ALL_LANES(statement)                    \
+        } else {                                        \
+            FOR_SOME_LANES(mask, statement)             \
+        }                                               \
     } while (0)
+#define FOR_ALL_LANES(...) LANES_INDEPENDENT for (int i = 0; i < LANES; i++) __VA_ARGS__
+#define FOR_SOME_LANES(mask, ...) \
+    LANES_INDEPENDENT for (int i = 0; i < LANES; i++) if ((mask) >> i & 1) __VA_ARGS__
+
+/* An executor that is one such loop over `operands`, and `settled`. With all lanes on it needs so few of the host's registers that
+ * it has nothing to save: what runs for some is another function. */
+#define EXECUTOR_OF_LANES(name, operands, settled, ...)                                                \
+    static __attribute__((noinline)) void name##_some(struct warp *w, const struct inst *in, u32 mask) \
+    {                                                                                                  \
+        operands;                                                                                      \
+        FOR_SOME_LANES(mask, __VA_ARGS__)                                                              \
+        settled;                                                                                       \
+        GO_ON(w, in, mask);                                                                            \
+    }                                                                                                  \
+    static void name(struct warp *w, const struct inst *in, u32 mask)                                  \
+    {                                                                                                  \
+        if (__builtin_expect(mask != ALL_LANES, 0)) {                                                  \
+            name##_some(w, in, mask);                                                                  \
+        } else {                                                                                       \
+            operands;                                                                                  \
+            FOR_ALL_LANES(__VA_ARGS__)                                                                 \
+            settled;                                                                                   \
+            GO_ON(w, in, mask);                                                                        \
+        }                                                                                              \
+    }
 
 /* The bits of `truth[i] != 0`. */
 static inline u32 mask_of_lanes(const u32 truth[LANES])

@@ -4,10 +4,6 @@
 #ifndef ALU_H
 #define ALU_H
 
-#ifdef __AVX512DQ__
-#include <immintrin.h>
-#endif
-
 #include "numeric.h"
 
 /* ---- Types of operands ------------------------------------------------------------------------------------------- */
@@ -17,18 +13,24 @@ typedef u32 lane32 __attribute__((may_alias));
 typedef u64 lane64 __attribute__((may_alias));
 
 /* The operand type `name`: its lane in a register, the C type to compute with, the type of its immediates, and the
- * ways from a lane's bits and back. */
-#define OPERAND_TYPE(name, lane, value, immediate, from_lane, to_lane) \
-    typedef lane name##_lane;                                          \
-    typedef value name##_value;                                        \
-    enum { name##_type = immediate };                                  \
-    static inline value name##_get(lane x)                             \
-    {                                                                  \
-        return from_lane;                                              \
-    }                                                                  \
-    static inline lane name##_put(value x)                             \
-    {                                                                  \
-        return to_lane;                                                \
+ * ways from a lane's bits and back. A result is settled when it is in its register: below. */
+#define OPERAND_TYPE(name, lane, value, immediate, from_lane, to_lane)     \
+    SETTLED_OPERAND_TYPE(name, lane, value, immediate, from_lane, to_lane) \
+    static inline void name##_settle(lane to[LANES], u32 mask)             \
+    {                                                                      \
+        (void)to, (void)mask;                                              \
+    }
+#define SETTLED_OPERAND_TYPE(name, lane, value, immediate, from_lane, to_lane) \
+    typedef lane name##_lane;                                                  \
+    typedef value name##_value;                                                \
+    enum { name##_type = immediate };                                          \
+    static inline value name##_get(lane x)                                     \
+    {                                                                          \
+        return from_lane;                                                      \
+    }                                                                          \
+    static inline lane name##_put(value x)                                     \
+    {                                                                          \
+        return to_lane;                                                        \
     }
 
 OPERAND_TYPE(u8, lane32, u32, T_U8, (u8)x, (u8)x)
@@ -82,13 +84,33 @@ static inline double relu_f64(double x)
 {
     return x <= 0 ? 0 : x;
 }
-static inline u32 bits_or_nan(float x)
+
+/* Whether one of 32 floats is NaN. */
+static inline bool any_nan(const lane32 x[LANES])
 {
-    return x == x ? bits_of_f32(x) : NAN_F32;
+#ifdef __AVX512F__
+    return _mm512_cmp_ps_mask(_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16), _CMP_UNORD_Q) != 0;
+#else
+    u32 found = 0;
+    for (int i = 0; i < LANES; i++) found |= (u32)((s32)(x[i] & INT32_MAX) > 0x7f800000);
+    return found;
+#endif
 }
 
-OPERAND_TYPE(f32, lane32, float, T_F32, f32_of_bits(x), bits_or_nan(x))
-OPERAND_TYPE(f32z, lane32, float, T_F32, flush_f32(f32_of_bits(x)), bits_or_nan(flush_f32(x)))
+/* NaN is NAN_F32. It is rare, and looked for when the result is in its register: so that what needs the result next has it at
+ * once, as the host foresees that there is none. */
+static inline void f32_settle(lane32 to[LANES], u32 mask)
+{
+    if (__builtin_expect(any_nan(to), 0))
+        FOR_SOME_LANES(mask, if (f32_of_bits(to[i]) != f32_of_bits(to[i])) to[i] = NAN_F32;)
+}
+static inline void f32z_settle(lane32 to[LANES], u32 mask)
+{
+    f32_settle(to, mask);
+}
+
+SETTLED_OPERAND_TYPE(f32, lane32, float, T_F32, f32_of_bits(x), bits_of_f32(x))
+SETTLED_OPERAND_TYPE(f32z, lane32, float, T_F32, flush_f32(f32_of_bits(x)), bits_of_f32(flush_f32(x)))
 OPERAND_TYPE(f32s, lane32, float, T_F32, f32_of_bits(x), bits_of_f32(saturate(x)))
 OPERAND_TYPE(f32zs, lane32, float, T_F32, flush_f32(f32_of_bits(x)), bits_of_f32(saturate(flush_f32(x))))
 OPERAND_TYPE(f64, lane64, double, T_F64, f64_of_bits(x), bits_of_f64(x))
@@ -109,62 +131,36 @@ OPERAND_TYPE(bf16dr, lane32, double, T_BF16, (double)f32_of_bf16(x), bf16_of_f32
 #define LANES_OF(type, p, o) type##_lane *p = lanes_of(w, o)
 #define READ(type, x, p)     const type##_value x __attribute__((unused)) = type##_get(p[i])
 
-#define EXECUTOR_UNARY(name, spelling, D, A, ...) \
-    EXECUTOR(name)                                \
-    {                                             \
-        LANES_OF(D, to, in->d);                   \
-        const LANES_OF(A, pa, in->a);             \
-        FOR_LANES(mask, {                         \
-            READ(A, a, pa);                       \
-            to[i] = D##_put(__VA_ARGS__);         \
-        });                                       \
-        GO_ON(w, in, mask);                       \
-    }
-#define EXECUTOR_BINARY(name, spelling, D, A, B, ...) \
-    EXECUTOR(name)                                    \
-    {                                                 \
-        LANES_OF(D, to, in->d);                       \
-        const LANES_OF(A, pa, in->a);                 \
-        const LANES_OF(B, pb, in->b);                 \
-        FOR_LANES(mask, {                             \
-            READ(A, a, pa);                           \
-            READ(B, b, pb);                           \
-            to[i] = D##_put(__VA_ARGS__);             \
-        });                                           \
-        GO_ON(w, in, mask);                           \
-    }
-#define EXECUTOR_TERNARY(name, spelling, D, A, B, C, ...) \
-    EXECUTOR(name)                                        \
-    {                                                     \
-        LANES_OF(D, to, in->d);                           \
-        const LANES_OF(A, pa, in->a);                     \
-        const LANES_OF(B, pb, in->b);                     \
-        const LANES_OF(C, pc, in->c);                     \
-        FOR_LANES(mask, {                                 \
-            READ(A, a, pa);                               \
-            READ(B, b, pb);                               \
-            READ(C, c, pc);                               \
-            to[i] = D##_put(__VA_ARGS__);                 \
-        });                                               \
-        GO_ON(w, in, mask);                               \
-    }
-#define EXECUTOR_QUATERNARY(name, spelling, D, A, B, C, E, ...) \
-    EXECUTOR(name)                                              \
-    {                                                           \
-        LANES_OF(D, to, in->d);                                 \
-        const LANES_OF(A, pa, in->a);                           \
-        const LANES_OF(B, pb, in->b);                           \
-        const LANES_OF(C, pc, in->c);                           \
-        const LANES_OF(E, pd, in->more[0]);                     \
-        FOR_LANES(mask, {                                       \
-            READ(A, a, pa);                                     \
-            READ(B, b, pb);                                     \
-            READ(C, c, pc);                                     \
-            READ(E, d, pd);                                     \
-            to[i] = D##_put(__VA_ARGS__);                       \
-        });                                                     \
-        GO_ON(w, in, mask);                                     \
-    }
+#define EXECUTOR_UNARY(name, spelling, D, A, ...)                                                         \
+    EXECUTOR_OF_LANES(name, LANES_OF(D, to, in->d); const LANES_OF(A, pa, in->a), D##_settle(to, mask), { \
+        READ(A, a, pa);                                                                                   \
+        to[i] = D##_put(__VA_ARGS__);                                                                     \
+    })
+#define EXECUTOR_BINARY(name, spelling, D, A, B, ...)                             \
+    EXECUTOR_OF_LANES(name, LANES_OF(D, to, in->d); const LANES_OF(A, pa, in->a); \
+                      const LANES_OF(B, pb, in->b), D##_settle(to, mask), {       \
+                          READ(A, a, pa);                                         \
+                          READ(B, b, pb);                                         \
+                          to[i] = D##_put(__VA_ARGS__);                           \
+                      })
+#define EXECUTOR_TERNARY(name, spelling, D, A, B, C, ...)                                                 \
+    EXECUTOR_OF_LANES(name, LANES_OF(D, to, in->d); const LANES_OF(A, pa, in->a);                         \
+                      const LANES_OF(B, pb, in->b); const LANES_OF(C, pc, in->c), D##_settle(to, mask), { \
+                          READ(A, a, pa);                                                                 \
+                          READ(B, b, pb);                                                                 \
+                          READ(C, c, pc);                                                                 \
+                          to[i] = D##_put(__VA_ARGS__);                                                   \
+                      })
+#define EXECUTOR_QUATERNARY(name, spelling, D, A, B, C, E, ...)                   \
+    EXECUTOR_OF_LANES(name, LANES_OF(D, to, in->d); const LANES_OF(A, pa, in->a); \
+                      const LANES_OF(B, pb, in->b); const LANES_OF(C, pc, in->c); \
+                      const LANES_OF(E, pd, in->more[0]), D##_settle(to, mask), { \
+                          READ(A, a, pa);                                         \
+                          READ(B, b, pb);                                         \
+                          READ(C, c, pc);                                         \
+                          READ(E, d, pd);                                         \
+                          to[i] = D##_put(__VA_ARGS__);                           \
+                      })
 
 /* The same expression for both halves of a 32-bit lane. */
 #define EXECUTOR_PACKED_UNARY(name, spelling, D, A, ...) \

@@ -82,10 +82,11 @@ static _Noreturn void illegal_global(struct warp *w, const struct inst *in, u32 
           access, bytes, (unsigned long long)a, what, (unsigned long long)near.address);
 }
 
-/* An instruction tends to touch the same allocation again. */
+/* An instruction tends to touch the same allocation again. Only one HEAP_BOUNDS instructions further on has the same place: those
+ * of a loop, unrolled though it may be, have each their own. */
 static inline struct bounds *bounds_of(struct warp *w, const struct inst *in)
 {
-    return &w->heap[(uintptr_t)in / 16 % HEAP_BOUNDS];
+    return &w->heap[(uintptr_t)in / sizeof *in % HEAP_BOUNDS];
 }
 
 /* One lane in global memory, and the bounds of the allocation it is in for the lanes and instructions to come. */
@@ -131,6 +132,9 @@ static void check_global(struct warp *w, const struct inst *in, u32 mask, const 
                          u32 align, enum access how)
 {
     bool is_write = how & ACCESS_WRITE;
+    u32 lane = first_lane(mask);
+    if (address[lane] & (align - 1) || !in_bounds(w, in, address[lane], bytes))
+        check_global_lane(w, in, lane, address[lane], bytes, align, is_write);
     const struct bounds known = *bounds_of(w, in);
     u64 size = known.hi - known.lo, span = size >= bytes ? size - bytes : 0, bad = size < bytes;
     for (int i = 0; i < LANES; i++) bad |= (u64)(address[i] - known.lo > span) | (address[i] & (align - 1));
@@ -358,19 +362,54 @@ static inline enum access access_of(const struct inst *in)
            (in->flags & CONSTANT ? ACCESS_CONSTANT : 0);
 }
 
-/* Whether the lanes' addresses are `step` bytes apart: 0 when all want the same element, the element's size when the access
- * is coalesced. */
-static inline bool apart(const u64 address[LANES], u32 step)
+/* Whether a bit of the lanes' differences is on. Of a loop over lanes gcc 12 makes vectors of the host, and ten instructions that
+ * bring those together: with 512 bits the host has one for that. */
+#ifdef __AVX512F__
+typedef u64 wide_lanes __attribute__((vector_size(64), aligned(8), may_alias));
+typedef u32 word_lanes __attribute__((vector_size(64), aligned(4), may_alias));
+static inline bool any_bit(wide_lanes v)
 {
+    return _mm512_test_epi64_mask((__m512i)v, (__m512i)v) != 0;
+}
+#endif
+
+/* Whether all lanes want the same element; whether their elements, of `step` bytes, lie one after the other. */
+static inline bool all_same(const u64 address[LANES])
+{
+    const u64 first = address[0];
+#ifdef __AVX512F__
+    const wide_lanes *a = (const wide_lanes *)address;
+    return !any_bit((a[0] ^ first) | (a[1] ^ first) | (a[2] ^ first) | (a[3] ^ first));
+#else
+    u64 off = 0;
+    for (int i = 0; i < LANES; i++) off |= address[i] ^ first;
+    return !off;
+#endif
+}
+static inline bool in_a_row(const u64 address[LANES], u64 step)
+{
+#ifdef __AVX512F__
+    const wide_lanes *a = (const wide_lanes *)address;
+    wide_lanes off = a[0] ^ (address[0] + (wide_lanes){0, 1, 2, 3, 4, 5, 6, 7} * step);
+    for (u32 k = 1; k < LANES / 8; k++) off |= (a[k] - a[k - 1]) ^ 8 * step;
+    return !any_bit(off);
+#else
     u64 off = 0;
     for (int i = 0; i < LANES; i++) off |= address[i] - address[0] - (u64)i * step;
     return !off;
+#endif
 }
 static inline bool apart_32(const u32 address[LANES], u32 step)
 {
+#ifdef __AVX512F__
+    const word_lanes *a = (const word_lanes *)address;
+    const word_lanes order = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return !any_bit((wide_lanes)((a[0] ^ (address[0] + order * step)) | ((a[1] - a[0]) ^ 16 * step)));
+#else
     u32 off = 0;
     for (u32 i = 0; i < LANES; i++) off |= address[i] - address[0] - i * step;
     return !off;
+#endif
 }
 
 /* Whether all lanes want one word of shared memory, or 32 in a row: then *step is 0 or 1. */
@@ -380,14 +419,14 @@ static inline bool regular(struct warp *w, const struct inst *in, u64 *first, u3
         const u64 *a = lanes_of(w, in->a);
         u64 by = a[1] - a[0];
         *first = a[0] + (u64)in->imm;
-        *step = (u32)by / 4;
-        return (by == 0 || by == 4) && apart(a, (u32)by);
+        *step = by == 4;
+        return by == 4 ? in_a_row(a, 4) : all_same(a);
     }
     const u32 *a = lanes_of(w, in->a);
-    u32 by = a[1] - a[0];
+    u32 by = (a[1] - a[0]) & 4;
     *first = (u32)(a[0] + (u32)in->imm);
     *step = by / 4;
-    return (by == 0 || by == 4) && apart_32(a, by);
+    return apart_32(a, by);
 }
 
 /* The offsets into the block's shared memory when all lanes are on, in bounds and aligned: true. */
@@ -411,52 +450,51 @@ static inline bool shared_words(struct warp *w, const struct inst *in, u32 word[
     return !bad;
 }
 
-/* Copies 32 words, as vectors: of memcpy gcc 12 makes `rep movs` here, which takes several times as long. */
+/* Copies 32 words, as vectors that the host has: of memcpy gcc 12 makes `rep movs` here, which takes several times as long. They
+ * are as long as those that executors read, which the host hands on from a store only in one piece. */
 static inline void copy_lanes(u32 *to, const u32 *from)
 {
-    typedef u32 words8 __attribute__((vector_size(32), aligned(4), may_alias));
-    for (int i = 0; i < LANES / 8; i++) ((words8 *)to)[i] = ((const words8 *)from)[i];
+#ifdef __AVX512F__
+    enum { BYTES = 64 };
+#else
+    enum { BYTES = 32 };
+#endif
+    typedef u32 host_lanes __attribute__((vector_size(BYTES), aligned(4), may_alias));
+    for (u32 i = 0; i < LANES * sizeof *to / BYTES; i++)
+        ((host_lanes *)to)[i] = ((const host_lanes *)from)[i];
 }
 
-/* A load of 32 words, as far apart as `step` words, from this host address on may find what nobody has written. */
-static __attribute__((noinline, cold)) void maybe_undefined(struct warp *w, const struct inst *in,
-                                                            const u32 *first, u32 step)
+/* Words that a load of all lanes finds at this host address go into its register: 32 in a row, or the same for all. False when
+ * they may be what nobody has written. */
+static inline bool load_line(u32 *d, const u32 *from)
 {
-    u64 at[LANES];
-    for (u32 i = 0; i < LANES; i++) at[i] = (u64)(uintptr_t)(first + i * step);
-    undefined_load(w, in, ALL_LANES, at);
-}
-
-/* A word for all lanes, or 32 in a row, into a register. */
-static inline void load_line(struct warp *w, const struct inst *in, u32 *d, const u32 *from)
-{
-    if (__builtin_expect(undefined_maybe(from), 0)) maybe_undefined(w, in, from, 1);
+    if (__builtin_expect(undefined_maybe(from), 0)) return false;
     copy_lanes(d, from);
+    return true;
 }
-static inline void load_same(struct warp *w, const struct inst *in, u32 *d, const u32 *from)
+static inline bool load_same(u32 *d, const u32 *from)
 {
     u32 v = *from;
-    if (__builtin_expect(undefined_maybe_word(v), 0)) maybe_undefined(w, in, from, 0);
+    if (__builtin_expect(undefined_maybe_word(v), 0)) return false;
     for (int i = 0; i < LANES; i++) d[i] = v;
+    return true;
 }
 
 /* A word of shared memory for all lanes, or 32 in a row: one look at the bounds will do. */
-static inline bool load_regular(struct warp *w, const struct inst *in, u32 *d, u64 first, u32 step)
+static inline bool load_regular(struct warp *w, const struct inst *in, u64 first, u32 step)
 {
     const struct block *b = w->block;
     u64 at = first - ((u64)b->cluster_rank << 24) - SHARED_BASE, bytes = 4 + 4 * (LANES - 1) * step;
     if (at & 3 || at > b->shared_bytes || bytes > b->shared_bytes - at) return false;
     const u32 *from = (const u32 *)(b->shared + at);
+    u32 *d = lanes_of(w, in->d);
+    if (!(step ? load_line(d, from) : load_same(d, from))) return false;
     race_read_regular(w, in, (u32)at / 4, step);
-    if (step)
-        load_line(w, in, d, from);
-    else
-        load_same(w, in, d, from);
     return true;
 }
 
 /* Any words of shared memory. */
-static __attribute__((noinline)) bool load_scattered(struct warp *w, const struct inst *in, u32 *d)
+static bool load_scattered(struct warp *w, const struct inst *in, u32 *d)
 {
     u32 word[LANES];
     const u32 *shared = (const u32 *)w->block->shared;
@@ -475,22 +513,16 @@ static __attribute__((noinline)) bool load_scattered(struct warp *w, const struc
 }
 
 /* Most loads from global memory: coalesced, or all lanes at one address. False: not one of these. */
-static inline bool load_global(struct warp *w, const struct inst *in, u32 *d)
+static inline bool load_global(struct warp *w, const struct inst *in)
 {
     const u64 *a = lanes_of(w, in->a);
     const struct bounds *b = bounds_of(w, in);
-    u64 first = a[0] + (u64)in->imm, step = a[1] - a[0], bytes = step ? 4 * LANES : 4;
-    if (first < b->lo || first > b->hi || bytes > b->hi - first || first & 3) return false;
+    u64 first = a[0] + (u64)in->imm, at = first - b->lo, size = b->hi - b->lo;
+    const u32 *from = (const u32 *)(uintptr_t)first;
+    if (first & 3 || at >= size) return false;
     if (b->lo < global_written.high && b->hi > global_written.low) return false; /* its reads are looked at */
-    if (step == 4 && apart(a, 4)) {
-        load_line(w, in, d, (const u32 *)(uintptr_t)first);
-        return true;
-    }
-    if (step == 0 && apart(a, 0)) {
-        load_same(w, in, d, (const u32 *)(uintptr_t)first);
-        return true;
-    }
-    return false;
+    if (a[1] != a[0]) return size - at >= 4 * LANES && in_a_row(a, 4) && load_line(lanes_of(w, in->d), from);
+    return size - at >= 4 && all_same(a) && load_same(lanes_of(w, in->d), from);
 }
 
 /* Four lanes' vectors of four words become four registers' words of these lanes, and back. */
@@ -521,53 +553,50 @@ static inline bool is_common(const struct inst *in)
     return in->space == SPACE_GLOBAL || in->space == SPACE_GENERIC;
 }
 
-static __attribute__((noinline)) void load_32_slow(struct warp *w, const struct inst *in, u32 mask, u32 *d)
-{
-    u64 at[LANES];
-    memory_addresses(w, in, mask, at);
-    memory_resolve(w, in, mask, at, 4, 4, access_of(in));
-    u32 v[LANES];
-    for (int i = 0; i < LANES; i++) v[i] = *(const u32 *)(uintptr_t)at[i];
-    if (undefined_maybe(v)) undefined_load(w, in, mask, at);
-    FOR_LANES(mask, { d[i] = v[i]; });
-}
-
-/* 4 bytes, all lanes on, nothing to count: what most loads are has an executor for each state space. */
+/* 4 bytes, all lanes on, nothing to count: what most loads are has an executor for each state space, which leaves to load_32
+ * what is not so simple. */
 static inline bool is_simple(const struct warp *w, u32 mask)
 {
     return mask == ALL_LANES && !w->counters;
 }
+static __attribute__((noinline)) void load_words(struct warp *w, const struct inst *in, u32 mask)
+{
+    u64 at[LANES];
+    u32 v[LANES], *d = lanes_of(w, in->d);
+    if (in->space == SPACE_SHARED && is_simple(w, mask) && load_scattered(w, in, d)) return;
+    memory_addresses(w, in, mask, at);
+    memory_resolve(w, in, mask, at, 4, 4, access_of(in));
+    for (int i = 0; i < LANES; i++) v[i] = *(const u32 *)(uintptr_t)at[i];
+    if (undefined_maybe(v)) undefined_load(w, in, mask, at);
+    FOR_LANES(mask, { d[i] = v[i]; });
+}
+EXECUTOR_GOES_ON(load_32, load_words)
+
 static void load_global_32(struct warp *w, const struct inst *in, u32 mask)
 {
-    u32 *d = lanes_of(w, in->d);
-    if (!is_simple(w, mask) || !load_global(w, in, d)) load_32_slow(w, in, mask, d);
-    GO_ON(w, in, mask);
+    if (is_simple(w, mask) && load_global(w, in))
+        GO_ON(w, in, mask);
+    else
+        load_32(w, in, mask);
 }
 static void load_shared_32(struct warp *w, const struct inst *in, u32 mask)
 {
-    u32 step, *d = lanes_of(w, in->d);
+    u32 step;
     u64 first;
-    bool done =
-        is_simple(w, mask) &&
-        ((!w->block->stamps && regular(w, in, &first, &step) && load_regular(w, in, d, first, step)) ||
-         load_scattered(w, in, d));
-    if (!done) load_32_slow(w, in, mask, d);
-    GO_ON(w, in, mask);
+    if (is_simple(w, mask) && !w->block->stamps && regular(w, in, &first, &step) &&
+        load_regular(w, in, first, step))
+        GO_ON(w, in, mask);
+    else
+        load_32(w, in, mask);
 }
 /* From an address that is written in the program, and so the same in all lanes: a[0]. */
 static void load_shared_known_32(struct warp *w, const struct inst *in, u32 mask)
 {
-    u32 *d = lanes_of(w, in->d);
     u64 first = *(const u64 *)lanes_of(w, in->a) + (u64)in->imm;
-    bool done = is_simple(w, mask) &&
-                ((!w->block->stamps && load_regular(w, in, d, first, 0)) || load_scattered(w, in, d));
-    if (!done) load_32_slow(w, in, mask, d);
-    GO_ON(w, in, mask);
-}
-static void load_32(struct warp *w, const struct inst *in, u32 mask)
-{
-    load_32_slow(w, in, mask, lanes_of(w, in->d));
-    GO_ON(w, in, mask);
+    if (is_simple(w, mask) && !w->block->stamps && load_regular(w, in, first, 0))
+        GO_ON(w, in, mask);
+    else
+        load_32(w, in, mask);
 }
 
 /* A load of so many bytes a lane from these host addresses may find what nobody has written. Lanes that are off have an address
@@ -728,7 +757,7 @@ static inline bool store_32_fast(struct warp *w, const struct inst *in, const u3
     if (in->space != SPACE_GLOBAL) return false;
     const u64 *a = lanes_of(w, in->a);
     u64 first = a[0] + (u64)in->imm;
-    if (first & 3 || !in_bounds(w, in, first, 4 * LANES) || !apart(a, 4)) return false;
+    if (first & 3 || !in_bounds(w, in, first, 4 * LANES) || !in_a_row(a, 4)) return false;
     const struct bounds *b = bounds_of(w, in);
     global_write_line(w, in, first, 4 * LANES, b->lo, b->hi);
     memcpy((void *)(uintptr_t)first, v, 4 * LANES);

@@ -92,11 +92,12 @@ static void join(const struct block *b, u32 *restrict to, const u32 *restrict fr
 static void release(struct warp *w, u32 *to, bool relaxed)
 {
     struct block *b = w->block;
-    if (!relaxed) {
-        now(w)[b->cluster_rank * ACTORS + w->id] = b->clock++;
+    join(b, to, relaxed ? order_clock(b, CLOCK_FENCED + w->id) : now(w));
+    if (!relaxed) { /* after the join: the host waits for a number just stored before it reads the eight around it */
+        u32 self = b->cluster_rank * ACTORS + w->id;
+        now(w)[self] = to[self] = b->clock++;
         w->time = b->clock;
     }
-    join(b, to, relaxed ? order_clock(b, CLOCK_FENCED + w->id) : now(w));
     u32 *latest = &to[b->order->length - 1], time = (u32)warp_clock(w);
     if (*latest < time) *latest = time;
 }

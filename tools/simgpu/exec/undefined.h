@@ -32,11 +32,17 @@ void undefined_local_written(struct warp *w, u32 lane, u32 at, u32 bytes);
 /* Whether two bytes of these 32 words may be such. */
 static inline bool undefined_maybe(const u32 word[LANES])
 {
+#ifdef __AVX512BW__
+    const __m512i half = _mm512_set1_epi16(UNWRITTEN_HALF), low = _mm512_loadu_si512(word),
+                  high = _mm512_loadu_si512(word + 16);
+    return (_mm512_cmpeq_epi16_mask(low, half) | _mm512_cmpeq_epi16_mask(high, half)) != 0;
+#else
     typedef u16 half __attribute__((may_alias));
     const half *h = (const half *)word;
     u16 found = 0;
     for (int i = 0; i < 2 * LANES; i++) found |= (u16)(h[i] == UNWRITTEN_HALF);
     return found;
+#endif
 }
 static inline bool undefined_maybe_word(u32 v)
 {

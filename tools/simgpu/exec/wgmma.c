@@ -103,17 +103,22 @@ static inline void find_pieces(const struct matrix *m, u32 tile, u32 at[PIECES])
     }
 }
 
-/* Copies pieces, which the warp may read. What was written together with the piece seen before needs no second look. */
+/* Pieces that one product has looked at. What was written together with one of them, by the same lanes, needs no second look. A
+ * tile that ordinary stores have written is of several warps, some lanes of each. */
+enum { SEEN = 32 };
 struct seen {
-    u32 stamp, landing;
+    struct write {
+        u32 stamp, landing, lanes; /* at first of what was never written */
+    } write[SEEN];
 };
+
+/* Copies pieces, which the warp may read. */
 static void read_pieces(struct warp *w, const struct inst *in, const u32 at[PIECES], const char *name,
                         struct seen *seen, u32 four[PIECES][4])
 {
     const struct block *b = w->block;
-    const u32 *stamps = b->stamps, *landing = b->order->landing, bytes = b->shared_bytes;
+    const u32 *stamps = b->stamps, *landing = b->order->landing, *lanes = b->lanes, bytes = b->shared_bytes;
     u32 *read = order_reader(w->block, ACTOR_WARPGROUP + w->id / 4), number = (u32)w->wgmma->count;
-    struct seen last = *seen;
     for (u32 i = 0; i < PIECES; i++) {
         u32 piece = at[i] / 16;
         if (at[i] > bytes || at[i] + 16 > bytes)
@@ -121,13 +126,15 @@ static void read_pieces(struct warp *w, const struct inst *in, const u32 at[PIEC
                 w, in, ALL_LANES, ERR_ILLEGAL_ADDRESS,
                 "out of bounds: the descriptor of %s reaches shared offset %d; the block has %u bytes of shared memory",
                 name, (s32)at[i], bytes);
-        if (stamps[piece] != last.stamp || landing[piece] != last.landing)
+        const struct write now = {stamps[piece], landing[piece], lanes[piece]};
+        struct write *same = &seen->write[(now.stamp ^ now.lanes % (SEEN - 1)) % SEEN];
+        if ((now.stamp ^ same->stamp) | (now.landing ^ same->landing) | (now.lanes ^ same->lanes)) {
             proxy_reads(w, in, ALL_LANES, b, at[i], 16);
-        last = (struct seen){stamps[piece], landing[piece]};
+            *same = now;
+        }
         read[piece] = number;
         memcpy(four[i], b->shared + at[i], 16);
     }
-    *seen = last;
 }
 
 /* Eight rows (of A) or columns (of B), in 32-bit words along k. */
@@ -156,11 +163,16 @@ static bool changed(const struct block *b, const struct matrix *m, u32 tiles, u3
         find_pieces(m, tile, at);
         for (u32 i = 0; i < PIECES; i++) {
             u32 stamp = b->stamps[at[i] / 16];
-            if (stamp > latest && stamp >> WRITER_BITS >= since) *offset = at[i];
             latest = stamp > latest ? stamp : latest;
         }
     }
-    return latest >> WRITER_BITS >= since;
+    if (latest >> WRITER_BITS < since) return false;
+    for (u32 tile = tiles; tile-- > 0;) {
+        find_pieces(m, tile, at);
+        for (u32 i = PIECES; i-- > 0;)
+            if (b->stamps[at[i] / 16] == latest) *offset = at[i];
+    }
+    return true;
 }
 
 /* B, decoded once for the four warps, by the first that comes: it must stay as it is until the product is complete. */
@@ -257,7 +269,7 @@ static const struct column_tile *decoded_b(struct warp *w, const struct inst *in
     }
     struct decoded *d = &w->wgmma->decoded[p->number % KEPT];
     struct matrix B = matrix_of(p->b, f->b_transposed);
-    struct seen seen = {0, 0}; /* never written */
+    struct seen seen = {0};
     u32 words[WORDS][TILE];
     if (f->n / TILE > d->capacity) {
         free(d->tile);
@@ -278,7 +290,7 @@ static void decode_a(struct warp *w, const struct inst *in, const struct product
 {
     const struct form *f = p->form;
     struct matrix A = matrix_of(p->a, f->a_transposed);
-    struct seen seen = {0, 0};
+    struct seen seen = {0};
     u32 words[WORDS][TILE];
     for (u32 half = 0; half < 2; half++) {
         for (u32 r = half; r < 4 && f->a_in_registers; r += 2) {

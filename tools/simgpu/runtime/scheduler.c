@@ -143,8 +143,9 @@ static bool block_turn(struct block *b, u64 *random)
         first = (u32)(*random >> 33) % b->warp_count;
         step = (*random >> 32 & 1) ? 1 : b->warp_count - 1;
     }
-    for (u32 n = 0; n < b->warp_count; n++) {
-        struct warp *w = &b->warps[(first + n * step) % b->warp_count];
+    for (u32 n = 0, k = first; n < b->warp_count;
+         n++, k = k + step < b->warp_count ? k + step : k + step - b->warp_count) {
+        struct warp *w = &b->warps[k];
         u64 start = w->executed, length;
         if (!w->live) continue;
         if (!worker->quiet && warp_waits(w) && ++w->lost_turns % PATIENCE) {
