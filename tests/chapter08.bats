@@ -328,7 +328,7 @@ for n in 3, 300, 20000:
     run -2 --separate-stderr "$program" --op sideways
     assert_equal "$stderr" "--op sideways: no such operation; $CHAPTER has forward, causal, backward, causal_backward, classifier"
     run -2 --separate-stderr "$program" --op causal --step sideways
-    assert_equal "$stderr" "--step sideways: no such step; $CHAPTER has 0 device copy, 1 causal, 2 causal_skip, 3 causal_reverse"
+    assert_equal "$stderr" "--step sideways: no such step; $CHAPTER has 0 device copy, 8 causal, 9 causal_skip, 10 causal_reverse"
     run -2 --separate-stderr "$program" --golden build/golden/01_naive_matmul
     assert_equal "$stderr" "--golden build/golden/01_naive_matmul: no folder named after an operation; --op says whose cases these are"
     run -2 --separate-stderr "$program" --bench --shape rows=1,cols=1
