@@ -4,14 +4,14 @@
 # DistributedDataParallel, where the user's Python has it. Then prints which fraction of so many times one GPU's speed that is; a
 # training's own last lines say how much of the exchange was hidden.
 #
-#   tools/bench_ddp.sh [STEPS]     (60; make build-11 build-22 first)
+#   tools/bench_ddp.sh [STEPS]     (200, since a card that has just begun is cool and quick; make build-11 build-22 first)
 #
 # Environment, for tests: GPUS="1 2", MODEL="FLAG...", TOKENS, ALONE and PROGRAM, the trainers, START, what they are started with, RESULTS,
 # the file.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-steps=${1:-60}
+steps=${1:-200}
 name=$(sed -n 's/^GPU_NAME *:= *//p' build/config.mk)
 RESULTS=${RESULTS:-results/$(tr 'A-Z ' 'a-z_' <<<"$name" | tr -dc 'a-z0-9_').json}
 COOKBOOK_COMMIT=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)

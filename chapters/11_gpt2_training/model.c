@@ -145,9 +145,15 @@ struct model *model_create(const struct model_config *config, size_t owned)
     return m;
 }
 
-void model_free(struct model *m)
+void model_forget_recording(struct model *m)
 {
     if (m->recorded) CUDA_CHECK(cudaGraphExecDestroy(m->recorded));
+    m->recorded = NULL;
+}
+
+void model_free(struct model *m)
+{
+    model_forget_recording(m);
     if (m->weights != m->master) CUDA_CHECK(cudaFree(m->weights));
     CUDA_CHECK(cudaFree(m->master));
     CUDA_CHECK(cudaFree(m->grad));

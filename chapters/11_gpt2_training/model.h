@@ -127,6 +127,9 @@ struct model model_plan(const struct model_config *config);
 struct model *model_create(const struct model_config *config, size_t owned);
 void model_free(struct model *model);
 
+// Destroys the graph in which a step was recorded, if there is one; the next such step records anew.
+void model_forget_recording(struct model *model);
+
 // The parameters from the host (fp32, in the order of enum parameter): weights, and master where that has all; m, v, the counts
 // become 0.
 void model_set_parameters(struct model *model, const float *parameters);

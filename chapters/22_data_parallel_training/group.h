@@ -26,7 +26,8 @@ struct launch group_choose_gpu(void);
 // Meets the other ranks. Exits with one line if that fails; call it once.
 struct group *group_join(const struct launch *launch);
 
-// All that has been launched is waited for; this rank may then end without taking the others with it.
+// All that has been launched is waited for; this rank may then end without taking the others with it. No graph may have a collective of
+// the group any more: NCCL waits until it is destroyed.
 void group_leave(struct group *group);
 
 // After a stream has been waited for: exits if what it computed may be wrong, since another rank has ended or the network failed.

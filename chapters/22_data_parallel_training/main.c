@@ -11,8 +11,8 @@ enum { BUCKET_BYTES = 5000 }; // so that models as small as the cases' have seve
 static struct launch launched;
 static struct group *group; // NULL: not joined yet
 
-// Exits if the weights are not those of all ranks, to the bit.
-static void check_replicas(const struct model *model)
+// Whether the weights are those of all ranks, to the bit.
+static bool same_on_all_ranks(const struct model *model)
 {
     const size_t bytes = model->parameters * dtype_bytes(model->config.dtype);
     unsigned char *weights = malloc(bytes);
@@ -21,10 +21,7 @@ static void check_replicas(const struct model *model)
     CUDA_CHECK(cudaMemcpy(weights, model->weights, bytes, cudaMemcpyDeviceToHost));
     for (size_t i = 0; i < bytes; i++) sum = (sum ^ weights[i]) * 0x100000001b3u;
     free(weights);
-    if (group_agrees(group, sum)) return;
-    fprintf(stderr, "rank %d of %d: the weights are not the same on all ranks\n", group->rank, group->ranks);
-    group_leave(group);
-    exit(EXIT_WRONG);
+    return group_agrees(group, sum);
 }
 
 static cudaError_t launch(any_launcher *launcher, const struct run *run, cudaStream_t stream)
@@ -63,8 +60,14 @@ static cudaError_t launch(any_launcher *launcher, const struct run *run, cudaStr
     exchange_get(model, numbers, stream);
     CUDA_CHECK(cudaMemcpy(DATA("after"), numbers, model->parameters * sizeof(float), cudaMemcpyHostToDevice));
     free(numbers);
-    check_replicas(model);
+    const bool same = same_on_all_ranks(model);
     exchange_free(model);
+    if (!same) {
+        fprintf(stderr, "rank %d of %d: the weights are not the same on all ranks\n", group->rank,
+                group->ranks);
+        group_leave(group);
+        exit(EXIT_WRONG);
+    }
     return error;
 }
 

@@ -183,7 +183,7 @@ nccl_ranks() {
 }
 
 # shellcheck disable=SC2154 # Bats sets stderr
-@test "simgpu: NCCL: a rank that ends, ranks that call different collectives, and buffers that are too small are named; abort ends a wait" {
+@test "simgpu: NCCL: a rank that ends, ranks that call different collectives, and buffers that are too small are named; so is a graph that NCCL would wait for; abort ends a wait" {
     nccl_ranks dead 3
     assert_regex "$stderr" "rank 2 of 3 has ended, and rank 0 waits for it in ncclAllReduce of 1024 float32, sum \(its collective number 2\)"
     nccl_ranks dead 3 --seed 2
@@ -192,6 +192,8 @@ nccl_ranks() {
     assert_regex "$stderr" "rank 1 calls ncclAllReduce of 1000 float32, sum where rank 0 calls ncclAllReduce of 1024 float32, sum"
     nccl_ranks beyond 2
     assert_regex "$stderr" "ncclAllGather: writes 8192 bytes at .*, but only 4096 are left there"
+    nccl_ranks recorded 2
+    assert_regex "$stderr" "ncclCommDestroy: a graph still has 1 collectives of this communicator: on a GPU the call waits until"
     nccl_ranks refused 1
     assert_regex "$stderr" "ncclCommInitRank: rank 1 says 2 ranks, another one 1"
 }

@@ -11,8 +11,8 @@ struct place {
 // Begins, before anything else is asked of CUDA: finds the others, chooses the GPU. Exits with one line if that cannot be.
 struct place parallel_begin(void);
 
-// Says that this process has done its part. One that ends without it takes all others with it.
-void parallel_end(void);
+// Says that this process has done its part, of whatever step of the model. One that ends without it takes all others with it.
+void parallel_end(struct model *model);
 
 // Exits, and says why, if what has been waited for may be wrong, since another process has ended.
 void parallel_check(void);

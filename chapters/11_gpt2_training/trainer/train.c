@@ -142,7 +142,7 @@ static _Noreturn void stop(struct run_state *r, int step, double loss, double no
     if (r->place.ranks > 1) snprintf(who, sizeof who, "rank %d: ", r->place.rank);
     fprintf(r->place.rank == 0 ? stdout : stderr, "%sstep %d: loss %g, gradient norm %g: first in %s\n", who,
             step + 1, loss, norm, found ? where : "nothing that is still there: a second pass is finite");
-    parallel_end();
+    parallel_end(r->model);
     exit(EXIT_WRONG);
 }
 
@@ -324,7 +324,7 @@ int main(int argc, char **argv)
            run.model->parameters, (double)run.model->activation_bytes / 1e6, run.text.count,
            run.text.training, run.device.name);
     train(&run, checkpoint.step);
-    parallel_end();
+    parallel_end(run.model);
     if (o->sample && run.place.rank == 0)
         print_sample(run.model, &run.text, o->tokenizer ? &vocabulary : NULL, o->sample, o->temperature,
                      o->settings.seed, run.stream);

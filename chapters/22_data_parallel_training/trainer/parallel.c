@@ -17,8 +17,9 @@ struct place parallel_begin(void)
     return (struct place){group->rank, group->ranks};
 }
 
-void parallel_end(void)
+void parallel_end(struct model *m)
 {
+    model_forget_recording(m);
     group_leave(group);
 }
 

@@ -1,5 +1,5 @@
 /* Collectives between processes: nccl WHAT [RANKS]. The program starts its ranks itself, and ends with 0 when every rank has. Passes
- * on a machine with as many GPUs too, but for "different", which hangs there. */
+ * on a machine with as many GPUs too, but for "different" and "recorded", which hang there. */
 #include <cuda_runtime_api.h>
 #include <math.h>
 #include <pthread.h>
@@ -224,6 +224,8 @@ static void streams(void)
     NCCL(ncclCommUserRank(comm, &me));
     NCCL(ncclCommCuDevice(comm, &device));
     REQUIRE(error == ncclSuccess && count == ranks && me == rank && device >= 0);
+    CUDA(cudaGraphExecDestroy(executable));
+    CUDA(cudaGraphDestroy(graph));
     NCCL(ncclCommFinalize(comm));
     NCCL(ncclCommDestroy(comm));
 }
@@ -296,6 +298,26 @@ static void beyond(void)
     REQUIRE(cudaStreamSynchronize(NULL) != cudaSuccess);
 }
 
+/* On a GPU the first ncclCommDestroy waits for ever. */
+static void recorded(void)
+{
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+    cudaStream_t stream;
+    init();
+    float *x = buffer();
+    CUDA(cudaStreamCreate(&stream));
+    CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    NCCL(ncclAllReduce(x, x, 1024, ncclFloat32, ncclSum, comm, stream));
+    CUDA(cudaStreamEndCapture(stream, &graph));
+    CUDA(cudaGraphInstantiate(&executable, graph, 0));
+    CUDA(cudaGraphDestroy(graph));
+    CUDA(cudaGraphLaunch(executable, stream));
+    REQUIRE(ncclCommDestroy(comm) == ncclInvalidUsage);
+    CUDA(cudaGraphExecDestroy(executable));
+    NCCL(ncclCommDestroy(comm));
+}
+
 static void refused(void)
 {
     ncclComm_t none;
@@ -324,8 +346,8 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } what[] = {{"values", values},       {"streams", streams}, {"dead", dead},      {"aborted", aborted},
-                {"different", different}, {"beyond", beyond},   {"refused", refused}};
+    } what[] = {{"values", values},       {"streams", streams}, {"dead", dead},         {"aborted", aborted},
+                {"different", different}, {"beyond", beyond},   {"recorded", recorded}, {"refused", refused}};
     int failed = 0, version;
     if (argc > 2) ranks = atoi(argv[2]);
     if (strcmp(argv[1], "refused") == 0) ranks = 1;

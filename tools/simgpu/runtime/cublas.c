@@ -240,7 +240,7 @@ static status multiply(const struct context *h, struct gemm *g)
         memcpy(&job.alpha, g->alpha, scalar_bytes);
         memcpy(&job.beta, g->beta, scalar_bytes);
     }
-    return simgpu_do(h->stream, run_job, &job, sizeof job) ? CUBLAS_STATUS_SUCCESS
+    return simgpu_do(h->stream, run_job, NULL, &job, sizeof job) ? CUBLAS_STATUS_SUCCESS
                                                            : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
@@ -432,6 +432,6 @@ EXPORT status cublasSgemv_v2(struct context *h, operation transpose, int m, int 
                      .beta = beta,
                      .y = y};
     if (!g.on_device) g.alpha_value = *alpha, g.beta_value = *beta;
-    return simgpu_do(h->stream, run_gemv, &g, sizeof g) ? CUBLAS_STATUS_SUCCESS
+    return simgpu_do(h->stream, run_gemv, NULL, &g, sizeof g) ? CUBLAS_STATUS_SUCCESS
                                                         : CUBLAS_STATUS_EXECUTION_FAILED;
 }

@@ -490,6 +490,6 @@ EXPORT status cublasLtMatmul(struct context *handle, const struct operation *o, 
             return CUBLAS_STATUS_EXECUTION_FAILED;
     }
     if (!vectors_in_bounds(caller, &job)) return CUBLAS_STATUS_EXECUTION_FAILED;
-    return simgpu_do(stream, run_job, &job, sizeof job) ? CUBLAS_STATUS_SUCCESS
+    return simgpu_do(stream, run_job, NULL, &job, sizeof job) ? CUBLAS_STATUS_SUCCESS
                                                         : CUBLAS_STATUS_EXECUTION_FAILED;
 }

@@ -88,7 +88,8 @@ struct ncclComm {
     pthread_mutex_t busy; /* a collective is at work */
     _Atomic bool aborted;
     _Atomic int error;
-    bool submitted; /* a collective has been; the last one is followed by the event */
+    _Atomic u64 held; /* collectives that a stream has yet to do, or a graph has */
+    bool submitted;   /* a collective has been; the last one is followed by the event */
     cudaEvent_t submitted_last;
 };
 
@@ -284,6 +285,12 @@ EXPORT ncclResult_t ncclCommAbort(ncclComm_t c)
 EXPORT ncclResult_t ncclCommDestroy(ncclComm_t c)
 {
     ncclResult_t result = ncclCommFinalize(c);
+    if (result == ncclSuccess && c->held)
+        return fail(
+            ncclInvalidUsage,
+            "ncclCommDestroy: a graph still has %llu collectives of this communicator: on a GPU the call "
+            "waits until cudaGraphDestroy and cudaGraphExecDestroy",
+            (unsigned long long)c->held);
     return result == ncclInvalidArgument ? result : ncclCommAbort(c);
 }
 
@@ -531,6 +538,11 @@ static void run_operation(const void *arguments)
     pthread_mutex_unlock(&c->busy);
 }
 
+static void release_operation(const void *arguments)
+{
+    ((const struct operation *)arguments)->comm->held--;
+}
+
 /* Collectives of a communicator happen in the order of the calls, whatever their streams. What is captured is ordered by its
  * graph. */
 static ncclResult_t submit(const struct operation *o)
@@ -540,7 +552,9 @@ static ncclResult_t submit(const struct operation *o)
     cudaError_t error = cudaStreamIsCapturing(o->stream, &capture);
     const bool by_calls = capture == cudaStreamCaptureStatusNone;
     if (!error && by_calls && c->submitted) error = cudaStreamWaitEvent(o->stream, c->submitted_last, 0);
-    if (!error && !simgpu_do(o->stream, run_operation, o, sizeof *o)) error = cudaErrorUnknown;
+    c->held += !error;
+    if (!error && !simgpu_do(o->stream, run_operation, release_operation, o, sizeof *o))
+        error = cudaErrorUnknown;
     if (!error && by_calls) error = cudaEventRecord(c->submitted_last, o->stream);
     c->submitted |= by_calls;
     return error ? ncclUnhandledCudaError : ncclSuccess;

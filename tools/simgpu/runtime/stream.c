@@ -507,7 +507,7 @@ PER_THREAD(cudaStreamAddCallback, _ptsz);
 
 struct library_task {
     struct task task;
-    void (*run)(const void *arguments);
+    void (*run)(const void *arguments), (*release)(const void *arguments);
     _Alignas(16) u8 arguments[];
 };
 
@@ -517,13 +517,26 @@ static void run_library(struct task *task)
     t->run(t->arguments);
 }
 
-/* For libcublas.so.13 and libnccl.so.2: see cublas.h. To a graph it is a kernel, as on a GPU. */
-EXPORT bool simgpu_do(void *stream, void (*run)(const void *arguments), const void *arguments, size_t bytes)
+static void release_library(struct task *task)
 {
-    if (check_stream(stream, "a library's call")) return false;
-    struct library_task *t = task_new(sizeof *t + bytes, cudaGraphNodeTypeKernel, run_library, NULL);
-    if (!t) return false;
+    const struct library_task *t = (struct library_task *)task;
+    if (t->release) t->release(t->arguments);
+}
+
+/* For libcublas.so.13 and libnccl.so.2: see cublas.h. To a graph it is a kernel, as on a GPU. */
+EXPORT bool simgpu_do(void *stream, void (*run)(const void *arguments),
+                      void (*release)(const void *arguments), const void *arguments, size_t bytes)
+{
+    struct library_task *t =
+        check_stream(stream, "a library's call")
+            ? NULL
+            : task_new(sizeof *t + bytes, cudaGraphNodeTypeKernel, run_library, release_library);
+    if (!t) {
+        if (release) release(arguments);
+        return false;
+    }
     t->run = run;
+    t->release = release;
     memcpy(t->arguments, arguments, bytes);
     return stream_do(stream, &t->task, cudaSuccess) == cudaSuccess;
 }
