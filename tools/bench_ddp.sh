@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Times GPT-2's smallest, 124 million parameters, on 1, 2 and 4 of this machine's GPUs, 16 x 1,024 tokens on each, and adds the results to
-# results/: on one GPU chapter 11's last step, on more each step of chapter 22; the last beside PyTorch, compiled, with
+# results/: on one GPU chapter 11's last step, on more each step of chapter 22, beside PyTorch, compiled, with
 # DistributedDataParallel, where the user's Python has it. Then prints which fraction of so many times one GPU's speed that is; a
 # training's own last lines say how much of the exchange was hidden.
 #
@@ -45,13 +45,16 @@ for count in "${counts[@]}"; do
         continue
     fi
     unset COOKBOOK_BASELINE
-    for step in replicate buckets sharded; do [[ $count -eq 1 ]] || timed "$count" $step; done
     if [[ -z "${START:-}" ]] && python3 -c 'import torch' 2>/dev/null; then
         speed=$(python3 -m torch.distributed.run --standalone --nproc-per-node "$count" tools/ddp_baseline.py "$steps" | tail -n 1)
         echo "== PyTorch on $count: $speed tokens/s"
         export COOKBOOK_BASELINE="$speed PyTorch DDP"
     fi
-    if [[ $count -eq 1 ]]; then timed 1 recorded; else timed "$count" one_graph; fi
+    if [[ $count -eq 1 ]]; then
+        timed 1 recorded
+    else
+        for step in replicate buckets sharded one_graph; do timed "$count" $step; done
+    fi
 done
 
 "$python" -c 'import json, os

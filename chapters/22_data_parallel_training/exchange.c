@@ -143,20 +143,6 @@ bool exchange_bucket_full(const struct exchange *x)
     return bytes >= x->bucket_bytes || x->ready == x->pieces;
 }
 
-int exchange_bucket_before(const struct exchange *x, int last)
-{
-    size_t bytes = 0;
-    while (last > 0 && bytes < x->bucket_bytes) bytes += x->piece[--last].count * sizeof(float);
-    return last;
-}
-
-size_t exchange_decayed_from(const struct model *m, int first)
-{
-    const struct exchange *x = exchange_of(m);
-    while (first < x->pieces && x->piece[first].first >= m->decayed) first++;
-    return first < x->pieces ? x->piece[first].at / ALIGNMENT * ALIGNMENT : x->decayed;
-}
-
 void exchange_fork(struct model *m, cudaStream_t stream)
 {
     struct exchange *x = exchange_of(m);
@@ -194,27 +180,23 @@ static void *element(const void *array, enum dtype dtype, size_t i)
     return (char *)array + i * dtype_bytes(dtype);
 }
 
-size_t exchange_gather(struct model *m, const void *own, void *numbers, enum dtype dtype, int first, int last,
-                       cudaStream_t stream)
+void exchange_gather(struct model *m, const void *own, void *numbers, enum dtype dtype, cudaStream_t stream)
 {
     struct exchange *x = exchange_of(m);
     struct group *g = x->group;
-    const int type = dtype == F32 ? ncclFloat32 : ncclBfloat16, last_rank = g->ranks - 1;
-    size_t bytes = 0;
+    const int type = dtype == F32 ? ncclFloat32 : ncclBfloat16, last = g->ranks - 1;
     NCCL_CHECK(g, GroupStart());
-    for (int i = first; i < last; i++) {
+    for (int i = 0; i < x->pieces; i++) {
         const struct piece *piece = &x->piece[i];
-        const size_t each = part_count(x, piece, 0), rest = part_count(x, piece, last_rank) - each;
+        const size_t each = part_count(x, piece, 0), rest = part_count(x, piece, last) - each;
         const void *part = element(own, dtype, piece->at);
         NCCL_CHECK(g, AllGather(part, element(numbers, dtype, piece->first), each, type, g->comm, stream));
         if (rest > 0)
             NCCL_CHECK(g, Broadcast(element(part, dtype, each),
                                     element(numbers, dtype, piece->first + piece->count - rest), rest, type,
-                                    last_rank, g->comm, stream));
-        bytes += piece->count * dtype_bytes(dtype);
+                                    last, g->comm, stream));
     }
     NCCL_CHECK(g, GroupEnd());
-    return bytes;
 }
 
 // Copies what this rank owns of `numbers`, on the host, to `own`, on the device.
@@ -249,7 +231,7 @@ void exchange_get(struct model *m, float *numbers, cudaStream_t stream)
     for (size_t i = 0; i < sizeof state / sizeof *state; i++) {
         const float *whole = state[i];
         if (exchange_of(m)->sharded) {
-            exchange_gather(m, state[i], m->grad, F32, 0, exchange_of(m)->pieces, stream);
+            exchange_gather(m, state[i], m->grad, F32, stream);
             whole = m->grad;
         }
         if (numbers)

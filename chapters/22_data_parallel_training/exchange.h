@@ -48,10 +48,6 @@ size_t part_count(const struct exchange *x, const struct piece *piece, int rank)
 void exchange_ready(struct model *model, int layer);
 // Whether what is ready and not sent fills a bucket, or is the last.
 bool exchange_bucket_full(const struct exchange *x);
-// From the end back: the first of the pieces that fill a bucket up to before `last`, or 0. And where, among what this rank owns, what
-// decays of the pieces from `first` on begins, or up to 7 numbers before, at a multiple of 8.
-int exchange_bucket_before(const struct exchange *x, int last);
-size_t exchange_decayed_from(const struct model *model, int first);
 
 // The group's stream waits for what `stream` has been asked for until now; and `stream` for the group's, which ends a collective or
 // several.
@@ -59,10 +55,9 @@ void exchange_fork(struct model *model, cudaStream_t stream);
 void exchange_sent(struct model *model, size_t bytes);
 void exchange_join(struct model *model, cudaStream_t stream);
 
-// Makes whole what ranks own parts of, of the pieces from `first` to before `last`: numbers (parameters) of the model's order from own
-// (owned), of type F32 or the model's. Returns how many bytes that are.
-size_t exchange_gather(struct model *model, const void *own, void *numbers, enum dtype dtype, int first,
-                       int last, cudaStream_t stream);
+// Makes whole what ranks own parts of: numbers (parameters) of the model's order from own (owned), of type F32 or the model's.
+void exchange_gather(struct model *model, const void *own, void *numbers, enum dtype dtype,
+                     cudaStream_t stream);
 
 // Sets the parameters, and m and v (2 * parameters; NULL: 0), from the host; copies master, m and v of all parameters to the host
 // (3 * parameters; NULL: only takes part), for which the gradients are overwritten.

@@ -12,11 +12,8 @@
 //
 //      piece:   | rank 0 | rank 1 | rank 2 : rest |      count / 3 each; what is left over is the last rank's, by itself
 //
-// What a rank owns lies side by side, decaying parameters first. The norm of all gradients is that of the ranks' norms; only then can the
-// update begin. So that the links do not wait for its end, it goes bucket by bucket, the largest first, and hands out each behind it:
-//
-//      stream:        norm ── others ── wte, wpe ── layer 0, 1 ── layer 2 ──┐           ┌── (next step)
-//      group's:                               ·· wte, wpe ·· layer 0, 1 ·· layer 2 ────┘
+// What a rank owns lies side by side, decaying parameters first, so that its update is two launches as before. The norm of all
+// gradients is that of the ranks' norms.
 // Run: make chapter-22 STEP=sharded
 #include "../11_gpt2_training/layers.h"
 #include "launchers.h"
@@ -100,7 +97,6 @@ static void update_some(model *m, size_t first, size_t last, float weight_decay,
 extern "C" cudaError_t sharded(struct model *m, cudaStream_t stream)
 {
     exchange *x = exchange_of(m);
-    group *g = x->group;
     if (!x->sharded) return cudaErrorInvalidValue;
 
     forward_pass(m, stream);
@@ -112,16 +108,11 @@ extern "C" cudaError_t sharded(struct model *m, cudaStream_t stream)
     exchange_join(m, stream);
 
     norm_of_norms(m, stream);
+    update_some(m, 0, x->decayed, m->config.weight_decay, stream);
     update_some(m, x->others, x->owned, 0, stream);
-    size_t updated = x->decayed; // and all behind it
-    for (int first, last = x->pieces; last > 0; last = first) {
-        first = exchange_bucket_before(x, last);
-        const size_t begin = exchange_decayed_from(m, first);
-        update_some(m, begin, updated, m->config.weight_decay, stream);
-        updated = begin;
-        exchange_fork(m, stream);
-        exchange_sent(m, exchange_gather(m, x->weights, m->weights, m->config.dtype, first, last, g->stream));
-    }
+    exchange_fork(m, stream);
+    exchange_gather(m, x->weights, m->weights, m->config.dtype, x->group->stream);
+    exchange_sent(m, m->parameters * (m->config.dtype == BF16 ? 2 : 4));
     exchange_join(m, stream);
     return cudaSuccess;
 }
