@@ -119,13 +119,13 @@ print(f"| {launches:,} | {sectors:,} |")' "$BATS_TEST_TMPDIR/json")
 @test "chapter 11: without the gradient that comes back through the branches all before the last layer is wrong" {
     edited $CHAPTER step2_fused.cu 's/activation\(m, D_RESIDUAL, 0\), gradient/activation(m, D_NORM, 0), gradient/'
     wrong $CHAPTER fused ragged
-    noted $CHAPTER 'loss[1]: got 3.6996…, expected 3.67773651, tolerance 2.4e-06; 2 of 3 elements are wrong'
+    noted $CHAPTER 'loss[1]: got 3.6996…, expected 3.67773651, tolerance 2.85e-06; 2 of 3 elements are wrong'
 }
 
 @test "chapter 11: a weight decay that takes hold of biases too is wrong" {
     edited $CHAPTER step2_fused.cu 's/m->parameters, 0, stream/m->parameters, c.weight_decay, stream/'
     wrong $CHAPTER fused ragged
-    noted $CHAPTER 'loss[1]: got 3.67766237, expected 3.67773651, tolerance 2.4e-06; 2 of 3 elements are wrong'
+    noted $CHAPTER 'loss[1]: got 3.67766237, expected 3.67773651, tolerance 2.85e-06; 2 of 3 elements are wrong'
 }
 
 @test "chapter 11: gradients that are not put to 0 are those of the step before too" {
