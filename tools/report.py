@@ -35,17 +35,18 @@ def percent(value):
     return "" if value is None else f"{100 * value:.1f} %"
 
 
-def one_shape_a_step(records):
-    """The records of one shape for each step of a type, an overview: the second that it was measured on, if there are two; of the
-    operation that has the step's name, if one has."""
-    seen = {}
-    own = {(r["chapter"], r["step"]) for r in records if r.get("operation") == r["step"]}
-    records = [r for r in records if (r["chapter"], r["step"]) not in own or r["operation"] == r["step"]]
+def of_second_shapes(records):
+    """The records of one shape for each step of a chapter in a type, an overview: the second that it was measured on, if there are two."""
+    shapes = {}
     for r in records:
-        shapes = seen.setdefault((r["chapter"], r["step"], r["dtype"]), [])
-        if r["case"] not in shapes:
-            shapes.append(r["case"])
-    return [r for r in records if r["case"] == seen[r["chapter"], r["step"], r["dtype"]][:2][-1]]
+        shapes.setdefault((r["chapter"], r["step"], r["dtype"]), {})[r["case"]] = True
+    return [r for r in records if r["case"] == list(shapes[r["chapter"], r["step"], r["dtype"]])[:2][-1]]
+
+
+def one_shape_a_step(records):
+    """The same; of the operation that has the step's name, if one has."""
+    own = {(r["chapter"], r["step"]) for r in records if r.get("operation") == r["step"]}
+    return of_second_shapes([r for r in records if (r["chapter"], r["step"]) not in own or r["operation"] == r["step"]])
 
 
 def mine(records, step, dtype):
@@ -154,7 +155,9 @@ def chapter_table(results, chapter, shapes=None):
         shares += [f"of {' or '.join(limits)}"] if limits else []
         commits = ", ".join(dict.fromkeys(r["commit"] for r in mine))
         dtypes = list(dict.fromkeys(r["dtype"] for r in mine))
-        lines += [f"{gpu}, commit {commits}, `make bench-{int(chapter[:2])}`: {metrics}{', ' + dtypes[0] if len(dtypes) == 1 else ''}" +
+        programs = dict.fromkeys(r["command"].split()[0] for r in mine)
+        by = ", ".join(dict.fromkeys(f"make bench-{int(chapter[:2])}" if p.startswith("build/chapters/") else p for p in programs))
+        lines += [f"{gpu}, commit {commits}, `{by}`: {metrics}{', ' + dtypes[0] if len(dtypes) == 1 else ''}" +
                   (f"; in brackets the share {' and '.join(shares)}" if shares else "") + ".\n"]
         operations = list(dict.fromkeys(r.get("operation") for r in mine))
         for operation in operations:
@@ -198,18 +201,15 @@ def share(record):
 
 
 def groups_of(results, chapter):
-    """What a chapter's figure shows: [(GPU, its records of one operation, type and shape)], in the order of results/. The shape is the
-    second that a step was measured on, if there are two; the type the first by name."""
+    """What a chapter's figure shows: [(GPU, its records of one operation, type and shape)], in the order of results/. The shapes are those
+    of of_second_shapes(); the type is the first by name."""
     groups = []
     for gpu, records in results.items():
         own = [r for r in records if r["chapter"] == chapter]
         for operation in dict.fromkeys(r.get("operation") for r in own):
             some = [r for r in own if r.get("operation") == operation]
             some = [r for r in some if r["dtype"] == min(s["dtype"] for s in some)]
-            shapes = {}
-            for r in some:
-                shapes.setdefault(r["step"], []).append(r["case"])
-            shown = [r for r in some if r["case"] == shapes[r["step"]][:2][-1]]
+            shown = of_second_shapes(some)
             for case in dict.fromkeys(r["case"] for r in shown):
                 group = [r for r in shown if r["case"] == case]
                 if any(share(r) is not None for r in group):
