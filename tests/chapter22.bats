@@ -305,6 +305,20 @@ for r in records:
     assert r["chapter"] == ("22_data_parallel_training" if "gpus=2" in r["case"] else "11_gpt2_training") and r["spread"][0] <= r["value"] <= r["spread"][1] and r["baseline"] is None' "$RESULTS"
 }
 
+# shellcheck disable=SC2154 # Bats sets stderr
+@test "chapter 22: a recorded step that is still there when the communicator goes, for which NCCL waits for ever, is told" {
+    local objects cuda_include cuda_lib chapter=chapters/$CHAPTER/trainer
+    cuda_include=$(sed -n 's/^CUDA_INCLUDE *:= *//p' build/config.mk)
+    cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
+    sed "/model_forget_recording/d; s|\"\.\./|\"$ROOT/$chapter/../|" $chapter/parallel.c >"$BATS_TEST_TMPDIR/parallel.c"
+    gcc -std=gnu11 -O1 -isystem "$cuda_include" -c -o "$BATS_TEST_TMPDIR/parallel.o" "$BATS_TEST_TMPDIR/parallel.c"
+    mapfile -t objects < <(objects $CHAPTER main; printf '%s\n' build/obj/chapters/11_gpt2_training/trainer/*.o | grep -v /alone.o)
+    g++ -o "$BATS_TEST_TMPDIR/trainer" "$BATS_TEST_TMPDIR/parallel.o" "${objects[@]}" -L"$cuda_lib" -l:libcudart.so.13 -ldl -lm
+    run -3 --separate-stderr ranks 1 "$BATS_TEST_TMPDIR/trainer" "${SMALL[@]}" --steps 3 "$TEXT"
+    assert_line --partial "step 3/3"
+    assert_regex "$stderr" "ncclCommDestroy: a graph still has [0-9]+ collectives of this communicator: on a GPU the call waits until"
+}
+
 # --- Broken steps -----------------------------------------------------------------------------------------------------
 
 # broken_step RANKS SEED STEP FILE SED: with that edit the step is wrong on so many GPUs, whose streams do what they are asked for at once
