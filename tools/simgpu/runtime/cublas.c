@@ -241,7 +241,7 @@ static status multiply(const struct context *h, struct gemm *g)
         memcpy(&job.beta, g->beta, scalar_bytes);
     }
     return simgpu_do(h->stream, run_job, NULL, &job, sizeof job) ? CUBLAS_STATUS_SUCCESS
-                                                           : CUBLAS_STATUS_EXECUTION_FAILED;
+                                                                 : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
 EXPORT status cublasSgemm_v2(struct context *h, operation transpose_a, operation transpose_b, int m, int n,
@@ -433,5 +433,5 @@ EXPORT status cublasSgemv_v2(struct context *h, operation transpose, int m, int 
                      .y = y};
     if (!g.on_device) g.alpha_value = *alpha, g.beta_value = *beta;
     return simgpu_do(h->stream, run_gemv, NULL, &g, sizeof g) ? CUBLAS_STATUS_SUCCESS
-                                                        : CUBLAS_STATUS_EXECUTION_FAILED;
+                                                              : CUBLAS_STATUS_EXECUTION_FAILED;
 }

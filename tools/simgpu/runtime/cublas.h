@@ -15,7 +15,7 @@ bool simgpu_device_dead(void);
 /* The device does no more work: what a library has found out ends the program as a kernel's fault does. */
 void simgpu_fail_device(void);
 /* Has the stream do run(arguments) in its turn, with a copy of the arguments. False when it does not take it. release(arguments),
- * if there is one, is called when it can not be done any more: it has been, or was not taken, and no graph has it. */
+ * if there is one, is called when it cannot be done any more: it has been, or was not taken, and no graph has it. */
 bool simgpu_do(void *stream, void (*run)(const void *arguments), void (*release)(const void *arguments),
                const void *arguments, size_t bytes);
 

@@ -491,5 +491,5 @@ EXPORT status cublasLtMatmul(struct context *handle, const struct operation *o, 
     }
     if (!vectors_in_bounds(caller, &job)) return CUBLAS_STATUS_EXECUTION_FAILED;
     return simgpu_do(stream, run_job, NULL, &job, sizeof job) ? CUBLAS_STATUS_SUCCESS
-                                                        : CUBLAS_STATUS_EXECUTION_FAILED;
+                                                              : CUBLAS_STATUS_EXECUTION_FAILED;
 }
