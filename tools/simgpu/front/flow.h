@@ -28,6 +28,8 @@ void add_range(struct function *fn, u32 offset, u32 count, u32 lane_bytes);
  * time share one (front/place.c). Adds what it needs to *bytes, and to the function's register ranges. Returns the greatest number
  * of 32-bit registers live at a time. */
 u32 place_registers(struct parsed_function *f, const struct flow *g, u32 *bytes);
+/* Whether each place keeps the value of a register until it is read (front/verify.c). */
+bool verify_places(struct lowering *lo, const struct flow *g);
 
 /* Finds an instruction's row in front/opcodes.def, and gives its operands their roles (front/opcodes.c). */
 void find_roles(struct ptx_inst *p);

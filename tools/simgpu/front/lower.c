@@ -453,6 +453,7 @@ void lower_function(struct parser *p, struct parsed_function *f)
     if (!f->async_reg_count) read_through_copies(f, &g); /* what wgmma writes changes when it is waited for */
     find_constants(f);
     u32 live = place_registers(f, &g, &lo.reg_bytes);
+    verify_places(&lo, &g);
     const struct touched **touched = NULL;
     u32 touched_capacity = 0;
     u32 *place = keep((f->count + 2) * sizeof *place); /* PTX index -> index of the instruction (its join) */
