@@ -584,6 +584,7 @@ static bool lower_once(struct parser *p, struct parsed_function *f)
         f->lowered = true;
         f->fn->unreadable = !parse_function_body(p, f);
         if (!f->fn->unreadable) lower_function(p, f);
+        if (!f->fn->unreadable && options.dump && strstr(f->fn->name, options.dump)) dump_function(f->fn);
     }
     return !f->fn->unreadable;
 }
