@@ -55,7 +55,10 @@ refuses() {
     refuses table-of-variables.ptx "'brx.idx %r1, t': target 0 is no label"
     refuses call-wider.ptx "'call f, \(p\)': f has another type: its parameter 0 has 8 bytes, the call's 4"
     refuses call-of-a-kernel.ptx "'call k, \(\)': k is a kernel"
-    refuses operands-missing.ptx "'cvta.u64'"
+    refuses operands-missing.ptx "'cvta.u64': 0 operands, not 2"
+    refuses store-to-register.ptx "'st.global.u32 %r1, %r2': operand 1 is not an address in brackets"
+    refuses group-in-register.ptx "'cp.async.wait_group %r1': operand 1 is not an immediate"
+    refuses constant-written.ptx "'ld.global.u32 1, \\[%d1\\]': the destination is not a register"
 }
 
 @test "fuzz: a fatbin whose sizes wrap around or reach past its end is refused" {

@@ -21,12 +21,14 @@ build/tests/simgpu/programs/cub: SIMGPU_TEST_ARCH = -gencode arch=compute_80,cod
 -include $(SIMGPU_TEST_BIN:=.d)
 
 # Host programs that hold a part of the simulator itself against a plain model of it.
-SIMGPU_MODELS := build/tests/simgpu/model/accumulate
+SIMGPU_MODELS := build/tests/simgpu/model/accumulate build/tests/simgpu/model/verify
 
-build/tests/simgpu/model/%: tests/simgpu/model/%.c $(SIMGPU_OUT)/obj/exec/%.o
+build/tests/simgpu/model/accumulate: $(SIMGPU_OUT)/obj/exec/accumulate.o
+build/tests/simgpu/model/verify: $(SIMGPU_CUDART_OBJECTS)
+build/tests/simgpu/model/%: tests/simgpu/model/%.c
 	@mkdir -p $(@D)
 	@echo "gcc  $<"
-	$Q$(CC) $(CFLAGS) $(SIMGPU_LDFLAGS) -o $@ $^
+	$Q$(CC) $(CFLAGS) $(SIMGPU_LDFLAGS) -o $@ $^ -lm
 
 .PHONY: simgpu-tests
 simgpu-tests:

@@ -39,6 +39,10 @@ family() {
 
 @test "simgpu: control flow, calls and special registers" { family control; }
 
+@test "simgpu: a register that is still read loses its place to no other" {
+    run -0 "$ROOT/build/tests/simgpu/model/verify"
+}
+
 # The families whose warps talk to one another, in other orders, on one host thread and on several, and while counting.
 @test "simgpu: any order of warps, any number of host threads and --profile give the same results" {
     local program options

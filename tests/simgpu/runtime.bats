@@ -326,6 +326,16 @@ int main(int argc, char **argv)
     cannot_run "--races: '0', expected a whole number" --races 0 "$PROGRAMS/device"
 }
 
+@test "simgpu: --dump prints the PTX of the kernels asked for, with places and where lanes meet" {
+    run -0 "$SIMGPU" --dump count_blocks "$PROGRAMS/last_block"
+    assert_line --regexp "^simgpu: count_blocks\\(.*\\): [0-9]+ bytes of registers a warp$"
+    assert_line --regexp "programs/last_block.cu:10$"
+    assert_line --regexp "^ +[0-9]+  setp\\.[a-z0-9.]+ %p[0-9]+, .* p[0-9]+ <- r[0-9]+ [r#]"
+    assert_line --regexp "^ +[0-9]+  @%p[0-9]+ bra .* <- p[0-9]+  to [0-9]+"
+    run -0 "$SIMGPU" --dump no_such_kernel "$PROGRAMS/last_block"
+    refute_line --partial "bytes of registers"
+}
+
 @test "simgpu: --help and --version" {
     run -0 "$SIMGPU" --help
     assert_line --partial "usage: simgpu [options] PROGRAM"

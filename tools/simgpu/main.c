@@ -44,6 +44,8 @@ static const char USAGE[] =
     "  --exact-mma           tensor cores add in exact f32, instead of as an H200 does\n"
     "  --profile[=LINES]     count per source line, print the LINES that cost most (default 20)\n"
     "  --json FILE           write the counts to FILE as JSON (implies --profile)\n"
+    "  --dump NAME           print each kernel whose name holds NAME as it is executed: its PTX with the places that\n"
+    "                        registers got, and where the lanes of branches meet again\n"
     "  --verbose             say which kernels are launched and how\n"
     "  --version, --help\n"
     "\n"
@@ -111,6 +113,7 @@ enum {
     SMS,
     PROFILE,
     JSON,
+    DUMP,
     FAULTS,
     EXPLAIN,
     EXACT_MMA,
@@ -128,6 +131,7 @@ static const struct option OPTIONS[] = {
     {"sms", required_argument, NULL, SMS},
     {"profile", optional_argument, NULL, PROFILE},
     {"json", required_argument, NULL, JSON},
+    {"dump", required_argument, NULL, DUMP},
     {"faults", required_argument, NULL, FAULTS},
     {"explain", no_argument, NULL, EXPLAIN},
     {"exact-mma", no_argument, NULL, EXACT_MMA},
@@ -162,6 +166,7 @@ static int parse_options(int argc, char **argv)
             setenv("SIMGPU_PROFILE", "1", 1);
             set_json(optarg);
             break;
+        case DUMP: setenv("SIMGPU_DUMP", optarg, 1); break;
         case FAULTS:
             if (strcmp(optarg, "stop") != 0 && strcmp(optarg, "report") != 0)
                 die("--faults: '%s', expected stop or report", optarg);

@@ -458,6 +458,7 @@ struct options {
     bool profile;
     u32 profile_lines;  /* source lines a kernel in the table */
     const char *json;   /* --json FILE */
+    const char *dump;   /* --dump NAME: functions whose names hold it are printed as they are executed */
     int faults;         /* a pipe that is to hear of a fault, or -1 */
     bool faults_report; /* what hardware most often lets pass is only reported */
     bool explain;       /* a fault names the section of a note that teaches it */

@@ -118,6 +118,7 @@ operand lower_operand(struct lowering *lo, const struct ptx_operand *o, enum typ
     return lower_source(lo, o, wider && t != T_PRED ? o->reg->type : t);
 }
 
+/* Lowers what a rule describes completely. */
 bool lower_by_rule(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     const char *part[MAX_PARTS] = {p->opcode};

@@ -286,8 +286,6 @@ extern const struct rule integer_rules[], float_rules[], convert_rules[], compar
 /* The rule for an instruction spelled with these parts (opcode and modifiers; their order counts among types only), or
  * NULL. With `rounding`, a rule that says `rnd` will do, and *rounding is the mode asked for. */
 const struct rule *rule_named(const char *const *part, u32 count, enum rounding *rounding);
-/* Lowers what a rule describes completely. */
-bool lower_by_rule(struct lowering *lo, const struct ptx_inst *p, struct inst *in);
 /* The destination, checked to be a register as wide as `t`. */
 bool lower_result(struct lowering *lo, const struct ptx_inst *p, const struct ptx_operand *o, enum type t,
                   operand *d);
@@ -295,7 +293,5 @@ bool lower_result(struct lowering *lo, const struct ptx_inst *p, const struct pt
 operand lower_operand(struct lowering *lo, const struct ptx_operand *o, enum type t);
 /* Makes `in` run with the host rounding that way: for f32 and f64 arithmetic, the host's is the GPU's. */
 void round_toward(struct inst *in, enum rounding mode);
-bool lower_setp(struct lowering *lo, const struct ptx_inst *p, struct inst *in);
-bool lower_set(struct lowering *lo, const struct ptx_inst *p, struct inst *in);
 
 #endif

@@ -328,7 +328,7 @@ static void exec_wait_all(struct warp *w, const struct inst *in, u32 mask)
     land_copies(w, in, w, mask, UINT64_MAX, 0, w->time);
 }
 
-static bool lower_copy(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_copy(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     bool cg = false, hint = false;
     for (u32 k = 1; k < p->mod_count; k++) {
@@ -342,8 +342,7 @@ static bool lower_copy(struct lowering *lo, const struct ptx_inst *p, struct ins
             return refuse(lo, p, "the modifier .%s is not supported", m);
     }
     u32 operands = p->op_count - hint; /* a cache policy, at the end, changes no value */
-    if (operands < 3 || operands > 4 || p->op[2].kind != OPERAND_IMM)
-        return refuse(lo, p, "this form of cp.async");
+    if (operands < 3 || operands > 4) return refuse(lo, p, "this form of cp.async");
     u64 bytes = p->op[2].imm;
     if (bytes != 16 && (cg || (bytes != 4 && bytes != 8)))
         return refuse(lo, p, "a copy of %llu bytes", (unsigned long long)bytes);
@@ -358,6 +357,28 @@ static bool lower_copy(struct lowering *lo, const struct ptx_inst *p, struct ins
     in->bytes = (u8)bytes;
     in->data = form;
     return lower_address(lo, &p->op[1], &form->source) && lower_address(lo, &p->op[0], in);
+}
+
+bool lower_copy_commit(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    (void)lo, (void)p;
+    in->exec = exec_commit;
+    return true;
+}
+
+bool lower_copy_wait(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    (void)lo;
+    in->exec = exec_wait_group;
+    in->imm = (s64)p->op[0].imm;
+    return true;
+}
+
+bool lower_copy_wait_all(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    (void)lo, (void)p;
+    in->exec = exec_wait_all;
+    return true;
 }
 
 /* flags of the instructions that take an mbarrier */
@@ -839,92 +860,70 @@ static bool read_modifiers(struct lowering *lo, const struct ptx_inst *p, struct
     return true;
 }
 
-static bool lower_cp(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_copy_arrive(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
-    static const struct flag arrive_flags[] = {{"noinc", NO_INCREMENT}, {NULL, 0}};
-    const char *what = p->mod_count > 1 && streq(p->mod[0], "async") ? p->mod[1] : "";
-    if (streq(what, "ca") || streq(what, "cg")) return lower_copy(lo, p, in);
-    if (streq(what, "bulk") || (p->mod_count && streq(p->mod[0], "reduce"))) return lower_bulk(lo, p, in);
-    if (streq(what, "commit_group") && p->op_count == 0) {
-        in->exec = exec_commit;
-        return true;
-    }
-    if (streq(what, "wait_all") && p->op_count == 0) {
-        in->exec = exec_wait_all;
-        return true;
-    }
-    if (streq(what, "wait_group") && p->op_count == 1 && p->op[0].kind == OPERAND_IMM) {
-        in->exec = exec_wait_group;
-        in->imm = (s64)p->op[0].imm;
-        return true;
-    }
-    if (streq(what, "mbarrier") && p->op_count == 1 && p->mod_count > 2 && streq(p->mod[2], "arrive")) {
-        in->exec = exec_copy_arrive;
-        return read_modifiers(lo, p, in, 3, arrive_flags) && lower_address(lo, &p->op[0], in);
-    }
-    return refuse(lo, p, "cp.async%s%s is not supported in this form", *what ? "." : "", what);
+    static const struct flag flags[] = {{"noinc", NO_INCREMENT}, {NULL, 0}};
+    in->exec = exec_copy_arrive;
+    return read_modifiers(lo, p, in, 3, flags) && lower_address(lo, &p->op[0], in);
 }
 
-/* mbarrier.arrive{_drop}{.expect_tx}{.noComplete}.b64 {state}, [addr]{, count} */
-static bool lower_arrive(struct lowering *lo, const struct ptx_inst *p, struct inst *in, bool drops)
+/* mbarrier.arrive{_drop}{.expect_tx}{.noComplete}.b64 state, [addr]{, count} */
+bool lower_arrive(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     static const struct flag flags[] = {{"expect_tx", EXPECTS}, {"noComplete", 0}, {NULL, 0}};
     if (!read_modifiers(lo, p, in, 1, flags)) return false;
-    bool has_state = p->op_count && p->op[0].kind != OPERAND_ADDRESS;
-    u32 operands = p->op_count - has_state;
-    if (operands < 1 || operands > 2 || (in->flags & EXPECTS && operands != 2))
+    if (p->op_count > 3 || (in->flags & EXPECTS && p->op_count != 3))
         return refuse(lo, p, "this form of mbarrier");
     in->exec = exec_arrive;
-    if (drops) in->flags |= DROPS;
-    if (has_state && p->op[0].kind != OPERAND_SINK)
+    if (streq(p->mod[0], "arrive_drop")) in->flags |= DROPS;
+    if (p->op[0].kind != OPERAND_SINK)
         in->d = lower_dest(lo, &p->op[0], T_B64);
     else
         in->flags |= REMOTE;
-    if (operands == 2) in->b = lower_source(lo, &p->op[1 + has_state], T_U32);
-    return lower_address(lo, &p->op[has_state], in);
+    if (p->op_count == 3) in->b = lower_source(lo, &p->op[2], T_U32);
+    return lower_address(lo, &p->op[1], in);
 }
 
 /* mbarrier.test_wait{.parity}.b64 p, [addr], state;  try_wait likewise, and a time limit, which has no meaning here */
-static bool lower_wait(struct lowering *lo, const struct ptx_inst *p, struct inst *in, bool blocks)
+bool lower_wait(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     static const struct flag flags[] = {{"parity", PARITY}, {NULL, 0}};
     if (!read_modifiers(lo, p, in, 1, flags)) return false;
-    if (p->op_count < 3 || p->op_count > 3 + (u32)blocks) return refuse(lo, p, "this form of mbarrier");
+    if (p->op_count > 4) return refuse(lo, p, "this form of mbarrier");
     in->exec = exec_wait;
-    if (blocks) in->flags |= BLOCKS;
+    if (streq(p->mod[0], "try_wait")) in->flags |= BLOCKS;
     in->d = lower_dest(lo, &p->op[0], T_PRED);
     in->b = lower_source(lo, &p->op[2], in->flags & PARITY ? T_U32 : T_B64);
     return lower_address(lo, &p->op[1], in);
 }
 
-static bool lower_mbarrier(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_pending_count(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
-    const char *what = p->mod_count ? p->mod[0] : "";
-    if (streq(what, "arrive") || streq(what, "arrive_drop"))
-        return lower_arrive(lo, p, in, streq(what, "arrive_drop"));
-    if (streq(what, "test_wait") || streq(what, "try_wait"))
-        return lower_wait(lo, p, in, streq(what, "try_wait"));
-    if (!read_modifiers(lo, p, in, 1, NULL)) return false;
-    if (streq(what, "pending_count") && p->op_count == 2) {
-        in->exec = exec_pending_count;
-        in->d = lower_dest(lo, &p->op[0], T_U32);
-        in->a = lower_source(lo, &p->op[1], T_B64);
-        return true;
-    }
-    if (streq(what, "init") && p->op_count == 2) {
-        in->exec = exec_init;
-        in->b = lower_source(lo, &p->op[1], T_U32);
-    } else if ((streq(what, "expect_tx") || streq(what, "complete_tx")) && p->op_count == 2) {
-        in->exec = exec_tx;
-        in->flags |= REMOTE;
-        in->aux = streq(what, "complete_tx");
-        in->b = lower_source(lo, &p->op[1], T_U32);
-    } else if (streq(what, "inval") && p->op_count == 1) {
-        in->exec = exec_inval;
-    } else {
-        return refuse(lo, p, "mbarrier.%s is not supported", what);
-    }
-    return lower_address(lo, &p->op[0], in);
+    in->exec = exec_pending_count;
+    in->d = lower_dest(lo, &p->op[0], T_U32);
+    in->a = lower_source(lo, &p->op[1], T_B64);
+    return read_modifiers(lo, p, in, 1, NULL);
 }
 
-const struct opcode async_opcodes[] = {{"cp", lower_cp}, {"mbarrier", lower_mbarrier}, {NULL, NULL}};
+bool lower_init(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    in->exec = exec_init;
+    in->b = lower_source(lo, &p->op[1], T_U32);
+    return read_modifiers(lo, p, in, 1, NULL) && lower_address(lo, &p->op[0], in);
+}
+
+bool lower_inval(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    in->exec = exec_inval;
+    return read_modifiers(lo, p, in, 1, NULL) && lower_address(lo, &p->op[0], in);
+}
+
+/* mbarrier.expect_tx, mbarrier.complete_tx */
+bool lower_tx(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    in->exec = exec_tx;
+    in->flags = REMOTE;
+    in->aux = streq(p->mod[0], "complete_tx");
+    in->b = lower_source(lo, &p->op[1], T_U32);
+    return read_modifiers(lo, p, in, 1, NULL) && lower_address(lo, &p->op[0], in);
+}

@@ -219,11 +219,10 @@ static bool op_allowed(enum atomic_op op, enum type t)
     }
 }
 
-static bool lower_atomic(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_atomic(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     static const char *const quiet[] = {"relaxed", "acquire", "release", "acq_rel", "volatile",
                                         "cta",     "cluster", "gpu",     "sys",     "noftz"};
-    if (has_mod(p, "async")) return lower_store_async(lo, p, in);
     bool is_atom = streq(p->opcode, "atom");
     s32 op = -1;
     u32 order = 0;
@@ -274,5 +273,3 @@ static bool lower_atomic(struct lowering *lo, const struct ptx_inst *p, struct i
     in->exec = exec_atomic;
     return lower_address(lo, &p->op[first - 1], in);
 }
-
-const struct opcode atomic_opcodes[] = {{"atom", lower_atomic}, {"red", lower_atomic}, {NULL, NULL}};

@@ -198,7 +198,7 @@ static void exec_cluster_wait(struct warp *w, const struct inst *in, u32 mask)
 }
 
 /* barrier.cluster.arrive{.release, .relaxed}{.aligned};  barrier.cluster.wait{.acquire}{.aligned} */
-static bool lower_cluster(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_cluster(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     for (u32 k = 1; k < p->mod_count; k++) {
         const char *m = p->mod[k];
@@ -213,7 +213,7 @@ static bool lower_cluster(struct lowering *lo, const struct ptx_inst *p, struct 
         else if (!streq(m, "release") && !streq(m, "acquire"))
             return refuse(lo, p, "the modifier .%s is not supported", m);
     }
-    return in->exec && !p->op_count ? true : refuse(lo, p, "this form of barrier.cluster");
+    return in->exec ? true : refuse(lo, p, "this form of barrier.cluster");
 }
 
 /* ---- Lowering ---------------------------------------------------------------------------------------------------------- */
@@ -226,25 +226,25 @@ static void exec_warp_sync(struct warp *w, const struct inst *in, u32 mask)
     if (warp_gather(w, in, mask, want, ANYWHERE)) order_lanes_met(w);
 }
 
-/* bar{.cta}.sync a{, b};  bar.arrive a, b;  bar.red.popc.u32 d, a{, b}, p;  barrier: the same, `aligned` only if it says so. */
-static bool lower_bar(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+/* bar.warp.sync membermask */
+bool lower_warp_sync(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
-    if (p->mod_count && streq(p->mod[0], "cluster")) return lower_cluster(lo, p, in);
+    in->exec = exec_warp_sync;
+    in->a = lower_source(lo, &p->op[0], T_U32);
+    return true;
+}
+
+/* bar{.cta}.sync a{, b};  bar.arrive a, b;  bar.red.popc.u32 d, a{, b}, p;  barrier: the same, `aligned` only if it says so. */
+bool lower_bar(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
     s32 action = -1;
-    bool aligned = streq(p->opcode, "bar"), reduces = false;
+    bool aligned = streq(p->opcode, "bar"), reduces = is_written(&p->op[0]);
     for (u32 k = 0; k < p->mod_count; k++) {
         const char *m = p->mod[k];
-        if (streq(m, "warp")) {
-            in->exec = exec_warp_sync;
-            in->a = lower_source(lo, &p->op[0], T_U32);
-            return true;
-        }
         if (streq(m, "sync"))
             action = BAR_SYNC;
         else if (streq(m, "arrive"))
             action = BAR_ARRIVE;
-        else if (streq(m, "red"))
-            reduces = true;
         else if (reduces && streq(m, "popc"))
             action = BAR_POPC;
         else if (reduces && streq(m, "and"))
@@ -253,11 +253,11 @@ static bool lower_bar(struct lowering *lo, const struct ptx_inst *p, struct inst
             action = BAR_OR;
         else if (streq(m, "aligned"))
             aligned = true;
-        else if (!streq(m, "cta") && !streq(m, "u32") && !streq(m, "pred"))
+        else if (!streq(m, "red") && !streq(m, "cta") && !streq(m, "u32") && !streq(m, "pred"))
             return refuse(lo, p, "the modifier .%s is not supported", m);
     }
     u32 at = reduces, operands = p->op_count;
-    if (action < 0 || operands < 1 + 2 * (u32)reduces) return refuse(lo, p, "this form of barrier");
+    if (action < 0) return refuse(lo, p, "this form of barrier");
     in->exec = exec_barrier;
     in->flags = (u16)action;
     in->count = aligned;
@@ -298,11 +298,10 @@ static void exec_init_fence(struct warp *w, const struct inst *in, u32 mask)
     w->block->init_fence = ++w->block->clock;
 }
 
-/* fence.proxy.alias;  fence.proxy.async{.global, .shared::cta, .shared::cluster};  fence.proxy.tensormap::generic... */
-static bool lower_proxy_fence(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+/* fence.proxy.alias;  fence.proxy.async{.global, .shared::cta, .shared::cluster} */
+bool lower_proxy_fence(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     const char *kind = p->mod_count > 1 ? p->mod[1] : "", *space = p->mod_count > 2 ? p->mod[2] : "";
-    if (strncmp(kind, "tensormap", 9) == 0) return lower_tensormap_fence(lo, p, in);
     if (streq(kind, "alias")) {
         in->exec = exec_proxy_fence;
         return true;
@@ -313,13 +312,15 @@ static bool lower_proxy_fence(struct lowering *lo, const struct ptx_inst *p, str
     return true;
 }
 
-static bool lower_fence(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_init_fence(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
-    if (p->mod_count && streq(p->mod[0], "proxy")) return lower_proxy_fence(lo, p, in);
-    if (p->mod_count && streq(p->mod[0], "mbarrier_init")) {
-        in->exec = exec_init_fence;
-        return true;
-    }
+    (void)lo, (void)p;
+    in->exec = exec_init_fence;
+    return true;
+}
+
+bool lower_fence(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
     static const char *const known[] = {"sc",      "acq_rel", "acquire", "release", "cta",
                                         "cluster", "gpu",     "sys",     "gl",      "level"};
     for (u32 k = 0; k < p->mod_count; k++) {
@@ -331,9 +332,3 @@ static bool lower_fence(struct lowering *lo, const struct ptx_inst *p, struct in
     in->exec = exec_fence;
     return true;
 }
-
-const struct opcode barrier_opcodes[] = {{"bar", lower_bar},
-                                         {"barrier", lower_bar},
-                                         {"membar", lower_fence},
-                                         {"fence", lower_fence},
-                                         {NULL, NULL}};

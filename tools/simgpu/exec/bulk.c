@@ -646,12 +646,18 @@ static bool read_address(struct lowering *lo, const struct ptx_operand *o, enum 
     return lower_address(lo, o, out);
 }
 
-static bool lower_group(struct lowering *lo, const struct ptx_inst *p, struct inst *in, bool waits)
+bool lower_bulk_commit(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
-    in->exec = waits ? exec_wait_group : exec_commit;
+    (void)lo, (void)p;
+    in->exec = exec_commit;
+    return true;
+}
+
+bool lower_bulk_wait(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    (void)lo;
+    in->exec = exec_wait_group;
     in->flags = has_mod(p, "read");
-    if (!waits) return p->op_count == 0;
-    if (p->op_count != 1 || p->op[0].kind != OPERAND_IMM) return refuse(lo, p, "this form of wait_group");
     in->imm = (s64)p->op[0].imm;
     return true;
 }
@@ -699,10 +705,9 @@ static bool read_bulk_modifiers(struct lowering *lo, const struct ptx_inst *p, s
     return true;
 }
 
+/* cp.async.bulk..., cp.reduce.async.bulk... */
 bool lower_bulk(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
-    if (has_mod(p, "commit_group") || has_mod(p, "wait_group"))
-        return lower_group(lo, p, in, has_mod(p, "wait_group"));
     struct form *f = keep(sizeof *f);
     const char *spaces[2] = {"", ""};
     bool hint = false, multicast = false;
@@ -750,6 +755,7 @@ static bool red_async_has(enum atomic_op op, enum type t)
     }
 }
 
+/* st.async, red.async */
 bool lower_store_async(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     const bool reduces = streq(p->opcode, "red");
@@ -776,7 +782,6 @@ bool lower_store_async(struct lowering *lo, const struct ptx_inst *p, struct ins
     if (f->type == T_NONE || type_bytes(f->type) < 4)
         return refuse(lo, p, "its type must have 32 or 64 bits");
     if (count * type_bytes(f->type) > 16) return refuse(lo, p, "a vector of more than 128 bits");
-    if (p->op_count != 3) return refuse(lo, p, "3 operands; it has %u", p->op_count);
     const struct ptx_operand *value = &p->op[1];
     if (count > 1 && (value->kind != OPERAND_VECTOR || value->count != count))
         return refuse(lo, p, "a vector of %u registers", count);

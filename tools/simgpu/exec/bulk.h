@@ -62,11 +62,5 @@ void bulk_leave(struct warp *w, u32 lanes);
 
 /* Faults when a kernel has edited the map and not made that visible, or it is not complete. */
 void tensormap_check(struct warp *w, const struct inst *in, u32 lane, const struct tensor_map *m);
-bool lower_tensormap_fence(struct lowering *lo, const struct ptx_inst *p, struct inst *in);
-
-/* cp.async.bulk..., cp.reduce.async.bulk... */
-bool lower_bulk(struct lowering *lo, const struct ptx_inst *p, struct inst *in);
-/* st.async, red.async */
-bool lower_store_async(struct lowering *lo, const struct ptx_inst *p, struct inst *in);
 
 #endif

@@ -38,10 +38,9 @@ void lower_branch(struct warp *w, const struct inst *in, u32 mask)
         warp_diverge(w, mask, (u32)in->target, in->reconverge);
 }
 
-static bool lower_bra(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_bra(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
-    if (p->op_count != 1 || p->op[0].kind != OPERAND_SYMBOL || p->op[0].symbol->kind != SYM_LABEL)
-        return refuse(lo, p, "a branch needs a label");
+    if (!is_label(&p->op[0])) return refuse(lo, p, "a branch needs a label");
     in->exec = lower_branch;
     in->target = (s32)p->op[0].symbol->address;
     return true;
@@ -66,10 +65,9 @@ void lower_branch_table(struct warp *w, const struct inst *in, u32 mask)
     w->pc = in; /* whoever stays comes here again */
 }
 
-static bool lower_brx(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_brx(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
-    if (p->op_count != 2 || p->op[1].kind != OPERAND_SYMBOL || p->op[1].symbol->kind != SYM_TARGETS)
-        return refuse(lo, p, "brx.idx needs a .branchtargets table");
+    if (is_label(&p->op[1])) return refuse(lo, p, "brx.idx needs a .branchtargets table");
     if (p->guard) return refuse(lo, p, "a guarded brx.idx");
     const struct symbol *table = p->op[1].symbol;
     u32 *targets = keep(table->target_count * sizeof *targets);
@@ -104,7 +102,7 @@ void lower_refused(struct warp *w, const struct inst *in, u32 mask)
     fault(w, in, mask, ERR_NOT_SUPPORTED, "%s", w->frame->fn->why);
 }
 
-static bool lower_ret(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_ret(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     (void)p;
     if (lo->f->fn->is_kernel) {
@@ -116,7 +114,7 @@ static bool lower_ret(struct lowering *lo, const struct ptx_inst *p, struct inst
     return true;
 }
 
-static bool lower_exit_instruction(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_exit_instruction(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     (void)lo, (void)p;
     in->exec = lower_exit;
@@ -128,7 +126,7 @@ static void exec_trap(struct warp *w, const struct inst *in, u32 mask)
     fault(w, in, mask, ERR_LAUNCH_FAILURE, "trap");
 }
 
-static bool lower_trap(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_trap(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     (void)lo, (void)p;
     in->exec = exec_trap;
@@ -290,7 +288,7 @@ static const struct builtin {
     {"free", exec_free, {.param_count = 1, .params = &(struct param){.bytes = 8}}}};
 
 /* call (results), function, (arguments);  call (results), register, (arguments), prototype; */
-static bool lower_call(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_call(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     const struct ptx_operand *results = NULL, *args = NULL, *callee = NULL;
     for (u32 k = 0; k < p->op_count; k++) {
@@ -541,7 +539,7 @@ static void exec_nanosleep(struct warp *w, const struct inst *in, u32 mask)
     warp_give_way(w);
 }
 
-static bool lower_nanosleep(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_nanosleep(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     (void)lo, (void)p;
     in->exec = exec_nanosleep;
@@ -555,14 +553,14 @@ static void exec_wait_for_launch(struct warp *w, const struct inst *in, u32 mask
     if (w->block->launch->dependent) global_wait_for_launch(w);
 }
 
-static bool lower_griddepcontrol(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_griddepcontrol(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     (void)lo;
     in->exec = has_mod(p, "wait") ? exec_wait_for_launch : exec_nothing;
     return true;
 }
 
-static bool lower_nothing(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_nothing(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     (void)lo, (void)p;
     in->exec = exec_nothing;
@@ -578,9 +576,9 @@ static void exec_pmevent(struct warp *w, const struct inst *in, u32 mask)
     if (in->imm == 1) w->ahead -= warp_clock(w) - w->clock_stopped;
 }
 
-static bool lower_pmevent(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_pmevent(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
-    if (p->op_count != 1 || p->op[0].kind != OPERAND_IMM) return refuse(lo, p, "this form of pmevent");
+    (void)lo;
     in->imm = has_mod(p, "mask") ? -1 : (s64)p->op[0].imm;
     in->exec = exec_pmevent;
     return true;
@@ -651,10 +649,9 @@ void registers_leave(struct warp *w)
     }
 }
 
-static bool lower_setmaxnreg(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_setmaxnreg(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
-    if (p->op_count != 1 || p->op[0].kind != OPERAND_IMM || has_mod(p, "inc") == has_mod(p, "dec"))
-        return refuse(lo, p, "this form of setmaxnreg");
+    if (has_mod(p, "inc") == has_mod(p, "dec")) return refuse(lo, p, "this form of setmaxnreg");
     in->imm = (s64)p->op[0].imm;
     if (in->imm < 24 || in->imm > 256 || in->imm % 8)
         return refuse(lo, p, "%lld registers; it must be 24 to 256, a multiple of 8", (long long)in->imm);
@@ -662,18 +659,3 @@ static bool lower_setmaxnreg(struct lowering *lo, const struct ptx_inst *p, stru
     in->exec = exec_setmaxnreg;
     return true;
 }
-
-const struct opcode control_opcodes[] = {
-    {"bra", lower_bra},
-    {"brx", lower_brx},
-    {"call", lower_call},
-    {"ret", lower_ret},
-    {"exit", lower_exit_instruction},
-    {"trap", lower_trap},
-    {"nanosleep", lower_nanosleep},
-    {"griddepcontrol", lower_griddepcontrol},
-    {"setmaxnreg", lower_setmaxnreg},
-    {"brkpt", lower_nothing},
-    {"pmevent", lower_pmevent},
-    {NULL, NULL},
-};

@@ -188,11 +188,10 @@ static bool convertible(enum type t)
     }
 }
 
-static bool lower_cvt(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_cvt(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     enum type to = mod_type(p, 0), from = mod_type(p, 1);
-    if (p->op_count < 2 || p->op[0].kind != OPERAND_REG)
-        return refuse(lo, p, "the destination is not a register");
+    if (p->op[0].kind != OPERAND_REG) return refuse(lo, p, "the destination is not a register");
     u32 to_bytes = type_bytes(p->op[0].reg->type);
     const char *part[12] = {"cvt"};
     enum rounding mode = TO_NEAREST;
@@ -242,5 +241,3 @@ static bool lower_cvt(struct lowering *lo, const struct ptx_inst *p, struct inst
     in->exec = cvt_general;
     return true;
 }
-
-const struct opcode convert_opcodes[] = {{"cvt", lower_cvt}, {NULL, NULL}};

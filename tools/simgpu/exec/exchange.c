@@ -172,7 +172,7 @@ static void exec_shfl_known(struct warp *w, const struct inst *in, u32 mask)
     if (mask) shuffle(w, in, mask, in->data);
 }
 
-static bool lower_shfl(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_shfl(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     static const char *const modes[] = {"up", "down", "bfly", "idx"};
     bool sync = false;
@@ -237,7 +237,7 @@ static void exec_vote(struct warp *w, const struct inst *in, u32 mask)
     if (in->flags != VOTE_BALLOT) set_predicate(w, in->d, mask, yes);
 }
 
-static bool lower_vote(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_vote(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     static const char *const modes[] = {"all", "any", "uni", "ballot"};
     s32 mode = -1;
@@ -260,7 +260,7 @@ static void exec_activemask(struct warp *w, const struct inst *in, u32 mask)
     u32 *d = lanes_of(w, in->d), active = mask;
     FOR_LANES(mask, { d[i] = active; });
 }
-static bool lower_activemask(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_activemask(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     in->exec = exec_activemask;
     in->d = lower_dest(lo, &p->op[0], T_B32);
@@ -290,12 +290,11 @@ static void exec_match(struct warp *w, const struct inst *in, u32 mask)
     if (in->more) set_predicate(w, in->more[0], mask, all);
 }
 
-static bool lower_match(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_match(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     enum type t = mod_type(p, 0);
-    bool pair = p->op_count && p->op[0].kind == OPERAND_PAIR;
-    if (p->op_count != 3 || !has_mod(p, "sync") || (t != T_B32 && t != T_B64))
-        return refuse(lo, p, "this form of match");
+    bool pair = p->op[0].kind == OPERAND_PAIR;
+    if (!has_mod(p, "sync") || (t != T_B32 && t != T_B64)) return refuse(lo, p, "this form of match");
     in->exec = exec_match;
     in->flags = has_mod(p, "all");
     in->bytes = (u8)type_bytes(t);
@@ -341,15 +340,14 @@ static void exec_redux(struct warp *w, const struct inst *in, u32 mask)
     FOR_LANES(mask, { d[i] = result[i]; });
 }
 
-static bool lower_redux(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_redux(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     static const char *const ops[] = {"add", "min", "max", "and", "or", "xor"};
     enum type t = mod_type(p, 0);
     s32 op = -1;
     for (s32 k = 0; k < 6; k++)
         if (has_mod(p, ops[k])) op = k;
-    if (op < 0 || p->op_count != 3 || (t != T_U32 && t != T_S32 && t != T_B32))
-        return refuse(lo, p, "this form of redux");
+    if (op < 0 || (t != T_U32 && t != T_S32 && t != T_B32)) return refuse(lo, p, "this form of redux");
     in->exec = exec_redux;
     in->flags = (u16)op;
     in->aux = t == T_S32;
@@ -374,20 +372,12 @@ static void exec_elect(struct warp *w, const struct inst *in, u32 mask)
     set_predicate(w, in->a, mask, leaders);
 }
 
-static bool lower_elect(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_elect(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
-    if (p->op_count != 2 || p->op[0].kind != OPERAND_PAIR) return refuse(lo, p, "this form of elect");
+    if (p->op[0].kind != OPERAND_PAIR) return refuse(lo, p, "this form of elect");
     in->exec = exec_elect;
     in->d = lower_dest(lo, &p->op[0].element[0], T_B32);
     in->a = lower_dest(lo, &p->op[0].element[1], T_PRED);
     in->b = lower_source(lo, &p->op[1], T_B32);
     return true;
 }
-
-const struct opcode warp_opcodes[] = {{"shfl", lower_shfl},
-                                      {"vote", lower_vote},
-                                      {"activemask", lower_activemask},
-                                      {"match", lower_match},
-                                      {"redux", lower_redux},
-                                      {"elect", lower_elect},
-                                      {NULL, NULL}};

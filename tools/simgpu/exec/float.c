@@ -94,9 +94,3 @@ const struct rule float_rules[] = {
 #include "float.def"
     {NULL, NULL, NULL, 0, 0, {0}, false}};
 #undef OP
-
-/* Opcodes that integers have too are in integer.c; all are found by their rules. */
-const struct opcode float_opcodes[] = {
-    {"fma", lower_by_rule},  {"rcp", lower_by_rule},      {"sqrt", lower_by_rule},  {"rsqrt", lower_by_rule},
-    {"sin", lower_by_rule},  {"cos", lower_by_rule},      {"lg2", lower_by_rule},   {"ex2", lower_by_rule},
-    {"tanh", lower_by_rule}, {"copysign", lower_by_rule}, {"testp", lower_by_rule}, {NULL, NULL}};

@@ -202,15 +202,14 @@ EXECUTOR(lop3_predicate)
     GO_ON(w, in, mask);
 }
 
-static bool lower_lop3(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_lop3(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     bool and = has_mod(p, "and"), or = has_mod(p, "or"), combines = and || or ;
     if (p->mod_count != 1u + combines || !has_mod(p, "b32"))
         return refuse(lo, p, "lop3 is lop3{.and|.or}.b32");
     if (p->op_count != 5u + combines) return refuse(lo, p, "%u operands, not %u", p->op_count, 5 + combines);
     const struct ptx_operand *d = &p->op[0], *table = &p->op[4];
-    if (table->kind != OPERAND_IMM || table->imm > 255)
-        return refuse(lo, p, "the table is not an immediate 0..255");
+    if (table->imm > 255) return refuse(lo, p, "the table is not an immediate 0..255");
     if (combines) {
         if (d->kind != OPERAND_PAIR) return refuse(lo, p, "the destination is not d|p");
         operand *more = lower_more(lo, 2);
@@ -256,12 +255,11 @@ EXECUTOR(copy_pred)
     GO_ON(w, in, mask);
 }
 
-static bool lower_logic(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_logic(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     if (p->mod_count != 1 || !has_mod(p, "pred")) return lower_by_rule(lo, p, in);
     bool is_not = streq(p->opcode, "not");
     u32 flip_a, flip_b = 0;
-    if (p->op_count != 3u - is_not) return refuse(lo, p, "%u operands, not %u", p->op_count, 3 - is_not);
     if (!lower_result(lo, p, &p->op[0], T_PRED, &in->d)) return false;
     in->a = lower_predicate(lo, &p->op[1], &flip_a);
     if (is_not)
@@ -291,13 +289,12 @@ static bool lower_logic(struct lowering *lo, const struct ptx_inst *p, struct in
 SELECT(selp_32, u32)
 SELECT(selp_64, u64)
 
-static bool lower_selp(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_selp(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     enum type t = mod_type(p, 0);
     u32 flip;
     if (p->mod_count != 1 || t == T_NONE || t == T_PRED || type_bytes(t) < 2 || type_bytes(t) > 8)
         return refuse(lo, p, "selp has one modifier, a type of 16, 32 or 64 bits");
-    if (p->op_count != 4) return refuse(lo, p, "%u operands, not 4", p->op_count);
     if (!lower_result(lo, p, &p->op[0], t, &in->d)) return false;
     in->c = lower_predicate(lo, &p->op[3], &flip);
     in->a = lower_source(lo, &p->op[flip ? 2 : 1], t);
@@ -440,11 +437,10 @@ static bool lower_mov_vector(struct lowering *lo, const struct ptx_inst *p, stru
     return true;
 }
 
-static bool lower_mov(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_mov(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     enum type t = mod_type(p, 0);
     if (p->mod_count != 1 || t == T_NONE) return refuse(lo, p, "mov has one modifier, a type");
-    if (p->op_count != 2) return refuse(lo, p, "%u operands, not 2", p->op_count);
     if (p->op[0].kind == OPERAND_VECTOR || p->op[1].kind == OPERAND_VECTOR)
         return lower_mov_vector(lo, p, in, t);
     if (!lower_result(lo, p, &p->op[0], t, &in->d)) return false;
@@ -459,21 +455,3 @@ static bool lower_mov(struct lowering *lo, const struct ptx_inst *p, struct inst
     in->exec = type_bytes(t) == 16 ? mov_128 : type_bytes(t) == 8 ? mov_64 : mov_32;
     return true;
 }
-
-#define BY_RULE(name)       \
-    {                       \
-        name, lower_by_rule \
-    }
-const struct opcode integer_opcodes[] = {
-    BY_RULE("add"),       BY_RULE("sub"),       BY_RULE("mul"),       BY_RULE("mad"),
-    BY_RULE("mul24"),     BY_RULE("mad24"),     BY_RULE("addc"),      BY_RULE("subc"),
-    BY_RULE("madc"),      BY_RULE("div"),       BY_RULE("rem"),       BY_RULE("sad"),
-    BY_RULE("abs"),       BY_RULE("neg"),       BY_RULE("min"),       BY_RULE("max"),
-    BY_RULE("popc"),      BY_RULE("clz"),       BY_RULE("brev"),      BY_RULE("bfind"),
-    BY_RULE("fns"),       BY_RULE("bfe"),       BY_RULE("bfi"),       BY_RULE("bmsk"),
-    BY_RULE("dp4a"),      BY_RULE("dp2a"),      BY_RULE("szext"),     BY_RULE("cnot"),
-    BY_RULE("shl"),       BY_RULE("shr"),       BY_RULE("shf"),       BY_RULE("prmt"),
-    BY_RULE("slct"),      BY_RULE("vabsdiff4"), BY_RULE("vabsdiff2"), {"and", lower_logic},
-    {"or", lower_logic},  {"xor", lower_logic}, {"not", lower_logic}, {"lop3", lower_lop3},
-    {"selp", lower_selp}, {"mov", lower_mov},   {"setp", lower_setp}, {"set", lower_set},
-    {NULL, NULL}};

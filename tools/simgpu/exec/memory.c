@@ -971,8 +971,9 @@ static bool read_modifiers(struct lowering *lo, const struct ptx_inst *p, struct
 
 /* The registers of a load or store, all of one width; that width in bytes a lane goes to flags >> 8. */
 static bool read_registers(struct lowering *lo, const struct ptx_inst *p, const struct ptx_operand *o,
-                           struct inst *in, enum type type, bool is_load)
+                           struct inst *in, enum type type)
 {
+    const bool is_load = is_written(o);
     const struct ptx_operand *e = o->kind == OPERAND_VECTOR ? o->element : o;
     u32 n = o->kind == OPERAND_VECTOR ? o->count : 1, width = 0;
     if (n != in->count) return refuse(lo, p, "%u registers for %u elements", n, in->count);
@@ -1003,12 +1004,10 @@ static bool read_registers(struct lowering *lo, const struct ptx_inst *p, const 
     return true;
 }
 
-static bool lower_ld(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_ld(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     enum type type;
-    if (p->op_count < 2 || !read_modifiers(lo, p, in, &type) ||
-        !read_registers(lo, p, &p->op[0], in, type, true))
-        return false;
+    if (!read_modifiers(lo, p, in, &type) || !read_registers(lo, p, &p->op[0], in, type)) return false;
     const struct ptx_operand *address = &p->op[1];
     if (in->space == SPACE_PARAM && address->symbol) {
         u64 at = address->symbol->address + (u64)address->offset;
@@ -1041,14 +1040,10 @@ static bool lower_ld(struct lowering *lo, const struct ptx_inst *p, struct inst 
     return true;
 }
 
-static bool lower_st(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_st(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     enum type type;
-    in->plain = in->plain && !has_mod(p, "async");
-    if (has_mod(p, "async")) return lower_store_async(lo, p, in);
-    if (p->op_count < 2 || !read_modifiers(lo, p, in, &type) ||
-        !read_registers(lo, p, &p->op[1], in, type, false))
-        return false;
+    if (!read_modifiers(lo, p, in, &type) || !read_registers(lo, p, &p->op[1], in, type)) return false;
     if (in->space == SPACE_CONST) return refuse(lo, p, "constant memory cannot be written");
     const struct ptx_operand *address = &p->op[0];
     if (in->space == SPACE_PARAM) {
@@ -1079,7 +1074,7 @@ static void exec_cvta(struct warp *w, const struct inst *in, u32 mask)
     GO_ON(w, in, mask);
 }
 
-static bool lower_cvta(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_cvta(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     bool to = p->mod_count > 0 && streq(p->mod[0], "to");
     const char *space = p->mod_count > (u32)to ? p->mod[to] : "";
@@ -1116,7 +1111,7 @@ static void exec_isspacep(struct warp *w, const struct inst *in, u32 mask)
     GO_ON(w, in, mask);
 }
 
-static bool lower_isspacep(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_isspacep(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     static const struct {
         const char *name;
@@ -1172,12 +1167,11 @@ static void exec_getctarank(struct warp *w, const struct inst *in, u32 mask)
 }
 
 /* mapa{.shared::cluster}.u32/.u64 d, a, rank;  getctarank likewise d, a */
-static bool lower_cluster_address(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_cluster_address(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     bool maps = streq(p->opcode, "mapa");
     enum type type = mod_type(p, 0);
-    if ((type != T_U32 && type != T_U64) || p->op_count != 2 + (u32)maps)
-        return refuse(lo, p, "this form of %s", p->opcode);
+    if (type != T_U32 && type != T_U64) return refuse(lo, p, "this form of %s", p->opcode);
     in->space = p->mod_count > 1 ? shared_space(p->mod[0]) : SPACE_GENERIC;
     in->bytes = (u8)type_bytes(type);
     in->exec = maps ? exec_mapa : exec_getctarank;
@@ -1196,30 +1190,15 @@ static void exec_policy(struct warp *w, const struct inst *in, u32 mask)
     GO_ON(w, in, mask);
 }
 
-static bool lower_hint(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_hint(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     (void)lo, (void)p;
     in->exec = lower_skip;
     return true;
 }
-static bool lower_policy(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_policy(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     in->exec = exec_policy;
     in->d = lower_dest(lo, &p->op[0], T_B64);
     return true;
 }
-
-const struct opcode memory_opcodes[] = {
-    {"ld", lower_ld},
-    {"ldu", lower_ld},
-    {"st", lower_st},
-    {"cvta", lower_cvta},
-    {"isspacep", lower_isspacep},
-    {"mapa", lower_cluster_address},
-    {"getctarank", lower_cluster_address},
-    {"prefetch", lower_hint},
-    {"prefetchu", lower_hint},
-    {"applypriority", lower_hint},
-    {"createpolicy", lower_policy},
-    {NULL, NULL},
-};

@@ -33,12 +33,12 @@ bool tensor_whole_warp(struct warp *w, const struct inst *in, u32 mask)
 }
 
 u32 tensor_fragment(struct lowering *lo, const struct ptx_inst *p, const struct ptx_operand *o,
-                    bool is_destination, enum type type, operand *out)
+                    enum type type, operand *out)
 {
     u32 n = o->kind == OPERAND_VECTOR ? o->count : 1;
     const struct ptx_operand *e = o->kind == OPERAND_VECTOR ? o->element : o;
     for (u32 k = 0; k < n; k++) {
-        out[k] = is_destination ? lower_dest(lo, &e[k], type) : lower_source(lo, &e[k], type);
+        out[k] = is_written(o) ? lower_dest(lo, &e[k], type) : lower_source(lo, &e[k], type);
         if (e[k].kind != OPERAND_REG) return refuse(lo, p, "register %u of a fragment is no register", k);
     }
     return n;
@@ -104,9 +104,9 @@ static void exec_movmatrix(struct warp *w, const struct inst *in, u32 mask)
 }
 
 /* ldmatrix.sync.aligned.m8n8.num{.trans}{.shared}.b16 r, [p];  stmatrix likewise, [p], r */
-static bool lower_matrix_move(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_matrix_move(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
-    bool loads = streq(p->opcode, "ldmatrix");
+    bool loads = is_written(&p->op[0]);
     in->space = SPACE_GENERIC;
     in->count = 0;
     for (u32 k = 0; k < p->mod_count; k++) {
@@ -120,20 +120,20 @@ static bool lower_matrix_move(struct lowering *lo, const struct ptx_inst *p, str
         else if (!streq(m, "sync") && !streq(m, "aligned") && !streq(m, "m8n8") && !streq(m, "b16"))
             return refuse(lo, p, "the modifier .%s is not supported", m);
     }
-    if (p->op_count != 2 || !in->count) return refuse(lo, p, "this form of %s", p->opcode);
+    if (!in->count) return refuse(lo, p, "this form of %s", p->opcode);
     const struct ptx_operand *registers = &p->op[!loads];
     if ((registers->kind == OPERAND_VECTOR ? registers->count : 1) != in->count)
         return refuse(lo, p, "it needs %u registers", in->count);
     operand *more = lower_more(lo, in->count);
     in->more = more;
     in->exec = loads ? exec_ldmatrix : exec_stmatrix;
-    return tensor_fragment(lo, p, registers, loads, T_B32, more) && lower_address(lo, &p->op[loads], in);
+    return tensor_fragment(lo, p, registers, T_B32, more) && lower_address(lo, &p->op[loads], in);
 }
 
 /* movmatrix.sync.aligned.m8n8.trans.b16 d, a */
-static bool lower_movmatrix(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_movmatrix(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
-    if (p->op_count != 2 || !has_mod(p, "m8n8") || !has_mod(p, "trans") || !has_mod(p, "b16"))
+    if (!has_mod(p, "m8n8") || !has_mod(p, "trans") || !has_mod(p, "b16"))
         return refuse(lo, p, "this form of movmatrix");
     in->exec = exec_movmatrix;
     in->a = lower_source(lo, &p->op[1], T_B32);
@@ -297,7 +297,7 @@ static bool read_product_registers(struct lowering *lo, const struct ptx_inst *p
         u32 n = o->kind == OPERAND_VECTOR ? o->count : 1;
         if (n != expected[k])
             return refuse(lo, p, "%u registers in operand %u; it has %u", expected[k], k + 1, n);
-        if (!tensor_fragment(lo, p, o, k == 0, T_B32, at)) return false;
+        if (!tensor_fragment(lo, p, o, T_B32, at)) return false;
         out->registers[k] = n;
         at += n;
     }
@@ -340,19 +340,18 @@ static bool read_product(struct lowering *lo, const struct ptx_inst *p, const st
     } else if (type_count != 4) {
         return refuse(lo, p, "its types are missing");
     }
-    if (!widths || p->op_count != 4) return refuse(lo, p, "this form of %s", p->opcode);
+    if (!widths) return refuse(lo, p, "this form of %s", p->opcode);
     if (!read_types(lo, p, types, out)) return false;
     if (!(widths & type_bytes(out->a))) return refuse(lo, p, "this shape has no elements of this type");
     return true;
 }
 
 /* mma.sync.aligned.shape.row.col{.satfinite}.dtype.atype.btype.ctype d, a, b, c */
-static bool lower_mma(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_mma(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     static const struct shape shapes[] = {{"m16n8k4", 16, 8, 4, 4},       {"m16n8k8", 16, 8, 8, 4 + 2},
                                           {"m16n8k16", 16, 8, 16, 2 + 1}, {"m16n8k32", 16, 8, 32, 1},
                                           {"m8n8k16", 8, 8, 16, 1},       {NULL, 0, 0, 0, 0}};
-    if (has_mod(p, "f64")) return lower_mma_f64(lo, p, in);
     struct product *out = keep(sizeof *out);
     if (!read_product(lo, p, shapes, out)) return false;
     if (out->m == 8 && out->d != T_S32) return refuse(lo, p, "this shape has no elements of this type");
@@ -508,8 +507,9 @@ static const struct shape wmma_shapes[] = {{"m16n16k16", 16, 16, 16, 2 + 1},
                                            {NULL, 0, 0, 0, 0}};
 
 /* wmma.load.a.sync.aligned.row.shape{.ss}.type r, [p]{, stride};  wmma.store.d likewise, [p], r{, stride} */
-static bool lower_wmma_move(struct lowering *lo, const struct ptx_inst *p, struct inst *in, bool loads)
+bool lower_wmma_move(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
+    const bool loads = is_written(&p->op[0]);
     const struct shape *shape = NULL;
     const char *matrix = p->mod_count > 1 ? p->mod[1] : "";
     enum type type = mod_type(p, 0);
@@ -529,8 +529,7 @@ static bool lower_wmma_move(struct lowering *lo, const struct ptx_inst *p, struc
         } else if (!streq(m, "sync") && !streq(m, "aligned") && !streq(m, "col") && type_named(m) == T_NONE)
             return refuse(lo, p, "the modifier .%s is not supported", m);
     }
-    if (!shape || type == T_NONE || type_bytes(type) > 4 || !strchr(loads ? "abc" : "d", matrix[0]) ||
-        p->op_count < 2)
+    if (!shape || type == T_NONE || type_bytes(type) > 4 || !strchr(loads ? "abc" : "d", matrix[0]))
         return refuse(lo, p, "this form of wmma");
     struct wmma_matrix *out = keep(sizeof *out);
     out->bytes = type_bytes(type);
@@ -542,7 +541,7 @@ static bool lower_wmma_move(struct lowering *lo, const struct ptx_inst *p, struc
     u32 n = registers->kind == OPERAND_VECTOR ? registers->count : 1,
         words = out->outer * out->inner * out->bytes / 4;
     if (n > 8 || n * LANES % words) return refuse(lo, p, "%u registers do not hold this matrix", n);
-    if (!tensor_fragment(lo, p, registers, loads, T_B32, more) || !lower_address(lo, &p->op[loads], in))
+    if (!tensor_fragment(lo, p, registers, T_B32, more) || !lower_address(lo, &p->op[loads], in))
         return false;
     out->registers = n;
     in->more = more;
@@ -553,13 +552,9 @@ static bool lower_wmma_move(struct lowering *lo, const struct ptx_inst *p, struc
     return true;
 }
 
-static bool lower_wmma(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_wmma(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
-    const char *what = p->mod_count ? p->mod[0] : "";
-    if (has_mod(p, "f64")) return lower_wmma_f64(lo, p, in);
-    if (streq(what, "load") || streq(what, "store")) return lower_wmma_move(lo, p, in, streq(what, "load"));
     struct product *out = keep(sizeof *out);
-    if (!streq(what, "mma")) return refuse(lo, p, "the modifier .%s is not supported", what);
     if (!read_product(lo, p, wmma_shapes, out)) return false;
     u32 c =
         out->d == T_F16 ? 4 : 8; /* f16 A and B always have 8 registers; the others as many as they need */
@@ -568,10 +563,3 @@ static bool lower_wmma(struct lowering *lo, const struct ptx_inst *p, struct ins
     in->exec = exec_wmma_mma;
     return read_product_registers(lo, p, in, out, (u32[]){c, a, b, c});
 }
-
-const struct opcode tensor_opcodes[] = {{"ldmatrix", lower_matrix_move},
-                                        {"stmatrix", lower_matrix_move},
-                                        {"movmatrix", lower_movmatrix},
-                                        {"mma", lower_mma},
-                                        {"wmma", lower_wmma},
-                                        {NULL, NULL}};

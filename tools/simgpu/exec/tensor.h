@@ -8,10 +8,6 @@
 bool tensor_whole_warp(struct warp *w, const struct inst *in, u32 mask);
 /* Appends the registers of an operand, a vector or a single one, to `out`; returns how many, 0 after refusing. */
 u32 tensor_fragment(struct lowering *lo, const struct ptx_inst *p, const struct ptx_operand *o,
-                    bool is_destination, enum type type, operand *out);
-
-/* mma.sync and wmma.mma, .load and .store of f64: exec/tensor_f64.c */
-bool lower_mma_f64(struct lowering *lo, const struct ptx_inst *p, struct inst *in);
-bool lower_wmma_f64(struct lowering *lo, const struct ptx_inst *p, struct inst *in);
+                    enum type type, operand *out);
 
 #endif

@@ -128,7 +128,7 @@ bool lower_mma_f64(struct lowering *lo, const struct ptx_inst *p, struct inst *i
                  !streq(m, "rn") && m[0] != 'm')
             return refuse(lo, p, "the modifier .%s is not supported", m);
     }
-    if (!out->m || types != 4 || p->op_count != 4) return refuse(lo, p, "this form of %s on f64", p->opcode);
+    if (!out->m || types != 4) return refuse(lo, p, "this form of %s on f64", p->opcode);
     count_registers(out);
     operand *more = lower_more(lo, MATRICES * MAX_F64_REGISTERS), *at = more;
     for (u32 k = 0; k < MATRICES; k++) {
@@ -136,7 +136,7 @@ bool lower_mma_f64(struct lowering *lo, const struct ptx_inst *p, struct inst *i
         u32 n = o->kind == OPERAND_VECTOR ? o->count : 1;
         if (n != out->registers[k])
             return refuse(lo, p, "%u registers in operand %u; it has %u", out->registers[k], k + 1, n);
-        if (!tensor_fragment(lo, p, o, k == 0, T_F64, at)) return false;
+        if (!tensor_fragment(lo, p, o, T_F64, at)) return false;
         at += n;
     }
     in->exec = exec_mma_f64;
@@ -146,10 +146,9 @@ bool lower_mma_f64(struct lowering *lo, const struct ptx_inst *p, struct inst *i
 }
 
 /* wmma.load.a.sync.aligned.layout.m8n8k4{.ss}.f64 r, [p]{, stride};  wmma.store.d likewise, [p], r{, stride} */
-bool lower_wmma_f64(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_wmma_move_f64(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
-    if (streq(p->mod[0], "mma")) return lower_mma_f64(lo, p, in);
-    bool is_store = streq(p->mod[0], "store");
+    const bool is_store = !is_written(&p->op[0]);
     const char *matrix = p->mod_count > 1 ? p->mod[1] : "";
     struct product_f64 *out = keep(sizeof *out);
     *out = (struct product_f64){.m = 8, .k = 4, .by_rows = has_mod(p, "row")};
@@ -161,14 +160,13 @@ bool lower_wmma_f64(struct lowering *lo, const struct ptx_inst *p, struct inst *
     in->space = has_mod(p, "global")                                ? SPACE_GLOBAL
                 : has_mod(p, "shared") || has_mod(p, "shared::cta") ? SPACE_SHARED
                                                                     : SPACE_GENERIC;
-    if (!has_mod(p, "m8n8k4") || p->op_count < 2 || (out->matrix == MATRIX_D) != is_store)
+    if (!has_mod(p, "m8n8k4") || (out->matrix == MATRIX_D) != is_store)
         return refuse(lo, p, "this form of wmma on f64");
     const struct ptx_operand *registers = &p->op[is_store];
     u32 n = registers->kind == OPERAND_VECTOR ? registers->count : 1;
     if (n != out->registers[out->matrix]) return refuse(lo, p, "%u registers do not hold this matrix", n);
     operand *more = lower_more(lo, n);
-    if (!tensor_fragment(lo, p, registers, !is_store, T_F64, more) ||
-        !lower_address(lo, &p->op[!is_store], in))
+    if (!tensor_fragment(lo, p, registers, T_F64, more) || !lower_address(lo, &p->op[!is_store], in))
         return false;
     u32 rows = out->matrix == MATRIX_B ? out->k : out->m, columns = out->matrix == MATRIX_A ? out->k : N;
     in->c = p->op_count > 2 ? lower_source(lo, &p->op[2], T_U32)

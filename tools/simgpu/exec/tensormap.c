@@ -164,7 +164,7 @@ void tensormap_check(struct warp *w, const struct inst *in, u32 lane, const stru
 /* ---- Lowering ------------------------------------------------------------------------------------------------------------- */
 
 /* tensormap.replace.tile.field{.global, .shared::cta}.b1024.type [address]{, dimension}, value */
-static bool lower_replace(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_replace(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     struct inst *address = keep(sizeof *address);
     u32 field = 0, at = 1;
@@ -192,11 +192,8 @@ static bool lower_replace(struct lowering *lo, const struct ptx_inst *p, struct 
 }
 
 /* tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.scope.sync.aligned [to], [from], 128 */
-static bool lower_tensormap(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_copy_map(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
-    const char *what = p->mod_count ? p->mod[0] : "";
-    if (streq(what, "replace")) return lower_replace(lo, p, in);
-    if (!streq(what, "cp_fenceproxy") || p->op_count != 3) return refuse(lo, p, "this form of tensormap");
     struct inst *address = keep(2 * sizeof *address);
     address[0] = (struct inst){.space = SPACE_GENERIC};
     address[1] = (struct inst){.space = SPACE_SHARED};
@@ -205,20 +202,20 @@ static bool lower_tensormap(struct lowering *lo, const struct ptx_inst *p, struc
     return lower_address(lo, &p->op[0], &address[0]) && lower_address(lo, &p->op[1], &address[1]);
 }
 
-/* fence.proxy.tensormap::generic.release.scope;  fence.proxy.tensormap::generic.acquire.scope [address], 128 */
-bool lower_tensormap_fence(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+/* fence.proxy.tensormap::generic.release.scope */
+bool lower_tensormap_release(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    (void)lo, (void)p;
+    in->exec = exec_release;
+    return true;
+}
+
+/* fence.proxy.tensormap::generic.acquire.scope [address], 128 */
+bool lower_tensormap_acquire(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     struct inst *address = keep(sizeof *address);
-    if (has_mod(p, "release") && p->op_count == 0) {
-        in->exec = exec_release;
-        return true;
-    }
-    if (!has_mod(p, "acquire") || p->op_count != 2)
-        return refuse(lo, p, "this form of fence.proxy.tensormap");
     *address = (struct inst){.space = SPACE_GENERIC};
     in->exec = exec_acquire;
     in->data = address;
     return lower_address(lo, &p->op[0], address);
 }
-
-const struct opcode tensormap_opcodes[] = {{"tensormap", lower_tensormap}, {NULL, NULL}};

@@ -630,8 +630,10 @@ static bool read_scales(struct lowering *lo, const struct ptx_inst *p, struct fo
     return at == p->op_count ? true : refuse(lo, p, "%u operands; it has %u", at, p->op_count);
 }
 
-static bool lower_product(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_product(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
+    if (p->guard) return refuse(lo, p, "a guarded wgmma");
+    if (has_mod(p, "sp")) return refuse(lo, p, "a sparse A");
     struct form *f = keep(sizeof *f);
     enum type types[3];
     u32 type_count = 0, flip;
@@ -644,7 +646,7 @@ static bool lower_product(struct lowering *lo, const struct ptx_inst *p, struct 
         else if (!streq(m, "sync") && !streq(m, "aligned") && !read_shape(m, &f->n, &f->k))
             return refuse(lo, p, "the modifier .%s is not supported", m);
     }
-    if (type_count != 3 || p->op_count < 4) return refuse(lo, p, "this form of wgmma");
+    if (type_count != 3) return refuse(lo, p, "this form of wgmma");
     f->d = types[0], f->a = types[1], f->b = types[2];
     if (!known_types(f)) return refuse(lo, p, "this shape with these element types");
     f->a_in_registers = p->op[1].kind == OPERAND_VECTOR;
@@ -670,18 +672,21 @@ static bool lower_product(struct lowering *lo, const struct ptx_inst *p, struct 
     return true;
 }
 
-static bool lower_wgmma(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+bool lower_product_fence(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
-    const char *what = p->mod_count ? p->mod[0] : "";
-    if (p->guard) return refuse(lo, p, "a guarded wgmma");
-    if (streq(what, "mma_async"))
-        return has_mod(p, "sp") ? refuse(lo, p, "a sparse A") : lower_product(lo, p, in);
-    in->exec = streq(what, "fence") ? exec_fence : streq(what, "commit_group") ? exec_commit : exec_wait;
-    if (in->exec != exec_wait) return p->op_count == 0;
-    if (!streq(what, "wait_group") || p->op_count != 1 || p->op[0].kind != OPERAND_IMM)
-        return refuse(lo, p, "this form of wgmma");
-    in->imm = (s64)p->op[0].imm;
-    return true;
+    in->exec = exec_fence;
+    return p->guard ? refuse(lo, p, "a guarded wgmma") : true;
 }
 
-const struct opcode wgmma_opcodes[] = {{"wgmma", lower_wgmma}, {NULL, NULL}};
+bool lower_product_commit(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    in->exec = exec_commit;
+    return p->guard ? refuse(lo, p, "a guarded wgmma") : true;
+}
+
+bool lower_product_wait(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
+{
+    in->exec = exec_wait;
+    in->imm = (s64)p->op[0].imm;
+    return p->guard ? refuse(lo, p, "a guarded wgmma") : true;
+}

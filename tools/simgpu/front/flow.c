@@ -5,7 +5,7 @@
 
 bool is_opcode(const struct ptx_inst *p, const char *name)
 {
-    return streq(p->opcode, name);
+    return *p->opcode == *name && streq(p->opcode, name);
 }
 bool is_label(const struct ptx_operand *o)
 {

@@ -22,24 +22,31 @@ bool is_opcode(const struct ptx_inst *p, const char *name);
 bool ends_block(const struct ptx_inst *p);
 bool is_label(const struct ptx_operand *o);
 
-/* Gives every register of the function a place in the frame, from `*bytes` on: registers that are never live at the same
- * time share one (front/place.c). Adds what it needs to *bytes, and to the function's register ranges. Returns the greatest number of 32-bit registers live at a
- * time. */
 /* Notes that `count` registers of this many bytes a lane (0: predicates) lie at `offset` in the function's frame. */
 void add_range(struct function *fn, u32 offset, u32 count, u32 lane_bytes);
+/* Gives every register of the function a place in the frame, from `*bytes` on: registers that are never live at the same
+ * time share one (front/place.c). Adds what it needs to *bytes, and to the function's register ranges. Returns the greatest number
+ * of 32-bit registers live at a time. */
 u32 place_registers(struct parsed_function *f, const struct flow *g, u32 *bytes);
+/* Whether each place keeps the value of a register until it is read (front/verify.c). */
+bool verify_places(struct lowering *lo, const struct flow *g);
 
-/* Whether the first operand is the destination: most often when it is a register or a group of them. */
-bool writes_first(const struct ptx_inst *p);
-
+/* Finds an instruction's row in front/opcodes.def, and gives its operands their roles (front/opcodes.c). */
+void find_roles(struct ptx_inst *p);
 /* Calls visit for every register of an operand; that an instruction reads; that it writes. */
 typedef void visit_fn(struct reg *r, void *context);
 void visit_operand(const struct ptx_operand *o, visit_fn *visit, void *context);
 void visit_uses(const struct ptx_inst *p, visit_fn *visit, void *context);
 void visit_definitions(const struct ptx_inst *p, visit_fn *visit, void *context);
+/* wgmma reads and writes its registers until it is waited for: wgmma.wait_group uses them all, so that nothing else has
+ * their places before. */
+bool ends_products(const struct ptx_inst *p);
 
 /* Loads that only propose what an atomicCAS compares with become relaxed ones (front/proposal.c). */
 void find_proposals(struct parsed_function *f);
+
+/* Prints a lowered function, instruction by instruction, for --dump (front/dump.c). */
+void dump_function(const struct function *fn);
 
 /* Notes the registers of wgmma instructions, and whether a wgmma.fence may be missing (front/warpgroup.c). */
 void warpgroup_prepare(struct parsed_function *f, const struct flow *g);

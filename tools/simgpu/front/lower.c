@@ -9,12 +9,6 @@
 #include "flow.h"
 #include "lower.h"
 
-/* The first few only compute and access memory: which instruction is next does not depend on them. */
-enum { PLAIN_FAMILIES = 4 };
-static const struct opcode *const families[] = {
-    integer_opcodes, float_opcodes,   convert_opcodes, memory_opcodes, atomic_opcodes, control_opcodes,
-    warp_opcodes,    barrier_opcodes, tensor_opcodes,  async_opcodes,  wgmma_opcodes,  tensormap_opcodes};
-
 /* ---- Modifiers ------------------------------------------------------------------------------------------------------ */
 
 bool has_mod(const struct ptx_inst *p, const char *mod)
@@ -235,6 +229,7 @@ const struct ptx_operand *lower_known(const struct ptx_operand *o, enum type t)
 
 operand lower_source(struct lowering *lo, const struct ptx_operand *o, enum type t)
 {
+    if (!is_read(o)) refuse(lo, lo->at, "an operand is read that opcodes.def only has written");
     o = lower_known(o, t);
     u32 bytes = type_bytes(t) <= 4 ? 4 : type_bytes(t);
     u64 keep_bits = type_bytes(t) >= 8 ? ~0ull : (1ull << 8 * type_bytes(t)) - 1;
@@ -271,6 +266,7 @@ operand lower_source(struct lowering *lo, const struct ptx_operand *o, enum type
 
 operand lower_dest(struct lowering *lo, const struct ptx_operand *o, enum type t)
 {
+    if (!is_written(o)) refuse(lo, lo->at, "an operand is written that opcodes.def only has read");
     if (o->kind == OPERAND_SINK) return (operand)frame_space(lo, reg_size(t));
     if (o->kind != OPERAND_REG) {
         refuse(lo, lo->at, "the destination is not a register");
@@ -282,6 +278,7 @@ operand lower_dest(struct lowering *lo, const struct ptx_operand *o, enum type t
                t == T_PRED ? "not" : "only");
     else if (have != want)
         refuse(lo, lo->at, "the destination %s has %u bytes, the result %u", o->reg->name, have, want);
+    lo->written++;
     return reg_operand(lo, o->reg);
 }
 
@@ -346,7 +343,8 @@ static void read_through_copies(struct parsed_function *f, const struct flow *g)
     for (u32 i = 0; i < f->count; i++) {
         struct ptx_inst *p = &f->inst[i];
         if (!i || g->block_of[i] != g->block_of[i - 1]) c.count = 0;
-        for (u32 k = writes_first(p) ? 1 : 0; k < p->op_count; k++) read_through(&p->op[k], &c);
+        for (u32 k = 0; k < p->op_count; k++)
+            if (!is_written(&p->op[k])) read_through(&p->op[k], &c);
         visit_definitions(p, forget_copies, &c);
         if (!is_opcode(p, "mov") || p->mod_count != 1 || p->op_count != 2 || p->guard ||
             p->op[0].kind != OPERAND_REG || p->op[1].kind != OPERAND_REG)
@@ -411,38 +409,29 @@ static void find_skipped(struct function *fn, u32 k)
 
 /* ---- A function ---------------------------------------------------------------------------------------------------------- */
 
-static const struct opcode *find_opcode(const char *name, bool *plain)
-{
-    for (u32 k = 0; k < sizeof families / sizeof *families; k++)
-        for (const struct opcode *o = families[k]; o->name; o++) {
-            *plain = k < PLAIN_FAMILIES;
-            if (streq(o->name, name)) return o;
-        }
-    return NULL;
-}
-
 static void lower_instruction(struct lowering *lo, const struct ptx_inst *p)
 {
-    bool plain = false;
-    const struct opcode *o = find_opcode(p->opcode, &plain);
     struct inst in = {.d = NO_OPERAND,
                       .a = NO_OPERAND,
                       .b = NO_OPERAND,
                       .c = NO_OPERAND,
                       .guard = NO_OPERAND,
-                      .plain = plain && !p->guard,
+                      .plain = p->row && p->row->plain && !p->guard,
                       .target = -1,
                       .reconverge = -1};
     if (p->guard) {
         in.guard = source_operand(lo, p->guard);
         in.guard_flip = p->guard_negated ? ~0u : 0;
     }
-    if (!o)
+    lo->written = 0;
+    if (!p->row)
         refuse(lo, p, "this instruction is not supported");
-    else if (o->lower(lo, p, &in))
+    else if (has_its_operands(lo, p) && p->row->lower(lo, p, &in))
         *lower_emit(lo) = in;
     else
         refuse(lo, p, "this form is not supported");
+    if (lo->written != p->written)
+        refuse(lo, p, "%u registers are written, but opcodes.def says %u", lo->written, p->written);
     if (lo->f->fn->refused) { /* keep the code well formed; the kernel is never launched */
         *lower_emit(lo) = (struct inst){.exec = lower_refused, .guard = NO_OPERAND};
     }
@@ -464,6 +453,7 @@ void lower_function(struct parser *p, struct parsed_function *f)
     if (!f->async_reg_count) read_through_copies(f, &g); /* what wgmma writes changes when it is waited for */
     find_constants(f);
     u32 live = place_registers(f, &g, &lo.reg_bytes);
+    verify_places(&lo, &g);
     const struct touched **touched = NULL;
     u32 touched_capacity = 0;
     u32 *place = keep((f->count + 2) * sizeof *place); /* PTX index -> index of the instruction (its join) */
@@ -594,6 +584,7 @@ static bool lower_once(struct parser *p, struct parsed_function *f)
         f->lowered = true;
         f->fn->unreadable = !parse_function_body(p, f);
         if (!f->fn->unreadable) lower_function(p, f);
+        if (!f->fn->unreadable && options.dump && strstr(f->fn->name, options.dump)) dump_function(f->fn);
     }
     return !f->fn->unreadable;
 }

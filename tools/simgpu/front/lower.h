@@ -13,6 +13,7 @@ struct lowering {
     const struct ptx_inst *at; /* being lowered */
     u32 reg_bytes, capacity, shared_before;
     operand carry;
+    u32 written;                 /* registers that `at` has as destinations */
     struct const_entry **consts; /* constants made so far, for reuse */
     u32 consts_capacity;
 };
@@ -22,6 +23,8 @@ struct inst *lower_emit(struct lowering *lo);
 
 /* Says that a name has no definition; returns false. */
 bool lower_undefined(struct lowering *lo, const struct symbol *s);
+/* Whether p has as many operands as its row in front/opcodes.def, of the forms that it says (front/opcodes.c). */
+bool has_its_operands(struct lowering *lo, const struct ptx_inst *p);
 struct source_line source_line_of(struct parser *p, u32 loc);
 struct parsed_function *parsed_of(struct parser *p, const struct function *fn);
 

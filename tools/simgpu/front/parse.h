@@ -12,8 +12,9 @@
 struct name {
     struct name *next;
     const char *text;
-    struct reg *reg; /* one of these two */
+    struct reg *reg; /* one of these three */
     struct symbol *symbol;
+    const struct opcode *row;
 };
 /* `.reg .b32 %r<100>;` declares %r0 to %r99. Each becomes a register when it is first used: a count costs nothing. */
 struct numbered {

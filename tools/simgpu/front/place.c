@@ -19,44 +19,12 @@ static u32 width_of(const struct reg *r)
     return r->type == T_PRED ? 0 : bytes <= 4 ? 1 : bytes == 8 ? 2 : 3;
 }
 
-/* ---- Uses and definitions --------------------------------------------------------------------------------------------------- */
-
-void visit_operand(const struct ptx_operand *o, visit_fn *visit, void *context)
-{
-    if (o->reg) visit(o->reg, context);
-    for (u32 k = 0; k < o->count; k++) visit_operand(&o->element[k], visit, context);
-}
-
-/* With these exceptions. */
-bool writes_first(const struct ptx_inst *p)
-{
-    if (!p->op_count || p->op[0].kind == OPERAND_ADDRESS) return false;
-    if ((is_opcode(p, "bar") || is_opcode(p, "barrier")) && !has_mod(p, "red")) return false;
-    return !is_opcode(p, "brx") && !is_opcode(p, "nanosleep") && !is_opcode(p, "call");
-}
-static bool reads_first(const struct ptx_inst *p)
-{
-    return !writes_first(p) || is_opcode(p, "wgmma");
-}
-
-void visit_uses(const struct ptx_inst *p, visit_fn *visit, void *context)
-{
-    if (p->guard) visit(p->guard, context);
-    for (u32 k = reads_first(p) ? 0 : 1; k < p->op_count; k++) visit_operand(&p->op[k], visit, context);
-}
-void visit_definitions(const struct ptx_inst *p, visit_fn *visit, void *context)
-{
-    if (writes_first(p)) visit_operand(&p->op[0], visit, context);
-}
-
-/* wgmma reads and writes its registers until it is waited for: wgmma.wait_group uses them all, so that nothing else has
- * their places before. */
-static bool ends_products(const struct ptx_inst *p)
-{
-    return is_opcode(p, "wgmma") && has_mod(p, "wait_group");
-}
-
 /* ---- Live registers -------------------------------------------------------------------------------------------------------------- */
+
+bool ends_products(const struct ptx_inst *p)
+{
+    return p->row && p->row->lower == lower_product_wait;
+}
 
 struct live {
     u32 words;
@@ -80,11 +48,6 @@ static void touch(struct reg *r, void *context)
     struct cursor *c = context;
     if (c->l->start[r->id] < 0 || c->at < c->l->start[r->id]) c->l->start[r->id] = c->at;
     if (c->at > c->l->end[r->id]) c->l->end[r->id] = c->at;
-}
-static void count_one(struct reg *r, void *context)
-{
-    (void)r;
-    ++*(u32 *)context;
 }
 
 static u32 block_end(const struct parsed_function *f, const struct flow *g, u32 b)
@@ -139,10 +102,8 @@ static void intervals(struct parsed_function *f, const struct flow *g, struct li
         touch_set(f, l, l->in + (size_t)b * l->words, 2 * (s64)first);
         touch_set(f, l, l->out + (size_t)b * l->words, 2 * (s64)last);
         for (u32 i = first; i < last; i++) {
-            u32 written = 0;
-            visit_definitions(&f->inst[i], count_one, &written);
             /* With several destinations, none may take the place of a source that is still to be read. */
-            struct cursor uses = {l, NULL, NULL, 2 * (s64)i + (written > 1)},
+            struct cursor uses = {l, NULL, NULL, 2 * (s64)i + (f->inst[i].written > 1)},
                           defs = {l, NULL, NULL, 2 * (s64)i + 1};
             visit_uses(&f->inst[i], touch, &uses);
             if (ends_products(&f->inst[i]))

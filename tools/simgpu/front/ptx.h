@@ -106,6 +106,7 @@ struct ptx_operand {
     u64 imm;               /* IMM: two's complement; F32, F64: bits */
     s64 offset;            /* ADDRESS, SYMBOL: added bytes */
     bool negated;          /* !p, -x */
+    char role;             /* what is done with it: a letter of front/opcodes.def, 0 if that does not say */
     struct ptx_operand
         *element; /* VECTOR {a, b}, PAIR a|b, LIST (a, b); ADDRESS of a tensor copy: [map, {x, y}] */
     u32 count;
@@ -113,11 +114,13 @@ struct ptx_operand {
 
 enum { MAX_OPERANDS = 8 };
 struct ptx_inst {
-    const char *opcode; /* "ld" */
-    const char **mod;   /* "global", "v4", "f32" */
+    const char *opcode;       /* "ld" */
+    const struct opcode *row; /* in front/opcodes.def, NULL: it is not supported */
+    const char **mod;         /* "global", "v4", "f32" */
     u32 mod_count;
     struct ptx_operand *op; /* after the op_count that are written come MAX_OPERANDS of kind NONE */
     u32 op_count;
+    u32 written; /* registers that it writes */
     struct reg *guard;
     bool guard_negated;
     const char *text; /* as written, on one line */
@@ -135,17 +138,26 @@ enum type mod_type(const struct ptx_inst *p,
 /* ---- Lowering ---------------------------------------------------------------------------------------------------- */
 
 /* A family's lowering function fills `in` (exec, operands, whatever its executor reads) and returns true, or calls
- * `return refuse(...)`. Guard and line are already done. A function may emit more than one instruction with
- * lower_extra. */
-typedef bool (*lower_fn)(struct lowering *lo, const struct ptx_inst *p, struct inst *in);
+ * `return refuse(...)`. Guard and line are already done, and the operands are as many and of the forms that its row in
+ * front/opcodes.def says. */
+typedef bool lower_fn(struct lowering *lo, const struct ptx_inst *p, struct inst *in);
 struct opcode {
-    const char *name;
-    lower_fn lower;
+    const char *spelling, *operands;
+    lower_fn *lower;
+    bool plain; /* it computes or accesses memory: which instruction is next does not depend on it */
 };
-/* Every family exports a table that ends with {NULL, NULL}; front/lower.c lists the tables. */
-extern const struct opcode integer_opcodes[], float_opcodes[], convert_opcodes[], memory_opcodes[],
-    atomic_opcodes[], control_opcodes[], warp_opcodes[], barrier_opcodes[], tensor_opcodes[], async_opcodes[],
-    wgmma_opcodes[], tensormap_opcodes[];
+#define PLAIN(spelling, operands, lower)  lower_fn lower;
+#define OPCODE(spelling, operands, lower) lower_fn lower;
+#include "opcodes.def"
+
+static inline bool is_written(const struct ptx_operand *o)
+{
+    return o->role == '=' || o->role == '+';
+}
+static inline bool is_read(const struct ptx_operand *o)
+{
+    return o->role != '=';
+}
 
 /* The source operand's lanes, seen as `t`: an immediate becomes a constant of that type (an integer immediate for an f32
  * operand keeps its bits; a float literal for an f16 operand is converted), a register is taken as it is: the front end

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "../runtime/heap.h"
+#include "flow.h"
 #include "lower.h"
 
 /* ---- Tokens ------------------------------------------------------------------------------------------------------ */
@@ -681,6 +682,7 @@ static void parse_instruction(struct parser *p)
     in.op = padded;
     end = p->lex.token.start;
     expect(p, ';');
+    find_roles(&in);
     in.text = copy_text(start, end);
     in.line.line = p->current_line; /* resolved to file and line once all .file directives are known */
     GROW(f->inst, f->count, f->capacity);

@@ -143,10 +143,9 @@ static void list_register(struct reg *r, void *context)
 
 const struct touched *warpgroup_touched(const struct ptx_inst *p)
 {
-    u32 n = 0;
+    u32 n = p->written;
     if (is_opcode(p, "wgmma")) return NULL;
     visit_uses(p, count_register, &n);
-    visit_definitions(p, count_register, &n);
     if (!n) return NULL;
     struct list l = {.t = keep(sizeof *l.t + n * sizeof *l.t->reg)};
     visit_uses(p, list_register, &l);

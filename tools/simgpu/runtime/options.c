@@ -40,4 +40,5 @@ __attribute__((constructor(101))) static void read_environment(void)
     options.max_idle = number("SIMGPU_MAX_IDLE", options.max_idle);
     options.memory = number("SIMGPU_MEMORY", options.memory);
     options.json = getenv("SIMGPU_JSON");
+    options.dump = getenv("SIMGPU_DUMP");
 }
