@@ -312,6 +312,15 @@ shapes() {
     assert_output --partial "race on global memory"
 }
 
+@test "chapter 14: a producer of few rows or few tiles that does not wait for empty stages is stopped" {
+    split_k
+    broken $CHAPTER step7_few_rows.cu '/^ {12}mbarrier_wait\(&bar\.empty/d'
+    faults $CHAPTER 7 plain --op matmul --golden "$GOLDEN"
+    few_tiles
+    broken $CHAPTER step8_few_tiles.cu '/^ {12}mbarrier_wait\(&bar\.empty/d'
+    faults $CHAPTER 8 plain --op matmul --golden "$GOLDEN"
+}
+
 @test "chapter 14: few tiles whose stages one of two warpgroups may give back alone are stopped" {
     few_tiles
     broken $CHAPTER step8_few_tiles.cu 's/plan\.halves \* WARPGROUPS\);/plan.halves);/'
