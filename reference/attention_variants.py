@@ -326,6 +326,7 @@ class Cache(Variants):
             return {"used": used(300, 1, 1000, q=1, k=1000, d=128, h=8, g=2, right=0)}
         return {
             "one_query": case(1, 3000, 128, h=8, g=2, right=0),
+            "many_parts": case(1, 9300, 64, h=1, right=0),  # more than a warp's 32 lanes
             "used": used(300, 1, 1000, 257, q=1, k=1000, d=128, h=8, g=2, right=0),
             "empty_cache": used(0, 700, q=2, k=700, d=64, h=4, g=4, right=0),
             "parts_beyond": used(5, 2000, q=1, k=2000, d=64, h=2, g=2, right=0),

@@ -52,8 +52,11 @@ def e4m3_bits(array):
     return fp8_bits(array, 4, 0x7E)
 
 
+E4M3_VALUES = fp8_values(np.arange(256), 4, None)
+
+
 def e4m3_values(bits):
-    return fp8_values(bits, 4, None)
+    return E4M3_VALUES[np.asarray(bits, np.uint8)]
 
 
 def e5m2_bits(array):
@@ -61,8 +64,11 @@ def e5m2_bits(array):
     return fp8_bits(array, 5, 0x7B)
 
 
+E5M2_VALUES = fp8_values(np.arange(256), 5, 0x7C)
+
+
 def e5m2_values(bits):
-    return fp8_values(bits, 5, 0x7C)
+    return E5M2_VALUES[np.asarray(bits, np.uint8)]
 
 
 # Name -> what its files hold, how their names end, number -> bits in the file, bits -> number.

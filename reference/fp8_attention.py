@@ -111,6 +111,7 @@ class PerHead(Attention):
             "rising_causal": case(300, 300, 128, special="rising", causal=True),
             "sink": case(70, 400, 128, special="sink"),
             "many_tiles_causal": case(150, 140, 64, h=6, g=3, b=2, causal=True),
+            "more_tiles_than_sms": case(3, 20, 128, h=70, g=35, b=2),
         }
         return {name: case for name, case in cases.items() if case["d"] in self.HEAD_DIMS}
 

@@ -7,7 +7,7 @@ weight_gradient  both as A; D, in fp32, += the product.
 
 The sums. One wgmma of e4m3 adds 32 products and the accumulator: all are cut, towards 0, to a multiple of 2^-13 of the power of two of the largest,
 added exactly, and the sum is cut to 13 bits behind its leading one (measured on an H200, 12 million sums without an exception; as published, MMA-Sim,
-arXiv:2511.10909). `tensor_core` does that with integers, so that what is expected is not what A · Bᵀ is but what the machine makes of it.
+arXiv:2511.10909). `tensor_core` does that exactly, so that what is expected is not what A · Bᵀ is but what the machine makes of it.
 
 How far a correct kernel may be off then (u = 2^-24; gamma as in bounds.py): without a scale for each 128, by the product of two scales and that with
 the sum, gamma_2. With them the k / 128 sums are exact numbers of 14 bits that are multiplied by their scales and added in fp32, with or without FMA, in
@@ -24,41 +24,30 @@ U = UNIT_ROUNDOFF["f32"]
 GROUP = fp8.GROUP
 MMA_K = 32
 FRACTION = 13  # bits that are kept behind the leading one, of the addends and of the sum
-NONE = -1000  # the exponent of a 0
+NONE = -100  # the exponent of a 0
 
 
-def integers(values):
-    """e4m3 numbers as m 2^(e - 3) with m from -15 to 15: (m, e), subnormal numbers not normalised."""
-    magnitude = np.abs(values)
-    exponent = np.maximum(np.frexp(magnitude)[1] - 1, -6)
-    return np.ldexp(values, 3 - exponent).astype(np.int32), exponent.astype(np.int32)
-
-
-def cut(value, shift):
-    """value 2^shift, towards 0, in integers; both any shape, |value| 2^shift below 2^62."""
-    magnitude = np.abs(value)
-    magnitude = np.where(shift >= 0, magnitude << np.maximum(shift, 0), magnitude >> np.clip(-shift, 0, 62))
-    return np.where(value < 0, -magnitude, magnitude)
+def with_exponents(values):
+    """e4m3 numbers, in fp32, and their exponents, subnormal numbers not normalised."""
+    values = np.asarray(values, np.float32)
+    return values, np.where(values == 0, NONE, np.maximum(np.frexp(values)[1] - 1, -6))
 
 
 def multiply_add(a, b, acc):
-    """One wgmma: acc (m, n) + a (m, 32) · b (n, 32)ᵀ as the tensor core has it; a and b as `integers` gives them."""
-    product = a[0][:, None] * b[0]  # (m, n, 32), multiples of 2^(e - 6)
-    exponent = a[1][:, None] + b[1]
-    acc_significand, acc_exponent = np.frexp(acc)  # 14 bits: 0.5 to below 1
-    acc_exponent = np.where(acc == 0, NONE, acc_exponent - 1)
-    largest = np.maximum(np.where(product == 0, NONE, exponent).max(-1), acc_exponent)
-    total = cut(product, FRACTION - 6 + exponent - largest[..., None]).sum(-1, dtype=np.int64)
-    total = total + cut(np.ldexp(acc_significand, FRACTION + 1).astype(np.int64), np.where(acc == 0, 0, acc_exponent - largest))
-    above = np.maximum(np.frexp(np.abs(total).astype(np.float64))[1] - 1 - FRACTION, 0)  # bits that the sum has too many
-    total = cut(total, -above)
-    return np.where(total == 0, 0.0, np.ldexp(total.astype(np.float64), above + largest - FRACTION))
+    """One wgmma: acc (m, n) + a (m, 32) · b (n, 32)ᵀ as the tensor core has it; a and b as `with_exponents` gives them."""
+    acc_exponent = np.where(acc == 0, NONE, np.frexp(acc)[1] - 1)
+    largest = np.maximum((a[1][:, None] + b[1]).max(-1), acc_exponent)
+    # In units of 2^(largest - FRACTION) what is cut is below 2^15, and the sum of 32 below 2^20: fp32 is exact.
+    units = np.ldexp(np.float32(1), FRACTION - largest)
+    total = np.trunc(a[0][:, None] * b[0] * units[..., None]).sum(-1) + np.trunc(acc * units)
+    above = np.maximum(np.frexp(total)[1] - 1 - FRACTION, 0)  # bits that the sum has too many
+    return np.where(total == 0, 0.0, np.ldexp(np.trunc(np.ldexp(total, -above)), above + largest - FRACTION))
 
 
 def tensor_core(A, B):
     """A (m, k) · B (n, k)ᵀ of e4m3 numbers, one accumulator for all of k; zeros behind k change nothing."""
     k = fp8.up_to(A.shape[1], MMA_K)
-    (a, a_exponent), (b, b_exponent) = (integers(np.pad(x.astype(np.float64), ((0, 0), (0, k - x.shape[1])))) for x in (A, B))
+    (a, a_exponent), (b, b_exponent) = (with_exponents(np.pad(x, ((0, 0), (0, k - x.shape[1])))) for x in (A, B))
     acc = np.zeros((len(A), len(B)))
     for i in range(0, k, MMA_K):
         acc = multiply_add((a[:, i : i + MMA_K], a_exponent[:, i : i + MMA_K]), (b[:, i : i + MMA_K], b_exponent[:, i : i + MMA_K]), acc)

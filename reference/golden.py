@@ -24,6 +24,10 @@ import shutil
 import sys
 import zlib
 
+# One thread, whatever the machine: the last bits are the same then, and with a second one, which spins while it waits for matrices as small
+# as these, a case takes up to ten times as long. NumPy reads it when it is first imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import dtypes
 import numpy as np
 

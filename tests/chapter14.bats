@@ -81,8 +81,8 @@ every_order() {
 
 @test "chapter 14: step 6 needs no order of its blocks where all of them fit the GPU" {
     stream_k
-    edited $CHAPTER step6_stream_k.cu 's/schedule\.clusters - 1 - //'
-    run -0 "$SIMGPU" "$BROKEN" --op matmul --step 6 --golden "$GOLDEN"
+    TILE_COLS=128 broken $CHAPTER step6_stream_k.cu 's/schedule\.clusters - 1 - //'
+    run -0 "$SIMGPU" "$BROKEN" --op matmul --type bf16 --step 6 --golden "$GOLDEN"
 }
 
 # shapes OP SHAPE...: every step is right on shapes of the user's own.
@@ -288,7 +288,7 @@ shapes() {
 
 @test "chapter 14: a wide tile's odd number of pieces that reuses the buffer just stored is stopped" {
     stream_k_wide
-    broken $CHAPTER step6_stream_k.cu 's/\(piece \+ odd\) % 2/piece % 2/'
+    TILE_COLS=160 broken $CHAPTER step6_stream_k.cu 's/\(piece \+ odd\) % 2/piece % 2/'
     faults $CHAPTER 6 plain --op matmul --golden "$GOLDEN"
 }
 
@@ -297,19 +297,28 @@ shapes() {
 @test "chapter 14: stream-K that does not wait for the other clusters' sums fails" {
     export SIMGPU_THREADS=1
     stream_k
-    broken $CHAPTER step6_stream_k.cu 's/schedule\.clusters - 1 - //; s/while \(!ld_acquire_gpu/if (false \&\& !ld_acquire_gpu/'
+    TILE_COLS=128 broken $CHAPTER step6_stream_k.cu 's/schedule\.clusters - 1 - //; s/while \(!ld_acquire_gpu/if (false \&\& !ld_acquire_gpu/'
     fails $CHAPTER 6 plain --op matmul --golden "$GOLDEN"
-    broken $CHAPTER step6_stream_k.cu 's/schedule\.clusters - 1 - //; /They are there, for every thread/d'
+    TILE_COLS=128 broken $CHAPTER step6_stream_k.cu 's/schedule\.clusters - 1 - //; /They are there, for every thread/d'
     fails $CHAPTER 6 plain --op matmul --golden "$GOLDEN"
 }
 
 @test "chapter 14: stream-K that leaves its flags set races from the second launch on" {
     export SIMGPU_THREADS=1
     stream_k
-    edited $CHAPTER step6_stream_k.cu 's/schedule\.clusters - 1 - //; /partial_ready\[block\] = 0/d'
-    run -3 "$SIMGPU" "$BROKEN" --op matmul --step 6 --golden "$GOLDEN" # with a seed, who waits may come last
+    TILE_COLS=128 broken $CHAPTER step6_stream_k.cu 's/schedule\.clusters - 1 - //; /partial_ready\[block\] = 0/d'
+    run -3 "$SIMGPU" "$BROKEN" --op matmul --type bf16 --step 6 --golden "$GOLDEN" # with a seed, who waits may come last
     assert_line --regexp '^  6 stream_k +bias .* right '
     assert_output --partial "race on global memory"
+}
+
+@test "chapter 14: a producer of few rows or few tiles that does not wait for empty stages is stopped" {
+    split_k
+    broken $CHAPTER step7_few_rows.cu '/^ {12}mbarrier_wait\(&bar\.empty/d'
+    faults $CHAPTER 7 plain --op matmul --golden "$GOLDEN"
+    few_tiles
+    broken $CHAPTER step8_few_tiles.cu '/^ {12}mbarrier_wait\(&bar\.empty/d'
+    faults $CHAPTER 8 plain --op matmul --golden "$GOLDEN"
 }
 
 @test "chapter 14: few tiles whose stages one of two warpgroups may give back alone are stopped" {

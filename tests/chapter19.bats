@@ -88,7 +88,7 @@ END
     run -0 python 'import fp8_gemm as g
 def dot(*pairs, acc=0.0):
     a, b = (np.pad(np.array(x, float), (0, 32 - len(x)))[None] for x in zip(*pairs))
-    return g.multiply_add(g.integers(a), g.integers(b), np.array([[acc]]))[0, 0]
+    return g.multiply_add(g.with_exponents(a), g.with_exponents(b), np.array([[acc]]))[0, 0]
 assert dot((1, 1), (2.0**-6, 2.0**-7)) == 1 + 2.0**-13
 assert dot((1, 1), (2.0**-6, 2.0**-8)) == 1            # 2^-14 of the largest is cut
 assert dot((1, 1), (-(2.0**-6), 2.0**-8)) == 1         # towards 0, from below as well

@@ -70,7 +70,8 @@ edited() {
 }
 
 # broken CHAPTER FILE.cu SED...: the same, with kernels for one type only, which are compiled in half to a quarter of the time:
-# fp32 where the chapter has it, else bf16; HEAD_DIM=64: and for that head dimension; and for the narrowest tile of chapter 20. The launcher refuses the others, with
+# fp32 where the chapter has it, else bf16; HEAD_DIM=64: and for that head dimension; TILE_COLS=128: and for tiles of so many columns,
+# of chapter 14's step 6; and for the narrowest tile of chapter 20. The launcher refuses the others, with
 # cudaErrorNotSupported or cudaErrorInvalidValue.
 broken() {
     local ONE_TYPE='s/dtype == BF16 \? launch<__nv_bfloat16>\([^)]*\)/dtype == BF16 ? cudaErrorNotSupported/
@@ -81,6 +82,8 @@ broken() {
     [[ ! ${HEAD_DIM:-} ]] || ONE_TYPE+="
         /case (64|128|256): return launch\(t/{/case $HEAD_DIM:/!d}
         s/launch<__nv_bfloat16, $HEAD_DIM>/launch<KEPT>/; s/launch<__nv_bfloat16, [0-9]+>\([^)]*\)/cudaErrorNotSupported/; s/launch<KEPT>/launch<__nv_bfloat16, $HEAD_DIM>/"
+    [[ ! ${TILE_COLS:-} ]] || ONE_TYPE+="
+        s/\{$TILE_COLS, launch</{KEPT, launch</; s/\{[0-9]+, launch<[0-9]+, T, TC>\},?//g; s/KEPT/$TILE_COLS/"
     edited "$@"
 }
 

@@ -226,7 +226,6 @@ def first_wrong(output):
 @functools.cache
 def golden_case(chapter, op, shape, seed, folder):
     """Inputs and expected outputs of a shape, made once; returns their folder, which has the shape's name."""
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"
     sys.path.append(str(ROOT / "reference"))
     import golden  # takes a third of a second, which predictions and whoever is refused need not wait for
     case = folder / chapter / op / shape
