@@ -212,6 +212,8 @@ def groups_of(results, chapter):
             shown = of_second_shapes(some)
             for case in dict.fromkeys(r["case"] for r in shown):
                 group = [r for r in shown if r["case"] == case]
+                if len({r["ratio"] is None for r in group}) > 1:  # all as a share of the same
+                    group = [r | {"ratio": None} for r in group]
                 if any(share(r) is not None for r in group):
                     groups.append((gpu, group))
     return groups

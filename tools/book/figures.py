@@ -297,11 +297,12 @@ def wrapped(text, width):
 def ladder(chapter):
     """A bar for each step: its share of what it was timed beside."""
     pictures = []
+    several = len({gpu for gpu, _ in groups_of(chapter)}) > 1
     for gpu, group in groups_of(chapter):
         first = group[0]
         rival = first["baseline"] if first["ratio"] is not None else f"the limit, {first['limit']['name']}"
         operation = f"{first['operation']}, " if first.get("operation") else ""
-        head = wrapped(f"{operation}{first['dtype']}, {first['case'].replace(',', ', ')}", 60)
+        head = wrapped(f"{operation}{first['dtype']}, {first['case'].replace(',', ', ')}" + several * f", {gpu}", 60)
         limit = first["limit"]["value"] / first["baseline_value"] if first["ratio"] is not None and first["limit"] and first["metric"] != "tokens/s" else None
         most = max([1.0] + [share(r) for r in group])
         if limit and limit <= 2.5 * most:
