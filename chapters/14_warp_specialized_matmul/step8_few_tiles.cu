@@ -453,7 +453,6 @@ static double plan_time(const Plan &plan, int K)
 {
     constexpr double MHZ = 1755, ARRIVING = 110, L2 = 9000,
                      MEMORY = 5200; // the last three in bytes a nanosecond
-    constexpr int LONG = 32;        // steps; in fewer the L2 does not get to be what everyone waits for
     const int k_tiles = (K - 1) / BLOCK_K + 1, tiles = plan.tiles_m * plan.tiles_n;
     const double steps = (k_tiles - 1) / plan.parts + 1, rounds = (tiles - 1) / plan.clusters + 1;
     const double clusters = plan.clusters, blocks = clusters * plan.halves * plan.parts;
