@@ -7,7 +7,10 @@
 #include "../11_gpt2_training/layers.h"
 #include "timeline.h"
 
-enum { ALIGNMENT = 8 }; // of parameters, where they begin: 16 bytes of bf16
+enum {
+    ALIGNMENT = 8, // of parameters, where they begin: 16 bytes of bf16
+    MATRICES = FC_PROJ_W - QKV_W + 1
+};
 
 struct exchange *exchange_of(const struct model *m)
 {
@@ -27,25 +30,25 @@ size_t part_count(const struct exchange *x, const struct piece *piece, int rank)
     return piece->count / ranks + (rank + 1 == x->group->ranks ? piece->count % ranks : 0);
 }
 
-static void add_piece(struct exchange *x, const struct model *m, enum parameter which, int layer)
+static void add_piece(struct exchange *x, const struct model *m, enum parameter which, int layer, int layers)
 {
     const size_t elements = (size_t)m->parameter[which].elements;
-    x->piece[x->pieces++] =
-        (struct piece){m->parameter[which].offset + (size_t)layer * elements, elements, 0};
+    x->piece[x->pieces++] = (struct piece){m->parameter[which].offset + (size_t)layer * elements,
+                                           (size_t)layers * elements, 0};
 }
 
-// The layers' pieces from the last one back; those of wte and wpe, which the backward has last, at the end.
+// Matrices of groups of layers: of the last half of them, then of the last half of what is left, and so on. A large piece is exchanged
+// faster, and what is short at the end of the backward is not waited for long.
 static void plan_pieces(struct exchange *x, const struct model *m)
 {
     const int layers = m->config.layers;
-    x->piece = calloc((size_t)(layers * NUM_PARAMETERS + NUM_PARAMETERS), sizeof *x->piece);
+    x->piece = calloc((size_t)(layers * MATRICES + NUM_PARAMETERS), sizeof *x->piece);
     if (!x->piece) die_input("no memory for the pieces of %d layers", layers);
-    add_piece(x, m, LNF_W, 0);
-    add_piece(x, m, LNF_B, 0);
-    for (int l = layers - 1; l >= 0; l--)
-        for (enum parameter p = QKV_W; p <= FC_PROJ_B; p++) add_piece(x, m, p, l);
-    add_piece(x, m, WTE, 0);
-    add_piece(x, m, WPE, 0);
+    for (int end = layers; end > 0; end /= 2)
+        for (enum parameter p = QKV_W; p <= FC_PROJ_W; p++) add_piece(x, m, p, end / 2, end - end / 2);
+    for (enum parameter p = LN1_W; p <= LNF_B; p++) add_piece(x, m, p, 0, m->parameter[p].count);
+    add_piece(x, m, WTE, 0, 1);
+    add_piece(x, m, WPE, 0, 1);
 }
 
 static size_t aligned(size_t parameters)
@@ -92,15 +95,13 @@ static void allocate_shares(struct exchange *x, struct model *m)
     x->norms = allocate((size_t)x->group->ranks * sizeof(float));
 }
 
-struct model *exchange_model(struct group *group, const struct model_config *config, bool sharded,
-                             size_t bucket_bytes)
+struct model *exchange_model(struct group *group, const struct model_config *config, bool sharded)
 {
     struct exchange *x = calloc(1, sizeof *x);
     if (!x) die_input("no memory for an exchange");
     const struct model plan = model_plan(config);
     x->group = group;
     x->sharded = sharded;
-    x->bucket_bytes = bucket_bytes;
     plan_pieces(x, &plan);
     plan_parts(x, &plan);
     // One more than its own: a model that owns exactly as many as there are has them in their own order, not piece by piece.
@@ -132,15 +133,14 @@ void exchange_free(struct model *m)
 
 void exchange_ready(struct model *m, int layer)
 {
-    const int per_layer = FC_PROJ_B - QKV_W + 1, behind = m->config.layers - layer;
-    exchange_of(m)->ready = layer < 0 ? exchange_of(m)->pieces : 2 + behind * per_layer;
+    struct exchange *x = exchange_of(m);
+    x->ready = layer < 0 ? x->pieces : 0;
+    for (int end = m->config.layers; layer >= 0 && end > 0 && end / 2 >= layer; end /= 2) x->ready += MATRICES;
 }
 
 bool exchange_bucket_full(const struct exchange *x)
 {
-    size_t bytes = 0;
-    for (int i = x->sent; i < x->ready; i++) bytes += x->piece[i].count * sizeof(float);
-    return bytes >= x->bucket_bytes || x->ready == x->pieces;
+    return x->ready > x->sent;
 }
 
 void exchange_fork(struct model *m, cudaStream_t stream)

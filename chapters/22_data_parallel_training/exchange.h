@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-// One parameter of one layer, whose numbers lie side by side. Where the state is sharded, each rank owns a part: count / ranks
+// A matrix of a group of layers, a vector of all layers, or wte or wpe: numbers that lie side by side. Where the state is sharded, each rank owns a part: count / ranks
 // numbers, rank 0 the first of them, and the last rank also what is left over.
 struct piece {
     size_t first, count; // in the model's parameters
@@ -17,9 +17,8 @@ struct piece {
 
 struct exchange {
     struct group *group;
-    struct piece *piece; // in the order in which the backward has their gradients
+    struct piece *piece; // in the order in which the backward has their gradients: matrices of the last layers first
     int pieces, ready, sent;
-    size_t bucket_bytes; // a bucket is full when it has so many
     cudaEvent_t forked, joined;
     struct timeline *timeline; // of the exchange, while the model has a profile
 
@@ -35,8 +34,7 @@ struct exchange {
 };
 
 // A model for this rank's part of the batch, with its exchange. Exits on errors, as all of these functions do.
-struct model *exchange_model(struct group *group, const struct model_config *config, bool sharded,
-                             size_t bucket_bytes);
+struct model *exchange_model(struct group *group, const struct model_config *config, bool sharded);
 void exchange_free(struct model *model);
 struct exchange *exchange_of(const struct model *model);
 
@@ -46,7 +44,7 @@ size_t part_count(const struct exchange *x, const struct piece *piece, int rank)
 
 // Marks the pieces of a layer, as model->ready names it, as ready to be sent.
 void exchange_ready(struct model *model, int layer);
-// Whether what is ready and not sent fills a bucket, or is the last.
+// Whether there is a bucket to send: a group of layers that is ready, or at the end all that is left.
 bool exchange_bucket_full(const struct exchange *x);
 
 // The group's stream waits for what `stream` has been asked for until now; and `stream` for the group's, which ends a collective or

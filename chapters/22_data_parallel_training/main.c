@@ -6,8 +6,6 @@
 
 #define DATA(name) run_data(run, name)
 
-enum { BUCKET_BYTES = 5000 }; // so that models as small as the cases' have several
-
 static struct launch launched;
 static struct group *group; // NULL: not joined yet
 
@@ -30,7 +28,7 @@ static cudaError_t launch(any_launcher *launcher, const struct run *run, cudaStr
     struct model_config config = training_config(run);
     config.batch /= launched.ranks; // this rank's part
     if (!group) group = group_join(&launched);
-    struct model *model = exchange_model(group, &config, step == sharded || step == one_graph, BUCKET_BYTES);
+    struct model *model = exchange_model(group, &config, step == sharded || step == one_graph);
     float *parameters = model_parameters(run->type, DATA("weights"), model->parameters);
     exchange_set(model, parameters, NULL);
     free(parameters);

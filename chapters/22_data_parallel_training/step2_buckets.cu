@@ -4,14 +4,15 @@
 // long before the first layer's. What keeps them?
 //
 // Grows from: step 1 (replicate).
-// Only the order of the calls. The backward says when a layer's gradients have been launched; when what has come together is a
-// bucket, so large that a collective's fixed cost does not count, an event lets the group's stream begin with it. A bucket is
-// some arrays of some layers, which lie far apart: ncclGroupStart and ncclGroupEnd make one launch of them.
+// Only the order of the calls. The backward says when a layer's gradients have been launched; an event then lets the group's stream
+// begin. Layer by layer these would be many short exchanges, and a large array is exchanged faster. So a bucket is half of the layers
+// that are left: large where much time is left to hide it, small at the end. A matrix of all of a bucket's layers is one array, and
+// ncclGroupStart and ncclGroupEnd make one launch of its four.
 //
-//      stream:        forward ── loss ── layer 2 ── layer 1 ── layer 0 ── wte ──┐     ┌── norm, update
-//      group's:                          ·· loss ·· bucket 0 ·· bucket 1 ·· bucket 2 ─┘
+//      stream:        forward ── loss ── layer 3 ── layer 2 ── layer 1 ── layer 0 ── wte ──┐                ┌── norm, update
+//      group's:                          ·· loss ··           ·· 3, 2 ·· ··· 1 ··· ··· 0 ··· wte, vectors ──┘
 //
-// Only the last bucket is waited for: that of wte, which gets its last gradient at the very end.
+// Only what comes last is waited for: wte, which gets its last gradient at the very end, and what is too small to matter.
 // Run: make chapter-22 STEP=buckets
 #include "launchers.h"
 

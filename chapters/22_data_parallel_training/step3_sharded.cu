@@ -53,16 +53,8 @@ static void layer_ready(model *m, int layer, cudaStream_t stream)
     if (exchange_bucket_full(exchange_of(m))) reduce_bucket(m, stream);
 }
 
-static void reduce_loss(model *m, cudaStream_t stream)
-{
-    group *g = exchange_of(m)->group;
-    float *loss = (float *)activation(m, LOSS, 0);
-    exchange_fork(m, stream);
-    NCCL_CHECK(g, AllReduce(loss, loss, m->rows, ncclFloat32, ncclAvg, g->comm, g->stream));
-    exchange_sent(m, m->rows * sizeof(float));
-}
-
-// The norm of all gradients, and what follows from it, in model->state. One that has overflowed anywhere is infinite everywhere.
+// The norm of all gradients, and what follows from it, in model->state. One that has overflowed anywhere is infinite everywhere. The
+// losses come along.
 static void norm_of_norms(model *m, cudaStream_t stream)
 {
     exchange *x = exchange_of(m);
@@ -70,9 +62,13 @@ static void norm_of_norms(model *m, cudaStream_t stream)
     const model_config &c = m->config;
     ran(m, "gradient norm", 0,
         loss_scale(F32, x->grad, m->owned, c.max_norm, c.beta1, c.beta2, 0, x->own, stream), stream);
+    float *loss = (float *)activation(m, LOSS, 0);
     exchange_fork(m, stream);
+    NCCL_CHECK(g, GroupStart());
     NCCL_CHECK(g, AllGather(x->own.norm, x->norms, 1, ncclFloat32, g->comm, g->stream));
-    exchange_sent(m, g->ranks * sizeof(float));
+    NCCL_CHECK(g, AllReduce(loss, loss, m->rows, ncclFloat32, ncclAvg, g->comm, g->stream));
+    NCCL_CHECK(g, GroupEnd());
+    exchange_sent(m, (g->ranks + m->rows) * sizeof(float));
     // GRADED 22.4: what follows from the norms of all ranks
     exchange_join(m, stream);
     ran(m, "gradient norm", 0,
@@ -101,7 +97,6 @@ extern "C" cudaError_t sharded(struct model *m, cudaStream_t stream)
 
     forward_pass(m, stream);
     loss_pass(m, stream);
-    reduce_loss(m, stream);
     x->ready = x->sent = 0;
     m->ready = layer_ready;
     backward_pass(m, stream);

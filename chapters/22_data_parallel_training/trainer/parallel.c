@@ -5,9 +5,6 @@
 #include "../../../common/harness/npy.h"
 #include "../launchers.h"
 
-// PyTorch's DistributedDataParallel has it so too: a collective of so many bytes takes far longer than its latency.
-enum { BUCKET_BYTES = 25 << 20 };
-
 static struct group *group;
 
 struct place parallel_begin(void)
@@ -39,7 +36,7 @@ const struct named_step parallel_steps[] = {
 
 struct model *parallel_model(const struct model_config *config, const struct named_step *step)
 {
-    struct model *m = exchange_model(group, config, step->launches == sharded, BUCKET_BYTES);
+    struct model *m = exchange_model(group, config, step->launches == sharded);
     // Bytes of a parameter: weights and gradient; of one that this rank owns: master, m, v, and where these are sharded its gradient
     // and weight once more.
     const size_t weight = m->weights == m->master ? 0 : dtype_bytes(config->dtype), whole = weight + 4,
