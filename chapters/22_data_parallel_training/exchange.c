@@ -33,8 +33,8 @@ size_t part_count(const struct exchange *x, const struct piece *piece, int rank)
 static void add_piece(struct exchange *x, const struct model *m, enum parameter which, int layer, int layers)
 {
     const size_t elements = (size_t)m->parameter[which].elements;
-    x->piece[x->pieces++] = (struct piece){m->parameter[which].offset + (size_t)layer * elements,
-                                           (size_t)layers * elements, 0};
+    x->piece[x->pieces++] =
+        (struct piece){m->parameter[which].offset + (size_t)layer * elements, (size_t)layers * elements, 0};
 }
 
 // Matrices of groups of layers: of the last half of them, then of the last half of what is left, and so on. A large piece is exchanged
@@ -135,7 +135,8 @@ void exchange_ready(struct model *m, int layer)
 {
     struct exchange *x = exchange_of(m);
     x->ready = layer < 0 ? x->pieces : 0;
-    for (int end = m->config.layers; layer >= 0 && end > 0 && end / 2 >= layer; end /= 2) x->ready += MATRICES;
+    for (int end = m->config.layers; layer >= 0 && end > 0 && end / 2 >= layer; end /= 2)
+        x->ready += MATRICES;
 }
 
 bool exchange_bucket_full(const struct exchange *x)
