@@ -17,7 +17,8 @@ struct piece {
 
 struct exchange {
     struct group *group;
-    struct piece *piece; // in the order in which the backward has their gradients: matrices of the last layers first
+    struct piece
+        *piece; // in the order in which the backward has their gradients: matrices of the last layers first
     int pieces, ready, sent;
     cudaEvent_t forked, joined;
     struct timeline *timeline; // of the exchange, while the model has a profile
