@@ -25,7 +25,7 @@ train() { ranks "$1" "$ROOT/build/gpt2_parallel" "${SMALL[@]}" "${@:2}" "$TEXT";
 losses() { plain_python 'import json, sys
 for line in open(sys.argv[1]):
     record = json.loads(line)
-    print(*(value if key == "step" else value.hex() for key, value in sorted(record.items()) if key != "lr"))' "$1"; }
+    print(*(value if key == "step" else value.hex() for key, value in sorted(record.items()) if key in ("step", "loss", "norm", "validation_loss")))' "$1"; }
 
 # close_to LOG LOG…: their losses and validation losses differ by sums in another order.
 close_to() { run -0 python 'import json

@@ -334,6 +334,7 @@ int main(int argc, char **argv)
     assert_line --regexp "^ +[0-9]+  @%p[0-9]+ bra .* <- p[0-9]+  to [0-9]+"
     run -0 "$SIMGPU" --dump no_such_kernel "$PROGRAMS/last_block"
     refute_line --partial "bytes of registers"
+    assert_line "simgpu: --dump no_such_kernel: no kernel that ran has a name that holds it; --verbose names them"
 }
 
 @test "simgpu: --help and --version" {
