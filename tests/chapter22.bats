@@ -195,6 +195,7 @@ teardown() {
     wait "${PIDS[@]}"
     MASTER_ADDR=127.0.0.1 train 3 --steps 5 --json one
     run -0 diff <(losses one) <(losses machines)
+    rm 0.out
     start 3 --steps 100000
     until [[ -s 0.out ]]; do sleep 0.05; done
     ip link set $MACHINE.2 down
