@@ -38,6 +38,13 @@ def direct(Q, K, V, causal):
         return O, (m + np.log(l))[..., 0]
 
 
+def probabilities(Q, K, causal, LSE):
+    """(..., q, k): softmax of the scores, whose LSE is known; 0 in a row that sees no key."""
+    S = Q @ K.swapaxes(-1, -2) / np.sqrt(Q.shape[-1])
+    S = np.where(seen(Q.shape[-2], K.shape[-2], causal), S, -np.inf)
+    return np.exp(S - np.where(np.isinf(LSE), 0, LSE)[..., None])
+
+
 def tile_by_tile(Q, K, V, causal, block_kv=64, float_type=np.float64, dtype=None, slack=0):
     """What a kernel's block does, for all heads at once: (O, LSE). Step through it with a small Q, K and V.
 
@@ -150,7 +157,8 @@ class Attention:
         FlashAttention's own tests. Rounding each P moves an element of O by at most u * sum P |V|, so that is the unit in
         which the case's largest error is taken, and in which no element may be off by more than twice as much; nor may any
         be off by more than twice the largest error itself. (A kernel rounds other numbers than this version when its maxima
-        are those of other tiles, so one element's error says nothing about that element's in the kernel.)
+        are those of other tiles, so one element's error says nothing about that element's in the kernel.) But where a case
+        has few elements, their largest error is small by luck: what the roundings of P and of O may do is never too much.
 
         LSE: a bound. If every score is off by at most e, so is the log of the sum of their exp. A score is an mma sum, times
         scale, and then S - m is rounded; exp adds a relative 4 u, the sum of k positive terms gamma(k), the log, taken in
@@ -162,6 +170,8 @@ class Attention:
         error = self.pipeline_error(Q, K, V, causal, dtype, O)
         unit = direct(Q, K, np.abs(V), causal)[0]
         O_tolerance = 2 * np.minimum((error / np.where(unit == 0, 1, unit)).max() * unit, error.max())
+        rounded_P = bounds.rounded_weights(probabilities(Q, K, causal, LSE), V, unit, dtype)
+        O_tolerance = np.maximum(O_tolerance, bounds.rounded_output(O, rounded_P, dtype))
 
         u, scale = bounds.UNIT_ROUNDOFF["f32"], 1 / np.sqrt(Q.shape[-1])
         absolute = (np.abs(Q) @ np.abs(K).swapaxes(-1, -2)).max(-1) * scale

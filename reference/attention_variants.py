@@ -178,9 +178,10 @@ class Variants(sm90_attention.Sm90Attention):
         if K.shape[1]:
             for slack in 0, 8:
                 error = np.maximum(error, np.abs(tile_by_tile(Q, K, V, visible, softcap, sinks, dtype, slack) - O))
-        # Where every row's P are so few that nothing is rounded, O is still rounded once.
-        least = bounds.UNIT_ROUNDOFF[dtype] * np.abs(O)
-        O_tolerance = np.maximum(2 * np.minimum((error / np.where(unit == 0, 1, unit)).max() * unit, error.max()), least)
+        O_tolerance = 2 * np.minimum((error / np.where(unit == 0, 1, unit)).max() * unit, error.max())
+        P = np.exp(scores(Q, K, visible, softcap) - np.where(np.isinf(LSE), 0, LSE)[..., None])
+        rounded_P = bounds.rounded_weights(P, V, unit, dtype)
+        O_tolerance = np.maximum(O_tolerance, bounds.rounded_output(O, rounded_P, dtype))
 
         u, scale = bounds.UNIT_ROUNDOFF["f32"], 1 / np.sqrt(Q.shape[-1])
         absolute = (np.abs(Q) @ np.abs(K).swapaxes(-1, -2)).max(-1, initial=0) * scale

@@ -67,3 +67,14 @@ def rounded_output(value, error, dtype):
     largest = np.abs(value) + error
     _, exponent = np.frexp(largest)
     return np.where(largest > 0, error + np.ldexp(UNIT_ROUNDOFF[dtype], exponent - 1), 0.0)
+
+
+def rounded_weights(P, V, unit, dtype):
+    """How far P V may be off, of weights P that are each rounded to `dtype`, relative to whatever maximum.
+
+    A rounding moves P_j by at most u P_j, so that the sum moves by at most u * unit, unit = P |V|. Rarely by so much: an error that is
+    evenly spread has a variance of (u P_j V_j)^2 / 3, and six standard deviations of their sum are a bound that no test will exceed.
+
+    P: (..., rows, terms); V: (..., terms, d); unit: (..., rows, d). Returns unit's shape.
+    """
+    return UNIT_ROUNDOFF[dtype] * np.minimum(unit, 6 * np.sqrt(np.square(P) @ np.square(V) / 3))
