@@ -183,9 +183,10 @@ __device__ inline int pack_index(int first, int end, int p)
     return p < end && ahead >= 0 && ahead < 32 * PACKS && ahead % 32 == 0 ? ahead / 32 : PACKS;
 }
 
-// A thread's packs into registers, read once (ld.cs: first to be evicted). All full ones are asked for before anything
-// waits; then come the first and the last of the row.
-template <int PACKS, typename T>
+// A thread's packs into registers. All full ones are asked for before anything waits; then come the first and the last of the
+// row. EVICT_FIRST (ld.cs, st.cs): what is read once and written once leaves the L2 to what is read again. Where nothing is, it
+// is only slower.
+template <int PACKS, bool EVICT_FIRST = true, typename T>
 __device__ inline void load_packs(uint4 (&frag)[PACKS], const Row<T> &row, int first, int end, float outside)
 {
     float nothing[PACK<T>];
@@ -195,7 +196,8 @@ __device__ inline void load_packs(uint4 (&frag)[PACKS], const Row<T> &row, int f
     for (int i = 0; i < PACKS; i++) {
         const int p = first + 32 * i;
         frag[i] = make_pack(nothing, T());
-        if (p < end && is_loadable(row, p)) frag[i] = __ldcs(pack_address(row, p));
+        if (p < end && is_loadable(row, p))
+            frag[i] = EVICT_FIRST ? __ldcs(pack_address(row, p)) : *pack_address(row, p);
     }
     if (row.load_end > row.full_end) { // the last pack of a row that was cut
         const int index = pack_index<PACKS>(first, end, row.full_end);
@@ -216,15 +218,19 @@ __device__ inline void load_packs(uint4 (&frag)[PACKS], const Row<T> &row, int f
     }
 }
 
-// What `value(pack, p)` makes of each of the same packs to the row, not to stay in the caches (st.cs).
-template <int PACKS, typename T, typename Value>
+// What `value(pack, p)` makes of each of the same packs to the row.
+template <int PACKS, bool EVICT_FIRST = true, typename T, typename Value>
 __device__ inline void store_packs(const Row<T> &row, int first, int end, const uint4 (&frag)[PACKS],
                                    Value value)
 {
 #pragma unroll
     for (int i = 0; i < PACKS; i++) {
         const int p = first + 32 * i;
-        if (p < end && is_full(row, p)) __stcs(pack_address(row, p), value(frag[i], p));
+        if (p >= end || !is_full(row, p)) continue;
+        if (EVICT_FIRST)
+            __stcs(pack_address(row, p), value(frag[i], p));
+        else
+            *pack_address(row, p) = value(frag[i], p);
     }
     if (row.full_begin == 0 && row.full_end == row.count) return;
 #pragma unroll 1

@@ -5,18 +5,19 @@
 // Grows from: step 7 (split_shared).
 // On Hopper. A cluster's blocks start together on SMs that are near each other, so there are no tickets; each warp writes
 // its state into the shared memory of all blocks, and barrier.cluster says that all have: one barrier, for the block's
-// own warps too. Parts become 32 KB: while some blocks of an SM wait, there are more that load.
+// own warps too. So a block's part can be what step 4's block has in registers. And no row is read twice any more: nothing
+// is asked to leave the L2 first.
 //
 //      cluster   block 0 [ part ]   block 1 [ part ]   block 2 [ part ]   block 3 [ part ]
-//                  states of all warps, 32 of them, in each block, before each writes its part of y
+//                  states of all warps, 64 of them, in each block, before each writes its part of y
 //
 //      packs in a row    who holds it                                      bytes of a row at most
 //      up to 256         a warp; a block has 4 rows, no barrier              4 KB
 //      up to 4096        a block of 64 to 512 threads                       64 KB
-//      more              a cluster of 4, 8 or 16 blocks with 32 KB each    512 KB
+//      more              a cluster of 2, 4 or 8 such blocks                512 KB
 //
 // New instructions: barrier.cluster, mapa, st.shared::cluster. They need sm_90.
-// Registers: at most 64, or 40. Shared memory: 128 bytes, or 32 KB + 1 KB of a part.
+// Registers: at most 64. Shared memory: 128 bytes, or 2 KB.
 // Run: make chapter-8 OP=forward STEP=cluster
 #include "../../common/device/ptx.cuh"
 #include "cluster.cuh"
@@ -30,13 +31,11 @@
 constexpr int MAX_PACKS = 8;      // a thread keeps
 constexpr int BLOCK_PACKS = 4096; // that a block keeps: 64 KB
 constexpr int MAX_THREADS = BLOCK_PACKS / MAX_PACKS;
-constexpr int WARP_ROWS = 4;      // rows of a block when a warp holds a row
-constexpr int PART_THREADS = 256; // that hold a part of a row
-constexpr int PART_WARPS = PART_THREADS / 32;
-constexpr int PART_PACKS = 2048;     // 32 KB
-constexpr int BLOCKS_PER_SM = 6;     // that hold parts
+constexpr int MAX_WARPS = MAX_THREADS / 32;
+constexpr int WARP_ROWS = 4;         // rows of a block when a warp holds a row
+constexpr int BLOCKS_PER_SM = 2;     // that hold parts
 constexpr float LOG2E = 1.44269504f; // exp(x) = 2^(x * LOG2E)
-static_assert(BLOCKS_PER_SM * PART_THREADS * 40 <= 65536, "40 registers a thread");
+static_assert(BLOCKS_PER_SM * MAX_THREADS * 64 <= 65536, "64 registers a thread");
 
 // What is known of a part of a row.
 struct __align__(8) State
@@ -74,7 +73,7 @@ static __device__ State warp_merge(State state)
 // Merges the states of the blockDim.x threads that hold a row: a warp, or the block.
 static __device__ State row_merge(State state)
 {
-    __shared__ State warp_state[MAX_THREADS / 32];
+    __shared__ State warp_state[MAX_WARPS];
     state = warp_merge(state);
     if (blockDim.x == 32) return state;
     if (threadIdx.x % 32 == 0) warp_state[threadIdx.x / 32] = state;
@@ -127,56 +126,36 @@ __global__ void __launch_bounds__(PACKS < MAX_PACKS ? 32 * WARP_ROWS : MAX_THREA
     const int first = first_pack<PACKS>(0, lane);
 
     uint4 frag[PACKS];
-    load_packs(frag, x_row, first, x_row.count, -INFINITY);
+    load_packs<PACKS, false>(frag, x_row, first, x_row.count, -INFINITY);
     const State state = row_merge(state_of<T>(frag));
 
     const float norm = state.sum > 0.0f ? 1.0f / state.sum : 0.0f;
-    store_packs(y_row, first, y_row.count, frag,
-                [=](uint4 pack, int) { return normalize<T>(pack, state, norm); });
+    store_packs<PACKS, false>(y_row, first, y_row.count, frag,
+                              [=](uint4 pack, int) { return normalize<T>(pack, state, norm); });
 }
 
 // Merges the states of all threads of a cluster that has arrived once; every thread gets the row's.
 static __device__ State cluster_merge(State state)
 {
-    __shared__ State warp_state[MAX_SPLIT * PART_WARPS]; // (block, warp)
+    __shared__ State warp_state[MAX_SPLIT * MAX_WARPS]; // (block, warp)
     const int lane = threadIdx.x % 32;
     const int split = cluster_nctarank();
-    const State *mine = &warp_state[cluster_ctarank() * PART_WARPS + threadIdx.x / 32];
+    const State *mine = &warp_state[cluster_ctarank() * MAX_WARPS + threadIdx.x / 32];
     state = warp_merge(state);
     cluster_wait(); // Every block has started, and so has its shared memory.
     if (lane < split) st_shared_cluster(mapa(smem_addr(mine), lane), make_float2(state.max, state.sum));
     cluster_arrive();
     cluster_wait(); // Every warp's state is there, and nobody writes into this block any more.
     state = identity();
-    for (int i = lane; i < split * PART_WARPS; i += 32) state = merge(state, warp_state[i]);
+    for (int i = lane; i < split * MAX_WARPS; i += 32) state = merge(state, warp_state[i]);
     return warp_merge(state);
 }
 
-// The state of the thread's elements; -infinity stands for those that are no element.
 template <typename T>
-static __device__ State state_of(const Part &part)
+__global__ void __launch_bounds__(MAX_THREADS, BLOCKS_PER_SM) cluster_parts_kernel(const T *x, // (rows, cols)
+                                                                                   T *y,       // (rows, cols)
+                                                                                   int cols)
 {
-    State state = identity();
-#pragma unroll 4
-    for (int p = part.first; p < part.last; p += 32)
-        state.max = fmaxf(state.max, pack_max(part.smem[p - part.begin], T()));
-#pragma unroll 4
-    for (int p = part.first; p < part.last; p += 32) {
-        float values[PACK<T>];
-        unpack(values, part.smem[p - part.begin], T());
-#pragma unroll
-        for (int k = 0; k < PACK<T>; k++) state.sum += exp_below(values[k], state.max);
-    }
-    return state;
-}
-
-template <typename T>
-__global__ void __launch_bounds__(PART_THREADS, BLOCKS_PER_SM)
-    cluster_parts_kernel(const T *x, // (rows, cols)
-                         T *y,       // (rows, cols)
-                         int cols)
-{
-    extern __shared__ uint4 part_smem[];
     cluster_arrive_relaxed(); // This block has started; cluster_merge waits for the others.
     const int split = cluster_nctarank();
     const int row = blockIdx.x / split;
@@ -184,16 +163,16 @@ __global__ void __launch_bounds__(PART_THREADS, BLOCKS_PER_SM)
     const Row<T> y_row = same_row(x_row, y, (size_t)row * cols);
     const int share = packs_each(x_row.count, split);
     const int begin = cluster_ctarank() * share;
-    const Part part = make_part(part_smem, begin, min(begin + share, x_row.count));
+    const int end = min(begin + share, x_row.count);
+    const int first = first_pack<MAX_PACKS>(begin, threadIdx.x);
 
-    fetch_part(part, x_row, -INFINITY);
-    wait_part(part, x_row, -INFINITY);
-    const State state = cluster_merge(state_of<T>(part));
+    uint4 frag[MAX_PACKS];
+    load_packs<MAX_PACKS, false>(frag, x_row, first, end, -INFINITY);
+    const State state = cluster_merge(state_of<T>(frag));
 
     const float norm = state.sum > 0.0f ? 1.0f / state.sum : 0.0f;
-#pragma unroll 4
-    for (int p = part.first; p < part.last; p += 32)
-        store_pack(y_row, p, normalize<T>(part.smem[p - begin], state, norm));
+    store_packs<MAX_PACKS, false>(y_row, first, end, frag,
+                                  [=](uint4 pack, int) { return normalize<T>(pack, state, norm); });
 }
 
 template <typename T>
@@ -219,7 +198,7 @@ static cudaError_t launch(const void *x, void *y, int rows, int cols, cudaStream
         const int threads = ((packs - 1) / (32 * MAX_PACKS) + 1) * 32;
         cluster_kernel<T, MAX_PACKS><<<rows, threads, 0, stream>>>(in, out, rows, cols);
     } else
-        return launch_clusters(cluster_parts_kernel<T>, rows, packs, PART_PACKS, 1, PART_THREADS, stream, in,
+        return launch_clusters(cluster_parts_kernel<T>, rows, packs, BLOCK_PACKS, 0, MAX_THREADS, stream, in,
                                out, cols);
     return cudaGetLastError();
 }

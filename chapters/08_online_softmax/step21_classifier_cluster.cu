@@ -1,16 +1,14 @@
 // Chapter 8, step 21: the blocks that share a row of logits are a cluster.
 //
-// Question: as in step 19; and a row of 98 KB that fits a block: should one block have it?
+// Question: as in step 19.
 //
 // Grows from: step 18 (classifier_split).
-// As step 19 grows from step 7: no tickets, and states in the shared memory of all blocks. A row of 98 KB takes one of two
-// places of an SM, and while one loads, the other may compute; as four parts of 25 KB it shares the SM with others. On an
-// H200 one block should have it: note 8, section 6.
+// As step 19 grows from step 7: no tickets, states in the shared memory of all blocks, and parts in registers.
 //
-//      row of vp = 50304 bf16, 4 blocks    [ 12608 ][ 12608 ][ 12608 ][ 12433 | 47 padding ]    25 KB each
-//      row of vp = 128256 bf16, 8 blocks   [ 16064 ][ 16064 ] ... [ 15808 ]                     31 KB each
+//      row of vp = 50304 bf16, 2 blocks    [ 25152 ][ 25105 | 47 padding ]                      50 KB each
+//      row of vp = 128256 bf16, 4 blocks   [ 32064 ][ 32064 ][ 32064 ][ 32064 ]                 63 KB each
 //
-// New instructions: as in step 19; they need sm_90. Registers: at most 48. Shared memory: at most 32 KB + 1 KB.
+// New instructions: as in step 19; they need sm_90. Registers: at most 64. Shared memory: 2 KB.
 // Run: make chapter-8 OP=classifier STEP=classifier_cluster
 #include "../../common/device/ptx.cuh"
 #include "cluster.cuh"
@@ -21,12 +19,13 @@
 #include <math.h>
 #include <stdint.h>
 
-constexpr int NUM_THREADS = 256;
+constexpr int NUM_THREADS = 512;
 constexpr int NUM_WARPS = NUM_THREADS / 32;
-constexpr int PART_PACKS = 2048; // a block holds at most: 32 KB
-constexpr int BLOCKS_PER_SM = 5;
+constexpr int MAX_PACKS = 8;                        // a thread keeps
+constexpr int PART_PACKS = NUM_THREADS * MAX_PACKS; // a block holds at most: 64 KB
+constexpr int BLOCKS_PER_SM = 2;
 constexpr float LOG2E = 1.44269504f; // exp(x) = 2^(x * LOG2E)
-static_assert(BLOCKS_PER_SM * NUM_THREADS * 48 <= 65536, "48 registers a thread");
+static_assert(BLOCKS_PER_SM * NUM_THREADS * 64 <= 65536, "64 registers a thread");
 
 // What is known of a part of a row.
 struct __align__(8) State
@@ -78,19 +77,18 @@ static __device__ State cluster_merge(State state)
     return warp_merge(state);
 }
 
-// The state of the thread's elements in the row's first `count` packs; -infinity stands for those that are no element.
+// The state of the elements in frag; -infinity stands for those that are no element.
 template <typename T>
-static __device__ State state_of(const Part &part, int count)
+static __device__ State state_of(uint4 (&frag)[MAX_PACKS])
 {
-    const int last = min(part.last, count);
     State state = identity();
-#pragma unroll 4
-    for (int p = part.first; p < last; p += 32)
-        state.max = fmaxf(state.max, pack_max(part.smem[p - part.begin], T()));
-#pragma unroll 4
-    for (int p = part.first; p < last; p += 32) {
-        float values[PACK<T>];
-        unpack(values, part.smem[p - part.begin], T());
+    float values[PACK<T>];
+#pragma unroll
+    for (int i = 0; i < MAX_PACKS; i++) state.max = fmaxf(state.max, pack_max(frag[i], T()));
+#pragma unroll
+    for (int i = 0; i < MAX_PACKS; i++) {
+        keep_packed(frag[i]);
+        unpack(values, frag[i], T());
 #pragma unroll
         for (int k = 0; k < PACK<T>; k++) state.sum += exp_below(values[k], state.max);
     }
@@ -102,6 +100,7 @@ template <typename T>
 static __device__ uint4 scaled_softmax(uint4 pack, State state, float scale)
 {
     float values[PACK<T>];
+    keep_packed(pack);
     unpack(values, pack, T());
 #pragma unroll
     for (int k = 0; k < PACK<T>; k++) values[k] = exp_below(values[k], state.max) * scale;
@@ -117,7 +116,6 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
                               float mean,         // 1 / rows
                               int v, int vp)
 {
-    extern __shared__ uint4 part_smem[];
     cluster_arrive_relaxed(); // This block has started; cluster_merge waits for the others.
     const int split = cluster_nctarank();
     const int i = blockIdx.x / split;
@@ -126,22 +124,20 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
     const Row<T> in = first_cols(out, v);
     const int share = packs_each(out.count, split);
     const int begin = cluster_ctarank() * share;
-    const Part part = make_part(part_smem, begin, min(begin + share, out.count));
+    const int end = min(begin + share, out.count);
+    const int first = first_pack<MAX_PACKS>(begin, threadIdx.x);
 
-    fetch_part(part, in, -INFINITY);
+    uint4 frag[MAX_PACKS]; // with -infinity for the padding
+    load_packs<MAX_PACKS, false>(frag, in, first, min(end, in.count), -INFINITY);
     // One thread has the target's pack; it writes the loss, and the target's gradient.
-    const bool has_target = has_pack(part, (out.skip + target[i]) / PACK<T>);
+    const bool has_target = pack_index<MAX_PACKS>(first, end, (out.skip + target[i]) / PACK<T>) < MAX_PACKS;
     const float right_logit = has_target ? to_float(row[target[i]]) : 0.0f;
-    wait_part(part, in, -INFINITY);
-    const State state = cluster_merge(state_of<T>(part, in.count));
+    const State state = cluster_merge(state_of<T>(frag));
 
     const float factor = dloss ? dloss[i] : mean;
     const float scale = factor / state.sum;
-#pragma unroll 4
-    for (int p = part.first; p < part.last; p += 32)
-        store_pack(out, p,
-                   p < in.count ? scaled_softmax<T>(part.smem[p - begin], state, scale)
-                                : make_uint4(0, 0, 0, 0));
+    store_packs<MAX_PACKS, false>(out, first, end, frag,
+                                  [=](uint4 pack, int) { return scaled_softmax<T>(pack, state, scale); });
     if (has_target) {
         loss[i] = logf(state.sum) + (state.max - right_logit);
         from_float(&row[target[i]], exp_below(right_logit, state.max) * scale - factor);
@@ -154,7 +150,7 @@ static cudaError_t launch(void *logits, float *loss, const int *target, const fl
 {
     if (!logits || !loss || !target || rows <= 0 || v <= 0 || vp < v || (uintptr_t)logits % 16)
         return cudaErrorInvalidValue;
-    return launch_clusters(classifier_cluster_kernel<T>, rows, max_packs<T>(vp), PART_PACKS, 1, NUM_THREADS,
+    return launch_clusters(classifier_cluster_kernel<T>, rows, max_packs<T>(vp), PART_PACKS, 0, NUM_THREADS,
                            stream, (T *)logits, loss, target, dloss, 1.0f / (float)rows, v, vp);
 }
 
