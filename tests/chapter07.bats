@@ -211,14 +211,14 @@ END
 }
 
 @test "chapter 7: without a barrier the race is named" {
-    local file op step case HEADER
+    local file op step case header
     for file in step2_layernorm_registers.cu:layernorm_forward:layernorm_registers:block step3_layernorm_residual.cu:fused_residual_forward:layernorm_residual:block \
         step4_rmsnorm.cu:rmsnorm_forward:rmsnorm:block step6_gradient_registers.cu:layernorm_backward:gradient_registers:block step7_gradient_partials.cu:layernorm_backward:gradient_partials:block \
         step8_gradient_ahead.cu:layernorm_backward:gradient_ahead:block:gradient.cuh \
         step9_gradient_residual.cu:fused_residual_backward:gradient_residual:block:gradient.cuh step10_rmsnorm_gradient.cu:rmsnorm_backward:rmsnorm_gradient:block; do
-        IFS=: read -r file op step case HEADER <<<"$file"
-        broken $CHAPTER "$file" "/(__syncthreads|named_barrier_sync).*(Every warp.s value is there|The group.s sums are there)/d"
-        races $CHAPTER "$step" "$case" --op "$op"
+        IFS=: read -r file op step case header <<<"$file"
+        HEADER=$header broken $CHAPTER "$file" "/(__syncthreads|named_barrier_sync).*(Every warp.s value is there|The group.s sums are there)/d"
+        HEADER=$header races $CHAPTER "$step" "$case" --op "$op"
         [[ $step != gradient_partials ]] || noted $CHAPTER 'race on shared offset …: this read is not ordered after the write'
     done
 }
@@ -236,9 +236,8 @@ END
         broken $CHAPTER step7_gradient_partials.cu "/__syncthreads\(\); \/\/ $barrier/d"
         races $CHAPTER gradient_partials aligned --op layernorm_backward
     done
-    HEADER=gradient.cuh
-    broken $CHAPTER step8_gradient_ahead.cu '/__syncthreads\(\); \/\/ Every group.s sums are there/d'
-    races $CHAPTER gradient_ahead two_turns --op layernorm_backward
+    HEADER=gradient.cuh broken $CHAPTER step8_gradient_ahead.cu '/__syncthreads\(\); \/\/ Every group.s sums are there/d'
+    HEADER=gradient.cuh races $CHAPTER gradient_ahead two_turns --op layernorm_backward
 }
 
 @test "chapter 7: a row that is asked for before the one in its registers is used is wrong" {
