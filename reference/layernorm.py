@@ -154,6 +154,10 @@ class RmsnormForward(Norm):
 class Backward(Norm):
     """The backward: of layernorm with mean and dbias, of RMSNorm without."""
 
+    def cases(self, dtype):
+        """With more rows than 132 blocks hold at a time, whether a warp holds one or many warps do."""
+        return super().cases(dtype) | {"two_turns": {"rows": 3301, "c": 24}, "two_ragged_turns": {"rows": 135, "c": 2305}}
+
     def inputs(self, rng, case):
         arrays = super().inputs(rng, case)
         x = arrays["inp"]

@@ -39,9 +39,9 @@ SOURCES = [
     "chapters/07_layernorm/step2_layernorm_registers.cu",
     "chapters/07_layernorm/step3_layernorm_residual.cu",
     "chapters/07_layernorm/step4_rmsnorm.cu",
-    "chapters/07_layernorm/step7_gradient_partials.cu",
-    "chapters/07_layernorm/step8_rmsnorm_gradient.cu",
+    "chapters/07_layernorm/step8_gradient_ahead.cu",
     "chapters/07_layernorm/step9_gradient_residual.cu",
+    "chapters/07_layernorm/step10_rmsnorm_gradient.cu",
     "chapters/09_cublas_attention/step2_permute_packs.cu",
     "chapters/09_cublas_attention/step3_unpermute_packs.cu",
     "chapters/10_adamw_mixed_precision/step2_adamw_fours.cu",
@@ -278,7 +278,7 @@ class RmsnormForward(Layer):
 
 
 class LayernormBackward(Layer):
-    launcher, argtypes = "gradient_partials", [P] * 8 + [INT, INT]
+    launcher, argtypes = "gradient_ahead", [P] * 8 + [INT, INT]
     takes, results = ("x", "dout", "weight", "mean", "rstd"), ("dx", "dweight", "dbias")
 
     def tensors(self, make, rows, c):

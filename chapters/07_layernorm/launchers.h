@@ -33,7 +33,7 @@ rmsnorm_forward rmsnorm;
 typedef cudaError_t layernorm_backward(enum dtype dtype, const void *inp, const void *dout,
                                        const void *weight, const float *mean, const float *rstd, void *dinp,
                                        float *dweight, float *dbias, int rows, int C, cudaStream_t stream);
-layernorm_backward gradient_atomics, gradient_registers, gradient_partials;
+layernorm_backward gradient_atomics, gradient_registers, gradient_partials, gradient_ahead;
 
 // The same of fused_residual_forward: dresidual += dinp.
 typedef layernorm_backward fused_residual_backward;

@@ -3,25 +3,26 @@
 // Question: two sums and an output; must the row be read for each of them?
 //
 // Grows from: step 1 (layernorm).
-// Not when it is still there: a lane keeps 8 pieces of 16 bytes, a warp 4 KB, a block of 1024 threads 128 KB. All of them
-// are asked for before the first is used. Both sums are still exact ones, the second of differences.
+// Not when it is still there: a lane keeps 8 pieces of 16 bytes, a warp 4 KB, a block of 512 threads 64 KB. All of them
+// are asked for before the first is used, and behind them weight and bias, which come while the sums are made. Both sums are still
+// exact ones, the second of differences.
 //
 //      pieces in a row   who holds it                                 bytes of a row at most
 //      up to 256         a warp; a block has 4 rows, no barrier         4 KB
-//      up to 8192        a block of 64 to 1024 threads                128 KB
+//      up to 4096        a block of 64 to 512 threads                  64 KB
 //      more              the block; the rest is read for each sum, and for the output
 //
 // A row of another length than whole packs begins at any address; its pieces are single elements.
-// Registers: at most 64. Shared memory: 256 bytes.
+// Registers: at most 128. Shared memory: 128 bytes.
 // Run: make chapter-7 OP=layernorm_forward STEP=layernorm_registers
 #include "../../common/device/pack.cuh"
 #include "launchers.h"
 
 #include <cuda_runtime.h>
 
-constexpr int MAX_PIECES = 8;     // a thread keeps
-constexpr int MAX_THREADS = 1024; // that hold a row
-constexpr int WARP_ROWS = 4;      // rows of a block when a warp holds a row
+constexpr int MAX_PIECES = 8;    // a thread keeps
+constexpr int MAX_THREADS = 512; // that hold a row
+constexpr int WARP_ROWS = 4;     // rows of a block when a warp holds a row
 constexpr float EPSILON = 1e-5f;
 
 static __device__ float warp_sum(float value)
@@ -66,21 +67,21 @@ static __device__ float piece_squares(Piece<T, N> piece, float mean)
 
 // Turns x into out; weight and bias are those of the piece.
 template <typename T, int N>
-static __device__ Piece<T, N> normalize(Piece<T, N> piece, float mean, float rstd, const T *weight,
-                                        const T *bias)
+static __device__ Piece<T, N> normalize(Piece<T, N> piece, float mean, float rstd, Piece<T, N> weight,
+                                        Piece<T, N> bias)
 {
     float values[N], w[N], b[N];
-    load_values(w, weight);
-    load_values(b, bias);
+    unpack(w, weight, T());
+    unpack(b, bias, T());
     unpack(values, piece, T());
 #pragma unroll
     for (int k = 0; k < N; k++) values[k] = (values[k] - mean) * rstd * w[k] + b[k];
     return make_pack(values, T());
 }
 
-// A piece is N elements. A warp's pieces are neighbours: the first PIECES of each of its lanes, 32 at a time.
-template <typename T, int N, int PIECES>
-__global__ void __launch_bounds__(PIECES < MAX_PIECES ? 32 * WARP_ROWS : MAX_THREADS)
+// A piece is N elements. A warp's pieces are neighbours: the first PIECES of each of its lanes, 32 at a time. BLOCK: the block has one row.
+template <typename T, int N, int PIECES, bool BLOCK>
+__global__ void __launch_bounds__(BLOCK ? MAX_THREADS : 32 * WARP_ROWS)
     layernorm_registers_kernel(const T *inp,    // (rows, C)
                                const T *weight, // (C)
                                const T *bias,   // (C)
@@ -97,18 +98,26 @@ __global__ void __launch_bounds__(PIECES < MAX_PIECES ? 32 * WARP_ROWS : MAX_THR
     const unsigned first = (threadIdx.x / 32 * (32 * PIECES) + threadIdx.x % 32) * N;
     const unsigned step = blockDim.x * N;
     const unsigned rest = PIECES * step + threadIdx.x * N; // the first column that is not in registers
+    const float one_by_C = 1.0f / C;                       // a division is a call
 
-    Piece<T, N> frag[PIECES];
+    Piece<T, N> frag[PIECES], weight_frag[PIECES], bias_frag[PIECES];
 #pragma unroll
     for (int i = 0; i < PIECES; i++)
         if (first + 32 * N * i < C) frag[i] = load_piece_once<N>(x + first + 32 * N * i);
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) {
+        const unsigned c = first + 32 * N * i;
+        if (c >= C) continue;
+        weight_frag[i] = load_piece<N>(weight + c);
+        bias_frag[i] = load_piece<N>(bias + c);
+    }
 
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < PIECES; i++)
         if (first + 32 * N * i < C) sum += piece_sum<T, N>(frag[i]);
-    for (unsigned c = rest; c < C; c += step) sum += piece_sum<T, N>(load_piece<N>(x + c));
-    const float row_mean = row_sum(sum, warp_value[0]) / C;
+    for (unsigned c = rest; c < C && BLOCK; c += step) sum += piece_sum<T, N>(load_piece<N>(x + c));
+    const float row_mean = row_sum(sum, warp_value[0]) * one_by_C;
 
     float squares = 0.0f;
 #pragma unroll
@@ -116,8 +125,9 @@ __global__ void __launch_bounds__(PIECES < MAX_PIECES ? 32 * WARP_ROWS : MAX_THR
         keep_packed(frag[i]);
         if (first + 32 * N * i < C) squares += piece_squares<T, N>(frag[i], row_mean);
     }
-    for (unsigned c = rest; c < C; c += step) squares += piece_squares<T, N>(load_piece<N>(x + c), row_mean);
-    const float row_rstd = rsqrtf(row_sum(squares, warp_value[1]) / C + EPSILON);
+    for (unsigned c = rest; c < C && BLOCK; c += step)
+        squares += piece_squares<T, N>(load_piece<N>(x + c), row_mean);
+    const float row_rstd = rsqrtf(row_sum(squares, warp_value[1]) * one_by_C + EPSILON);
 
     if (threadIdx.x == 0) {
         mean[row] = row_mean;
@@ -127,29 +137,30 @@ __global__ void __launch_bounds__(PIECES < MAX_PIECES ? 32 * WARP_ROWS : MAX_THR
     for (int i = 0; i < PIECES; i++) {
         const unsigned c = first + 32 * N * i;
         keep_packed(frag[i]);
-        if (c < C) store_piece(y + c, normalize<T, N>(frag[i], row_mean, row_rstd, weight + c, bias + c));
+        if (c < C)
+            store_piece(y + c, normalize<T, N>(frag[i], row_mean, row_rstd, weight_frag[i], bias_frag[i]));
     }
-    for (unsigned c = rest; c < C; c += step)
-        store_piece(y + c, normalize<T, N>(load_piece<N>(x + c), row_mean, row_rstd, weight + c, bias + c));
+    for (unsigned c = rest; c < C && BLOCK; c += step)
+        store_piece(y + c, normalize<T, N>(load_piece<N>(x + c), row_mean, row_rstd,
+                                           load_piece<N>(weight + c), load_piece<N>(bias + c)));
 }
 
 template <typename T, int N>
 static cudaError_t launch_kernel(const T *inp, const T *weight, const T *bias, T *out, float *mean,
                                  float *rstd, int rows, int C, cudaStream_t stream)
 {
-    const int pieces = (C - 1) / N + 1;
+    static constexpr decltype(&layernorm_registers_kernel<T, N, 1, false>) of_a_warp[MAX_PIECES] = {
+        layernorm_registers_kernel<T, N, 1, false>, layernorm_registers_kernel<T, N, 2, false>,
+        layernorm_registers_kernel<T, N, 3, false>, layernorm_registers_kernel<T, N, 4, false>,
+        layernorm_registers_kernel<T, N, 5, false>, layernorm_registers_kernel<T, N, 6, false>,
+        layernorm_registers_kernel<T, N, 7, false>, layernorm_registers_kernel<T, N, 8, false>};
+    const int warp_pieces = (C - 1) / (32 * N) + 1; // that each lane of a warp would have
     dim3 block(32, WARP_ROWS);
-    auto kernel = layernorm_registers_kernel<T, N, MAX_PIECES>;
-    if (pieces <= 32)
-        kernel = layernorm_registers_kernel<T, N, 1>;
-    else if (pieces <= 64)
-        kernel = layernorm_registers_kernel<T, N, 2>;
-    else if (pieces <= 128)
-        kernel = layernorm_registers_kernel<T, N, 4>;
-    else if (pieces > 256) {
-        const int warps = (pieces - 1) / (32 * MAX_PIECES) + 1;
-        block = dim3(warps < MAX_THREADS / 32 ? warps * 32 : MAX_THREADS);
-    }
+    auto kernel = layernorm_registers_kernel<T, N, MAX_PIECES, true>;
+    if (warp_pieces <= MAX_PIECES)
+        kernel = of_a_warp[warp_pieces - 1];
+    else
+        block = dim3(32 * min((warp_pieces - 1) / MAX_PIECES + 1, MAX_THREADS / 32));
     kernel<<<(rows - 1) / block.y + 1, block, 0, stream>>>(inp, weight, bias, out, mean, rstd, rows, C);
     return cudaGetLastError();
 }

@@ -8,16 +8,16 @@
 // One sum instead of two, which need not wait for another: half the shuffles and one barrier less. There is no bias, and
 // nothing cancels. It is what Llama and most transformers since have.
 //
-// Registers: at most 64. Shared memory: 128 bytes.
+// Registers: at most 94. Shared memory: 64 bytes.
 // Run: make chapter-7 OP=rmsnorm_forward STEP=rmsnorm
 #include "../../common/device/pack.cuh"
 #include "launchers.h"
 
 #include <cuda_runtime.h>
 
-constexpr int MAX_PIECES = 8;     // a thread keeps
-constexpr int MAX_THREADS = 1024; // that hold a row
-constexpr int WARP_ROWS = 4;      // rows of a block when a warp holds a row
+constexpr int MAX_PIECES = 8;    // a thread keeps
+constexpr int MAX_THREADS = 512; // that hold a row
+constexpr int WARP_ROWS = 4;     // rows of a block when a warp holds a row
 constexpr float EPSILON = 1e-5f;
 
 static __device__ float warp_sum(float value)
@@ -52,19 +52,19 @@ static __device__ float piece_squares(Piece<T, N> piece)
 
 // Turns x into out; weight is that of the piece.
 template <typename T, int N>
-static __device__ Piece<T, N> normalize(Piece<T, N> piece, float rstd, const T *weight)
+static __device__ Piece<T, N> normalize(Piece<T, N> piece, float rstd, Piece<T, N> weight)
 {
     float values[N], w[N];
-    load_values(w, weight);
+    unpack(w, weight, T());
     unpack(values, piece, T());
 #pragma unroll
     for (int k = 0; k < N; k++) values[k] = values[k] * rstd * w[k];
     return make_pack(values, T());
 }
 
-// A piece is N elements. A warp's pieces are neighbours: the first PIECES of each of its lanes, 32 at a time.
-template <typename T, int N, int PIECES>
-__global__ void __launch_bounds__(PIECES < MAX_PIECES ? 32 * WARP_ROWS : MAX_THREADS)
+// A piece is N elements. A warp's pieces are neighbours: the first PIECES of each of its lanes, 32 at a time. BLOCK: the block has one row.
+template <typename T, int N, int PIECES, bool BLOCK>
+__global__ void __launch_bounds__(BLOCK ? MAX_THREADS : 32 * WARP_ROWS)
     rmsnorm_kernel(const T *inp,    // (rows, C)
                    const T *weight, // (C)
                    T *out,          // (rows, C)
@@ -78,48 +78,50 @@ __global__ void __launch_bounds__(PIECES < MAX_PIECES ? 32 * WARP_ROWS : MAX_THR
     const unsigned first = (threadIdx.x / 32 * (32 * PIECES) + threadIdx.x % 32) * N;
     const unsigned step = blockDim.x * N;
     const unsigned rest = PIECES * step + threadIdx.x * N; // the first column that is not in registers
+    const float one_by_C = 1.0f / C;                       // a division is a call
 
-    Piece<T, N> frag[PIECES];
+    Piece<T, N> frag[PIECES], weight_frag[PIECES];
 #pragma unroll
     for (int i = 0; i < PIECES; i++)
         if (first + 32 * N * i < C) frag[i] = load_piece_once<N>(x + first + 32 * N * i);
+#pragma unroll
+    for (int i = 0; i < PIECES; i++)
+        if (first + 32 * N * i < C) weight_frag[i] = load_piece<N>(weight + first + 32 * N * i);
 
     float squares = 0.0f;
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
         if (first + 32 * N * i < C) squares += piece_squares<T, N>(frag[i]);
     }
-    for (unsigned c = rest; c < C; c += step) squares += piece_squares<T, N>(load_piece<N>(x + c));
-    const float row_rstd = rsqrtf(row_sum(squares) / C + EPSILON);
+    for (unsigned c = rest; c < C && BLOCK; c += step) squares += piece_squares<T, N>(load_piece<N>(x + c));
+    const float row_rstd = rsqrtf(row_sum(squares) * one_by_C + EPSILON);
 
     if (threadIdx.x == 0) rstd[row] = row_rstd;
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
         const unsigned c = first + 32 * N * i;
         keep_packed(frag[i]);
-        if (c < C) store_piece(y + c, normalize<T, N>(frag[i], row_rstd, weight + c));
+        if (c < C) store_piece(y + c, normalize<T, N>(frag[i], row_rstd, weight_frag[i]));
     }
-    for (unsigned c = rest; c < C; c += step)
-        store_piece(y + c, normalize<T, N>(load_piece<N>(x + c), row_rstd, weight + c));
+    for (unsigned c = rest; c < C && BLOCK; c += step)
+        store_piece(y + c, normalize<T, N>(load_piece<N>(x + c), row_rstd, load_piece<N>(weight + c)));
 }
 
 template <typename T, int N>
 static cudaError_t launch_kernel(const T *inp, const T *weight, T *out, float *rstd, int rows, int C,
                                  cudaStream_t stream)
 {
-    const int pieces = (C - 1) / N + 1;
+    static constexpr decltype(&rmsnorm_kernel<T, N, 1, false>) of_a_warp[MAX_PIECES] = {
+        rmsnorm_kernel<T, N, 1, false>, rmsnorm_kernel<T, N, 2, false>, rmsnorm_kernel<T, N, 3, false>,
+        rmsnorm_kernel<T, N, 4, false>, rmsnorm_kernel<T, N, 5, false>, rmsnorm_kernel<T, N, 6, false>,
+        rmsnorm_kernel<T, N, 7, false>, rmsnorm_kernel<T, N, 8, false>};
+    const int warp_pieces = (C - 1) / (32 * N) + 1; // that each lane of a warp would have
     dim3 block(32, WARP_ROWS);
-    auto kernel = rmsnorm_kernel<T, N, MAX_PIECES>;
-    if (pieces <= 32)
-        kernel = rmsnorm_kernel<T, N, 1>;
-    else if (pieces <= 64)
-        kernel = rmsnorm_kernel<T, N, 2>;
-    else if (pieces <= 128)
-        kernel = rmsnorm_kernel<T, N, 4>;
-    else if (pieces > 256) {
-        const int warps = (pieces - 1) / (32 * MAX_PIECES) + 1;
-        block = dim3(warps < MAX_THREADS / 32 ? warps * 32 : MAX_THREADS);
-    }
+    auto kernel = rmsnorm_kernel<T, N, MAX_PIECES, true>;
+    if (warp_pieces <= MAX_PIECES)
+        kernel = of_a_warp[warp_pieces - 1];
+    else
+        block = dim3(32 * min((warp_pieces - 1) / MAX_PIECES + 1, MAX_THREADS / 32));
     kernel<<<(rows - 1) / block.y + 1, block, 0, stream>>>(inp, weight, out, rstd, rows, C);
     return cudaGetLastError();
 }

@@ -99,8 +99,8 @@ static void layernorm_of_branch(model *m, const void *x, enum parameter w, enum 
     const int R = m->rows, C = m->config.channels;
     void *dx = activation(m, D_RESIDUAL, 0), *d_norm = activation(m, D_NORM, 0);
     ran(m, "layernorm backward", 0,
-        gradient_partials(T, x, activation(m, BRANCH, 0), weight(m, w, l), mean, rstd, d_norm,
-                          gradient(m, w, l), gradient(m, b, l), R, C, stream),
+        gradient_ahead(T, x, activation(m, BRANCH, 0), weight(m, w, l), mean, rstd, d_norm, gradient(m, w, l),
+                       gradient(m, b, l), R, C, stream),
         stream);
     ran(m, "residual backward", 0, residual_stream(T, dx, d_norm, dx, (size_t)R * C, stream), stream);
 }
@@ -148,9 +148,9 @@ static void backward(model *m, cudaStream_t stream)
     zero_gradients(m, m->decayed, m->parameters, stream);
     logits_backward(m, activation(m, NORM1, L), branch, stream);
     ran(m, "layernorm backward", 0,
-        gradient_partials(T, activation(m, RESIDUAL, L), branch, weight(m, LNF_W, 0), numbers(m, MEAN1, L),
-                          numbers(m, RSTD1, L), dx, gradient(m, LNF_W, 0), gradient(m, LNF_B, 0), m->rows, C,
-                          stream),
+        gradient_ahead(T, activation(m, RESIDUAL, L), branch, weight(m, LNF_W, 0), numbers(m, MEAN1, L),
+                       numbers(m, RSTD1, L), dx, gradient(m, LNF_W, 0), gradient(m, LNF_B, 0), m->rows, C,
+                       stream),
         stream);
     for (int l = L - 1; l >= 0; l--) backward_layer(m, l, stream);
     ran(m, "encoder backward", 0,

@@ -151,9 +151,9 @@ extern "C" void backward_pass(model *m, cudaStream_t stream)
     zero_gradients(m, m->decayed, m->parameters, stream);
     logits_backward(m, activation(m, NORM1, L), branch, stream);
     ran(m, "layernorm backward", 0,
-        gradient_partials(T, activation(m, RESIDUAL, L), branch, weight(m, LNF_W, 0), numbers(m, MEAN1, L),
-                          numbers(m, RSTD1, L), dx, gradient(m, LNF_W, 0), gradient(m, LNF_B, 0), m->rows, C,
-                          stream),
+        gradient_ahead(T, activation(m, RESIDUAL, L), branch, weight(m, LNF_W, 0), numbers(m, MEAN1, L),
+                       numbers(m, RSTD1, L), dx, gradient(m, LNF_W, 0), gradient(m, LNF_B, 0), m->rows, C,
+                       stream),
         stream);
     gradients_ready(m, L, stream);
     for (int l = L - 1; l >= 0; l--) {

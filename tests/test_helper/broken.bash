@@ -39,9 +39,9 @@ compiled() {
     cp "$kept/made" "$out"
 }
 
-# edited CHAPTER FILE.cu SED...: builds the chapter's program with one step edited; sets BROKEN.
+# edited CHAPTER FILE.cu SED...: builds the chapter's program with one step edited, or, HEADER=FILE.cuh, that header of the step; sets BROKEN.
 edited() {
-    local chapter=$1 file=$2 dir=$BATS_TEST_TMPDIR/tree arch nvcc cuda_lib objects is_device_code used
+    local chapter=$1 file=$2 dir=$BATS_TEST_TMPDIR/tree arch nvcc cuda_lib objects is_device_code used edit=${HEADER:-$2}
     shift 2
     arch=$(sed -nE "s/^NEEDS_$chapter\/${file%.cu} *:= *//p" "chapters/$chapter/chapter.mk")
     arch=${arch:-$(sed -n 's/^ARCH *:= *//p' "chapters/$chapter/chapter.mk")}
@@ -52,9 +52,11 @@ edited() {
     ln -sf -t "$dir/common/device" "$ROOT"/common/device/*
     find "$ROOT/chapters/$chapter" \( -name '*.h' -o -name '*.cuh' \) -exec ln -sf -t "$dir/chapters/$chapter" {} +
     for used in $(uses "$chapter"); do ln -sfn "$ROOT/${used%/*}" "$dir/${used%/*}"; done
-    sed -E "$@" "chapters/$chapter/$file" >"$dir/chapters/$chapter/$file"
-    run ! cmp -s "chapters/$chapter/$file" "$dir/chapters/$chapter/$file"
-    is_device_code=$(device_code "chapters/$chapter/$file" "$dir/chapters/$chapter/$file")
+    cp "chapters/$chapter/$file" "$dir/chapters/$chapter"
+    rm "$dir/chapters/$chapter/$edit" # of a header a link
+    sed -E "$@" "chapters/$chapter/$edit" >"$dir/chapters/$chapter/$edit"
+    run ! cmp -s "chapters/$chapter/$edit" "$dir/chapters/$chapter/$edit"
+    is_device_code=$(device_code "chapters/$chapter/$edit" "$dir/chapters/$chapter/$edit")
     [[ ! ${ONE_TYPE:-} ]] || sed -E -i "$ONE_TYPE" "$dir/chapters/$chapter/"*.cu* "$dir/common/device/"{matmul_types,sm90_attention}.cuh
     local compile=("$nvcc" -std=c++17 -O3 -lineinfo -gencode "arch=compute_$arch,code=compute_$arch" "$dir/chapters/$chapter/$file")
     if [[ $is_device_code ]]; then
@@ -111,7 +113,7 @@ races() {
     for seed in 0 1 2 3; do
         run -3 "$SIMGPU" --seed $seed "$BROKEN" --golden "build/golden/$1" --step "$2" --case "$3" "${@:4}"
         assert_output --regexp "this (read|write) is not ordered after the (read|write) by .* at line [0-9]+: |is read before the cp.async .* and then a barrier for the others"
-        assert_line --regexp "^  at .*/chapters/$1/step[a-z0-9_]+\.cu:[0-9]+"
+        assert_line --regexp "^  at .*/chapters/$1/(step[a-z0-9_]+\.cu|${HEADER:-step}):[0-9]+"
         assert_line "  against:"
     done
 }

@@ -1,4 +1,4 @@
-// Chapter 7, step 8: the backward of RMSNorm.
+// Chapter 7, step 10: the backward of RMSNorm.
 //
 // Question: which sums fall away without a mean and a bias?
 //

@@ -1,0 +1,188 @@
+// What steps 8 and 9 share: the groups of a block, and the sums along rows and down columns, which are step 7's.
+//
+// A block has as many threads as there are registers for; a group is as many of its warps as hold a row. A lane has one, two or three packs
+// of a row (where rows begin anywhere: 3, 6 or 9 elements), whichever gives a block the most groups.
+//
+//      elements of a lane      3 to 6    8    9 to 16    24
+//      threads of a block         768   640       512   384
+//      registers of a thread       80    96       128   168        at most: an SM has 65,536
+#pragma once
+#include "../../common/device/pack.cuh"
+#include "../../common/device/ptx.cuh"
+#include "../../common/device/scratch.h"
+
+#include <cuda_runtime.h>
+
+constexpr int MAX_WARPS = 24;   // of a block
+constexpr int MAX_BLOCKS = 132; // as many as an H200 has SMs; elsewhere the same, for the same bits
+constexpr int ROW_THREADS = 256;
+constexpr int TILE = 32; // columns of a block of the last kernel, and its warps
+static_assert(MAX_WARPS / 2 <= 15, "groups of several warps have a named barrier each");
+
+// Of a block whose lanes have so many elements of a row each.
+__host__ __device__ constexpr int threads_of(int elements)
+{
+    return elements < 8 ? 768 : elements == 8 ? 640 : elements <= 16 ? 512 : 384;
+}
+
+static __device__ float warp_sum(float value)
+{
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffff, value, offset);
+    return value;
+}
+
+// Adds two sums over the blockDim.x lanes of a group: a warp, or several, which meet at a barrier of their own.
+static __device__ float2 group_sum(float2 sums, float2 (&warp_sums)[MAX_WARPS])
+{
+    sums = make_float2(warp_sum(sums.x), warp_sum(sums.y));
+    if (blockDim.x == 32) return sums;
+    const int warps = blockDim.x / 32;
+    const int first = threadIdx.y * warps;
+    if (threadIdx.x % 32 == 0) warp_sums[first + threadIdx.x / 32] = sums;
+    named_barrier_sync(1 + threadIdx.y, blockDim.x); // The group's sums are there.
+    sums = warp_sums[first];
+    for (int w = 1; w < warps; w++) {
+        sums.x += warp_sums[first + w].x;
+        sums.y += warp_sums[first + w].y;
+    }
+    return sums;
+}
+
+template <int PIECES, int N>
+static __device__ void put_sums(float *place, const float (&sums)[PIECES][N])
+{
+#pragma unroll
+    for (int i = 0; i < PIECES; i++)
+        if constexpr (N % 4 == 0) {
+#pragma unroll
+            for (int k = 0; k < N; k += 4)
+                *reinterpret_cast<float4 *>(place + 32 * N * i + k) =
+                    make_float4(sums[i][k], sums[i][k + 1], sums[i][k + 2], sums[i][k + 3]);
+        } else
+            place[32 * N * i] = sums[i][0];
+}
+
+// Adds up what the groups of the block have of each column, group by group, into partial (2, C), from its tile's first column on.
+// smem: for dweight and then for dbias a row of columns for every group.
+template <int PIECES, int N>
+static __device__ void add_groups(float *smem, const float (&dweight_sum)[PIECES][N],
+                                  const float (&dbias_sum)[PIECES][N], float *partial, unsigned first,
+                                  unsigned columns, int C)
+{
+    const unsigned width = blockDim.x * PIECES * N;
+    put_sums(smem + threadIdx.y * width + first, dweight_sum);
+    put_sums(smem + (blockDim.y + threadIdx.y) * width + first, dbias_sum);
+    __syncthreads(); // Every group's sums are there.
+    for (unsigned i = threadIdx.y * blockDim.x + threadIdx.x; i < 2 * columns; i += blockDim.x * blockDim.y) {
+        const unsigned bias = i >= columns, c = i - bias * columns;
+        const float *place = smem + bias * blockDim.y * width + c;
+        float sum = place[0];
+        for (unsigned group = 1; group < blockDim.y; group++) sum += place[group * width];
+        partial[(size_t)bias * C + c] = sum;
+    }
+}
+
+// The sums of d and d n of a row, for rows that are cut into tiles: a block a row.
+template <typename T>
+__global__ void __launch_bounds__(ROW_THREADS) row_sums_kernel(const T *inp,      // (rows, C)
+                                                               const T *dout,     // (rows, C)
+                                                               const T *weight,   // (C)
+                                                               const float *mean, // (rows)
+                                                               const float *rstd, // (rows)
+                                                               float2 *row_sums,  // (rows)
+                                                               int C)
+{
+    __shared__ float2 warp_sums[MAX_WARPS];
+    const size_t begin = (size_t)blockIdx.x * C;
+    float2 sums = {0.0f, 0.0f};
+    for (unsigned c = threadIdx.x; c < C; c += ROW_THREADS) {
+        const float d = to_float(weight[c]) * to_float(dout[begin + c]);
+        sums.x += d;
+        sums.y += d * ((to_float(inp[begin + c]) - mean[blockIdx.x]) * rstd[blockIdx.x]);
+    }
+    sums = group_sum(sums, warp_sums);
+    if (threadIdx.x == 0) row_sums[blockIdx.x] = sums;
+}
+
+// dweight and dbias += the sums of the partials' columns: a warp has every TILE-th row of them, then a column.
+static __global__ void __launch_bounds__(TILE *TILE)
+    column_sums_kernel(const float *partials, // (blocks, 2, C)
+                       float *dweight,        // (C)
+                       float *dbias,          // (C)
+                       int blocks, int C)
+{
+    __shared__ float sums[TILE][TILE + 1]; // (warp, column), without bank conflicts for who reads a column
+    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const unsigned c0 = blockIdx.x * TILE;
+    float *gradient = blockIdx.y ? dbias : dweight;
+    float sum = 0.0f;
+#pragma unroll
+    for (unsigned b0 = 0; b0 < MAX_BLOCKS; b0 += TILE) // all of them are asked for at once
+        if (b0 + warp < blocks && c0 + lane < C)
+            sum += partials[((size_t)(b0 + warp) * 2 + blockIdx.y) * C + c0 + lane];
+    sums[warp][lane] = sum;
+    __syncthreads(); // Every warp's sums are there.
+    sum = warp_sum(sums[lane][warp]);
+    if (lane == 0 && c0 + warp < C) gradient[c0 + warp] += sum;
+}
+
+// A step's kernel: of whole rows, or, WIDE, of tiles of them, whose row_sums are there. The dynamic shared memory is
+// (2, groups, lanes * pieces * N).
+template <typename T>
+using gradient_kernel = void (*)(const T *inp,           // (rows, C)
+                                 const T *dout,          // (rows, C)
+                                 const T *weight,        // (C)
+                                 const float *mean,      // (rows)
+                                 const float *rstd,      // (rows)
+                                 const float2 *row_sums, // (rows), if WIDE
+                                 T *dinp,                // (rows, C)
+                                 float *partials,        // (blocks, 2, C)
+                                 int rows, int C);
+
+// A lane's pieces, at least: a pack, or 3 elements.
+template <int N>
+constexpr int LEAST_PIECES = N == 1 ? 3 : 1;
+
+// of_lanes: the kernels whose lanes have one, two and three times LEAST_PIECES<N>; wide: that of tiles, with LEAST_PIECES<N>.
+template <typename T, int N>
+static cudaError_t launch_gradient(const gradient_kernel<T> (&of_lanes)[3], gradient_kernel<T> wide,
+                                   const T *inp, const T *dout, const T *weight, const float *mean,
+                                   const float *rstd, T *dinp, float *dweight, float *dbias, int rows, int C,
+                                   cudaStream_t stream)
+{
+    const int warp_pieces = (C - 1) / (32 * N) + 1;
+    gradient_kernel<T> kernel = NULL;
+    int pieces = 0, warps = 0, groups = 0;
+    for (int i = 0; i < 3; i++) {
+        const int lane = (i + 1) * LEAST_PIECES<N>, needed = (warp_pieces - 1) / lane + 1;
+        const int fit = threads_of(lane * N) / 32 / needed;
+        if (fit > 0 && fit >= groups) kernel = of_lanes[i], pieces = lane, warps = needed, groups = fit;
+    }
+    const bool cut = !kernel;
+    if (cut) {
+        kernel = wide, pieces = LEAST_PIECES<N>, groups = 1;
+        warps = threads_of(pieces * N) / 32;
+    }
+    const int tile = warps * 32 * pieces * N;
+    const int blocks = min((rows - 1) / groups + 1, MAX_BLOCKS);
+    const size_t partial_bytes = ((size_t)blocks * 2 * C + 1) / 2 * 2 * sizeof(float);
+    void *scratch;
+    cudaError_t error = get_scratch(partial_bytes + rows * sizeof(float2), &scratch);
+    if (error != cudaSuccess) return error;
+    float *partials = (float *)scratch;
+    float2 *row_sums = cut ? (float2 *)((char *)scratch + partial_bytes) : NULL;
+    if (cut) row_sums_kernel<<<rows, ROW_THREADS, 0, stream>>>(inp, dout, weight, mean, rstd, row_sums, C);
+
+    const size_t smem_bytes = (size_t)2 * groups * tile * sizeof(float);
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+    if (error != cudaSuccess) return error;
+    const dim3 grid(blocks, (C - 1) / tile + 1), block(warps * 32, groups);
+    kernel<<<grid, block, smem_bytes, stream>>>(inp, dout, weight, mean, rstd, row_sums, dinp, partials, rows,
+                                                C);
+    error = cudaGetLastError();
+    if (error != cudaSuccess) return error;
+    column_sums_kernel<<<dim3((C - 1) / TILE + 1, 2), TILE * TILE, 0, stream>>>(partials, dweight, dbias,
+                                                                                blocks, C);
+    return cudaGetLastError();
+}

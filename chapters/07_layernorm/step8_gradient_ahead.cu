@@ -1,0 +1,143 @@
+// Chapter 7, step 8: a row is unpacked once, and the next one is asked for into its registers.
+//
+// Question: step 7 unpacks x, dout and weight for the sums and once more for dinp, and asks for a row when it is done with the one
+// before. What else could its registers hold meanwhile?
+//
+// Grows from: step 7 (gradient_partials).
+// n and d, as floats: dinp takes no more than these, so that x and dout are done with when the sums are. The next row goes into their
+// registers while this one's sums go around and dinp is made; only weight stays packed, in registers for all rows. That is twice the
+// registers for an element of bf16, so lanes have fewer of them or blocks fewer lanes, and a group is any number of warps.
+//
+//      registers of a lane         first pass        sums          second pass
+//      x, dout, packed             row 0             row 1 …       row 1, in flight
+//      n, d, floats                row 0 →           row 0         row 0 → dinp
+//      dweight, dbias, floats      += row 0
+//
+// A turn's rows are dealt to the blocks one by one, and no block gets more than one row more than another. x, dout and dinp go through the
+// caches like anything else: past them (ld.cs, st.cs) it is slower here.
+//
+// Code: the kernel is here, what it shares with step 9 in gradient.cuh. Registers: at most 168. Shared memory: 74,112 bytes at most.
+// Run: make chapter-7 OP=layernorm_backward STEP=gradient_ahead
+#include "gradient.cuh"
+#include "launchers.h"
+
+// dinp, and the block's partial sums of dweight and dbias, of the columns from blockIdx.y * (lanes * PIECES * N) on. row_sums, if
+// WIDE: the sums of d and d n of every row, where a row has more columns than that.
+template <typename T, int N, int PIECES, bool WIDE>
+__global__ void __launch_bounds__(threads_of(PIECES *N), 1)
+    gradient_ahead_kernel(const T *inp,           // (rows, C)
+                          const T *dout,          // (rows, C)
+                          const T *weight,        // (C)
+                          const float *mean,      // (rows)
+                          const float *rstd,      // (rows)
+                          const float2 *row_sums, // (rows), if WIDE
+                          T *dinp,                // (rows, C)
+                          float *partials,        // (gridDim.x, 2, C)
+                          int rows, int C)
+{
+    extern __shared__ __align__(16) float smem[]; // (2, groups, lanes * PIECES * N)
+    __shared__ float2 warp_sums[2][MAX_WARPS];    // of a row, and of the next
+    const unsigned tile_begin = blockIdx.y * (blockDim.x * PIECES * N);
+    const unsigned columns = min(C - tile_begin, blockDim.x * PIECES * N);
+    const unsigned first = (threadIdx.x / 32 * (32 * PIECES) + threadIdx.x % 32) * N; // in the tile
+    const float one_by_C = 1.0f / C;
+
+    // A lane's pieces behind the last column are zeros, and so is what they add: nothing but loads and stores asks where the row ends.
+    Piece<T, N> weight_frag[PIECES] = {}, x_frag[PIECES] = {}, dout_frag[PIECES] = {};
+    bool inside[PIECES];
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) {
+        inside[i] = first + 32 * N * i < columns;
+        if (inside[i]) weight_frag[i] = load_piece<N>(weight + tile_begin + first + 32 * N * i);
+    }
+    float row_mean, row_rstd;
+    const auto load_row = [&](unsigned row) {
+        const size_t begin = (size_t)row * C + tile_begin + first;
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+            if (!inside[i]) continue;
+            x_frag[i] = load_piece<N>(inp + begin + 32 * N * i);
+            dout_frag[i] = load_piece<N>(dout + begin + 32 * N * i);
+        }
+        row_mean = mean[row], row_rstd = rstd[row];
+    };
+    float dweight_sum[PIECES][N] = {}, dbias_sum[PIECES][N] = {};
+    int parity = 0;
+    unsigned row = threadIdx.y * gridDim.x + blockIdx.x;
+    const unsigned stride = gridDim.x * blockDim.y;
+    if (row < rows) load_row(row);
+    for (; row < rows; row += stride) {
+        const float r = row_rstd;
+        float n[PIECES][N], d[PIECES][N];
+        float2 sums = {0.0f, 0.0f}; // of d, of d n
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+            float dy[N], w[N];
+            keep_packed(weight_frag[i]);
+            unpack(n[i], x_frag[i], T());
+            unpack(dy, dout_frag[i], T());
+            unpack(w, weight_frag[i], T());
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                n[i][k] = (n[i][k] - row_mean) * r;
+                d[i][k] = w[k] * dy[k];
+                sums.x += d[i][k];
+                sums.y += d[i][k] * n[i][k];
+                dweight_sum[i][k] += dy[k] * n[i][k];
+                dbias_sum[i][k] += dy[k];
+            }
+        }
+        if (row + stride < rows) load_row(row + stride);
+        // One barrier a row is enough: who writes the sums of the row after the next has passed that of the next, and so
+        // everyone has read this row's.
+        sums = WIDE ? row_sums[row] : group_sum(sums, warp_sums[parity]);
+        parity ^= 1;
+        const float shift = -sums.x * one_by_C * r, slope = -sums.y * one_by_C * r;
+
+        T *dinp_row = dinp + (size_t)row * C + tile_begin + first;
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+#pragma unroll
+            for (int k = 0; k < N; k++) d[i][k] = d[i][k] * r + (n[i][k] * slope + shift);
+            if (inside[i]) *reinterpret_cast<Piece<T, N> *>(dinp_row + 32 * N * i) = make_pack(d[i], T());
+        }
+    }
+    add_groups(smem, dweight_sum, dbias_sum, partials + (size_t)blockIdx.x * 2 * C + tile_begin, first,
+               columns, C);
+}
+
+template <typename T, int N>
+static cudaError_t launch_kernels(const T *inp, const T *dout, const T *weight, const float *mean,
+                                  const float *rstd, T *dinp, float *dweight, float *dbias, int rows, int C,
+                                  cudaStream_t stream)
+{
+    constexpr int LEAST = LEAST_PIECES<N>;
+    const gradient_kernel<T> of_lanes[] = {gradient_ahead_kernel<T, N, LEAST, false>,
+                                           gradient_ahead_kernel<T, N, 2 * LEAST, false>,
+                                           gradient_ahead_kernel<T, N, 3 * LEAST, false>};
+    return launch_gradient<T, N>(of_lanes, gradient_ahead_kernel<T, N, LEAST, true>, inp, dout, weight, mean,
+                                 rstd, dinp, dweight, dbias, rows, C, stream);
+}
+
+template <typename T>
+static cudaError_t launch(const void *inp, const void *dout, const void *weight, const float *mean,
+                          const float *rstd, void *dinp, float *dweight, float *dbias, int rows, int C,
+                          cudaStream_t stream)
+{
+    if (!inp || !dout || !weight || !mean || !rstd || !dinp || !dweight || !dbias || rows <= 0 || C <= 0)
+        return cudaErrorInvalidValue;
+    if (((uintptr_t)inp | (uintptr_t)dout | (uintptr_t)weight | (uintptr_t)dinp) % PACK_BYTES != 0)
+        return cudaErrorInvalidValue;
+    const auto launch_them = C % PACK<T> == 0 ? launch_kernels<T, PACK<T>> : launch_kernels<T, 1>;
+    return launch_them((const T *)inp, (const T *)dout, (const T *)weight, mean, rstd, (T *)dinp, dweight,
+                       dbias, rows, C, stream);
+}
+
+extern "C" cudaError_t gradient_ahead(enum dtype dtype, const void *inp, const void *dout, const void *weight,
+                                      const float *mean, const float *rstd, void *dinp, float *dweight,
+                                      float *dbias, int rows, int C, cudaStream_t stream)
+{
+    return dtype == BF16
+               ? launch<__nv_bfloat16>(inp, dout, weight, mean, rstd, dinp, dweight, dbias, rows, C, stream)
+               : launch<float>(inp, dout, weight, mean, rstd, dinp, dweight, dbias, rows, C, stream);
+}
