@@ -72,9 +72,11 @@ def rounded_output(value, error, dtype):
 def rounded_weights(P, V, unit, dtype):
     """How far P V may be off, of weights P that are each rounded to `dtype`, relative to whatever maximum.
 
-    A rounding moves P_j by at most u P_j, so that the sum moves by at most u * unit, unit = P |V|. Rarely by so much: an error that is
-    evenly spread has a variance of (u P_j V_j)^2 / 3, and six standard deviations of their sum are a bound that no test will exceed.
+    A rounding moves P_j = m 2^e, m from 1 to 2, by at most u 2^e, so that the sum moves by at most u * unit, unit = P |V|. Rarely by so
+    much: an error that is evenly spread has a variance of (u 2^e V_j)^2 / 3, on average over m, its logarithm evenly spread, of
+    (1 - 1/4) / (2 ln 2) times (u P_j V_j)^2 / 3. Six standard deviations of the sum are more than any test will see.
 
     P: (..., rows, terms); V: (..., terms, d); unit: (..., rows, d). Returns unit's shape.
     """
-    return UNIT_ROUNDOFF[dtype] * np.minimum(unit, 6 * np.sqrt(np.square(P) @ np.square(V) / 3))
+    variance = (1 - 1 / 4) / (2 * np.log(2)) / 3 * (np.square(P) @ np.square(V))
+    return UNIT_ROUNDOFF[dtype] * np.minimum(unit, 6 * np.sqrt(variance))
