@@ -36,8 +36,8 @@ def direct(Q, K, V, visible, softcap, sinks):
         return P @ V / np.where(l == 0, 1, l), (m + np.log(l))[..., 0]
 
 
-def tile_by_tile(Q, K, V, visible, softcap, sinks, dtype, slack, block_kv=64):
-    """O as a kernel has it, P and O rounded to dtype and the rest in fp32; slack as in attention.tile_by_tile."""
+def tile_by_tile(Q, K, V, visible, softcap, sinks, dtype, slack, block_kv=64, lift=0):
+    """O as a kernel has it, P and O rounded to dtype and the rest in fp32; slack and lift as in attention.tile_by_tile."""
     Q, K, V, sinks = (array.astype(np.float32) for array in (Q, K, V, sinks))
     m = np.full((*Q.shape[:-1], 1), np.finfo(np.float32).min, np.float32)
     l = np.zeros_like(m)
@@ -47,12 +47,12 @@ def tile_by_tile(Q, K, V, visible, softcap, sinks, dtype, slack, block_kv=64):
         S = scores(Q, K[..., tile, :], visible[:, tile], np.float32(softcap), np.float32)
         maximum = S.max(-1, keepdims=True)
         m_new = np.where(maximum - m > np.float32(slack * np.log(2)), maximum, m)
-        rescale, P = np.exp(m - m_new), np.exp(S - m_new)
+        rescale, P = np.exp(m - m_new), np.exp(S - m_new + np.float32(lift * np.log(2)))
         l = l * rescale + P.sum(-1, keepdims=True)
         O = O * rescale + dtypes.rounded(P, dtype) @ V[..., tile, :]
         m = m_new
     top = np.maximum(m, sinks[:, None, None])
-    l = l * np.exp(m - top) + np.exp(sinks[:, None, None] - top)
+    l = l * np.exp(m - top) + np.exp(sinks[:, None, None] - top + np.float32(lift * np.log(2)))
     return dtypes.rounded(O * np.exp(m - top) / np.where(l == 0, 1, l), dtype).astype(np.float64)
 
 
@@ -176,12 +176,13 @@ class Variants(sm90_attention.Sm90Attention):
         unit = direct(Q, K, np.abs(V), visible, softcap, sinks)[0]
         error = np.zeros_like(O)
         if K.shape[1]:
-            for slack in 0, 8:
-                error = np.maximum(error, np.abs(tile_by_tile(Q, K, V, visible, softcap, sinks, dtype, slack) - O))
-        O_tolerance = 2 * np.minimum((error / np.where(unit == 0, 1, unit)).max() * unit, error.max())
-        P = np.exp(scores(Q, K, visible, softcap) - np.where(np.isinf(LSE), 0, LSE)[..., None])
-        rounded_P = bounds.rounded_weights(P, V, unit, dtype)
-        O_tolerance = np.maximum(O_tolerance, bounds.rounded_output(O, rounded_P, dtype))
+            # One that is lifted in any case: without, a row's one large P is 1, and not rounded.
+            for slack, lift in (0, 0), (8, 0), (0, 0.618), *((0, lift) for lift in attention.lifts(O.size)[2:]):
+                version = tile_by_tile(Q, K, V, visible, softcap, sinks, dtype, slack, lift=lift)
+                error = np.maximum(error, np.abs(version - O))
+        # Where every row's P are so few that nothing is rounded, O is still rounded once.
+        least = bounds.UNIT_ROUNDOFF[dtype] * np.abs(O)
+        O_tolerance = np.maximum(2 * np.minimum((error / np.where(unit == 0, 1, unit)).max() * unit, error.max()), least)
 
         u, scale = bounds.UNIT_ROUNDOFF["f32"], 1 / np.sqrt(Q.shape[-1])
         absolute = (np.abs(Q) @ np.abs(K).swapaxes(-1, -2)).max(-1, initial=0) * scale

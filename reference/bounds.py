@@ -67,16 +67,3 @@ def rounded_output(value, error, dtype):
     largest = np.abs(value) + error
     _, exponent = np.frexp(largest)
     return np.where(largest > 0, error + np.ldexp(UNIT_ROUNDOFF[dtype], exponent - 1), 0.0)
-
-
-def rounded_weights(P, V, unit, dtype):
-    """How far P V may be off, of weights P that are each rounded to `dtype`, relative to whatever maximum.
-
-    A rounding moves P_j = m 2^e, m from 1 to 2, by at most u 2^e, so that the sum moves by at most u * unit, unit = P |V|. Rarely by so
-    much: an error that is evenly spread has a variance of (u 2^e V_j)^2 / 3, on average over m, its logarithm evenly spread, of
-    (1 - 1/4) / (2 ln 2) times (u P_j V_j)^2 / 3. Six standard deviations of the sum are more than any test will see.
-
-    P: (..., rows, terms); V: (..., terms, d); unit: (..., rows, d). Returns unit's shape.
-    """
-    variance = (1 - 1 / 4) / (2 * np.log(2)) / 3 * (np.square(P) @ np.square(V))
-    return UNIT_ROUNDOFF[dtype] * np.minimum(unit, 6 * np.sqrt(variance))

@@ -274,7 +274,7 @@ assert says in " ".join(open(sys.argv[1], encoding="utf-8").read().split()), say
     fails $CHAPTER 1 few_queries_causal
     HEAD_DIM=64 broken $CHAPTER step1_tile_by_tile.cu 's/O\[i\]\[j\] \*= rescale;/;/'
     wrong $CHAPTER 1 outliers
-    noted $CHAPTER 'O[0][0][0][0]: got 3.84375, expected -0.99609375, tolerance 0.00956; 12576 of 12800 elements are wrong'
+    noted $CHAPTER 'O[0][0][0][0]: got 3.84375, expected -0.99609375, tolerance 0.0136; 12539 of 12800 elements are wrong'
     HEAD_DIM=64 broken $CHAPTER step1_tile_by_tile.cu 's/row < rows_left \? //; s/row_stride \+ col\] : 0;/row_stride + col];/'
     fails $CHAPTER 1 one_key
 }
@@ -375,7 +375,7 @@ assert says in " ".join(open(sys.argv[1], encoding="utf-8").read().split()), say
 @test "chapter 12: the last step with a mask aligned at the top left, or a skipped rescale that is needed, fails" {
     HEAD_DIM=128 broken $CHAPTER step12_one_barrier.cu 's/row \+ 1 \+ a\.k_len - a\.q_len/row + 1/'
     wrong $CHAPTER 12 few_queries_causal
-    noted $CHAPTER '8498 of 8960 elements are wrong'
+    noted $CHAPTER '8381 of 8960 elements are wrong'
     HEAD_DIM=64 broken $CHAPTER step12_one_barrier.cu 's/^( *)O\[i\]\[j\]\[half \* 2\] \*= rescale;/\1;/'
     wrong $CHAPTER 12 outliers
 }

@@ -81,6 +81,7 @@ def ladder(results):
         steps = steps_of(chapter)
         table = [[f"| {step.number} | [{step.name}]({step.path}) | {step.what()} |" for step in steps]]
         head, rule, measured = "| step | | what changed |", "| ---: | --- | --- |", []
+        here = [gpu for gpu, records in results.items() if any(r["chapter"] == chapter and r["baseline"] for r in records)]
         for gpu, records in results.items():
             dtype = min((r["dtype"] for r in records if r["chapter"] == chapter), default=None)
             shown = [next(iter(mine(one_shape_a_step(records), step, dtype)), None) for step in steps]
@@ -89,7 +90,8 @@ def ladder(results):
                 continue
             cases = [r["case"].replace(",", ", ") if r else "" for r in shown]
             several = len(set(cases) - {""}) > 1  # then they have a column, where each is named once
-            head += several * " shape |" + f" × the step before | × {baselines[0] if len(baselines) == 1 else 'a baseline'} |"
+            on = f"{gpu.split()[1]}: " if len(here) > 1 else ""
+            head += several * f" {on}shape |" + f" {on}× the step before | {on}× {baselines[0] if len(baselines) == 1 else 'a baseline'} |"
             rule += several * " --- |" + " ---: | ---: |"
             if several:
                 table.append([" |" if case == before else f" {case} |" for case, before in zip(cases, ["", *cases])])
