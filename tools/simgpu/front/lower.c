@@ -582,7 +582,8 @@ static bool dumped;
 static void say_not_dumped(void)
 {
     if (!dumped)
-        fprintf(stderr, "simgpu: --dump %s: no kernel that ran has a name that holds it; --verbose names them\n",
+        fprintf(stderr,
+                "simgpu: --dump %s: no kernel that ran has a name that holds it; --verbose names them\n",
                 options.dump);
 }
 
