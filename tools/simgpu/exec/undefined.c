@@ -71,9 +71,8 @@ static bool unwritten(const struct warp *w, const u8 *p, char where[96])
 {
     const struct launch *l = w->block->launch;
     struct allocation a;
-    u16 value;
-    memcpy(&value, p, 2);
-    if (value != UNWRITTEN_HALF) return false;
+    if (__atomic_load_n((const u16 *)p, __ATOMIC_RELAXED) != UNWRITTEN_HALF)
+        return false; /* other blocks may write meanwhile */
     for (u32 r = 0; r < w->block->cluster->size; r++) {
         const struct block *b = w->block->cluster->block[r];
         u64 at = (u64)(p - b->shared);
