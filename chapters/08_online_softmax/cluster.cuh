@@ -7,13 +7,15 @@
 constexpr int MAX_SPLIT = 16; // blocks of a row; more than 8 are not portable: an H200 has them
 
 // Launches `rows` clusters of `threads` a block: the fewest of 1, 2, 4, 8 or 16 blocks whose parts of a row of `packs` are at
-// most part_packs; at 16 they may be larger. A block has dynamic shared memory for `arrays` parts. Returns the launch's error.
+// most part_packs; at 16 they may be larger, where a block has them in dynamic shared memory, `arrays` of them, and not (0) in
+// registers. Returns the launch's error.
 template <typename... Parameters, typename... Arguments>
 static cudaError_t launch_clusters(void (*kernel)(Parameters...), int rows, int packs, int part_packs,
                                    int arrays, int threads, cudaStream_t stream, Arguments... arguments)
 {
     int split = 1;
     while (split < MAX_SPLIT && packs > split * part_packs) split *= 2;
+    if (arrays == 0 && packs > split * part_packs) return cudaErrorInvalidValue;
     const int smem_bytes = arrays * packs_each(packs, split) * PACK_BYTES;
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error == cudaSuccess)

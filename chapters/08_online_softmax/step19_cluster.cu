@@ -33,6 +33,7 @@ constexpr int BLOCK_PACKS = 4096; // that a block keeps: 64 KB
 constexpr int MAX_THREADS = BLOCK_PACKS / MAX_PACKS;
 constexpr int MAX_WARPS = MAX_THREADS / 32;
 constexpr int WARP_ROWS = 4;         // rows of a block when a warp holds a row
+constexpr bool EVICT_FIRST = false;  // nothing is read again
 constexpr int BLOCKS_PER_SM = 2;     // that hold parts
 constexpr float LOG2E = 1.44269504f; // exp(x) = 2^(x * LOG2E)
 static_assert(BLOCKS_PER_SM * MAX_THREADS * 64 <= 65536, "64 registers a thread");
@@ -126,12 +127,12 @@ __global__ void __launch_bounds__(PACKS < MAX_PACKS ? 32 * WARP_ROWS : MAX_THREA
     const int first = first_pack<PACKS>(0, lane);
 
     uint4 frag[PACKS];
-    load_packs<PACKS, false>(frag, x_row, first, x_row.count, -INFINITY);
+    load_packs<PACKS, EVICT_FIRST>(frag, x_row, first, x_row.count, -INFINITY);
     const State state = row_merge(state_of<T>(frag));
 
     const float norm = state.sum > 0.0f ? 1.0f / state.sum : 0.0f;
-    store_packs<PACKS, false>(y_row, first, y_row.count, frag,
-                              [=](uint4 pack, int) { return normalize<T>(pack, state, norm); });
+    store_packs<PACKS, EVICT_FIRST>(y_row, first, y_row.count, frag,
+                                    [=](uint4 pack, int) { return normalize<T>(pack, state, norm); });
 }
 
 // Merges the states of all threads of a cluster that has arrived once; every thread gets the row's.
@@ -167,12 +168,12 @@ __global__ void __launch_bounds__(MAX_THREADS, BLOCKS_PER_SM) cluster_parts_kern
     const int first = first_pack<MAX_PACKS>(begin, threadIdx.x);
 
     uint4 frag[MAX_PACKS];
-    load_packs<MAX_PACKS, false>(frag, x_row, first, end, -INFINITY);
+    load_packs<MAX_PACKS, EVICT_FIRST>(frag, x_row, first, end, -INFINITY);
     const State state = cluster_merge(state_of<T>(frag));
 
     const float norm = state.sum > 0.0f ? 1.0f / state.sum : 0.0f;
-    store_packs<MAX_PACKS, false>(y_row, first, end, frag,
-                                  [=](uint4 pack, int) { return normalize<T>(pack, state, norm); });
+    store_packs<MAX_PACKS, EVICT_FIRST>(y_row, first, end, frag,
+                                        [=](uint4 pack, int) { return normalize<T>(pack, state, norm); });
 }
 
 template <typename T>

@@ -24,6 +24,7 @@ constexpr int NUM_WARPS = NUM_THREADS / 32;
 constexpr int MAX_PACKS = 8;                        // a thread keeps
 constexpr int PART_PACKS = NUM_THREADS * MAX_PACKS; // a block holds at most: 64 KB
 constexpr int BLOCKS_PER_SM = 2;
+constexpr bool EVICT_FIRST = false;  // nothing is read again
 constexpr float LOG2E = 1.44269504f; // exp(x) = 2^(x * LOG2E)
 static_assert(BLOCKS_PER_SM * NUM_THREADS * 64 <= 65536, "64 registers a thread");
 
@@ -128,7 +129,7 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
     const int first = first_pack<MAX_PACKS>(begin, threadIdx.x);
 
     uint4 frag[MAX_PACKS]; // with -infinity for the padding
-    load_packs<MAX_PACKS, false>(frag, in, first, min(end, in.count), -INFINITY);
+    load_packs<MAX_PACKS, EVICT_FIRST>(frag, in, first, min(end, in.count), -INFINITY);
     // One thread has the target's pack; it writes the loss, and the target's gradient.
     const bool has_target = pack_index<MAX_PACKS>(first, end, (out.skip + target[i]) / PACK<T>) < MAX_PACKS;
     const float right_logit = has_target ? to_float(row[target[i]]) : 0.0f;
@@ -136,8 +137,8 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
 
     const float factor = dloss ? dloss[i] : mean;
     const float scale = factor / state.sum;
-    store_packs<MAX_PACKS, false>(out, first, end, frag,
-                                  [=](uint4 pack, int) { return scaled_softmax<T>(pack, state, scale); });
+    store_packs<MAX_PACKS, EVICT_FIRST>(
+        out, first, end, frag, [=](uint4 pack, int) { return scaled_softmax<T>(pack, state, scale); });
     if (has_target) {
         loss[i] = logf(state.sum) + (state.max - right_logit);
         from_float(&row[target[i]], exp_below(right_logit, state.max) * scale - factor);

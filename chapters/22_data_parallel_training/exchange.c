@@ -7,10 +7,7 @@
 #include "../11_gpt2_training/layers.h"
 #include "timeline.h"
 
-enum {
-    ALIGNMENT = 8, // of parameters, where they begin: 16 bytes of bf16
-    MATRICES = FC_PROJ_W - QKV_W + 1
-};
+enum { ALIGNMENT = 8 }; // of parameters, where they begin: 16 bytes of bf16
 
 struct exchange *exchange_of(const struct model *m)
 {
@@ -30,11 +27,14 @@ size_t part_count(const struct exchange *x, const struct piece *piece, int rank)
     return piece->count / ranks + (rank + 1 == x->group->ranks ? piece->count % ranks : 0);
 }
 
-static void add_piece(struct exchange *x, const struct model *m, enum parameter which, int layer, int layers)
+// Of `layers` layers from `first` on; its gradients are there when those of layer `ready` are.
+static void add_piece(struct exchange *x, const struct model *m, enum parameter which, int first, int layers,
+                      int ready)
 {
     const size_t elements = (size_t)m->parameter[which].elements;
-    x->piece[x->pieces++] =
-        (struct piece){m->parameter[which].offset + (size_t)layer * elements, (size_t)layers * elements, 0};
+    x->piece[x->pieces++] = (struct piece){.layer = ready,
+                                           .first = m->parameter[which].offset + (size_t)first * elements,
+                                           .count = (size_t)layers * elements};
 }
 
 // Matrices of groups of layers: of the last half of them, then of the last half of what is left, and so on. A large piece is exchanged
@@ -42,13 +42,14 @@ static void add_piece(struct exchange *x, const struct model *m, enum parameter 
 static void plan_pieces(struct exchange *x, const struct model *m)
 {
     const int layers = m->config.layers;
-    x->piece = calloc((size_t)(layers * MATRICES + NUM_PARAMETERS), sizeof *x->piece);
+    x->piece = calloc((size_t)(layers + 1) * NUM_PARAMETERS, sizeof *x->piece);
     if (!x->piece) die_input("no memory for the pieces of %d layers", layers);
     for (int end = layers; end > 0; end /= 2)
-        for (enum parameter p = QKV_W; p <= FC_PROJ_W; p++) add_piece(x, m, p, end / 2, end - end / 2);
-    for (enum parameter p = LN1_W; p <= LNF_B; p++) add_piece(x, m, p, 0, m->parameter[p].count);
-    add_piece(x, m, WTE, 0, 1);
-    add_piece(x, m, WPE, 0, 1);
+        for (enum parameter p = QKV_W; p <= FC_PROJ_W; p++)
+            add_piece(x, m, p, end / 2, end - end / 2, end / 2);
+    for (enum parameter p = LN1_W; p <= LNF_B; p++) add_piece(x, m, p, 0, m->parameter[p].count, -1);
+    add_piece(x, m, WTE, 0, 1, -1);
+    add_piece(x, m, WPE, 0, 1, -1);
 }
 
 static size_t aligned(size_t parameters)
@@ -134,9 +135,7 @@ void exchange_free(struct model *m)
 void exchange_ready(struct model *m, int layer)
 {
     struct exchange *x = exchange_of(m);
-    x->ready = layer < 0 ? x->pieces : 0;
-    for (int end = m->config.layers; layer >= 0 && end > 0 && end / 2 >= layer; end /= 2)
-        x->ready += MATRICES;
+    while (x->ready < x->pieces && x->piece[x->ready].layer >= layer) x->ready++;
 }
 
 bool exchange_bucket_full(const struct exchange *x)

@@ -8,17 +8,17 @@
 extern "C" {
 #endif
 
-// A matrix of a group of layers, a vector of all layers, or wte or wpe: numbers that lie side by side. Where the state is sharded, each rank owns a part: count / ranks
-// numbers, rank 0 the first of them, and the last rank also what is left over.
+// A matrix of a group of layers, a vector of all layers, or wte or wpe: numbers that lie side by side. Where the state is sharded, each
+// rank owns a part: count / ranks numbers, rank 0 the first of them, and the last rank also what is left over.
 struct piece {
+    int layer;           // the backward has its gradients when it has those of this layer; -1: at the end
     size_t first, count; // in the model's parameters
     size_t at;           // where the part that this rank owns begins among all that it owns
 };
 
 struct exchange {
     struct group *group;
-    struct piece
-        *piece; // in the order in which the backward has their gradients: matrices of the last layers first
+    struct piece *piece; // in the order in which the backward has their gradients
     int pieces, ready, sent;
     cudaEvent_t forked, joined;
     struct timeline *timeline; // of the exchange, while the model has a profile

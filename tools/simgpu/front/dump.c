@@ -1,5 +1,6 @@
 /* dump.c: a function as it is executed, for simgpu --dump: the PTX of each instruction with the places of its registers (front/place.c),
  * what it writes before what it reads, and for a branch where it goes and where its lanes meet again. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "../report/report.h"
@@ -29,7 +30,7 @@ static void add_place(struct reg *r, void *context)
         l->used += (size_t)snprintf(l->text + l->used, sizeof l->text - l->used, " %s", place);
 }
 
-void dump_function(const struct function *fn)
+static void print_function(const struct function *fn)
 {
     const struct source_line *shown = NULL;
     fprintf(stderr, "simgpu: %s: %u bytes of registers a warp\n", readable_name(fn->name), fn->reg_bytes);
@@ -53,4 +54,25 @@ void dump_function(const struct function *fn)
         if (in->reconverge >= 0) fprintf(stderr, ", lanes meet at %d", in->reconverge);
         fprintf(stderr, "\n");
     }
+}
+
+static bool printed;
+
+static void say_if_none(void)
+{
+    if (!printed)
+        fprintf(stderr,
+                "simgpu: --dump %s: no kernel that ran has a name that holds it; --verbose names them\n",
+                options.dump);
+}
+
+void dump_function(const struct function *fn)
+{
+    static bool registered;
+    if (!options.dump) return;
+    if (!registered) atexit(say_if_none);
+    registered = true;
+    if (!strstr(fn->name, options.dump)) return;
+    printed = true;
+    print_function(fn);
 }

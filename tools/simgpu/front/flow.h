@@ -45,7 +45,8 @@ bool ends_products(const struct ptx_inst *p);
 /* Loads that only propose what an atomicCAS compares with become relaxed ones (front/proposal.c). */
 void find_proposals(struct parsed_function *f);
 
-/* Prints a lowered function, instruction by instruction, for --dump (front/dump.c). */
+/* Prints a lowered function, instruction by instruction, if --dump asks for it; at the program's end, says if it asked for none that
+ * came (front/dump.c). */
 void dump_function(const struct function *fn);
 
 /* Notes the registers of wgmma instructions, and whether a wgmma.fence may be missing (front/warpgroup.c). */

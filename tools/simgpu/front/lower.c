@@ -577,28 +577,6 @@ static bool inherit_refusal(struct parsed_function *f)
     return false;
 }
 
-static bool dumped;
-
-static void say_not_dumped(void)
-{
-    if (!dumped)
-        fprintf(stderr,
-                "simgpu: --dump %s: no kernel that ran has a name that holds it; --verbose names them\n",
-                options.dump);
-}
-
-/* Prints a function if it is asked for; at the end of the program, says if none was that. */
-static void dump_if_asked(const struct function *fn)
-{
-    static bool registered;
-    if (!options.dump) return;
-    if (!registered) atexit(say_not_dumped);
-    registered = true;
-    if (!strstr(fn->name, options.dump)) return;
-    dumped = true;
-    dump_function(fn);
-}
-
 /* Parses and lowers a function's body when it is first asked for. False when it is not PTX. */
 static bool lower_once(struct parser *p, struct parsed_function *f)
 {
@@ -606,7 +584,7 @@ static bool lower_once(struct parser *p, struct parsed_function *f)
         f->lowered = true;
         f->fn->unreadable = !parse_function_body(p, f);
         if (!f->fn->unreadable) lower_function(p, f);
-        if (!f->fn->unreadable) dump_if_asked(f->fn);
+        if (!f->fn->unreadable) dump_function(f->fn);
     }
     return !f->fn->unreadable;
 }
