@@ -40,8 +40,8 @@ def direct(Q, K, V, causal):
 
 def lifts(elements):
     """How far below the maximum, in octaves, P may be taken relative to, so that each time other numbers are rounded: 0, and as many more
-    as make small arrays' errors a sample of 2^15 elements, 64 at most."""
-    return np.arange(np.clip(2**15 // max(elements, 1), 1, 64)) * (np.sqrt(5) - 1) / 2 % 1
+    as make small arrays' errors a sample of 2^16 elements, 64 at most."""
+    return np.arange(np.clip(2**16 // max(elements, 1), 1, 64)) * (np.sqrt(5) - 1) / 2 % 1
 
 
 def tile_by_tile(Q, K, V, causal, block_kv=64, float_type=np.float64, dtype=None, slack=0, lift=0):

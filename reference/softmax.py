@@ -107,6 +107,7 @@ class Rows:
             "several_blocks": (3, 8192 * pack + 5),
             "many_blocks": (2, 70001),
             "longest": (1, 131072),
+            "longest_ragged": (2, 131071),
         }
         named = {name: dict(rows=rows, cols=cols) for name, (rows, cols) in shapes.items()}
         for special in ("extreme", "equal", "minus_infinity"):

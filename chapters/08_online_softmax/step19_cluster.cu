@@ -14,10 +14,13 @@
 //      packs in a row    who holds it                                      bytes of a row at most
 //      up to 256         a warp; a block has 4 rows, no barrier              4 KB
 //      up to 4096        a block of 64 to 512 threads                       64 KB
-//      more              a cluster of 2, 4 or 8 such blocks                512 KB
+//      more              a cluster of 4, 8 or 16 blocks of 256 threads     512 KB
+//
+// The parts of a cluster's row are smaller than a block's row may be, so that an SM has five of them: a block that waits for
+// the others of its row leaves the memory to four.
 //
 // New instructions: barrier.cluster, mapa, st.shared::cluster. They need sm_90.
-// Registers: at most 64. Shared memory: 128 bytes, or 2 KB.
+// Registers: at most 72, or 48 and 64 in a cluster. Shared memory: 128 bytes, or 2 KB.
 // Run: make chapter-8 OP=forward STEP=cluster
 #include "../../common/device/ptx.cuh"
 #include "cluster.cuh"
@@ -29,14 +32,16 @@
 #include <stdint.h>
 
 constexpr int MAX_PACKS = 8;      // a thread keeps
-constexpr int BLOCK_PACKS = 4096; // that a block keeps: 64 KB
+constexpr int BLOCK_PACKS = 4096; // that a block keeps of a row of its own: 64 KB,
+constexpr int PART_PACKS = 2048;  // and of a row that it shares
 constexpr int MAX_THREADS = BLOCK_PACKS / MAX_PACKS;
+constexpr int PART_THREADS = PART_PACKS / MAX_PACKS;
 constexpr int MAX_WARPS = MAX_THREADS / 32;
 constexpr int WARP_ROWS = 4;         // rows of a block when a warp holds a row
 constexpr bool EVICT_FIRST = false;  // nothing is read again
-constexpr int BLOCKS_PER_SM = 2;     // that hold parts
+constexpr int PARTS_PER_SM = 5;      // blocks of PART_THREADS
 constexpr float LOG2E = 1.44269504f; // exp(x) = 2^(x * LOG2E)
-static_assert(BLOCKS_PER_SM * MAX_THREADS * 64 <= 65536, "64 registers a thread");
+static_assert(PARTS_PER_SM * PART_THREADS * 48 <= 65536, "48 registers a thread");
 
 // What is known of a part of a row.
 struct __align__(8) State
@@ -140,22 +145,24 @@ static __device__ State cluster_merge(State state)
 {
     __shared__ State warp_state[MAX_SPLIT * MAX_WARPS]; // (block, warp)
     const int lane = threadIdx.x % 32;
+    const int warps = blockDim.x / 32;
     const int split = cluster_nctarank();
-    const State *mine = &warp_state[cluster_ctarank() * MAX_WARPS + threadIdx.x / 32];
+    const State *mine = &warp_state[cluster_ctarank() * warps + threadIdx.x / 32];
     state = warp_merge(state);
     cluster_wait(); // Every block has started, and so has its shared memory.
     if (lane < split) st_shared_cluster(mapa(smem_addr(mine), lane), make_float2(state.max, state.sum));
     cluster_arrive();
     cluster_wait(); // Every warp's state is there, and nobody writes into this block any more.
     state = identity();
-    for (int i = lane; i < split * MAX_WARPS; i += 32) state = merge(state, warp_state[i]);
+    for (int i = lane; i < split * warps; i += 32) state = merge(state, warp_state[i]);
     return warp_merge(state);
 }
 
-template <typename T>
-__global__ void __launch_bounds__(MAX_THREADS, BLOCKS_PER_SM) cluster_parts_kernel(const T *x, // (rows, cols)
-                                                                                   T *y,       // (rows, cols)
-                                                                                   int cols)
+template <typename T, int THREADS>
+__global__ void __launch_bounds__(THREADS, PARTS_PER_SM *PART_THREADS / THREADS)
+    cluster_parts_kernel(const T *x, // (rows, cols)
+                         T *y,       // (rows, cols)
+                         int cols)
 {
     cluster_arrive_relaxed(); // This block has started; cluster_merge waits for the others.
     const int split = cluster_nctarank();
@@ -198,9 +205,12 @@ static cudaError_t launch(const void *x, void *y, int rows, int cols, cudaStream
     else if (packs <= BLOCK_PACKS) {
         const int threads = ((packs - 1) / (32 * MAX_PACKS) + 1) * 32;
         cluster_kernel<T, MAX_PACKS><<<rows, threads, 0, stream>>>(in, out, rows, cols);
-    } else
-        return launch_clusters(cluster_parts_kernel<T>, rows, packs, BLOCK_PACKS, 0, MAX_THREADS, stream, in,
-                               out, cols);
+    } else if (packs <= MAX_SPLIT * PART_PACKS)
+        return launch_clusters(cluster_parts_kernel<T, PART_THREADS>, rows, packs, PART_PACKS, 0,
+                               PART_THREADS, stream, in, out, cols);
+    else // 131071 floats, say: a row that begins inside a pack has one more
+        return launch_clusters(cluster_parts_kernel<T, MAX_THREADS>, rows, packs, BLOCK_PACKS, 0, MAX_THREADS,
+                               stream, in, out, cols);
     return cudaGetLastError();
 }
 

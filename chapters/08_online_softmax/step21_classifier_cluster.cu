@@ -19,14 +19,14 @@
 #include <math.h>
 #include <stdint.h>
 
-constexpr int NUM_THREADS = 512;
-constexpr int NUM_WARPS = NUM_THREADS / 32;
+constexpr int MAX_THREADS = 512;
+constexpr int MAX_WARPS = MAX_THREADS / 32;
 constexpr int MAX_PACKS = 8;                        // a thread keeps
-constexpr int PART_PACKS = NUM_THREADS * MAX_PACKS; // a block holds at most: 64 KB
+constexpr int PART_PACKS = MAX_THREADS * MAX_PACKS; // a block holds at most: 64 KB
 constexpr int BLOCKS_PER_SM = 2;
 constexpr bool EVICT_FIRST = false;  // nothing is read again
 constexpr float LOG2E = 1.44269504f; // exp(x) = 2^(x * LOG2E)
-static_assert(BLOCKS_PER_SM * NUM_THREADS * 64 <= 65536, "64 registers a thread");
+static_assert(BLOCKS_PER_SM * MAX_THREADS * 64 <= 65536, "64 registers a thread");
 
 // What is known of a part of a row.
 struct __align__(8) State
@@ -64,17 +64,18 @@ static __device__ State warp_merge(State state)
 // Merges the states of all threads of a cluster that has arrived once; every thread gets the row's.
 static __device__ State cluster_merge(State state)
 {
-    __shared__ State warp_state[MAX_SPLIT * NUM_WARPS]; // (block, warp)
+    __shared__ State warp_state[MAX_SPLIT * MAX_WARPS]; // (block, warp)
     const int lane = threadIdx.x % 32;
+    const int warps = blockDim.x / 32;
     const int split = cluster_nctarank();
-    const State *mine = &warp_state[cluster_ctarank() * NUM_WARPS + threadIdx.x / 32];
+    const State *mine = &warp_state[cluster_ctarank() * warps + threadIdx.x / 32];
     state = warp_merge(state);
     cluster_wait(); // Every block has started, and so has its shared memory.
     if (lane < split) st_shared_cluster(mapa(smem_addr(mine), lane), make_float2(state.max, state.sum));
     cluster_arrive();
     cluster_wait(); // Every warp's state is there, and nobody writes into this block any more.
     state = identity();
-    for (int i = lane; i < split * NUM_WARPS; i += 32) state = merge(state, warp_state[i]);
+    for (int i = lane; i < split * warps; i += 32) state = merge(state, warp_state[i]);
     return warp_merge(state);
 }
 
@@ -109,7 +110,7 @@ static __device__ uint4 scaled_softmax(uint4 pack, State state, float scale)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
+__global__ void __launch_bounds__(MAX_THREADS, BLOCKS_PER_SM)
     classifier_cluster_kernel(T *logits,          // (rows, vp), becomes their gradient
                               float *loss,        // (rows)
                               const int *target,  // (rows), each below v
@@ -151,8 +152,10 @@ static cudaError_t launch(void *logits, float *loss, const int *target, const fl
 {
     if (!logits || !loss || !target || rows <= 0 || v <= 0 || vp < v || (uintptr_t)logits % 16)
         return cudaErrorInvalidValue;
-    return launch_clusters(classifier_cluster_kernel<T>, rows, max_packs<T>(vp), PART_PACKS, 0, NUM_THREADS,
-                           stream, (T *)logits, loss, target, dloss, 1.0f / (float)rows, v, vp);
+    const int packs = max_packs<T>(vp);
+    const int threads = packs < PART_PACKS ? ((packs - 1) / (32 * MAX_PACKS) + 1) * 32 : MAX_THREADS;
+    return launch_clusters(classifier_cluster_kernel<T>, rows, packs, PART_PACKS, 0, threads, stream,
+                           (T *)logits, loss, target, dloss, 1.0f / (float)rows, v, vp);
 }
 
 extern "C" cudaError_t classifier_cluster(enum dtype dtype, void *logits, float *loss, const int *target,
