@@ -428,6 +428,7 @@ assert says in " ".join(open(sys.argv[1], encoding="utf-8").read().split()), say
 @test "chapter 12: step 13 that never looks whether the old maximum serves, or does not do a half again, fails" {
     HEAD_DIM=64 broken $CHAPTER step13_two_halves.cu 's/if \(any_above<T>\(P\)\)/if (false)/'
     wrong $CHAPTER 13 len1000
+    noted $CHAPTER 'got nan, …; 64000 of 64000 elements are wrong'
     HEAD_DIM=64 broken $CHAPTER step13_two_halves.cu '/exponentials<T>\(P, sum, S, m, c, 0, 1\);/d'
     wrong $CHAPTER 13 outliers
     HEAD_DIM=64 broken $CHAPTER step13_two_halves.cu 's/^( *)O\[i\]\[j\]\[half \* 2\] \*= rescale;/\1;/'
