@@ -21,7 +21,7 @@ golden_groups() {
 }
 
 @test "chapter 12: every step is right on every case" {
-    all_right 12
+    all_right 13
 }
 
 @test "chapter 12: the warps' order does not matter" {
@@ -31,7 +31,32 @@ golden_groups() {
 @test "chapter 12: a shape of the user's own, causal and not" {
     run -0 make chapter-12 DEVICE=sim SHAPE=b=1,q=77,k=190,h=2,g=1,d=64 SEED=3 PROFILE=0
     assert_line --regexp '^ +12 one_barrier +causal +b=1,q=77,k=190,h=2,g=1,d=64,causal=1 right'
-    assert_line --regexp '^ +12 one_barrier +full +b=1,q=77,k=190,h=2,g=1,d=64,causal=0 right'
+    assert_line --regexp '^ +13 two_halves +full +b=1,q=77,k=190,h=2,g=1,d=64,causal=0 right'
+}
+
+@test "chapter 12: scores that rise in every half of a tile, and one key that takes all, are right" {
+    local dtype special causal dir
+    for dtype in bf16 f16; do
+        for special in rising one; do
+            for causal in 0 1; do
+                dir=$BATS_TEST_TMPDIR/$dtype$special$causal
+                mkdir "$dir"
+                python 'import attention, ml_dtypes
+d, dtype, special, causal = sys.argv[1:]
+operation = attention.Attention()
+arrays = operation.inputs(np.random.default_rng(5), dict(b=1, q=190, k=190, h=2, g=1, d=64, causal=int(causal)))
+arrays["Q"][..., 0] = 1
+arrays["K"][..., 0] = {"rising": 0.3 * 8 * np.arange(190), "one": 1000 * 8 * (np.arange(190) == 100)}[special][:, None]
+for name in "QKV":
+    x = arrays[name].astype(ml_dtypes.bfloat16 if dtype == "bf16" else np.float16)
+    np.save(f"{d}/{name}.bf16.npy" if dtype == "bf16" else f"{d}/{name}.npy", x.view(np.uint16) if dtype == "bf16" else x)
+np.save(f"{d}/causal.npy", arrays["causal"])' "$dir" $dtype $special $causal
+                "$PYTHON" reference/golden.py attention --types bf16,f16 --inputs "$dir"
+                run -0 "$SIMGPU" "$(chapter $CHAPTER)" --golden "$dir"
+                assert_line "$CHAPTER: all 13 runs right"
+            done
+        done
+    done
 }
 
 @test "chapter 12: heads in several groups, the last of them incomplete, are right" {
@@ -187,7 +212,7 @@ for name in "len1000", "len1000_causal", "shared_heads":
 
 @test "chapter 12: step 2's ldmatrix take 8 wavefronts where 1 is ideal, the later steps' 1" {
     local step name times ideal
-    for step in 2 3 4 5 6 7 8 9 10 11 12; do
+    for step in 2 3 4 5 6 7 8 9 10 11 12 13; do
         times=$((step == 2 ? 8 : 1))
         for name in len64 len64_causal; do
             ideal=$(count $step $name shared_wavefronts_ideal '^ldmatrix_')
@@ -252,6 +277,17 @@ for name in "len1000", "len1000_causal", "shared_heads":
 @test "chapter 12: step 12 waits at one barrier a tile, where step 11 has two" {
     assert_equal "$(count wide_stores len1000 warp_instructions '^__syncthreads')" "$((2 * $(count one_barrier len1000 warp_instructions '^__syncthreads')))"
     assert_equal "$(count wide_stores len1000 tensor_flops)" "$(count one_barrier len1000 tensor_flops)"
+}
+
+@test "chapter 12: step 13 reads Q from shared memory once a block, where step 12 does for each of 16 tiles, and multiplies as much" {
+    assert_equal "$(count one_barrier len1000 shared_wavefronts '^ldmatrix_.*Q_frag')" "$((16 * $(count two_halves len1000 shared_wavefronts '^ldmatrix_.*Q_frag')))"
+    assert_equal "$(count one_barrier len1000 tensor_flops)" "$(count two_halves len1000 tensor_flops)"
+    assert_equal "$(count one_barrier len1000 copied_bytes)" "$(count two_halves len1000 copied_bytes)"
+}
+
+@test "chapter 12: step 13 rescales O in less than an eighth of step 8's instructions, and at D = 128 is step 12" {
+    [[ $((8 * $(count two_halves len1000 warp_instructions '\*= rescale'))) -lt $(count folded_scale len1000 warp_instructions '\*= rescale') ]]
+    assert_equal "$(count two_halves len1000_causal warp_instructions)" "$(count one_barrier len1000_causal warp_instructions)"
 }
 
 @test "chapter 12: the table of counters in its note, and what it says of step 6, are what its commands count" {
@@ -378,4 +414,23 @@ assert says in " ".join(open(sys.argv[1], encoding="utf-8").read().split()), say
     noted $CHAPTER '8381 of 8960 elements are wrong'
     HEAD_DIM=64 broken $CHAPTER step12_one_barrier.cu 's/^( *)O\[i\]\[j\]\[half \* 2\] \*= rescale;/\1;/'
     wrong $CHAPTER 12 outliers
+}
+
+@test "chapter 12: step 13 without its wait or its barrier fails" {
+    HEAD_DIM=64 broken $CHAPTER step13_two_halves.cu "/part of K and V has arrived/s/wait_group<0>/wait_group<1>/"
+    fails $CHAPTER 13 shared_heads
+    HEAD_DIM=64 broken $CHAPTER step13_two_halves.cu "/part has. Everyone has read the tile before/d"
+    fails $CHAPTER 13 shared_heads
+    HEAD_DIM=64 broken $CHAPTER step13_two_halves.cu "/Every thread's part has\.$/d"
+    fails $CHAPTER 13 shared_heads
+}
+
+@test "chapter 12: step 13 that never looks whether the old maximum serves, or does not do a half again, fails" {
+    HEAD_DIM=64 broken $CHAPTER step13_two_halves.cu 's/if \(any_above<T>\(P\)\)/if (false)/'
+    wrong $CHAPTER 13 len1000
+    noted $CHAPTER 'got nan, …; 64000 of 64000 elements are wrong'
+    HEAD_DIM=64 broken $CHAPTER step13_two_halves.cu '/exponentials<T>\(P, sum, S, m, c, 0, 1\);/d'
+    wrong $CHAPTER 13 outliers
+    HEAD_DIM=64 broken $CHAPTER step13_two_halves.cu 's/^( *)O\[i\]\[j\]\[half \* 2\] \*= rescale;/\1;/'
+    wrong $CHAPTER 13 outliers
 }

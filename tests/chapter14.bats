@@ -26,6 +26,8 @@ stream_k_wide() { SIMGPU_SMS=8 && export SIMGPU_SMS && golden m=200,n=784,k=4104
 split_k() { SIMGPU_SMS=8 && export SIMGPU_SMS && golden m=128,n=800,k=4104; }
 # A tile for each of four SMs, with more steps than stages.
 few_tiles() { SIMGPU_SMS=4 && export SIMGPU_SMS && golden m=250,n=250,k=2040; }
+# A tile of three warpgroups, 192 x 96, for each of four SMs in pairs, with more steps than stages.
+three_warpgroups() { SIMGPU_SMS=4 && export SIMGPU_SMS && golden m=380,n=190,k=1000; }
 
 @test "chapter 14: every step is right on every case of both operations" {
     all_right 8
@@ -77,6 +79,13 @@ every_order() {
     few_tiles
     every_order 8
     SIMGPU_SMS=132 shapes matmul m=300,n=700,k=520 m=250,n=1500,k=2072
+}
+
+@test "chapter 14: few tiles of three warpgroups, in pairs that share B, are right" {
+    three_warpgroups
+    every_order 8
+    shapes matmul m=380,n=185,k=456
+    shapes matmul_f32 m=380,n=186,k=456
 }
 
 @test "chapter 14: step 6 needs no order of its blocks where all of them fit the GPU" {
@@ -321,9 +330,12 @@ shapes() {
     faults $CHAPTER 8 plain --op matmul --golden "$GOLDEN"
 }
 
-@test "chapter 14: few tiles whose stages one of two warpgroups may give back alone are stopped" {
+@test "chapter 14: few tiles whose stages one of two warpgroups, or two of three, may give back alone are stopped" {
     few_tiles
     broken $CHAPTER step8_few_tiles.cu 's/plan\.halves \* WARPGROUPS\);/plan.halves);/'
+    fails $CHAPTER 8 plain --op matmul --golden "$GOLDEN"
+    three_warpgroups
+    broken $CHAPTER step8_few_tiles.cu 's/plan\.halves \* WARPGROUPS\);/plan.halves * min(2, WARPGROUPS));/'
     fails $CHAPTER 8 plain --op matmul --golden "$GOLDEN"
 }
 

@@ -8,7 +8,7 @@ extern "C" {
 #endif
 
 attention_launcher tile_by_tile, basic, swizzled, two_stage, wide_loads, visible_tiles, large_tile,
-    folded_scale, lazy_rescale, longest_first, wide_stores, one_barrier;
+    folded_scale, lazy_rescale, longest_first, wide_stores, one_barrier, two_halves;
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-// Chapter 12: attention forward on mma.sync, one algorithm in twelve versions.
+// Chapter 12: attention forward on mma.sync, one algorithm in thirteen versions.
 #include "../../common/harness/attention.h"
 #include "launchers.h"
 
@@ -9,19 +9,13 @@ static const char *check_shape(const int64_t *dim)
 }
 
 static const struct step steps[] = {
-    STEP(1, attention_launcher, tile_by_tile),
-    STEP(2, attention_launcher, basic),
-    STEP(3, attention_launcher, swizzled),
-    STEP(4, attention_launcher, two_stage),
-    STEP(5, attention_launcher, wide_loads),
-    STEP(6, attention_launcher, visible_tiles),
-    STEP(7, attention_launcher, large_tile),
-    STEP(8, attention_launcher, folded_scale),
-    STEP(9, attention_launcher, lazy_rescale),
-    STEP(10, attention_launcher, longest_first),
-    STEP(11, attention_launcher, wide_stores),
-    STEP(12, attention_launcher, one_barrier),
-    {0},
+    STEP(1, attention_launcher, tile_by_tile), STEP(2, attention_launcher, basic),
+    STEP(3, attention_launcher, swizzled),     STEP(4, attention_launcher, two_stage),
+    STEP(5, attention_launcher, wide_loads),   STEP(6, attention_launcher, visible_tiles),
+    STEP(7, attention_launcher, large_tile),   STEP(8, attention_launcher, folded_scale),
+    STEP(9, attention_launcher, lazy_rescale), STEP(10, attention_launcher, longest_first),
+    STEP(11, attention_launcher, wide_stores), STEP(12, attention_launcher, one_barrier),
+    STEP(13, attention_launcher, two_halves),  {0},
 };
 
 static const struct operation operations[] = {{

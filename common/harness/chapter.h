@@ -8,7 +8,7 @@
 #include "npy.h"
 #include "shape.h"
 
-enum { CHAPTER_MAX_TENSORS = 24, CHAPTER_MAX_STEPS = 12, CHAPTER_MAX_BENCH = 40, CHAPTER_MAX_TYPES = 4 };
+enum { CHAPTER_MAX_TENSORS = 24, CHAPTER_MAX_STEPS = 13, CHAPTER_MAX_BENCH = 40, CHAPTER_MAX_TYPES = 4 };
 
 // The dtype of a tensor that is of the run's type.
 #define RUN_TYPE ((enum dtype)0)
