@@ -61,12 +61,12 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
                       float *scale,           // (groups, scale_rows)
                       uint8_t *out_t,         // (k, out_t_cols)
                       float *scale_t,         // (ceil(m / 128), k)
-                      int m, int k, int scale_rows, int out_t_cols, bool pow2)
+                      int m, int k, int groups, int scale_rows, int out_t_cols, bool pow2)
 {
     __shared__ __align__(16) __nv_bfloat16 warp_amax[NUM_WARPS][GROUP]; // of 16 rows, (warp, column)
     __shared__ float4 inverse_t[2][GROUP_LANES + 4]; // 1 / scale: (half, eight columns), in other banks
     __shared__ __align__(1024) uint8_t square_t[GROUP * GROUP]; // (column, row), swizzled
-    const int group = blockIdx.x, tile = blockIdx.y;
+    const int tile = blockIdx.x / groups, group = blockIdx.x % groups;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, pack = lane % GROUP_LANES;
     const int row0 = tile * GROUP + threadIdx.x / GROUP_LANES * ROWS;
     const int col = group * GROUP + pack * PACK<__nv_bfloat16>;
@@ -90,7 +90,8 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
 
     // The rows. Lane i of a group's 16 makes the scale of row i % ROWS, for all.
     const __nv_bfloat162 own = rows_amax(row_amax);
-    const float s = scale_of<FORMAT>(__bfloat162float(__hmax_nan(own.x, own.y)), pow2), inverse = __frcp_rn(s);
+    const float s = scale_of<FORMAT>(__bfloat162float(__hmax_nan(own.x, own.y)), pow2);
+    const float inverse = __frcp_rn(s);
     if (pack < ROWS && row0 + pack < scale_rows)
         scale[(size_t)group * scale_rows + row0 + pack] = row0 + pack < m ? s : 0.0f;
 
@@ -146,10 +147,11 @@ static cudaError_t launch(FORMAT, const void *x, void *out, float *scale, void *
     if (m <= 0 || m > INT32_MAX - 15 || k <= 0 || k % 16 != 0) return cudaErrorInvalidValue;
     if (((uintptr_t)x | (uintptr_t)out | (uintptr_t)out_t) % PACK_BYTES != 0) return cudaErrorInvalidValue;
     const int groups = (k - 1) / GROUP + 1, scale_rows = (m + 3) / 4 * 4, out_t_cols = (m + 15) / 16 * 16;
-    const dim3 grid(groups, (m - 1) / GROUP + 1);
-    transposed_kernel<FORMAT><<<grid, NUM_THREADS, 0, stream>>>((const __nv_bfloat16 *)x, (uint8_t *)out,
-                                                                scale, (uint8_t *)out_t, scale_t, m, k,
-                                                                scale_rows, out_t_cols, pow2);
+    const long long grid = (long long)groups * ((m - 1) / GROUP + 1);
+    if (grid > INT32_MAX) return cudaErrorInvalidConfiguration;
+    transposed_kernel<FORMAT><<<(int)grid, NUM_THREADS, 0, stream>>>((const __nv_bfloat16 *)x, (uint8_t *)out,
+                                                                     scale, (uint8_t *)out_t, scale_t, m, k,
+                                                                     groups, scale_rows, out_t_cols, pow2);
     return cudaGetLastError();
 }
 

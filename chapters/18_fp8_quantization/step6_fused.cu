@@ -11,7 +11,7 @@
 //      SwiGLU: x[i, 0 .. k) the gate, x[i, k .. 2k) what it lets through      h = g s(g) u,  s(g) = 1 / (1 + exp(-g))
 //      GELU:   h = g s(g (2 sqrt(2 / pi) (1 + 0.044715 g^2))), chapter 6's
 //
-// Registers: at most 64. Shared memory: none.
+// Registers: at most 48. Shared memory: none.
 // Run: make chapter-18 OP=swiglu STEP=fused
 #include "../../common/device/fp8.cuh"
 #include "../../common/device/ptx.cuh"
@@ -49,9 +49,10 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM<GATED>)
     fused_kernel(const __nv_bfloat16 *x, // (m, k) or (m, 2 k)
                  uint8_t *out,           // (m, k)
                  float *scale,           // (groups, scale_rows)
-                 int m, int k, int scale_rows, bool pow2)
+                 int m, int k, int groups, int scale_rows, bool pow2)
 {
-    const int group = blockIdx.x, row0 = blockIdx.y * BLOCK_M + threadIdx.x / GROUP_LANES;
+    const int group = blockIdx.x % groups;
+    const int row0 = blockIdx.x / groups * BLOCK_M + threadIdx.x / GROUP_LANES;
     const int col = group * GROUP + threadIdx.x % GROUP_LANES * PACK<__nv_bfloat16>;
     uint4 gate_frag[PACKS], up_frag[PACKS];
 #pragma unroll
@@ -92,10 +93,11 @@ static cudaError_t launch(FORMAT, const void *x, void *out, float *scale, int m,
     if (!x || !out || !scale || m <= 0 || k <= 0 || k % 16 != 0) return cudaErrorInvalidValue;
     if (((uintptr_t)x | (uintptr_t)out) % PACK_BYTES != 0) return cudaErrorInvalidValue;
     const int groups = (k - 1) / GROUP + 1, scale_rows = (m + 3) / 4 * 4;
-    const dim3 grid(groups, (scale_rows - 1) / BLOCK_M + 1);
+    const long long grid = (long long)groups * ((scale_rows - 1) / BLOCK_M + 1);
+    if (grid > INT32_MAX) return cudaErrorInvalidConfiguration;
     const auto kernel = gated ? fused_kernel<FORMAT, true> : fused_kernel<FORMAT, false>;
-    kernel<<<grid, NUM_THREADS, 0, stream>>>((const __nv_bfloat16 *)x, (uint8_t *)out, scale, m, k,
-                                             scale_rows, pow2);
+    kernel<<<(int)grid, NUM_THREADS, 0, stream>>>((const __nv_bfloat16 *)x, (uint8_t *)out, scale, m, k,
+                                                  groups, scale_rows, pow2);
     return cudaGetLastError();
 }
 
