@@ -70,23 +70,30 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, pack = lane % GROUP_LANES;
     const int row0 = tile * GROUP + threadIdx.x / GROUP_LANES * ROWS;
     const int col = group * GROUP + pack * PACK<__nv_bfloat16>;
+    const int rows = col < k ? m - row0 : 0; // of this thread's, that there are
+    const uint4 *src = (const uint4 *)(x + (size_t)row0 * k + col);
+    uint8_t *dst = out + (size_t)row0 * k + col;
     uint4 frag[ROWS];
 #pragma unroll
     for (int i = 0; i < ROWS; i++)
-        frag[i] = row0 + i < m && col < k ? __ldcs((const uint4 *)(x + (size_t)(row0 + i) * k + col))
-                                          : make_uint4(0, 0, 0, 0);
+        frag[i] = i < rows ? src[i * (k / PACK<__nv_bfloat16>)] : make_uint4(0, 0, 0, 0);
 
-    uint4 amax = magnitudes(frag[0]);
-#pragma unroll
-    for (int i = 1; i < ROWS; i++) amax = larger(amax, magnitudes(frag[i]));
-    amax = larger(amax, shuffle_xor(amax, 16)); // the warp's other eight rows
-    if (lane < GROUP_LANES) *(uint4 *)&warp_amax[warp][pack * 8] = amax;
+    uint4 amax = make_uint4(0, 0, 0, 0);
     __nv_bfloat162 row_amax[ROWS];
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-        keep_packed(frag[i]);
+        amax = larger(amax, magnitudes(frag[i]));
         row_amax[i] = pack_amax(frag[i]);
     }
+    amax = larger(amax, shuffle_xor(amax, 16)); // the warp's other eight rows
+    if (lane < GROUP_LANES) *(uint4 *)&warp_amax[warp][pack * 8] = amax;
+
+    // The rows. Lane i of a group's 16 makes the scale of row i % ROWS, for all.
+    const __nv_bfloat162 own = rows_amax(row_amax);
+    const float s = scale_of<FORMAT>(__bfloat162float(__hmax_nan(own.x, own.y)), pow2);
+    const float inverse = __frcp_rn(s);
+    if (pack < ROWS && row0 + pack < scale_rows)
+        scale[(size_t)group * scale_rows + row0 + pack] = row0 + pack < m ? s : 0.0f;
 
     __syncthreads();           // Every warp's maxima of the columns are there.
     if (threadIdx.x < GROUP) { // a column each
@@ -97,20 +104,13 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
         ((float *)&inverse_t[threadIdx.x / 4 % 2][threadIdx.x / 8])[threadIdx.x % 4] = __frcp_rn(s);
         if (group * GROUP + threadIdx.x < k) scale_t[(size_t)tile * k + group * GROUP + threadIdx.x] = s;
     }
-
-    // The rows. Lane i of a group's 16 makes the scale of row i % ROWS, for all.
-    const __nv_bfloat162 own = rows_amax(row_amax);
-    const float s = scale_of<FORMAT>(__bfloat162float(__hmax_nan(own.x, own.y)), pow2);
-    const float inverse = __frcp_rn(s);
-    if (pack < ROWS && row0 + pack < scale_rows)
-        scale[(size_t)group * scale_rows + row0 + pack] = row0 + pack < m ? s : 0.0f;
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         float values[8];
         keep_packed(frag[i]);
         unpack(values, frag[i], __nv_bfloat16());
         const uint2 bytes = quantise<FORMAT>(values, __shfl_sync(0xffffffff, inverse, i, GROUP_LANES));
-        if (row0 + i < m && col < k) *(uint2 *)(out + (size_t)(row0 + i) * k + col) = bytes;
+        if (i < rows) *(uint2 *)(dst + (size_t)i * k) = bytes;
     }
 
     __syncthreads(); // The columns' scales are there.
@@ -127,14 +127,15 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
     }
 
     __syncthreads(); // The square is there.
+    const int line0 = threadIdx.x / 8, chunk = threadIdx.x % 8, row_t = tile * GROUP + chunk * 16;
+    uint8_t *dst_t = out_t + (size_t)(group * GROUP + line0) * out_t_cols + row_t;
 #pragma unroll
-    for (int i = 0; i < GROUP * GROUP / 16 / NUM_THREADS; i++) {
-        const int line = (threadIdx.x + i * NUM_THREADS) / 8, chunk = threadIdx.x % 8;
-        const int column = group * GROUP + line, row = tile * GROUP + chunk * 16;
-        if (column >= k || row >= out_t_cols) continue;
-        const uint4 rows = *(const uint4 *)(square_t + (swizzled(line, 2 * chunk) & ~15));
-        *(uint4 *)(out_t + (size_t)column * out_t_cols + row) =
-            line < GROUP / 2 ? rows : make_uint4(rows.z, rows.w, rows.x, rows.y);
+    for (int i = 0; i < GROUP; i += NUM_THREADS / 8) {
+        const int line = line0 + i;
+        if (group * GROUP + line >= k || row_t >= out_t_cols) continue;
+        const uint4 bytes = *(const uint4 *)(square_t + (swizzled(line, 2 * chunk) & ~15));
+        *(uint4 *)(dst_t + (size_t)i * out_t_cols) =
+            line < GROUP / 2 ? bytes : make_uint4(bytes.z, bytes.w, bytes.x, bytes.y);
     }
 }
 

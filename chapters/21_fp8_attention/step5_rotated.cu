@@ -71,8 +71,8 @@ __global__ void __launch_bounds__(4 * D) rotated_kernel(const __nv_bfloat16 *x, 
     if (row < len) {
 #pragma unroll
         for (int pack = 0; pack < PACKS; pack++)
-            load_values_once(*reinterpret_cast<float(*)[PACK_COLS]>(&values[pack * PACK_COLS]),
-                             x + first + (pack * LANES + lane) * PACK_COLS);
+            load_values(*reinterpret_cast<float(*)[PACK_COLS]>(&values[pack * PACK_COLS]),
+                        x + first + (pack * LANES + lane) * PACK_COLS);
     }
 
     if constexpr (ROTATE) {

@@ -110,6 +110,18 @@ __device__ inline float shuffle_xor(float value, int lanes)
     return __shfl_xor_sync(0xffffffff, value, lanes);
 }
 
+// One of two. A pair is chosen by its bits: else the compiler does it for each half by itself.
+__device__ inline float select(bool first, float a, float b)
+{
+    return first ? a : b;
+}
+__device__ inline __nv_bfloat162 select(bool first, __nv_bfloat162 a, __nv_bfloat162 b)
+{
+    const uint32_t bits =
+        first ? *reinterpret_cast<const uint32_t *>(&a) : *reinterpret_cast<const uint32_t *>(&b);
+    return *reinterpret_cast<const __nv_bfloat162 *>(&bits);
+}
+
 // The largest over a group's lanes of what each of them has for each of ROWS rows; lane i gets that of row i % ROWS. In a round a lane
 // gives away what it has for half of its rows, and gets what the other has for the half that it keeps: ROWS - 1 shuffles and
 // log2(16 / ROWS), not 4 ROWS.
@@ -121,7 +133,7 @@ __device__ inline T rows_amax(T (&amax)[ROWS])
         const bool upper = threadIdx.x & n;
 #pragma unroll
         for (int i = 0; i < n; i++) {
-            const T keep = upper ? amax[i + n] : amax[i], give = upper ? amax[i] : amax[i + n];
+            const T keep = select(upper, amax[i + n], amax[i]), give = select(upper, amax[i], amax[i + n]);
             amax[i] = larger(keep, shuffle_xor(give, n));
         }
     }
