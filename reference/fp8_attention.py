@@ -110,6 +110,9 @@ class PerHead(Attention):
             "outliers": case(100, 200, 128, special="outliers"),
             "rising_causal": case(300, 300, 128, special="rising", causal=True),
             "sink": case(70, 400, 128, special="sink"),
+            "jump": case(70, 300, 128, special="jump"),
+            "jump_d256": case(70, 300, 256, special="jump"),
+            "steep_causal": case(20, 300, 64, special="steep", causal=True),
             "many_tiles_causal": case(150, 140, 64, h=6, g=3, b=2, causal=True),
             "more_tiles_than_sms": case(3, 20, 128, h=70, g=35, b=2),
         }
@@ -123,7 +126,9 @@ class PerHead(Attention):
         """Q, K and V before they have 8 bits: normal numbers, each head of K and V of another size.
 
         outliers: a few queries and keys 10 times larger, a value 100 times. rising: each key's score is about 0.12 above that of the key before,
-        for every query. sink: key 5 has a score of 8 above the others, and V is positive, so that what all the others have together counts.
+        for every query; steep: 2, more than 128 powers of two from tile to tile. jump: for each third query, keys 150 to 159 are 100 above those
+        before and behind them, and from 290 on they are 200 above. sink: key 5 has a score of 8 above the others, and V is positive, so that what
+        all the others have together counts.
         alike: scores near 0, and V near 1, so that the sums of P V do nothing but grow.
         """
         arrays = {name: rng.standard_normal(self.shapes(case)[name]) for name in TENSORS}
@@ -139,8 +144,11 @@ class PerHead(Attention):
             arrays["Q"] /= 10
             arrays["V"] = 1 + arrays["V"] / 10
         elif special:
-            arrays["Q"][..., 0] = 1
-            arrays["K"][..., 0] = (0.12 * root * np.arange(case["k"]) if special == "rising" else 8 * root * (np.arange(case["k"]) == 5))[:, None]
+            key = np.arange(case["k"])
+            jump = 100.0 * (key // 10 == 15) + 200 * (key >= 290) - 200
+            score = {"rising": 0.12 * key, "steep": 2.0 * (key - case["k"]), "jump": jump, "sink": 8.0 * (key == 5)}[special]
+            arrays["Q"][..., 0] = (np.arange(case["q"]) % 3 == 0)[:, None] if special == "jump" else 1
+            arrays["K"][..., 0] = root * score[:, None]
         if special == "sink":
             arrays["V"] = np.abs(arrays["V"])
         return arrays
@@ -185,7 +193,7 @@ class PerHead(Attention):
 
 class TransposedV(PerHead):
     def cases(self, dtype):
-        names = "one_key", "len17", "ragged", "empty_rows_causal", "shared_heads_causal", "d256", "rising_causal", "sink"
+        names = "one_key", "len17", "ragged", "empty_rows_causal", "shared_heads_causal", "d256", "rising_causal", "jump", "jump_d256", "sink"
         return {name: case for name, case in super().cases(dtype).items() if name in names}
 
     def inputs(self, rng, case):
@@ -202,7 +210,7 @@ class TwoLevels(PerHead):
     WHOLE = False
 
     def cases(self, dtype):
-        names = "len17", "ragged", "shared_heads_causal", "outliers", "rising_causal", "sink"
+        names = "len17", "ragged", "shared_heads_causal", "outliers", "rising_causal", "jump", "sink"
         cases = super().cases(dtype)
         alike = dict(b=1, q=20, k=2500, h=1, g=1, d=64, special="alike")
         return {name: cases[name] for name in names} | {"alike": alike}
