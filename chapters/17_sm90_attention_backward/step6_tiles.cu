@@ -14,6 +14,9 @@
 // behind dV. Which rows a tile has, and whether it needs a mask, is known before the loop (Keys): no load is waited for between
 // S and its exponentials.
 //
+// dK and dV leave by the copy engine, from shared memory that nobody reads any more: V's, and dQ's or dO's. What step 5 writes of a row in
+// one instruction is 16 bytes, half a sector.
+//
 // At D = 256 one consumer's S of 64 keys and 64 queries replaces two of 64 x 32, for which a wgmma reads half as much again. dQ does not
 // go through shared memory either: 64 KB a tile less each way, and room for two stages.
 //
