@@ -282,7 +282,7 @@ kernel() {
 }
 
 @test "chapter 17: softcap without its derivative, and the statistics of another sequence, are wrong" {
-    kernel bf16 '128, TILE_Q_SOFTCAP' 's/S\[i\] = x \* \(1 - t \* t\)/S[i] = x/'
+    kernel bf16 '128, TILE_Q_SOFTCAP' 's/S\[j\] = x \* \(1 - t \* t\)/S[j] = x/'
     wrong $CHAPTER softcap outliers
     kernel bf16 '64, TILE_Q_64' 's/work\.q_tile = first_tile\(v\.cu_q, i,/work.q_tile = first_tile(v.cu_q, i > 0 ? i - 1 : 0,/'
     wrong $CHAPTER varlen full
@@ -316,6 +316,11 @@ kernel_faults() {
     kernel_faults d256_causal
     kernel bf16 '256, TILE_Q_256' "$(in_consumer consume_scores 's/dO_smem\[0\]\[0\]\[0\]/V_smem[0][0]/')"
     kernel_faults d256_causal
+}
+
+@test "chapter 17: statistics shuffled from another lane are wrong" {
+    kernel bf16 '64, TILE_Q_64' 's/i \/ 4 % 8 \* 4 \+ column;/i \/ 4 % 8 * 4 + (column ^ 1);/'
+    wrong $CHAPTER tiles len250
 }
 
 @test "chapter 17: P and dS that one consumer hands the other, or the place for P, not waited for are a fault" {

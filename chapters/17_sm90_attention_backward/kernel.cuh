@@ -347,15 +347,39 @@ struct ReadColumns {
     }
 };
 
-// P = 2^(S c - LSE_log2), in the place of S; LSE_log2(i) is that of accumulators i and i + 1.
+// The same of rows in their own order, 8 bytes of every 64 rows a lane, which the warp's others are handed when they need them: 4
+// registers where 128 columns would be 32, and shared memory, busy with products, is read twice and not 16 times.
+template <class C>
+struct ShuffledColumns {
+    static_assert(C::Q % 64 == 0, "every lane has 8 bytes");
+    float2 own[C::Q / 64]; // of columns 64 k + 2 lane and the next
+    int column;            // of the thread's pairs
+
+    __device__ ShuffledColumns(const float (&rows_smem)[C::Q], int tid) : column(tid % 4)
+    {
+#pragma unroll
+        for (int k = 0; k < C::Q / 64; k++)
+            own[k] = *reinterpret_cast<const float2 *>(rows_smem + k * 64 + tid % 32 * 2);
+    }
+    __device__ float2 operator()(int i) const
+    {
+        const float2 pair = own[i / 32];
+        const int lane = i / 4 % 8 * 4 + column; // that has it
+        return make_float2(__shfl_sync(0xffffffff, pair.x, lane), __shfl_sync(0xffffffff, pair.y, lane));
+    }
+};
+
+// P = 2^(S c - LSE_log2), in the place of S; LSE_log2(i) is that of accumulators i and i + 1, and of i + 2 and i + 3, 8 keys on.
 template <int N, class STATISTIC>
 static __device__ void exponentials(float (&S)[N / 2], float c, STATISTIC LSE_log2)
 {
 #pragma unroll
-    for (int i = 0; i < N / 2; i += 2) {
+    for (int i = 0; i < N / 2; i += 4) {
         const float2 LSE = LSE_log2(i);
         S[i] = ex2_approx_ftz(S[i] * c - LSE.x);
         S[i + 1] = ex2_approx_ftz(S[i + 1] * c - LSE.y);
+        S[i + 2] = ex2_approx_ftz(S[i + 2] * c - LSE.x);
+        S[i + 3] = ex2_approx_ftz(S[i + 3] * c - LSE.y);
     }
 }
 
@@ -366,13 +390,16 @@ static __device__ void capped_exponentials(float (&S)[N / 2], uint32_t (&P)[N / 
                                            STATISTIC LSE_log2)
 {
 #pragma unroll
-    for (int i = 0; i < N / 2; i += 2) {
+    for (int i = 0; i < N / 2; i += 4) {
         const float2 LSE = LSE_log2(i);
-        const float x = ex2_approx_ftz(S[i] * c - LSE.x), y = ex2_approx_ftz(S[i + 1] * c - LSE.y);
-        const float t = fmaxf(S[i], -1), u = fmaxf(S[i + 1], -1);
-        P[i / 8][i / 2 % 4] = pack_pair<T>(x, y);
-        S[i] = x * (1 - t * t);
-        S[i + 1] = y * (1 - u * u);
+#pragma unroll
+        for (int j = i; j < i + 4; j += 2) {
+            const float x = ex2_approx_ftz(S[j] * c - LSE.x), y = ex2_approx_ftz(S[j + 1] * c - LSE.y);
+            const float t = fmaxf(S[j], -1), u = fmaxf(S[j + 1], -1);
+            P[j / 8][j / 2 % 4] = pack_pair<T>(x, y);
+            S[j] = x * (1 - t * t);
+            S[j + 1] = y * (1 - u * u);
+        }
     }
 }
 
@@ -390,9 +417,11 @@ static __device__ void softmax_gradient(const float (&dP)[N / 2], const float (&
 {
     trace(SOFTMAX);
 #pragma unroll
-    for (int i = 0; i < N / 2; i += 2) {
+    for (int i = 0; i < N / 2; i += 4) {
         const float2 sum = dPsum(i);
         dS[i / 8][i / 2 % 4] = pack_pair<T>(P[i] * (dP[i] - sum.x), P[i + 1] * (dP[i + 1] - sum.y));
+        dS[i / 8][i / 2 % 4 + 1] =
+            pack_pair<T>(P[i + 2] * (dP[i + 2] - sum.x), P[i + 3] * (dP[i + 3] - sum.y));
     }
 }
 
@@ -544,6 +573,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &dK_
         wgmma_fence();
         multiply_rows<T, C::D, C::Q, C::KV, C::Q>(S, smem.K_smem[0][consumer * 64], smem.Q_smem[stage][0][0]);
         wgmma_commit_group();
+        const ShuffledColumns<C> LSE_log2(smem.LSE_log2_smem[stage], tid);
         trace(WAIT_FULL);
         mbarrier_wait(&smem.dO_full[stage], parity);
         wgmma_fence();
@@ -553,8 +583,8 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &dK_
 
         wgmma_wait_group<1>();
         wgmma_touch(S);
-        probabilities<T, C>(S, P, OfColumns<C>(smem.LSE_log2_smem[stage], tid), keys, v, plan, work, row,
-                            tid);
+        probabilities<T, C>(S, P, LSE_log2, keys, v, plan, work, row, tid);
+        const ShuffledColumns<C> dPsum(smem.dPsum_smem[stage], tid);
         const auto multiply_dV = [&] {
             if (!C::SOFTCAP) round_tile<T, C::Q>(S, P);
             wgmma_touch(dV);
@@ -567,10 +597,11 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &dK_
         if constexpr (C::EARLY_DV) multiply_dV();
         wgmma_wait_group<C::EARLY_DV>();
         wgmma_touch(dP);
-        softmax_gradient<T, C::Q>(dP, S, dS, OfColumns<C>(smem.dPsum_smem[stage], tid));
-        if constexpr (!C::EARLY_DV) multiply_dV();
+        softmax_gradient<T, C::Q>(dP, S, dS, dPsum);
         trace(STORE);
         store_transposed<T, C::Q>(smem.dS_smem[stage][consumer], dS, tid);
+        // Behind the stores: its reads of shared memory would hold up what the other waits for.
+        if constexpr (!C::EARLY_DV) multiply_dV();
         fence_proxy_async(); // What this thread wrote is there for wgmma,
         trace(WAIT_TURN);
         named_barrier_sync(CONSUMERS_ONLY, CONSUMERS * 128); // and what the others wrote.
@@ -654,6 +685,7 @@ static __device__ void consume_ahead(SharedStorage<T, C> &smem, const CUtensorMa
         multiply_rows<T, C::D, C::Q, C::KV, C::Q>(dP, smem.V_smem[0][consumer * 64],
                                                   smem.dO_smem[stage][0][0]);
         wgmma_commit_group();
+        const ReadColumns<C> dPsum(smem.dPsum_smem[stage], tid);
         const auto multiply_dV = [&] {
             round_tile<T, C::Q>(S, P);
             wgmma_touch(dV);
@@ -665,7 +697,7 @@ static __device__ void consume_ahead(SharedStorage<T, C> &smem, const CUtensorMa
         if constexpr (C::EARLY_DV) multiply_dV();
         wgmma_wait_group<C::EARLY_DV>();
         wgmma_touch(dP);
-        softmax_gradient<T, C::Q>(dP, S, dS, OfColumns<C>(smem.dPsum_smem[stage], tid));
+        softmax_gradient<T, C::Q>(dP, S, dS, dPsum);
         if constexpr (!C::EARLY_DV) multiply_dV();
         wgmma_touch(dK);
         wgmma_touch(dS);
