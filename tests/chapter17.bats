@@ -155,6 +155,13 @@ varlen: 1 dtype must be BF16 or F16"
     assert_equal "$five" "$(count 5 len250_causal shared_wavefronts_ideal 'stmatrix')"
 }
 
+@test "chapter 17: from step 6 on dK and dV leave in whole sectors, once, and without a bank conflict before" {
+    # dK and dV of 250 keys at D = 64, 128 bytes a row. In step 5 an instruction writes half of each sector that it touches.
+    assert_equal "$(count 6 len250 global_sectors 'cp_async_bulk_tensor_5d_store')" $((2 * 250 * 128 / 32))
+    assert_equal "$(count 5 len250 global_sectors 'store_pair')" $((2 * 2 * 250 * 128 / 32))
+    assert_equal "$(count 6 len250 shared_wavefronts 'stmatrix_x4\(')" "$(count 6 len250 shared_wavefronts_ideal 'stmatrix_x4\(')"
+}
+
 # --- Broken kernels, each a step with one edit ----------------------------------------------------------------------
 
 @test "chapter 17: P or dS read by wgmma before they are there, or overwritten while they are read, are a fault" {
@@ -275,7 +282,7 @@ kernel() {
 }
 
 @test "chapter 17: softcap without its derivative, and the statistics of another sequence, are wrong" {
-    kernel bf16 '128, TILE_Q_SOFTCAP' 's/S\[i\] = x \* \(1 - t \* t\)/S[i] = x/'
+    kernel bf16 '128, TILE_Q_SOFTCAP' 's/S\[j\] = x \* \(1 - t \* t\)/S[j] = x/'
     wrong $CHAPTER softcap outliers
     kernel bf16 '64, TILE_Q_64' 's/work\.q_tile = first_tile\(v\.cu_q, i,/work.q_tile = first_tile(v.cu_q, i > 0 ? i - 1 : 0,/'
     wrong $CHAPTER varlen full
@@ -300,6 +307,20 @@ kernel_faults() {
     kernel_faults len250_causal
     kernel bf16 '128, TILE_Q_128_BOUNDED' "$(in_consumer consume_ahead '/mbarrier_wait\(&smem\.handed_empty/d')"
     kernel_faults len250_causal
+}
+
+@test "chapter 17: dK where the copy engine still reads dQ, or stored before it is there, is a fault" {
+    kernel bf16 '64, TILE_Q_64' "$(in_consumer store_gradients '/mbarrier_wait/d')"
+    kernel_faults len250
+    kernel bf16 '256, TILE_Q_256' "$(in_consumer store_gradient '/fence_proxy_async/d')"
+    kernel_faults d256_causal
+    kernel bf16 '256, TILE_Q_256' "$(in_consumer consume_scores 's/dO_smem\[0\]\[0\]\[0\]/V_smem[0][0]/')"
+    kernel_faults d256_causal
+}
+
+@test "chapter 17: statistics shuffled from another lane are wrong" {
+    kernel bf16 '64, TILE_Q_64' 's/i \/ 4 % 8 \* 4 \+ column;/i \/ 4 % 8 * 4 + (column ^ 1);/'
+    wrong $CHAPTER tiles len250
 }
 
 @test "chapter 17: P and dS that one consumer hands the other, or the place for P, not waited for are a fault" {

@@ -56,7 +56,7 @@ struct Tile {
 
 enum NamedBarrier {
     CONSUMERS_ONLY = 1, // all threads of the consumers, who have stored dS
-    ONE_CONSUMER = 2,   // + consumer: its threads, whose turn it is to add to dQ
+    ONE_CONSUMER = 2, // + consumer: its threads, whose turn it is to add to dQ; dK or dV is in shared memory
 };
 
 // --- Which work ---------------------------------------------------------------------------------------------------------
@@ -347,15 +347,39 @@ struct ReadColumns {
     }
 };
 
-// P = 2^(S c - LSE_log2), in the place of S; LSE_log2(i) is that of accumulators i and i + 1.
+// The same of rows in their own order, 8 bytes of every 64 rows a lane, which the warp's others are handed when they need them: 4
+// registers where 128 columns would be 32, and shared memory, busy with products, is read twice and not 16 times.
+template <class C>
+struct ShuffledColumns {
+    static_assert(C::Q % 64 == 0, "every lane has 8 bytes");
+    float2 own[C::Q / 64]; // of columns 64 k + 2 lane and the next
+    int column;            // of the thread's pairs
+
+    __device__ ShuffledColumns(const float (&rows_smem)[C::Q], int tid) : column(tid % 4)
+    {
+#pragma unroll
+        for (int k = 0; k < C::Q / 64; k++)
+            own[k] = *reinterpret_cast<const float2 *>(rows_smem + k * 64 + tid % 32 * 2);
+    }
+    __device__ float2 operator()(int i) const
+    {
+        const float2 pair = own[i / 32];
+        const int lane = i / 4 % 8 * 4 + column; // that has it
+        return make_float2(__shfl_sync(0xffffffff, pair.x, lane), __shfl_sync(0xffffffff, pair.y, lane));
+    }
+};
+
+// P = 2^(S c - LSE_log2), in the place of S; LSE_log2(i) is that of accumulators i and i + 1, and of i + 2 and i + 3, 8 keys on.
 template <int N, class STATISTIC>
 static __device__ void exponentials(float (&S)[N / 2], float c, STATISTIC LSE_log2)
 {
 #pragma unroll
-    for (int i = 0; i < N / 2; i += 2) {
+    for (int i = 0; i < N / 2; i += 4) {
         const float2 LSE = LSE_log2(i);
         S[i] = ex2_approx_ftz(S[i] * c - LSE.x);
         S[i + 1] = ex2_approx_ftz(S[i + 1] * c - LSE.y);
+        S[i + 2] = ex2_approx_ftz(S[i + 2] * c - LSE.x);
+        S[i + 3] = ex2_approx_ftz(S[i + 3] * c - LSE.y);
     }
 }
 
@@ -366,13 +390,16 @@ static __device__ void capped_exponentials(float (&S)[N / 2], uint32_t (&P)[N / 
                                            STATISTIC LSE_log2)
 {
 #pragma unroll
-    for (int i = 0; i < N / 2; i += 2) {
+    for (int i = 0; i < N / 2; i += 4) {
         const float2 LSE = LSE_log2(i);
-        const float x = ex2_approx_ftz(S[i] * c - LSE.x), y = ex2_approx_ftz(S[i + 1] * c - LSE.y);
-        const float t = fmaxf(S[i], -1), u = fmaxf(S[i + 1], -1);
-        P[i / 8][i / 2 % 4] = pack_pair<T>(x, y);
-        S[i] = x * (1 - t * t);
-        S[i + 1] = y * (1 - u * u);
+#pragma unroll
+        for (int j = i; j < i + 4; j += 2) {
+            const float x = ex2_approx_ftz(S[j] * c - LSE.x), y = ex2_approx_ftz(S[j + 1] * c - LSE.y);
+            const float t = fmaxf(S[j], -1), u = fmaxf(S[j + 1], -1);
+            P[j / 8][j / 2 % 4] = pack_pair<T>(x, y);
+            S[j] = x * (1 - t * t);
+            S[j + 1] = y * (1 - u * u);
+        }
     }
 }
 
@@ -390,9 +417,11 @@ static __device__ void softmax_gradient(const float (&dP)[N / 2], const float (&
 {
     trace(SOFTMAX);
 #pragma unroll
-    for (int i = 0; i < N / 2; i += 2) {
+    for (int i = 0; i < N / 2; i += 4) {
         const float2 sum = dPsum(i);
         dS[i / 8][i / 2 % 4] = pack_pair<T>(P[i] * (dP[i] - sum.x), P[i + 1] * (dP[i + 1] - sum.y));
+        dS[i / 8][i / 2 % 4 + 1] =
+            pack_pair<T>(P[i + 2] * (dP[i + 2] - sum.x), P[i + 3] * (dP[i + 3] - sum.y));
     }
 }
 
@@ -457,21 +486,49 @@ static __device__ void give_back(uint64_t *empty, int lane)
     if (lane == 0) mbarrier_arrive(empty);
 }
 
-// Writes a consumer's 64 rows of dK or dV, a pair of columns at a time; first_key is in the sequence.
-template <typename T, class C>
-static __device__ void store_gradient(void *dst, const float (&dK)[C::D / 2], float scale, int kv_heads,
-                                      const Work &work, int first_key, int tid)
+// Rounds a consumer's 64 rows of dK or dV, puts them where nobody reads any more, in boxes of 64 columns that are BOX rows apart, and
+// has the copy engine store them: it leaves out rows past the sequence's last.
+template <typename T, class C, int BOX>
+static __device__ void store_gradient(const CUtensorMap &map, T *place_smem, const float (&dK)[C::D / 2],
+                                      float scale, const Work &work, int first_key, int consumer, int tid)
 {
     trace(STORE);
-    const int key = first_key + tid / 32 * 16 + tid % 32 / 4; // and key + 8
-    T *rows = (T *)dst + (((size_t)work.k_begin + key) * kv_heads + work.kv_head) * C::D + tid % 4 * 2;
+    const int row = tid / 32 * 16 + tid % 16;
 #pragma unroll
-    for (int half = 0; half < 2; half++)
-        if (key + half * 8 < work.k_len)
+    for (int i = 0; i < C::D / 2; i += 8) {
+        // Matrices 0 to 3: the upper and the lower 8 keys of 8 columns, then of the next 8 columns.
+        const uint32_t frag[4] = {pack_pair<T>(dK[i] * scale, dK[i + 1] * scale),
+                                  pack_pair<T>(dK[i + 2] * scale, dK[i + 3] * scale),
+                                  pack_pair<T>(dK[i + 4] * scale, dK[i + 5] * scale),
+                                  pack_pair<T>(dK[i + 6] * scale, dK[i + 7] * scale)};
+        const int chunk = i / 4 % 8 + tid % 32 / 16; // of 8 columns
+        stmatrix_x4(smem_addr(place_smem + i / 32 * BOX * 64) + swizzle(row * 128 + chunk * 16, 3), frag);
+    }
+    fence_proxy_async();                              // What this thread wrote is there for the copy engine,
+    named_barrier_sync(ONE_CONSUMER + consumer, 128); // and what the others wrote.
+    if (tid > 0) return;
+    const int end = work.k_begin + work.k_len;
 #pragma unroll
-            for (int i = half * 2; i < C::D / 2; i += 4)
-                store_pair(rows + (size_t)half * 8 * kv_heads * C::D + i * 2 - half * 4, dK[i] * scale,
-                           dK[i + 1] * scale);
+    for (int box = 0; box < C::D / 64; box++)
+        cp_async_bulk_tensor_5d_store(map, place_smem + box * BOX * 64, 0,
+                                      RAGGED + work.k_begin + first_key - end,
+                                      work.kv_head * (C::D / 64) + box, end, RAGGED);
+    cp_async_bulk_commit_group();
+}
+
+// Stores dV and dK of a consumer with 64 keys of its own: V's rows of these keys are its alone, and so is its place for dQ once the
+// last part has been read.
+template <typename T, class C>
+static __device__ void store_gradients(SharedStorage<T, C> &smem, const CUtensorMap &dK_map,
+                                       const CUtensorMap &dV_map, const float (&dK)[C::D / 2],
+                                       const float (&dV)[C::D / 2], const Work &work, int first_key,
+                                       int consumer, int tid)
+{
+    T *const dQ_place = reinterpret_cast<T *>(smem.handed_smem[consumer * (C::DQ_REGS / 4)]);
+    store_gradient<T, C, C::KV>(dV_map, smem.V_smem[0][consumer * 64], dV, 1, work, first_key, consumer, tid);
+    trace(WAIT_EMPTY);
+    mbarrier_wait(&smem.handed_empty[consumer], work.tiles % 2 ^ 1);
+    store_gradient<T, C, 64>(dK_map, dQ_place, dK, rsqrtf(C::D), work, first_key, consumer, tid);
 }
 
 // --- The consumers ------------------------------------------------------------------------------------------------------------
@@ -494,7 +551,8 @@ static __device__ void probabilities(float (&S)[C::Q / 2], uint32_t (&P)[C::Q / 
 
 // A consumer with 64 keys of its own: every tile of queries against them, as in step 5. D = 64, and softcap at D = 128.
 template <typename T, class C>
-static __device__ void consume(SharedStorage<T, C> &smem, const attention_variant_backward &b,
+static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &dK_map,
+                               const CUtensorMap &dV_map, const attention_variant_backward &b,
                                const BackwardPlan &plan, int consumer)
 {
     const attention_variant &v = b.forward;
@@ -515,6 +573,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const attention_varian
         wgmma_fence();
         multiply_rows<T, C::D, C::Q, C::KV, C::Q>(S, smem.K_smem[0][consumer * 64], smem.Q_smem[stage][0][0]);
         wgmma_commit_group();
+        const ShuffledColumns<C> LSE_log2(smem.LSE_log2_smem[stage], tid);
         trace(WAIT_FULL);
         mbarrier_wait(&smem.dO_full[stage], parity);
         wgmma_fence();
@@ -524,8 +583,8 @@ static __device__ void consume(SharedStorage<T, C> &smem, const attention_varian
 
         wgmma_wait_group<1>();
         wgmma_touch(S);
-        probabilities<T, C>(S, P, OfColumns<C>(smem.LSE_log2_smem[stage], tid), keys, v, plan, work, row,
-                            tid);
+        probabilities<T, C>(S, P, LSE_log2, keys, v, plan, work, row, tid);
+        const ShuffledColumns<C> dPsum(smem.dPsum_smem[stage], tid);
         const auto multiply_dV = [&] {
             if (!C::SOFTCAP) round_tile<T, C::Q>(S, P);
             wgmma_touch(dV);
@@ -538,10 +597,11 @@ static __device__ void consume(SharedStorage<T, C> &smem, const attention_varian
         if constexpr (C::EARLY_DV) multiply_dV();
         wgmma_wait_group<C::EARLY_DV>();
         wgmma_touch(dP);
-        softmax_gradient<T, C::Q>(dP, S, dS, OfColumns<C>(smem.dPsum_smem[stage], tid));
-        if constexpr (!C::EARLY_DV) multiply_dV();
+        softmax_gradient<T, C::Q>(dP, S, dS, dPsum);
         trace(STORE);
         store_transposed<T, C::Q>(smem.dS_smem[stage][consumer], dS, tid);
+        // Behind the stores: its reads of shared memory would hold up what the other waits for.
+        if constexpr (!C::EARLY_DV) multiply_dV();
         fence_proxy_async(); // What this thread wrote is there for wgmma,
         trace(WAIT_TURN);
         named_barrier_sync(CONSUMERS_ONLY, CONSUMERS * 128); // and what the others wrote.
@@ -570,8 +630,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const attention_varian
         if (row >= work.end_row) row = work.first_row; // of the next head
     }
 
-    store_gradient<T, C>(b.dK, dK, rsqrtf(C::D), v.kv_heads, work, keys.first, tid);
-    store_gradient<T, C>(b.dV, dV, 1, v.kv_heads, work, keys.first, tid);
+    store_gradients<T, C>(smem, dK_map, dV_map, dK, dV, work, keys.first, consumer, tid);
 }
 
 // The same with dQ of a tile behind S of the next: nobody waits for the other's dS before there is something to multiply, and the
@@ -582,7 +641,8 @@ static __device__ void consume(SharedStorage<T, C> &smem, const attention_varian
 //      waited for         dP           dV      dK        S    dQ
 //      beside them        dS, store                      2^S      dQ to shared memory
 template <typename T, class C>
-static __device__ void consume_ahead(SharedStorage<T, C> &smem, const attention_variant_backward &b,
+static __device__ void consume_ahead(SharedStorage<T, C> &smem, const CUtensorMap &dK_map,
+                                     const CUtensorMap &dV_map, const attention_variant_backward &b,
                                      const BackwardPlan &plan, int consumer)
 {
     const attention_variant &v = b.forward;
@@ -625,6 +685,7 @@ static __device__ void consume_ahead(SharedStorage<T, C> &smem, const attention_
         multiply_rows<T, C::D, C::Q, C::KV, C::Q>(dP, smem.V_smem[0][consumer * 64],
                                                   smem.dO_smem[stage][0][0]);
         wgmma_commit_group();
+        const ReadColumns<C> dPsum(smem.dPsum_smem[stage], tid);
         const auto multiply_dV = [&] {
             round_tile<T, C::Q>(S, P);
             wgmma_touch(dV);
@@ -636,7 +697,7 @@ static __device__ void consume_ahead(SharedStorage<T, C> &smem, const attention_
         if constexpr (C::EARLY_DV) multiply_dV();
         wgmma_wait_group<C::EARLY_DV>();
         wgmma_touch(dP);
-        softmax_gradient<T, C::Q>(dP, S, dS, OfColumns<C>(smem.dPsum_smem[stage], tid));
+        softmax_gradient<T, C::Q>(dP, S, dS, dPsum);
         if constexpr (!C::EARLY_DV) multiply_dV();
         wgmma_touch(dK);
         wgmma_touch(dS);
@@ -679,8 +740,7 @@ static __device__ void consume_ahead(SharedStorage<T, C> &smem, const attention_
         hand_over_dQ<T, C>(smem, dQ, consumer, tid);
     }
 
-    store_gradient<T, C>(b.dK, dK, rsqrtf(C::D), v.kv_heads, work, keys.first, tid);
-    store_gradient<T, C>(b.dV, dV, 1, v.kv_heads, work, keys.first, tid);
+    store_gradients<T, C>(smem, dK_map, dV_map, dK, dV, work, keys.first, consumer, tid);
 }
 
 // Two consumers with the same 64 keys, of which one has P and dV, the other dS and dK: each has a gradient's 128 registers and one of
@@ -690,8 +750,8 @@ static __device__ void consume_ahead(SharedStorage<T, C> &smem, const attention_
 //      consume_scores      S  dV of the tile before  | 2^S, hand over P |                dQ of the tile before
 //      consume_gradients   dP                        |                  | dS, store |    dK  dQ
 template <typename T, class C>
-static __device__ void consume_scores(SharedStorage<T, C> &smem, const attention_variant_backward &b,
-                                      const BackwardPlan &plan)
+static __device__ void consume_scores(SharedStorage<T, C> &smem, const CUtensorMap &dV_map,
+                                      const attention_variant_backward &b, const BackwardPlan &plan)
 {
     const attention_variant &v = b.forward;
     const Work &work = smem.work;
@@ -767,12 +827,13 @@ static __device__ void consume_scores(SharedStorage<T, C> &smem, const attention
         row = next_row;
     }
 
-    store_gradient<T, C>(b.dV, dV, 1, v.kv_heads, work, keys.first, tid);
+    // dS of the last tile is there, so dO has been read: by the other for dP, by this one for dV.
+    store_gradient<T, C, C::Q>(dV_map, smem.dO_smem[0][0][0], dV, 1, work, keys.first, 0, tid);
 }
 
 template <typename T, class C>
-static __device__ void consume_gradients(SharedStorage<T, C> &smem, const attention_variant_backward &b,
-                                         const BackwardPlan &plan)
+static __device__ void consume_gradients(SharedStorage<T, C> &smem, const CUtensorMap &dK_map,
+                                         const attention_variant_backward &b, const BackwardPlan &plan)
 {
     const Work &work = smem.work;
     const int tid = threadIdx.x % 128, lane = tid % 32;
@@ -831,7 +892,8 @@ static __device__ void consume_gradients(SharedStorage<T, C> &smem, const attent
             end_turn(arrived, b, 1, tid);
         }
 
-    store_gradient<T, C>(b.dK, dK, rsqrtf(C::D), b.forward.kv_heads, work, work.first_key, tid);
+    // Only this consumer reads V.
+    store_gradient<T, C, C::KV>(dK_map, smem.V_smem[0][0], dK, rsqrtf(C::D), work, work.first_key, 1, tid);
 }
 
 template <typename T, class C>
@@ -840,6 +902,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
                     const __grid_constant__ CUtensorMap dO_map, // the same
                     const __grid_constant__ CUtensorMap K_map,  // boxes of C::KV rows
                     const __grid_constant__ CUtensorMap V_map,  // the same
+                    const __grid_constant__ CUtensorMap dK_map, // boxes of 64 rows and columns
+                    const __grid_constant__ CUtensorMap dV_map, // the same
                     const __grid_constant__ attention_variant_backward b,
                     const __grid_constant__ BackwardPlan plan)
 {
@@ -878,14 +942,15 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
         const int consumer = __shfl_sync(0xffffffff, threadIdx.x / 128, 0) - 1;
         if constexpr (!C::GRADIENT_EACH) {
             if constexpr (C::AHEAD)
-                consume_ahead<T, C>(smem, b, plan, consumer);
+                consume_ahead<T, C>(smem, dK_map, dV_map, b, plan, consumer);
             else
-                consume<T, C>(smem, b, plan, consumer);
+                consume<T, C>(smem, dK_map, dV_map, b, plan, consumer);
         } else if (consumer == 0) {
-            consume_scores<T, C>(smem, b, plan);
+            consume_scores<T, C>(smem, dV_map, b, plan);
         } else {
-            consume_gradients<T, C>(smem, b, plan);
+            consume_gradients<T, C>(smem, dK_map, b, plan);
         }
+        if (threadIdx.x % 128 == 0) cp_async_bulk_wait_group_read<0>(); // Shared memory ends with the block.
     }
     trace(END);
 }
@@ -895,7 +960,7 @@ static cudaError_t launch_tile(const attention_variant_backward &b, const Backwa
                                cudaStream_t stream)
 {
     const attention_variant &v = b.forward;
-    CUtensorMap Q_map, dO_map, K_map, V_map;
+    CUtensorMap Q_map, dO_map, K_map, V_map, dK_map, dV_map;
     constexpr int smem_bytes = sizeof(SharedStorage<T, C>);
     static_assert(smem_bytes <= SMEM_BYTES, "what a block may have");
     constexpr CUtensorMapDataType type = tensor_map_type<T>();
@@ -909,11 +974,15 @@ static cudaError_t launch_tile(const attention_variant_backward &b, const Backwa
     if (error == cudaSuccess)
         error = tensor_map_ragged(&V_map, type, v.V, plan.k_rows, v.kv_heads, C::D, C::KV, C::D);
     if (error == cudaSuccess)
+        error = tensor_map_ragged(&dK_map, type, b.dK, plan.k_rows, v.kv_heads, C::D, 64, 64);
+    if (error == cudaSuccess)
+        error = tensor_map_ragged(&dV_map, type, b.dV, plan.k_rows, v.kv_heads, C::D, 64, 64);
+    if (error == cudaSuccess)
         error = cudaFuncSetAttribute(backward_kernel<T, C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      smem_bytes);
     if (error != cudaSuccess) return error;
-    backward_kernel<T, C>
-        <<<(int)blocks, NUM_THREADS, smem_bytes, stream>>>(Q_map, dO_map, K_map, V_map, b, plan);
+    backward_kernel<T, C><<<(int)blocks, NUM_THREADS, smem_bytes, stream>>>(Q_map, dO_map, K_map, V_map,
+                                                                            dK_map, dV_map, b, plan);
     return cudaGetLastError();
 }
 

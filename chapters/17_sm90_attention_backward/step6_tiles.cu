@@ -4,15 +4,18 @@
 // with nothing to multiply. At D = 256 S of 32 keys a consumer reads more shared memory than it takes to multiply. What does each need?
 //
 //                Q x keys   a consumer has                 order
-//      D = 64    128 x 128  64 keys                        as step 5, but dV behind dS: registers (consume)
+//      D = 64    128 x 128  64 keys                        as step 5, but dV behind storing dS (consume)
 //      D = 128   64 x 128   64 keys                        dQ behind S of the next tile (consume_ahead)
 //      D = 256   64 x 64    all 64 keys; P and dV, or      P goes from one to the other, dQ to memory by red
 //                           dS and dK                      (consume_scores, consume_gradients)
 //
 // What a running wgmma leaves of shared memory decides where to read the statistics. Of its 128 bytes a clock S, dP and dQ with 64
-// queries take all (64 x 16 twice in 32 clocks), dV and dK with A from registers half. So LSE_log2 is read as S is issued, behind dK, and dPsum
-// behind dV. Which rows a tile has, and whether it needs a mask, is known before the loop (Keys): no load is waited for between
+// queries take all (64 x 16 twice in 32 clocks), dV and dK with A from registers half. So at D = 128 LSE_log2 is read as S is issued, behind
+// dK, and dPsum as dP is. At D = 64 a lane reads what the warp then shuffles, and dS is stored before dV reads. Which rows a tile has, and whether it needs a mask, is known before the loop (Keys): no load is waited for between
 // S and its exponentials.
+//
+// dK and dV leave by the copy engine, from shared memory that nobody reads any more: V's, and dQ's or dO's. What step 5 writes of a row in
+// one instruction is 16 bytes, half a sector.
 //
 // At D = 256 one consumer's S of 64 keys and 64 queries replaces two of 64 x 32, for which a wgmma reads half as much again. dQ does not
 // go through shared memory either: 64 KB a tile less each way, and room for two stages.
