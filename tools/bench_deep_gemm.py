@@ -32,7 +32,6 @@ SOURCES = [
     "chapters/20_grouped_gemm/step4_k_groups.cu",
     "common/device/tensor_map.c",
 ]
-HEADERS = ["chapters/19_fp8_gemm", "chapters/20_grouped_gemm", "common/device"]  # folders of what SOURCES include
 OURS, THEIRS = (os.path.join(ROOT, "build", name) for name in ("libgrouped.so", "libdeep_gemm.so"))
 P, INT = ctypes.c_void_p, ctypes.c_int
 LAUNCHERS = {  # as launchers.h of the two chapters have them
@@ -109,13 +108,6 @@ def load(path, launchers):
     return library
 
 
-def build_library(name, sources, launchers):
-    """Our launchers, with these arguments and a status, in build/NAME, loaded."""
-    path = os.path.join(ROOT, "build", name)
-    link(path, [os.path.join(ROOT, source) for source in sources])
-    return load(path, launchers)
-
-
 def build_id(identity):
     return ["-Xlinker", f"--build-id=0x{identity}"]
 
@@ -125,6 +117,15 @@ def is_made_of(path, identity):
         return False
     with open(path, "rb") as file:
         return bytes.fromhex(identity) in file.read()
+
+
+def build_ours(path, sources):
+    """Makes the library of our launchers, where it is missing or made of other sources."""
+    folders = sorted({os.path.dirname(source) for source in sources} | {"common/device"})
+    headers = [f"{folder}/{name}" for folder in folders for name in sorted(os.listdir(os.path.join(ROOT, folder))) if name.endswith((".h", ".cuh"))]
+    identity = stamp(read(path) for path in sources + headers)
+    if not is_made_of(path, identity):
+        link(path, [os.path.join(ROOT, source) for source in sources], *build_id(identity))
 
 
 def build_libraries():
@@ -138,10 +139,7 @@ def build_libraries():
         includes = [os.path.join(folders[0], "deep_gemm/include"), folders[1], os.path.join(ROOT, "tools")]
         objects = deep_gemm_kernels.compile_units(sources, config()["NVCC"].split(), includes, os.path.join(ROOT, "build", "deep_gemm"))
         link(THEIRS, objects, *build_id(identity))
-    headers = [f"{folder}/{name}" for folder in HEADERS for name in sorted(os.listdir(os.path.join(ROOT, folder))) if name.endswith((".h", ".cuh"))]
-    identity = stamp(read(path) for path in SOURCES + headers)
-    if not is_made_of(OURS, identity):
-        link(OURS, [os.path.join(ROOT, source) for source in SOURCES], *build_id(identity))
+    build_ours(OURS, SOURCES)
 
 
 def numbers(torch, *shape):
