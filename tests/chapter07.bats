@@ -175,8 +175,8 @@ if "backward" in op: assert np.isnan(np.load(d + "/dweight.npy")).nonzero()[0].t
     done <<'END'
 32,704 layernorm aligned warp_instructions ^
 37,456 layernorm aligned_bf16 warp_instructions ^
-18,789 layernorm_registers aligned warp_instructions ^
-20,568 layernorm_registers aligned_bf16 warp_instructions ^
+15,678 layernorm_registers aligned warp_instructions ^
+18,417 layernorm_registers aligned_bf16 warp_instructions ^
 43,956 layernorm_residual aligned warp_instructions ^
 26,283 layernorm_residual aligned_bf16 warp_instructions ^
 12,972 rmsnorm aligned warp_instructions ^
