@@ -191,7 +191,7 @@ np.testing.assert_array_equal(np.load(out + "/dwpe.npy"), dwpe)' "build/golden/$
 2,208 residual_packs aligned_bf16 warp_instructions ^
 2,160 residual_stream aligned_bf16 warp_instructions ^
 6,272 gelu aligned_bf16 warp_instructions ^
-3,461 gelu_exp2 aligned_bf16 warp_instructions ^
+3,589 gelu_exp2 aligned_bf16 warp_instructions ^
 95,232 encoder aligned warp_instructions ^
 24,960 encoder_rows aligned warp_instructions ^
 END

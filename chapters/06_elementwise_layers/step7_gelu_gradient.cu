@@ -19,7 +19,7 @@
 #include <cuda_runtime.h>
 #include <float.h>
 
-constexpr int NUM_THREADS = 256;
+constexpr int NUM_THREADS = 512;
 constexpr float A = -2.30220819f; // -2 log2(e) sqrt(2 / pi): exp(-2u) = 2^(x (A + B x^2))
 constexpr float B = A * 0.044715f;
 constexpr float SLOPE_A = 1.59576912f; // 2u' = SLOPE_A + SLOPE_B x^2
