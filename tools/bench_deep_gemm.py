@@ -7,8 +7,8 @@
 DEEP_GEMM is a checkout of DeepGEMM (54e2261), CUTLASS the include folder of CUTLASS (f3fde583). Their kernels, in the configurations that DeepGEMM
 itself would choose (deep_gemm_kernels.py), become build/libdeep_gemm.so; our launchers become build/libgrouped.so. A library that our
 sources made is used as it lies, from whatever machine. Both work on the same numbers, and must agree before they are timed. A turn is a CUDA graph of
-some milliseconds; a line has the medians of the rounds, and the ratio, above 1 where ours is faster. What DeepGEMM asks of scales is what chapter
-18 gives: rows of them along m.
+some milliseconds, and each round draws its order; a line has the medians of the rounds, and the ratio, above 1 where ours is faster. What DeepGEMM asks
+of scales is what chapter 18 gives: rows of them along m.
 """
 
 import ctypes
@@ -236,6 +236,16 @@ def timed(torch, graph):
     return begin.elapsed_time(end)
 
 
+def take_turns(torch, graphs, rounds):
+    """Milliseconds of each graph, by its name, in each round. The order of a round is drawn anew (but the same in every run): whose turn
+    comes first, or behind whose, makes a per cent or two."""
+    names, order, times = list(graphs), random.Random(0), []
+    for _ in range(rounds + 1):
+        order.shuffle(names)
+        times.append({name: timed(torch, graphs[name]) for name in names})
+    return times[1:]  # the first warms up
+
+
 def time_shape(torch, ours, theirs, op, shape, rounds):
     """Prints a shape's line; whether the two agree."""
     first = Problem(torch, op, shape, 0)
@@ -250,13 +260,12 @@ def time_shape(torch, ours, theirs, op, shape, rounds):
     if not first.agree():
         print(f"{name}: WRONG, so not timed: ours and DeepGEMM's results differ", flush=True)
         return False
-    contenders = [[lambda p=p: p.run_mine(ours) for p in sets], [lambda p=p: p.run_theirs(theirs) for p in sets]]
-    once = timed(torch, graph_of(torch, contenders[1], 4)) / 4
+    contenders = {"ours": [lambda p=p: p.run_mine(ours) for p in sets], "theirs": [lambda p=p: p.run_theirs(theirs) for p in sets]}
+    once = timed(torch, graph_of(torch, contenders["theirs"], 4)) / 4
     launches = max(1, round(TURN_MS / once))
-    graphs = [graph_of(torch, runs, launches) for runs in contenders]
-    times = [[timed(torch, graph) / launches for graph in graphs] for _ in range(rounds + 1)][1:]
-    our_ms, their_ms = (statistics.median(column) for column in zip(*times))
-    ratio = statistics.median(theirs_once / ours_once for ours_once, theirs_once in times)
+    times = take_turns(torch, {name: graph_of(torch, runs, launches) for name, runs in contenders.items()}, rounds)
+    our_ms, their_ms = (statistics.median(turn[name] for turn in times) / launches for name in contenders)
+    ratio = statistics.median(turn["theirs"] / turn["ours"] for turn in times)
     rate = sum(p.flops() for p in sets) / len(sets) / 1e9
     print(f"{name}: {our_ms * 1e3:.1f} us, {rate / our_ms:.0f} TFLOP/s; DeepGEMM {their_ms * 1e3:.1f} us, {rate / their_ms:.0f} TFLOP/s; ratio {ratio:.3f}", flush=True)
     return True

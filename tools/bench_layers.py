@@ -7,8 +7,8 @@ GPU (sm_90): for a Python that has torch.
 
 Our launchers become build/liblayers.so; one that our sources made is used as it lies, from whatever machine. With --jobs, so many processes
 compile the peers' kernels first, into the peers' own caches. All contenders have the same numbers, and must agree with ours before they are timed. A
-turn is a CUDA graph of some milliseconds, over so many sets of tensors that the L2 has none of them from the turn before; a line has the
-medians of the rounds in GB/s, of the bytes that the layer must move, whoever moves more. `copy` is a copy on the device of as many.
+turn is a CUDA graph of some milliseconds, over so many sets of tensors that the L2 has none of them from the turn before, and each round draws
+its order; a line has the medians of the rounds in GB/s, of the bytes that the layer must move, whoever moves more. `copy` is a copy on the device of as many.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import statistics
 import subprocess
 import sys
 
-from bench_deep_gemm import ROOT, build_ours, graph_of, load, timed
+from bench_deep_gemm import ROOT, build_ours, graph_of, load, take_turns
 
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # a layer is a kernel or two: nothing for a pool of compilers
 
@@ -603,8 +603,8 @@ def time_case(library, case, rounds):
         each = [lambda d=d, kept=kept: kept(d) for d in sets]
         launches[name] = max(len(sets), round(TURN_MS * 1e-3 * 3e12 / moved))
         graphs[name] = graph_of(torch, each, launches[name])
-    times = [{name: timed(torch, graph) / launches[name] for name, graph in graphs.items()} for _ in range(rounds + 1)][1:]
-    return {name: moved / 1e6 / statistics.median(turn[name] for turn in times) for name in runs}, wrong
+    times = take_turns(torch, graphs, rounds)
+    return {name: moved / 1e6 * launches[name] / statistics.median(turn[name] for turn in times) for name in runs}, wrong
 
 
 def main():
