@@ -138,11 +138,11 @@ if "backward" in op: assert np.isnan(np.load(d + "/dweight.npy")).nonzero()[0].t
     local array=$((33 * 768 * 4 / 32))
     assert_equal "$(count layernorm aligned global_sectors)" $((6 * array + 2 * 33)) # weight and bias for every row, mean, rstd
     assert_equal "$(count layernorm_registers aligned global_sectors)" $((4 * array + 2 * 33))
-    assert_equal "$(count layernorm_registers aligned global_sectors 'load_piece_once')" $array
-    assert_equal "$(count layernorm_registers aligned global_sectors 'store_piece')" $array
+    assert_equal "$(count layernorm_registers aligned global_sectors 'frag\[i\] = load_piece<N>\(x ')" $array
+    assert_equal "$(count layernorm_registers aligned global_sectors 'reinterpret_cast<Piece')" $array
     assert_equal "$(count rmsnorm aligned global_sectors 'load_piece_once')" $array
-    assert_equal "$(count layernorm_residual aligned global_sectors 'load_piece_once')" $((2 * array))
-    assert_equal "$(count layernorm_residual aligned global_sectors 'store_piece')" $((2 * array))
+    assert_equal "$(count layernorm_residual aligned global_sectors 'frag2?\[i\] = load_piece<N>\(x')" $((2 * array))
+    assert_equal "$(count layernorm_residual aligned global_sectors 'reinterpret_cast<Piece')" $((2 * array))
 }
 
 @test "chapter 7: atomics an element, a group, none; x and dout are read once" {
@@ -175,12 +175,12 @@ if "backward" in op: assert np.isnan(np.load(d + "/dweight.npy")).nonzero()[0].t
     done <<'END'
 32,704 layernorm aligned warp_instructions ^
 37,456 layernorm aligned_bf16 warp_instructions ^
-18,789 layernorm_registers aligned warp_instructions ^
-20,568 layernorm_registers aligned_bf16 warp_instructions ^
-43,956 layernorm_residual aligned warp_instructions ^
-26,283 layernorm_residual aligned_bf16 warp_instructions ^
-12,972 rmsnorm aligned warp_instructions ^
-12,018 rmsnorm aligned_bf16 warp_instructions ^
+14,589 layernorm_registers aligned warp_instructions ^
+18,351 layernorm_registers aligned_bf16 warp_instructions ^
+42,900 layernorm_residual aligned warp_instructions ^
+26,553 layernorm_residual aligned_bf16 warp_instructions ^
+9,801 rmsnorm aligned warp_instructions ^
+10,599 rmsnorm aligned_bf16 warp_instructions ^
 38,922 gradient_atomics aligned warp_instructions ^
 45,258 gradient_atomics aligned_bf16 warp_instructions ^
 19,074 layernorm aligned global_sectors ^

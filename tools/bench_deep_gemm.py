@@ -7,8 +7,8 @@
 DEEP_GEMM is a checkout of DeepGEMM (54e2261), CUTLASS the include folder of CUTLASS (f3fde583). Their kernels, in the configurations that DeepGEMM
 itself would choose (deep_gemm_kernels.py), become build/libdeep_gemm.so; our launchers become build/libgrouped.so. A library that our
 sources made is used as it lies, from whatever machine. Both work on the same numbers, and must agree before they are timed. A turn is a CUDA graph of
-some milliseconds; a line has the medians of the rounds, and the ratio, above 1 where ours is faster. What DeepGEMM asks of scales is what chapter
-18 gives: rows of them along m.
+some milliseconds, and each round draws its order; a line has the medians of the rounds, and the ratio, above 1 where ours is faster. What DeepGEMM asks
+of scales is what chapter 18 gives: rows of them along m.
 """
 
 import ctypes
@@ -32,7 +32,6 @@ SOURCES = [
     "chapters/20_grouped_gemm/step4_k_groups.cu",
     "common/device/tensor_map.c",
 ]
-HEADERS = ["chapters/19_fp8_gemm", "chapters/20_grouped_gemm", "common/device"]  # folders of what SOURCES include
 OURS, THEIRS = (os.path.join(ROOT, "build", name) for name in ("libgrouped.so", "libdeep_gemm.so"))
 P, INT = ctypes.c_void_p, ctypes.c_int
 LAUNCHERS = {  # as launchers.h of the two chapters have them
@@ -109,13 +108,6 @@ def load(path, launchers):
     return library
 
 
-def build_library(name, sources, launchers):
-    """Our launchers, with these arguments and a status, in build/NAME, loaded."""
-    path = os.path.join(ROOT, "build", name)
-    link(path, [os.path.join(ROOT, source) for source in sources])
-    return load(path, launchers)
-
-
 def build_id(identity):
     return ["-Xlinker", f"--build-id=0x{identity}"]
 
@@ -125,6 +117,15 @@ def is_made_of(path, identity):
         return False
     with open(path, "rb") as file:
         return bytes.fromhex(identity) in file.read()
+
+
+def build_ours(path, sources):
+    """Makes the library of our launchers, where it is missing or made of other sources."""
+    folders = sorted({os.path.dirname(source) for source in sources} | {"common/device"})
+    headers = [f"{folder}/{name}" for folder in folders for name in sorted(os.listdir(os.path.join(ROOT, folder))) if name.endswith((".h", ".cuh"))]
+    identity = stamp(read(path) for path in sources + headers)
+    if not is_made_of(path, identity):
+        link(path, [os.path.join(ROOT, source) for source in sources], *build_id(identity))
 
 
 def build_libraries():
@@ -138,10 +139,7 @@ def build_libraries():
         includes = [os.path.join(folders[0], "deep_gemm/include"), folders[1], os.path.join(ROOT, "tools")]
         objects = deep_gemm_kernels.compile_units(sources, config()["NVCC"].split(), includes, os.path.join(ROOT, "build", "deep_gemm"))
         link(THEIRS, objects, *build_id(identity))
-    headers = [f"{folder}/{name}" for folder in HEADERS for name in sorted(os.listdir(os.path.join(ROOT, folder))) if name.endswith((".h", ".cuh"))]
-    identity = stamp(read(path) for path in SOURCES + headers)
-    if not is_made_of(OURS, identity):
-        link(OURS, [os.path.join(ROOT, source) for source in SOURCES], *build_id(identity))
+    build_ours(OURS, SOURCES)
 
 
 def numbers(torch, *shape):
@@ -238,6 +236,16 @@ def timed(torch, graph):
     return begin.elapsed_time(end)
 
 
+def take_turns(torch, graphs, rounds):
+    """Milliseconds of each graph, by its name, in each round. The order of a round is drawn anew (but the same in every run): whose turn
+    comes first, or behind whose, makes a per cent or two."""
+    names, order, times = list(graphs), random.Random(0), []
+    for _ in range(rounds + 1):
+        order.shuffle(names)
+        times.append({name: timed(torch, graphs[name]) for name in names})
+    return times[1:]  # the first warms up
+
+
 def time_shape(torch, ours, theirs, op, shape, rounds):
     """Prints a shape's line; whether the two agree."""
     first = Problem(torch, op, shape, 0)
@@ -252,13 +260,12 @@ def time_shape(torch, ours, theirs, op, shape, rounds):
     if not first.agree():
         print(f"{name}: WRONG, so not timed: ours and DeepGEMM's results differ", flush=True)
         return False
-    contenders = [[lambda p=p: p.run_mine(ours) for p in sets], [lambda p=p: p.run_theirs(theirs) for p in sets]]
-    once = timed(torch, graph_of(torch, contenders[1], 4)) / 4
+    contenders = {"ours": [lambda p=p: p.run_mine(ours) for p in sets], "theirs": [lambda p=p: p.run_theirs(theirs) for p in sets]}
+    once = timed(torch, graph_of(torch, contenders["theirs"], 4)) / 4
     launches = max(1, round(TURN_MS / once))
-    graphs = [graph_of(torch, runs, launches) for runs in contenders]
-    times = [[timed(torch, graph) / launches for graph in graphs] for _ in range(rounds + 1)][1:]
-    our_ms, their_ms = (statistics.median(column) for column in zip(*times))
-    ratio = statistics.median(theirs_once / ours_once for ours_once, theirs_once in times)
+    times = take_turns(torch, {name: graph_of(torch, runs, launches) for name, runs in contenders.items()}, rounds)
+    our_ms, their_ms = (statistics.median(turn[name] for turn in times) / launches for name in contenders)
+    ratio = statistics.median(turn["theirs"] / turn["ours"] for turn in times)
     rate = sum(p.flops() for p in sets) / len(sets) / 1e9
     print(f"{name}: {our_ms * 1e3:.1f} us, {rate / our_ms:.0f} TFLOP/s; DeepGEMM {their_ms * 1e3:.1f} us, {rate / their_ms:.0f} TFLOP/s; ratio {ratio:.3f}", flush=True)
     return True

@@ -1,23 +1,30 @@
 #!/usr/bin/env python3
-"""Times the layers of chapters 6, 7, 9 and 10 beside PyTorch's, torch.compile's and, where it is installed, quack's, in turns, on this
-machine's GPU (sm_90): for a Python that has torch.
+"""Times the layers of chapters 6 to 10 beside PyTorch's, torch.compile's and, where it is installed, quack's, in turns, on this machine's
+GPU (sm_90): for a Python that has torch.
 
-    tools/bench_layers.py [LAYER...] [--types f32,bf16] [--rounds 10] [--json FILE]
+    tools/bench_layers.py --build                                        the library of our launchers, on any machine that has nvcc
+    tools/bench_layers.py [LAYER...] [--types f32,bf16] [--rounds 10] [--jobs 1] [--json FILE]
 
-Our launchers become a shared library in build/. All contenders have the same numbers, and must agree with ours before they are timed. A
-turn is a CUDA graph of some milliseconds, over so many sets of tensors that the L2 has none of them from the turn before; a line has the
-medians of the rounds in GB/s, of the bytes that the layer must move, whoever moves more. `copy` is a copy on the device of as many.
+Our launchers become build/liblayers.so; one that our sources made is used as it lies, from whatever machine. With --jobs, so many processes
+compile the peers' kernels first, into the peers' own caches. All contenders have the same numbers, and must agree with ours before they are timed. A
+turn is a CUDA graph of some milliseconds, over so many sets of tensors that the L2 has none of them from the turn before, and each round draws
+its order; a line has the medians of the rounds in GB/s, of the bytes that the layer must move, whoever moves more. `copy` is a copy on the device of as many.
 """
 
 import argparse
+import concurrent.futures
 import ctypes
+import glob
 import json
+import multiprocessing
 import os
 import statistics
 import subprocess
 import sys
 
-from bench_deep_gemm import ROOT, build_library, graph_of, timed
+from bench_deep_gemm import ROOT, build_ours, graph_of, load, take_turns
+
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # a layer is a kernel or two: nothing for a pool of compilers
 
 try:
     import torch
@@ -25,9 +32,12 @@ try:
 except ImportError as error:
     torch, missing = None, error
 try:
-    import quack.rmsnorm as quack
+    from quack.cross_entropy import cross_entropy_fwd
+    from quack.rmsnorm import layernorm_fwd, rmsnorm_bwd, rmsnorm_fwd
+    from quack.softmax import softmax_bwd, softmax_fwd
+    has_quack = True
 except ImportError:
-    quack = None
+    has_quack = False
 
 SOURCES = [
     "chapters/06_elementwise_layers/step3_residual_stream.cu",
@@ -42,10 +52,16 @@ SOURCES = [
     "chapters/07_layernorm/step8_gradient_ahead.cu",
     "chapters/07_layernorm/step9_gradient_residual.cu",
     "chapters/07_layernorm/step10_rmsnorm_gradient.cu",
+    "chapters/08_online_softmax/step19_cluster.cu",
+    "chapters/08_online_softmax/step20_backward_cluster.cu",
+    "chapters/08_online_softmax/step21_classifier_cluster.cu",
     "chapters/09_cublas_attention/step2_permute_packs.cu",
     "chapters/09_cublas_attention/step3_unpermute_packs.cu",
     "chapters/10_adamw_mixed_precision/step2_adamw_fours.cu",
 ]
+
+
+LIBRARY = os.path.join(ROOT, "build", "liblayers.so")
 
 
 class AdamW(ctypes.Structure):
@@ -58,12 +74,17 @@ SETTINGS = {"lr": 3e-4, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_de
 T, VOCABULARY, EPSILON, STEP = 1024, 50304, 1e-5, 5  # positions; rows of wte; layernorm's; AdamW's t
 TURN_MS, L2_BYTES, MAX_SETS = 5.0, 200 << 20, 64
 SHAPES = [(rows, c) for rows in (16384, 32768) for c in (768, 1600, 4096)]
+ROWS_OF = {c: (1 << 27) // c for c in (1024, 4096, 16384, 32768, 65536, 131072)}  # softmax's, of as many numbers
 P, INT, SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
 
 
 def fail(text):
     print(f"bench_layers: {text}", file=sys.stderr)
     sys.exit(2)
+
+
+def torch_type(name):
+    return {"f32": torch.float32, "bf16": torch.bfloat16}[name]
 
 
 def heads(c):
@@ -223,7 +244,7 @@ class LayernormForward(Layer):
 
     @staticmethod
     def quack(x, weight, bias):  # which wants weight and bias in fp32
-        out, rstd, mean = quack.layernorm_fwd(x, weight.float(), bias.float(), EPSILON, return_rstd=True, return_mean=True)
+        out, rstd, mean = layernorm_fwd(x, weight.float(), bias.float(), EPSILON, return_rstd=True, return_mean=True)
         return out, mean, rstd
 
     def bytes(self, size, rows, c):
@@ -270,7 +291,7 @@ class RmsnormForward(Layer):
 
     @staticmethod
     def quack(x, weight):
-        out, _, rstd = quack.rmsnorm_fwd(x, weight, eps=EPSILON, store_rstd=True)
+        out, _, rstd = rmsnorm_fwd(x, weight, eps=EPSILON, store_rstd=True)
         return out, rstd
 
     def bytes(self, size, rows, c):
@@ -337,10 +358,82 @@ class RmsnormBackward(Layer):
 
     @staticmethod
     def quack(x, dout, weight, rstd):
-        return quack.rmsnorm_bwd(x, weight, dout, rstd)[:2]
+        return rmsnorm_bwd(x, weight, dout, rstd)[:2]
 
     def bytes(self, size, rows, c):
         return 3 * size * rows * c + size * c + 8 * c + 4 * rows
+
+
+class SoftmaxForward(Layer):
+    launcher, argtypes, takes, results = "cluster", [P, P, INT, INT], ("x",), ("y",)
+    shapes = [(rows, c) for c, rows in ROWS_OF.items()]
+
+    def tensors(self, make, rows, c):
+        return {"x": make.normal(rows, c), "y": make.empty(rows, c)}
+
+    def arguments(self, d):
+        return d["x"], d["y"], *d["x"].shape
+
+    @staticmethod
+    def eager(x):
+        return (x.softmax(-1),)
+
+    @staticmethod
+    def quack(x):
+        return (softmax_fwd(x),)
+
+    def bytes(self, size, rows, c):
+        return 2 * size * rows * c
+
+
+class SoftmaxBackward(Layer):
+    launcher, argtypes, takes, results = "backward_cluster", [P, P, P, INT, INT], ("y", "dy"), ("dx",)
+    shapes = SoftmaxForward.shapes
+
+    def tensors(self, make, rows, c):
+        return {"y": make.normal(rows, c).softmax(-1), "dy": make.normal(rows, c), "dx": make.empty(rows, c)}
+
+    def arguments(self, d):
+        return d["y"], d["dy"], d["dx"], *d["y"].shape
+
+    @staticmethod
+    def eager(y, dy):
+        return (torch.ops.aten._softmax_backward_data(dy, y, -1, y.dtype),)
+
+    @staticmethod
+    def quack(y, dy):
+        return (softmax_bwd(dy, y),)
+
+    def bytes(self, size, rows, c):
+        return 3 * size * rows * c
+
+
+class Classifier(Layer):
+    launcher, argtypes = "classifier_cluster", [P, P, P, P, INT, INT, INT]
+    takes, results = ("logits", "target", "dloss"), ("loss", "logits")
+    shapes = SoftmaxForward.shapes + [(8192, 50304), (4096, 128256)]  # vocabularies: GPT-2's and Llama 3's
+
+    def tensors(self, make, rows, c):
+        return {"logits": make.normal(rows, c), "target": torch.randint(c, (rows,), device="cuda", dtype=torch.int32),
+                "dloss": torch.ones(rows, device="cuda"), "loss": make.zeros(rows)}
+
+    def arguments(self, d):
+        rows, c = d["logits"].shape
+        return d["logits"], d["loss"], d["target"], d["dloss"], rows, c, c
+
+    @staticmethod
+    def eager(logits, target, dloss):
+        log_p, target = logits.float().log_softmax(-1), target.long()[:, None]
+        loss = -log_p.gather(1, target)[:, 0]
+        right = torch.arange(logits.shape[1], device=logits.device) == target
+        return loss, logits.copy_((log_p.exp() - right.float()) * dloss[:, None])
+
+    @staticmethod
+    def quack(logits, target, _):  # whose gradient is that of the losses' sum
+        return cross_entropy_fwd(logits, target, return_dx=True, inplace_backward=True)
+
+    def bytes(self, size, rows, c):
+        return 2 * size * rows * c + 12 * rows
 
 
 class Permute(Layer):
@@ -411,12 +504,48 @@ LAYERS = {
     "residual_forward": ResidualForward, "residual_backward": ResidualBackward, "gelu_forward": GeluForward, "gelu_backward": GeluBackward,
     "encoder_forward": EncoderForward, "encoder_backward": EncoderBackward, "layernorm_forward": LayernormForward,
     "layernorm_backward": LayernormBackward, "fused_residual_forward": FusedResidualForward, "fused_residual_backward": FusedResidualBackward,
-    "rmsnorm_forward": RmsnormForward, "rmsnorm_backward": RmsnormBackward, "permute": Permute, "unpermute": Unpermute, "adamw": AdamWUpdate,
+    "rmsnorm_forward": RmsnormForward, "rmsnorm_backward": RmsnormBackward, "softmax_forward": SoftmaxForward,
+    "softmax_backward": SoftmaxBackward, "classifier": Classifier, "permute": Permute, "unpermute": Unpermute, "adamw": AdamWUpdate,
 }
 
 
+def compiled_peers(layer):
+    """The peers that compile what they are given: a name, and a function that takes a set of tensors and returns the results."""
+    named = {"compile": torch.compile(getattr(layer, "formula", layer.eager), dynamic=False)}
+    if has_quack and hasattr(layer, "quack"):
+        named["quack"] = layer.quack
+    return {name: lambda d, run=run: run(*(d[tensor] for tensor in layer.takes)) for name, run in named.items()}
+
+
+def compile_case(case):
+    """Leaves a case's kernels in the peers' caches."""
+    name, dtype, rows, c = case
+    torch._dynamo.reset()
+    try:
+        layer = LAYERS[name]()
+        d = layer.tensors(Make(torch_type(dtype)), rows, c)
+        for run in compiled_peers(layer).values():
+            run(d)
+        torch.cuda.synchronize()
+    except Exception:  # it will be met again, and said, where the case is timed
+        pass
+    d = None  # so that its memory is given back, too
+    torch.cuda.empty_cache()
+
+
+def compile_ahead(cases, jobs):
+    """Compiles the peers' kernels in so many processes."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(compile_case, cases))
+    # What torch.compile found fastest, it found while others used the GPU: it has to choose again.
+    for path in glob.glob(os.path.join(cache_dir(), "**", "*.best_config"), recursive=True):
+        os.remove(path)
+
+
 def contenders(library, layer, dtype):
-    """What takes part: a name, and a function that takes a set of tensors and returns the results."""
+    """What takes part, as compiled_peers() has it."""
     launcher = getattr(library, layer.launcher)
 
     def ours(d):
@@ -426,10 +555,10 @@ def contenders(library, layer, dtype):
             raise RuntimeError(f"our launcher: CUDA error {error}")
         return [d[name] for name in layer.results]
 
-    named = {"eager": layer.eager, "compile": torch.compile(getattr(layer, "formula", layer.eager), dynamic=False)}
-    if quack and hasattr(layer, "quack"):
-        named["quack"] = layer.quack
-    return {"ours": ours} | {name: lambda d, run=run: run(*(d[tensor] for tensor in layer.takes)) for name, run in named.items()}
+    def eager(d):
+        return layer.eager(*(d[tensor] for tensor in layer.takes))
+
+    return {"ours": ours, "eager": eager} | compiled_peers(layer)
 
 
 def agree(mine, theirs):
@@ -438,8 +567,11 @@ def agree(mine, theirs):
     return all(bool((a - b).norm() <= 0.01 * a.norm()) for a, b in pairs)
 
 
-def time_shape(library, layer, dtype, rows, c, rounds):
+def time_case(library, case, rounds):
     """GB/s by contender, and the names of those that could not take part."""
+    name, dtype, rows, c = case
+    torch._dynamo.reset()  # a shape is compiled for itself
+    layer, dtype = LAYERS[name](), torch_type(dtype)
     moved = layer.bytes(dtype.itemsize, rows, c)
     sets = [layer.tensors(Make(dtype), rows, c) for _ in range(min(MAX_SETS, L2_BYTES // moved + 2))]
     unit = 64 << 10  # copies of other than whole pages are slower (results/trials/copy_sizes.csv)
@@ -471,8 +603,8 @@ def time_shape(library, layer, dtype, rows, c, rounds):
         each = [lambda d=d, kept=kept: kept(d) for d in sets]
         launches[name] = max(len(sets), round(TURN_MS * 1e-3 * 3e12 / moved))
         graphs[name] = graph_of(torch, each, launches[name])
-    times = [{name: timed(torch, graph) / launches[name] for name, graph in graphs.items()} for _ in range(rounds + 1)][1:]
-    return {name: moved / 1e6 / statistics.median(turn[name] for turn in times) for name in runs}, wrong
+    times = take_turns(torch, graphs, rounds)
+    return {name: moved / 1e6 * launches[name] / statistics.median(turn[name] for turn in times) for name in runs}, wrong
 
 
 def main():
@@ -480,39 +612,45 @@ def main():
     parser.add_argument("layers", nargs="*", metavar="LAYER")
     parser.add_argument("--types", default="f32,bf16")
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--json")
+    parser.add_argument("--build", action="store_true")
     options = parser.parse_args()
     for name in options.layers:
         if name not in LAYERS:
             fail(f"'{name}': expected one of {', '.join(LAYERS)}")
+    if options.build:
+        build_ours(LIBRARY, SOURCES)
+        return
     if not torch:
         fail(f"{missing}: it takes a Python with torch")
     if not torch.cuda.is_available():
         fail("PyTorch finds no GPU here, and the simulated GPU has no speed to measure")
-    classes = {name: LAYERS[name] for name in options.layers or LAYERS}
-    library = build_library("liblayers.so", SOURCES, {layer.launcher: [INT, *layer.argtypes, P] for layer in LAYERS.values()})
+    build_ours(LIBRARY, SOURCES)
+    library = load(LIBRARY, {layer.launcher: [INT, *layer.argtypes, P] for layer in LAYERS.values()})
+    cases = [(name, dtype, rows, c) for name in options.layers or LAYERS for dtype in options.types.split(",") if dtype in LAYERS[name].types
+             for rows, c in LAYERS[name].shapes]
+    if options.jobs > 1:
+        compile_ahead(cases, options.jobs)
     commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, commit {commit}: GB/s; ours also as a share of the copy and of the best other{'' if quack else '; quack is not installed'}")
+    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, commit {commit}: GB/s; ours also as a share of the copy and of the best other{'' if has_quack else '; quack is not installed'}")
     records, all_right = [], True
-    for name, layer in classes.items():
-        for dtype in [d for d in options.types.split(",") if d in layer.types]:
-            for rows, c in layer.shapes:
-                torch._dynamo.reset()  # a shape is compiled for itself
-                torch_type = {"f32": torch.float32, "bf16": torch.bfloat16}[dtype]
-                speeds, wrong = time_shape(library, layer(), torch_type, rows, c, options.rounds)
-                torch.cuda.empty_cache()
-                all_right = all_right and not wrong
-                others = [speed for peer, speed in speeds.items() if peer not in ("ours", "copy")]
-                ratios = ""
-                if "ours" in speeds and others:
-                    ratios = f"{speeds['ours'] / speeds['copy']:.3f} of copy, {speeds['ours'] / max(others):.3f} of best"
-                shape = f"n={c}" if rows == 1 else f"rows={rows},c={c}"
-                print(f"{name:24} {dtype:5} {shape:18}", *(f"{peer} {speed:.0f}" for peer, speed in speeds.items()), ratios, sep="  ", flush=True)
-                records.append({"layer": name, "case": shape, "dtype": dtype, "gb_per_s": {p: round(s, 1) for p, s in speeds.items()},
-                                "gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "commit": commit})
-                if options.json:
-                    with open(options.json, "w", encoding="utf-8") as file:
-                        json.dump(records, file, indent=1)
+    for case in cases:
+        name, dtype, rows, c = case
+        speeds, wrong = time_case(library, case, options.rounds)
+        torch.cuda.empty_cache()
+        all_right = all_right and not wrong
+        others = [speed for peer, speed in speeds.items() if peer not in ("ours", "copy")]
+        ratios = ""
+        if "ours" in speeds and others:
+            ratios = f"{speeds['ours'] / speeds['copy']:.3f} of copy, {speeds['ours'] / max(others):.3f} of best"
+        shape = f"n={c}" if rows == 1 else f"rows={rows},c={c}"
+        print(f"{name:24} {dtype:5} {shape:18}", *(f"{peer} {speed:.0f}" for peer, speed in speeds.items()), ratios, sep="  ", flush=True)
+        records.append({"layer": name, "case": shape, "dtype": dtype, "gb_per_s": {p: round(s, 1) for p, s in speeds.items()},
+                        "gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "commit": commit})
+        if options.json:
+            with open(options.json, "w", encoding="utf-8") as file:
+                json.dump(records, file, indent=1)
     sys.exit(0 if all_right else 1)
 
 

@@ -16,7 +16,7 @@
 
 #include <cuda_runtime.h>
 
-constexpr int NUM_THREADS = 256;
+constexpr int NUM_THREADS = 512;
 constexpr int PACKS = 2;              // a thread has in flight
 constexpr float SCALE = 0.797884561f; // sqrt(2 / pi)
 constexpr float CUBE = 0.044715f;
@@ -48,13 +48,13 @@ __global__ void __launch_bounds__(NUM_THREADS) gelu_kernel(const T *inp, // (n)
 #pragma unroll
     for (int i = 0; i < PACKS; i++) {
         const size_t p = first + i * NUM_THREADS;
-        if (p < packs) frag[i] = __ldcs((const uint4 *)inp + p);
+        if (p < packs) frag[i] = ((const uint4 *)inp)[p];
     }
 #pragma unroll
     for (int i = 0; i < PACKS; i++) {
         const size_t p = first + i * NUM_THREADS;
         if (p < packs)
-            __stcs((uint4 *)out + p, gelu_pack<T>(frag[i]));
+            ((uint4 *)out)[p] = gelu_pack<T>(frag[i]);
         else if (p == packs)
             for (size_t j = p * PACK<T>; j < n; j++) from_float(&out[j], gelu_of(to_float(inp[j])));
     }

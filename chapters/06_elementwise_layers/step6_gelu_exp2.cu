@@ -9,7 +9,8 @@
 //
 //      e = ex2(x (A + B x^2))        out = x rcp(1 + e)
 //
-// A thread has one pack: with two, as in step 3, the same instructions take 5 % longer (results/trials/06_gelu_packs.csv).
+// A thread has one pack: with two, as in step 3, the same instructions take 5 % longer (results/trials/06_gelu_packs.csv). In
+// blocks of 256 threads they take half a per cent longer (06_block_sizes.csv).
 //
 // x -> infinity: e = 0, out = x.  x -> -infinity: e = infinity, rcp(e) = 0, out = -0; at -infinity itself NaN, as in PyTorch.
 //
@@ -21,7 +22,7 @@
 
 #include <cuda_runtime.h>
 
-constexpr int NUM_THREADS = 256;
+constexpr int NUM_THREADS = 512;
 constexpr float A = -2.30220819f; // -2 log2(e) sqrt(2 / pi): exp(-2u) = 2^(x (A + B x^2))
 constexpr float B = A * 0.044715f;
 
@@ -51,8 +52,8 @@ __global__ void __launch_bounds__(NUM_THREADS) gelu_exp2_kernel(const T *inp, //
     const size_t packs = n / PACK<T>;
     const size_t p = (size_t)blockIdx.x * NUM_THREADS + threadIdx.x;
     if (p < packs) {
-        const uint4 pack = __ldcs((const uint4 *)inp + p);
-        __stcs((uint4 *)out + p, gelu_pack<T>(pack));
+        const uint4 pack = ((const uint4 *)inp)[p];
+        ((uint4 *)out)[p] = gelu_pack<T>(pack);
     } else if (p == packs) {
         for (size_t j = p * PACK<T>; j < n; j++) from_float(&out[j], gelu_of(to_float(inp[j])));
     }

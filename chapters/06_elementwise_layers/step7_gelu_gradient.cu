@@ -19,7 +19,7 @@
 #include <cuda_runtime.h>
 #include <float.h>
 
-constexpr int NUM_THREADS = 256;
+constexpr int NUM_THREADS = 512;
 constexpr float A = -2.30220819f; // -2 log2(e) sqrt(2 / pi): exp(-2u) = 2^(x (A + B x^2))
 constexpr float B = A * 0.044715f;
 constexpr float SLOPE_A = 1.59576912f; // 2u' = SLOPE_A + SLOPE_B x^2
@@ -53,8 +53,8 @@ __global__ void __launch_bounds__(NUM_THREADS) gelu_gradient_kernel(const T *inp
     const size_t packs = n / PACK<T>;
     const size_t p = (size_t)blockIdx.x * NUM_THREADS + threadIdx.x;
     if (p < packs) {
-        const uint4 pack = __ldcs((const uint4 *)inp + p), dout_pack = __ldcs((const uint4 *)dout + p);
-        __stcs((uint4 *)dinp + p, gradient_pack<T>(pack, dout_pack));
+        const uint4 pack = ((const uint4 *)inp)[p], dout_pack = ((const uint4 *)dout)[p];
+        ((uint4 *)dinp)[p] = gradient_pack<T>(pack, dout_pack);
     } else if (p == packs) {
         for (size_t j = p * PACK<T>; j < n; j++)
             from_float(&dinp[j], to_float(dout[j]) * gelu_slope(to_float(inp[j])));

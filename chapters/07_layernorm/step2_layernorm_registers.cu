@@ -79,7 +79,8 @@ static __device__ Piece<T, N> normalize(Piece<T, N> piece, float mean, float rst
     return make_pack(values, T());
 }
 
-// A piece is N elements. A warp's pieces are neighbours: the first PIECES of each of its lanes, 32 at a time. BLOCK: the block has one row.
+// A piece is N elements. They go round the threads that hold a row, which have PIECES each, the last one perhaps outside the
+// row. BLOCK: those are the block, not a warp.
 template <typename T, int N, int PIECES, bool BLOCK>
 __global__ void __launch_bounds__(BLOCK ? MAX_THREADS : 32 * WARP_ROWS)
     layernorm_registers_kernel(const T *inp,    // (rows, C)
@@ -95,27 +96,27 @@ __global__ void __launch_bounds__(BLOCK ? MAX_THREADS : 32 * WARP_ROWS)
     if (row >= rows) return; // a whole warp, in blocks without barriers
     const T *x = inp + (size_t)row * C;
     T *y = out + (size_t)row * C;
-    const unsigned first = (threadIdx.x / 32 * (32 * PIECES) + threadIdx.x % 32) * N;
-    const unsigned step = blockDim.x * N;
-    const unsigned rest = PIECES * step + threadIdx.x * N; // the first column that is not in registers
-    const float one_by_C = 1.0f / C;                       // a division is a call
+    const unsigned first = threadIdx.x * N;
+    const unsigned step = (BLOCK ? blockDim.x : 32) * N; // from a thread's piece to its next
+    const unsigned rest = first + PIECES * step;         // the first column that is not in registers
+    const auto inside = [&](int i) { return i < PIECES - 1 || first + i * step < C; };
 
     Piece<T, N> frag[PIECES], weight_frag[PIECES], bias_frag[PIECES];
 #pragma unroll
     for (int i = 0; i < PIECES; i++)
-        if (first + 32 * N * i < C) frag[i] = load_piece_once<N>(x + first + 32 * N * i);
+        if (inside(i)) frag[i] = load_piece<N>(x + first + i * step);
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
-        const unsigned c = first + 32 * N * i;
-        if (c >= C) continue;
-        weight_frag[i] = load_piece<N>(weight + c);
-        bias_frag[i] = load_piece<N>(bias + c);
+        if (!inside(i)) continue;
+        weight_frag[i] = load_piece<N>(weight + first + i * step);
+        bias_frag[i] = load_piece<N>(bias + first + i * step);
     }
+    const float one_by_C = 1.0f / C; // a call, and ptxas moves no load over one: so it is behind them all
 
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < PIECES; i++)
-        if (first + 32 * N * i < C) sum += piece_sum<T, N>(frag[i]);
+        if (inside(i)) sum += piece_sum<T, N>(frag[i]);
     for (unsigned c = rest; c < C && BLOCK; c += step) sum += piece_sum<T, N>(load_piece<N>(x + c));
     const float row_mean = row_sum(sum, warp_value[0]) * one_by_C;
 
@@ -123,7 +124,7 @@ __global__ void __launch_bounds__(BLOCK ? MAX_THREADS : 32 * WARP_ROWS)
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
         keep_packed(frag[i]);
-        if (first + 32 * N * i < C) squares += piece_squares<T, N>(frag[i], row_mean);
+        if (inside(i)) squares += piece_squares<T, N>(frag[i], row_mean);
     }
     for (unsigned c = rest; c < C && BLOCK; c += step)
         squares += piece_squares<T, N>(load_piece<N>(x + c), row_mean);
@@ -135,14 +136,14 @@ __global__ void __launch_bounds__(BLOCK ? MAX_THREADS : 32 * WARP_ROWS)
     }
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
-        const unsigned c = first + 32 * N * i;
         keep_packed(frag[i]);
-        if (c < C)
-            store_piece(y + c, normalize<T, N>(frag[i], row_mean, row_rstd, weight_frag[i], bias_frag[i]));
+        if (inside(i))
+            *reinterpret_cast<Piece<T, N> *>(y + first + i * step) =
+                normalize<T, N>(frag[i], row_mean, row_rstd, weight_frag[i], bias_frag[i]);
     }
     for (unsigned c = rest; c < C && BLOCK; c += step)
-        store_piece(y + c, normalize<T, N>(load_piece<N>(x + c), row_mean, row_rstd,
-                                           load_piece<N>(weight + c), load_piece<N>(bias + c)));
+        *reinterpret_cast<Piece<T, N> *>(y + c) = normalize<T, N>(
+            load_piece<N>(x + c), row_mean, row_rstd, load_piece<N>(weight + c), load_piece<N>(bias + c));
 }
 
 template <typename T, int N>
@@ -154,13 +155,15 @@ static cudaError_t launch_kernel(const T *inp, const T *weight, const T *bias, T
         layernorm_registers_kernel<T, N, 3, false>, layernorm_registers_kernel<T, N, 4, false>,
         layernorm_registers_kernel<T, N, 5, false>, layernorm_registers_kernel<T, N, 6, false>,
         layernorm_registers_kernel<T, N, 7, false>, layernorm_registers_kernel<T, N, 8, false>};
+    // Of two warps and more, as few as can hold the row, each lane has more than half of the pieces that it might.
+    static constexpr decltype(&layernorm_registers_kernel<T, N, 5, true>) of_a_block[MAX_PIECES / 2] = {
+        layernorm_registers_kernel<T, N, 5, true>, layernorm_registers_kernel<T, N, 6, true>,
+        layernorm_registers_kernel<T, N, 7, true>, layernorm_registers_kernel<T, N, 8, true>};
     const int warp_pieces = (C - 1) / (32 * N) + 1; // that each lane of a warp would have
-    dim3 block(32, WARP_ROWS);
-    auto kernel = layernorm_registers_kernel<T, N, MAX_PIECES, true>;
-    if (warp_pieces <= MAX_PIECES)
-        kernel = of_a_warp[warp_pieces - 1];
-    else
-        block = dim3(32 * min((warp_pieces - 1) / MAX_PIECES + 1, MAX_THREADS / 32));
+    const int warps = min((warp_pieces - 1) / MAX_PIECES + 1, MAX_THREADS / 32);
+    const int pieces = min((warp_pieces - 1) / warps + 1, MAX_PIECES); // that each of their lanes has
+    const dim3 block = warps == 1 ? dim3(32, WARP_ROWS) : dim3(32 * warps);
+    const auto kernel = warps == 1 ? of_a_warp[pieces - 1] : of_a_block[pieces - 1 - MAX_PIECES / 2];
     kernel<<<(rows - 1) / block.y + 1, block, 0, stream>>>(inp, weight, bias, out, mean, rstd, rows, C);
     return cudaGetLastError();
 }
