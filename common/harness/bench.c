@@ -10,7 +10,7 @@
 enum {
     BEST = -1,                          // stands for a step: the operation's best
     CONTENDERS = CHAPTER_MAX_STEPS + 2, // and the two baselines
-    MAX_CANDIDATES = 64,
+    MAX_CANDIDATES = 64,                // of the best; not fewer than CONTENDERS
     MIN_ROUNDS = 7,
     MAX_ROUNDS = 200,
     MAX_SETS = 64,
@@ -359,9 +359,20 @@ static double time_slice(struct contender *contender, int launches, const struct
     return ms;
 }
 
+// Puts 0 to count - 1 in another order: the next of those that the seed begins.
+static void shuffle(int *order, int count, unsigned short seed[3])
+{
+    for (int i = count - 1; i > 0; i--) {
+        const int other = (int)(nrand48(seed) % (i + 1)), taken = order[i];
+        order[i] = order[other];
+        order[other] = taken;
+    }
+}
+
 // Warms every contender up, then lets them take turns of about SLICE_MS, so that each sees the same clocks: a GPU
-// at its power limit changes them within a fraction of a second. Returns the number of rounds, min_rounds or as many more as
-// the time allows.
+// at its power limit changes them within a fraction of a second. Whose turn comes first in a round, or behind whose, makes a per
+// cent or two (results/trials/08_beside_quack.csv), so each round has an order of its own, in every run the same. Returns the
+// number of rounds, min_rounds or as many more as the time allows.
 static int time_contenders(struct contender *contenders, int count, int min_rounds, double budget_ms,
                            const struct run *sets, int set_count, cudaStream_t stream)
 {
@@ -384,11 +395,18 @@ static int time_contenders(struct contender *contenders, int count, int min_roun
     int rounds = (int)(budget_ms / round_ms);
     if (rounds < min_rounds) rounds = min_rounds;
     if (rounds > MAX_ROUNDS) rounds = MAX_ROUNDS;
-    for (int r = 0; r < rounds; r++)
-        for (int c = 0; c < count; c++)
-            contenders[c].ms[r] =
-                time_slice(&contenders[c], contenders[c].launches, sets, set_count, stream, begin, end) /
-                contenders[c].launches;
+    int order[MAX_CANDIDATES];
+    unsigned short seed[3] = {0};
+    for (int c = 0; c < count; c++) order[c] = c;
+    for (int r = 0; r < rounds; r++) {
+        shuffle(order, count, seed);
+        for (int i = 0; i < count; i++) {
+            struct contender *contender = &contenders[order[i]];
+            contender->ms[r] =
+                time_slice(contender, contender->launches, sets, set_count, stream, begin, end) /
+                contender->launches;
+        }
+    }
     for (int c = 0; c < count; c++)
         if (contenders[c].graph) CUDA_CHECK(cudaGraphExecDestroy(contenders[c].graph));
     CUDA_CHECK(cudaEventDestroy(begin));
