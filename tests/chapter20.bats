@@ -204,7 +204,7 @@ assert actual == ideal > 10000, (actual, ideal)' "$json"
     run -3 "$SIMGPU" --threads 1 --seed 0 "$BROKEN" --golden build/golden/$CHAPTER --op ragged --case ragged
     noted $CHAPTER 'race on global memory …: this write is not ordered after the write by …'
     fails $CHAPTER ragged_segments odd_n --op ragged
-    broken $CHAPTER step2_ragged_segments.cu 's/warp_row \+ STORE_ROWS <= tile\.end/warp_row < tile.end/'
+    broken $CHAPTER step2_ragged_segments.cu 's/tile\.row \+ BLOCK_M <= tile\.end/tile.row < tile.end/'
     fails $CHAPTER ragged_segments tail --op ragged
 }
 

@@ -9,12 +9,19 @@
 #include "gemm.cuh"
 
 constexpr int MMA_K = 32;            // k of a wgmma
-constexpr int STORE_ROWS = 16;       // rows of D a warp stores, those it has in its accumulators
-constexpr int STORE_ROW_BYTES = 128; // room for each of them at a time
+constexpr int STORE_ROW_BYTES = 128; // of shared memory, for a row of a piece of D's tile
 
-// Columns of D that a warp stores at a time, at most a buffer's row of them.
+enum NamedBarrier {
+    STORE = 1, // 0 is __syncthreads()
+};
+
+// Columns of D in a piece, at most a row of shared memory.
 template <int BLOCK_N, typename TD>
 constexpr int STORE_COLS = sizeof(TD) == 2 && BLOCK_N % 64 == 0 ? 64 : 32;
+
+// Pieces there is room for: of 64 columns the whole tile.
+template <int BLOCK_N>
+constexpr int STORE_PIECES = (BLOCK_N + 63) / 64;
 
 // About how many clocks a block spends on a step of k: those that the tensor cores work, and those that they wait for products to
 // end, to be promoted and to begin, which hardly depend on the tile (from trials on an H200, notes/19_fp8_gemm.md). `waves`: times
@@ -89,48 +96,62 @@ __device__ inline void pass_stages(STORAGE &smem, PipelineState<NUM_STAGES> &sta
     }
 }
 
-// Writes a warp's 16 rows of sums to D from (row0, col0) on, through its two buffers: in turns, also from one tile to the next,
-// since a tile may have an odd number of pieces. ADD: it adds them to D.
-template <int BLOCK_N, typename TD, bool ADD = false>
-__device__ inline void store_tile_tma(char (&D_smem)[2][STORE_ROWS * STORE_ROW_BYTES],
-                                      const CUtensorMap &D_map, const float (&sum)[BLOCK_N / 2], int row0,
-                                      int col0, int lane, int &buffer)
+// Writes a warp's 16 rows of a piece's sums to shared memory, where the piece's rows begin at D_smem and the warp's at `row`.
+template <int COLS, typename TD>
+__device__ inline void write_piece(char *D_smem, const float *sum, int row, int lane)
 {
-    constexpr int COLS = STORE_COLS<BLOCK_N, TD>; // stored at a time
 #pragma unroll
-    for (int piece = 0; piece < BLOCK_N / COLS; piece++) {
-        const uint32_t D_addr = smem_addr(D_smem[buffer]);
-        if (lane == 0) cp_async_bulk_wait_group_read<1>(); // This buffer has left; the other may be leaving.
-        __syncwarp();
+    for (int j = 0; j < COLS / 8; j += 2) { // 16 columns: two times four accumulators
+        const float *value = &sum[j * 4];
+        if constexpr (sizeof(TD) == 2) {
+            // Matrices 0 to 3: rows 0-7 and 8-15 of the left 8 columns, then of the right ones.
+            const uint32_t pairs[4] = {pack_pair<TD>(value[0], value[1]), pack_pair<TD>(value[2], value[3]),
+                                       pack_pair<TD>(value[4], value[5]), pack_pair<TD>(value[6], value[7])};
+            const uint32_t offset = (row + lane % 16) * STORE_ROW_BYTES + (j + lane / 16) * 16;
+            stmatrix_x4(smem_addr(D_smem) + swizzle(offset, 3), pairs);
+        } else {
 #pragma unroll
-        for (int j = 0; j < COLS / 8; j += 2) { // 16 columns: two times four accumulators
-            const float *value = &sum[(piece * COLS / 8 + j) * 4];
-            if constexpr (sizeof(TD) == 2) {
-                // Matrices 0 to 3: rows 0-7 and 8-15 of the left 8 columns, then of the right ones.
-                const uint32_t pairs[4] = {
-                    pack_pair<TD>(value[0], value[1]), pack_pair<TD>(value[2], value[3]),
-                    pack_pair<TD>(value[4], value[5]), pack_pair<TD>(value[6], value[7])};
-                const uint32_t offset = lane % 16 * STORE_ROW_BYTES + (j + lane / 16) * 16;
-                stmatrix_x4(D_addr + swizzle(offset, 3), pairs);
-            } else {
-#pragma unroll
-                for (int r = 0; r < 8; r += 2) { // rows l / 4 and + 8, columns in pairs of 8 bytes
-                    const uint32_t offset = (lane / 4 + r % 4 / 2 * 8) * STORE_ROW_BYTES +
-                                            ((j + r / 4) * 8 + lane % 4 * 2) * sizeof(TD);
-                    store_pair(reinterpret_cast<TD *>(D_smem[buffer] + swizzle(offset, 3)), value[r],
-                               value[r + 1]);
-                }
+            for (int r = 0; r < 8; r += 2) { // rows l / 4 and + 8, columns in pairs of 8 bytes
+                const uint32_t offset = (row + lane / 4 + r % 4 / 2 * 8) * STORE_ROW_BYTES +
+                                        ((j + r / 4) * 8 + lane % 4 * 2) * sizeof(TD);
+                store_pair(reinterpret_cast<TD *>(D_smem + swizzle(offset, 3)), value[r], value[r + 1]);
             }
         }
-        fence_proxy_async(); // What this thread wrote is there for TMA,
-        __syncwarp();        // and what the others wrote.
-        if (lane == 0) {
+    }
+}
+
+// Writes a tile's sums to D from (row, col) on: all of its rows at once, a TMA store for each piece of its columns. All consumers
+// take part; this warpgroup's rows of the tile begin at warpgroup_row. Pieces that there is no room for, of fp32 or of an odd width,
+// go behind the first. ADD: it adds them to D.
+template <int BLOCK_N, typename TD, bool ADD = false, int WAVES, int PIECES, int PIECE_BYTES>
+__device__ inline void store_tile_tma(char (&D_smem)[PIECES][PIECE_BYTES], const CUtensorMap &D_map,
+                                      const float (&sum)[WAVES][BLOCK_N / 2], int row, int col,
+                                      int warpgroup_row)
+{
+    constexpr int COLS = STORE_COLS<BLOCK_N, TD>, TILE_PIECES = BLOCK_N / COLS;
+    constexpr int NUM_CONSUMER_THREADS = PIECE_BYTES / STORE_ROW_BYTES / (WAVES * 64) * 128;
+    const int thread = threadIdx.x - 128, lane = thread % 32; // behind the producer's
+    const int warp_row = warpgroup_row + thread / 32 % 4 * 16;
+#pragma unroll
+    for (int first = 0; first < TILE_PIECES; first += PIECES) {
+        const int pieces = min(PIECES, TILE_PIECES - first);
+        if (thread < PIECES) cp_async_bulk_wait_group_read<0>(); // What it sent from here before has left,
+        named_barrier_sync(STORE, NUM_CONSUMER_THREADS);         // and all of it.
+#pragma unroll
+        for (int wave = 0; wave < WAVES; wave++)
+#pragma unroll
+            for (int piece = 0; piece < pieces; piece++)
+                write_piece<COLS, TD>(D_smem[piece], &sum[wave][(first + piece) * COLS / 2],
+                                      warp_row + wave * 64, lane);
+        fence_proxy_async();                             // What this thread wrote is there for TMA,
+        named_barrier_sync(STORE, NUM_CONSUMER_THREADS); // and what the others wrote.
+        if (thread < pieces) {
+            const int piece_col = col + (first + thread) * COLS;
             if (ADD)
-                cp_reduce_async_bulk_tensor_2d_add(D_map, D_smem[buffer], col0 + piece * COLS, row0);
+                cp_reduce_async_bulk_tensor_2d_add(D_map, D_smem[thread], piece_col, row);
             else
-                cp_async_bulk_tensor_2d_store(D_map, D_smem[buffer], col0 + piece * COLS, row0);
+                cp_async_bulk_tensor_2d_store(D_map, D_smem[thread], piece_col, row);
             cp_async_bulk_commit_group();
         }
-        buffer ^= 1;
     }
 }

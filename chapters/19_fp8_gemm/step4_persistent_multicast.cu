@@ -13,9 +13,11 @@
 //
 // So a tile has one or two scales of B, and where the second begins is one of four places: the loop over k is compiled for each.
 // Nothing in it waits for global memory: a warp's lanes have 32 steps' scales of B, one each.
+// D's tile leaves whole: all warps write it to shared memory, and each 64 columns of all its rows are one TMA store. A store of a
+// warp's 16 rows needs no barrier, but there would be eight to sixteen of them for one of these.
 // The rest is chapter 14's: clusters of two blocks, side by side here, each of which fetches half of A's rows for both; numbers of
-// tiles that walk down GROUP_M of them; each warp's 16 rows of D by way of shared memory and a TMA store, 32 or 64 columns at a time.
-// New instructions: none. Shared memory: up to 219,728 bytes, 32,768 or 49,152 of them for D. Registers: as step 3, or 152.
+// tiles that walk down GROUP_M of them.
+// New instructions: none. Shared memory: up to 216,128 bytes, 32,768 to 65,536 of them for D. Registers: as step 3, or 152.
 // Run: make chapter-19 OP=gemm STEP=persistent_multicast
 #include "../../common/device/tensor_map.h"
 #include "launchers.h"
@@ -42,22 +44,21 @@ struct Shape {
     static_assert(PRODUCER_REGS + CONSUMERS * CONSUMER_REGS <= (1 + CONSUMERS) * LAUNCH_REGS,
                   "setmaxnreg moves registers of the block, it makes none");
 
-    // As many stages as there is room for beside D's buffers and the barriers.
-    static constexpr int STORE_BYTES = CONSUMERS * 4 * 2 * STORE_ROWS * STORE_ROW_BYTES;
-    static constexpr int NUM_STAGES =
-        (MAX_SMEM - STORE_BYTES - 256) / ((BLOCK_M + BLOCK_N) * BLOCK_K + BLOCK_M * (int)sizeof(float));
+    // As many stages as there is room for beside D's pieces and the barriers.
+    static constexpr int PIECE_BYTES = BLOCK_M * STORE_ROW_BYTES;
+    static constexpr int NUM_STAGES = (MAX_SMEM - STORE_PIECES<BLOCK_N> * PIECE_BYTES - 256) /
+                                      ((BLOCK_M + BLOCK_N) * BLOCK_K + BLOCK_M * (int)sizeof(float));
 };
 
 template <typename SHAPE>
 struct SharedStorage {
     static constexpr int NUM_STAGES = SHAPE::NUM_STAGES;
-    uint8_t A_smem[NUM_STAGES][SHAPE::BLOCK_M][BLOCK_K]; // (stage, m, k)
-    uint8_t B_smem[NUM_STAGES][SHAPE::BLOCK_N][BLOCK_K]; // (stage, n, k)
-    char D_smem[SHAPE::CONSUMERS * 4][2]
-               [STORE_ROWS * STORE_ROW_BYTES];    // (warp, buffer), 2,048 bytes a buffer
-    float scale_smem[NUM_STAGES][SHAPE::BLOCK_M]; // (stage, m)
-    uint64_t full[NUM_STAGES];                    // the stage's tiles and scales have landed
-    uint64_t empty[NUM_STAGES];                   // every consumer of the cluster is done with them
+    uint8_t A_smem[NUM_STAGES][SHAPE::BLOCK_M][BLOCK_K];           // (stage, m, k)
+    uint8_t B_smem[NUM_STAGES][SHAPE::BLOCK_N][BLOCK_K];           // (stage, n, k)
+    char D_smem[STORE_PIECES<SHAPE::BLOCK_N>][SHAPE::PIECE_BYTES]; // (piece, m, 128 bytes)
+    float scale_smem[NUM_STAGES][SHAPE::BLOCK_M];                  // (stage, m)
+    uint64_t full[NUM_STAGES];                                     // the stage's tiles and scales have landed
+    uint64_t empty[NUM_STAGES]; // every consumer of the cluster is done with them
 };
 
 // Starts the copies of a tile into a stage, and of this block's part of A for the whole cluster. One thread does. `scales` of
@@ -131,15 +132,15 @@ static __device__ void produce(SharedStorage<SHAPE> &smem, const CUtensorMap &A_
 
 template <int CONSUMERS, int WAVES, int BLOCK_N, typename TD>
 __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(Shape<CONSUMERS, WAVES, BLOCK_N>::NUM_THREADS, 1)
-    persistent_multicast_kernel(const __grid_constant__ CUtensorMap
-                                    A_map, // (M, K), boxes (BLOCK_M / CLUSTER, BLOCK_K)
-                                const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N, BLOCK_K)
-                                const __grid_constant__ CUtensorMap D_map, // (M, N), boxes (16, 32 or 64)
-                                const float *scale_A,                      // (k_tiles, scale_rows)
-                                const float *scale_B,                      // (squares, k_tiles)
-                                bool tma_store, // D's rows are multiples of 16 bytes
-                                TD *D,          // (M, N)
-                                int M, int N, int K)
+    persistent_multicast_kernel(
+        const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M / CLUSTER, BLOCK_K)
+        const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N, BLOCK_K)
+        const __grid_constant__ CUtensorMap D_map, // (M, N), boxes (BLOCK_M, 32 or 64)
+        const float *scale_A,                      // (k_tiles, scale_rows)
+        const float *scale_B,                      // (squares, k_tiles)
+        bool tma_store,                            // D's rows are multiples of 16 bytes
+        TD *D,                                     // (M, N)
+        int M, int N, int K)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     using SHAPE = Shape<CONSUMERS, WAVES, BLOCK_N>;
@@ -168,7 +169,6 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(Shape<CONSUMERS, WAV
         setmaxnreg_inc<SHAPE::CONSUMER_REGS>();
         const int warpgroup_row = (warpgroup - 1) * SHAPE::ROWS; // this warpgroup's rows of the tile
         PipelineState<SHAPE::NUM_STAGES> state;
-        int buffer = 0; // of D_smem, the next
         for (int tile = tiles.first; tile < tiles.count(); tile += tiles.step) {
             int row, col;
             tiles.origin(tile, row, col);
@@ -181,17 +181,15 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(Shape<CONSUMERS, WAV
             consume<BLOCK_N, CLUSTER>(sum, smem, state, scale_B + (size_t)square * k_tiles, next_square,
                                       GROUP - col % GROUP, warpgroup_row, warpgroup_row, k_tiles, tid);
             trace(STORE);
-#pragma unroll
-            for (int wave = 0; wave < WAVES; wave++) {
-                const int wave_row = row + warpgroup_row + wave * MMA_M;
-                if (tma_store)
-                    store_tile_tma<BLOCK_N, TD>(smem.D_smem[threadIdx.x / 32 - 4], D_map, sum[wave],
-                                                wave_row + tid / 32 * STORE_ROWS, col, tid % 32, buffer);
-                else
-                    store_tile(D, sum[wave], wave_row, col, M, N, tid);
+            if (tma_store) {
+                store_tile_tma<BLOCK_N, TD>(smem.D_smem, D_map, sum, row, col, warpgroup_row);
+                continue;
             }
+#pragma unroll
+            for (int wave = 0; wave < WAVES; wave++)
+                store_tile(D, sum[wave], row + warpgroup_row + wave * MMA_M, col, M, N, tid);
         }
-        if (tid % 32 == 0) cp_async_bulk_wait_group_read<0>(); // D_smem must outlive its readers.
+        cp_async_bulk_wait_group_read<0>(); // D_smem must outlive its readers.
         trace(END);
     }
     cluster_sync_relaxed(); // The other block's copies and arrivals have all come.
@@ -242,8 +240,7 @@ static cudaError_t launch(const void *A, const void *B, const float *scale_A, co
     if (error == cudaSuccess)
         error = tensor_map_matrix(&B_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, B, N, K, BLOCK_N, BLOCK_K);
     if (error == cudaSuccess && tma_store)
-        error =
-            tensor_map_matrix(&D_map, tensor_map_type<TD>(), D, M, N, STORE_ROWS, STORE_COLS<BLOCK_N, TD>);
+        error = tensor_map_matrix(&D_map, tensor_map_type<TD>(), D, M, N, BLOCK_M, STORE_COLS<BLOCK_N, TD>);
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;

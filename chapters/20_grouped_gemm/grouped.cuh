@@ -21,12 +21,12 @@ constexpr int LAUNCH_REGS = 65536 / NUM_THREADS / 8 * 8; // what __launch_bounds
 static_assert(PRODUCER_REGS + NUM_CONSUMERS * CONSUMER_REGS <= (1 + NUM_CONSUMERS) * LAUNCH_REGS,
               "setmaxnreg moves registers of the block, it makes none");
 
-constexpr int STORE_BYTES = NUM_CONSUMERS * 4 * 2 * STORE_ROWS * STORE_ROW_BYTES;
-constexpr int MAX_SMEM = 227 * 1024; // of a block
+constexpr int PIECE_BYTES = BLOCK_M * STORE_ROW_BYTES; // of D's tile
+constexpr int MAX_SMEM = 227 * 1024;                   // of a block
 
-// As many stages as there is room for beside D's buffers and the barriers.
+// As many stages as there is room for beside D's pieces and the barriers.
 template <int BLOCK_N>
-constexpr int NUM_STAGES = (MAX_SMEM - STORE_BYTES - 256) /
+constexpr int NUM_STAGES = (MAX_SMEM - STORE_PIECES<BLOCK_N> * PIECE_BYTES - 256) /
                            ((BLOCK_M + BLOCK_N) * BLOCK_K + SCALES * (int)sizeof(float));
 
 // The next tile of `tiles` for a whole warp, whose lanes have all come to the same: by the vote and the shuffles the compiler knows it.
@@ -65,7 +65,7 @@ static cudaError_t make_maps(Maps &maps, const void *A, const void *B, __nv_bflo
     if (error == cudaSuccess)
         error = tensor_map_matrix(&maps.B, CU_TENSOR_MAP_DATA_TYPE_UINT8, B, groups * N, K, BLOCK_N, BLOCK_K);
     if (error == cudaSuccess && maps.tma_store)
-        error = tensor_map_matrix(&maps.D, tensor_map_type<__nv_bfloat16>(), D, M, N, STORE_ROWS,
+        error = tensor_map_matrix(&maps.D, tensor_map_type<__nv_bfloat16>(), D, M, N, BLOCK_M,
                                   STORE_COLS<BLOCK_N, __nv_bfloat16>);
     return error;
 }

@@ -13,7 +13,7 @@
 //
 // The pair of a cluster stands side by side, as there: one above the other they may have different groups. It shares A, which is any
 // group's: each fetches 64 of the 128 rows for both. Beyond the right edge a block has no columns, but its rows of A to fetch.
-// New instructions: none. Shared memory: up to 219,728 bytes, 32,768 of them for D. Registers: 40 (producer) and 232.
+// New instructions: none. Shared memory: up to 215,168 bytes, 49,152 of them for D. Registers: 40 (producer) and 232.
 // Run: make chapter-20 OP=aligned STEP=aligned_segments
 #include "../../common/device/tensor_map.h"
 #include "../19_fp8_gemm/persistent.cuh"
@@ -22,12 +22,12 @@
 
 template <int BLOCK_N>
 struct SharedStorage {
-    uint8_t A_smem[NUM_STAGES<BLOCK_N>][BLOCK_M][BLOCK_K];           // (stage, m, k)
-    uint8_t B_smem[NUM_STAGES<BLOCK_N>][BLOCK_N][BLOCK_K];           // (stage, n, k)
-    char D_smem[NUM_CONSUMERS * 4][2][STORE_ROWS * STORE_ROW_BYTES]; // (warp, buffer), 2,048 bytes a buffer
-    float scale_smem[NUM_STAGES<BLOCK_N>][SCALES];                   // (stage, m)
-    uint64_t full[NUM_STAGES<BLOCK_N>];  // the stage's tiles and scales have landed
-    uint64_t empty[NUM_STAGES<BLOCK_N>]; // every consumer of the cluster is done with them
+    uint8_t A_smem[NUM_STAGES<BLOCK_N>][BLOCK_M][BLOCK_K]; // (stage, m, k)
+    uint8_t B_smem[NUM_STAGES<BLOCK_N>][BLOCK_N][BLOCK_K]; // (stage, n, k)
+    char D_smem[STORE_PIECES<BLOCK_N>][PIECE_BYTES];       // (piece, m, 128 bytes)
+    float scale_smem[NUM_STAGES<BLOCK_N>][SCALES];         // (stage, m)
+    uint64_t full[NUM_STAGES<BLOCK_N>];                    // the stage's tiles and scales have landed
+    uint64_t empty[NUM_STAGES<BLOCK_N>];                   // every consumer of the cluster is done with them
 };
 
 // What a tile takes from where.
@@ -113,7 +113,7 @@ template <int BLOCK_N>
 __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) aligned_segments_kernel(
     const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M / CLUSTER, BLOCK_K)
     const __grid_constant__ CUtensorMap B_map, // (groups * N, K), boxes (BLOCK_N, BLOCK_K)
-    const __grid_constant__ CUtensorMap D_map, // (M, N), boxes (16, 32 or 64)
+    const __grid_constant__ CUtensorMap D_map, // (M, N), boxes (BLOCK_M, 32 or 64)
     const float *scale_A,                      // (k_tiles, scale_rows)
     const float *scale_B,                      // (groups, squares, k_tiles)
     const int *row_group,                      // (M)
@@ -147,7 +147,6 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) alig
         setmaxnreg_inc<CONSUMER_REGS>();
         const int warpgroup_row = (warpgroup - 1) * MMA_M; // this warpgroup's rows of the tile
         PipelineState<NUM_STAGES<BLOCK_N>> state;
-        int buffer = 0; // of D_smem, the next
         for (int n = tiles.first; n < tiles.count(); n += tiles.step) {
             const Tile tile = tiles[n];
             if (tile.group < 0 || tile.group >= groups) continue;
@@ -162,13 +161,12 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) alig
                 GROUP - tile.col % GROUP, warpgroup_row, warpgroup_row, k_tiles, tid);
             trace(STORE);
             if (tma_store)
-                store_tile_tma<BLOCK_N, __nv_bfloat16>(smem.D_smem[threadIdx.x / 32 - 4], D_map, sum[0],
-                                                       tile.row + warpgroup_row + tid / 32 * STORE_ROWS,
-                                                       tile.col, tid % 32, buffer);
+                store_tile_tma<BLOCK_N, __nv_bfloat16>(smem.D_smem, D_map, sum, tile.row, tile.col,
+                                                       warpgroup_row);
             else
                 store_tile(D, sum[0], tile.row + warpgroup_row, tile.col, M, N, tid);
         }
-        if (tid % 32 == 0) cp_async_bulk_wait_group_read<0>(); // D_smem must outlive its readers.
+        cp_async_bulk_wait_group_read<0>(); // D_smem must outlive its readers.
         trace(END);
     }
     cluster_sync_relaxed(); // The other block's copies and arrivals have all come.

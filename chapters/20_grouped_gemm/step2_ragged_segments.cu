@@ -5,7 +5,7 @@
 //
 // Grows from: step 1 (aligned_segments).
 // Load and multiply as if nothing were there: its last rows are the next group's, and so are sums that are wrong, but nobody
-// keeps them. A warp stores its 16 rows with TMA where all are the group's; where the group ends between them, row by row, up to it.
+// keeps them. A tile whose rows are all the group's leaves by TMA, one in which the group ends row by row, up to it.
 //
 //      counts 200, 0, 60      rows   0 … 127   group 0        tile 0
 //                                  128 … 255   group 0, 2     tile 1: 128 … 199 stored
@@ -23,12 +23,12 @@
 
 template <int BLOCK_N>
 struct SharedStorage {
-    uint8_t A_smem[NUM_STAGES<BLOCK_N>][BLOCK_M][BLOCK_K];           // (stage, m, k)
-    uint8_t B_smem[NUM_STAGES<BLOCK_N>][BLOCK_N][BLOCK_K];           // (stage, n, k)
-    char D_smem[NUM_CONSUMERS * 4][2][STORE_ROWS * STORE_ROW_BYTES]; // (warp, buffer), 2,048 bytes a buffer
-    float scale_smem[NUM_STAGES<BLOCK_N>][SCALES];                   // (stage, m)
-    uint64_t full[NUM_STAGES<BLOCK_N>];  // the stage's tiles and scales have landed
-    uint64_t empty[NUM_STAGES<BLOCK_N>]; // every consumer of the cluster is done with them
+    uint8_t A_smem[NUM_STAGES<BLOCK_N>][BLOCK_M][BLOCK_K]; // (stage, m, k)
+    uint8_t B_smem[NUM_STAGES<BLOCK_N>][BLOCK_N][BLOCK_K]; // (stage, n, k)
+    char D_smem[STORE_PIECES<BLOCK_N>][PIECE_BYTES];       // (piece, m, 128 bytes)
+    float scale_smem[NUM_STAGES<BLOCK_N>][SCALES];         // (stage, m)
+    uint64_t full[NUM_STAGES<BLOCK_N>];                    // the stage's tiles and scales have landed
+    uint64_t empty[NUM_STAGES<BLOCK_N>];                   // every consumer of the cluster is done with them
 };
 
 // What a tile takes from where.
@@ -128,7 +128,7 @@ template <int BLOCK_N>
 __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) ragged_segments_kernel(
     const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M / CLUSTER, BLOCK_K)
     const __grid_constant__ CUtensorMap B_map, // (groups * N, K), boxes (BLOCK_N, BLOCK_K)
-    const __grid_constant__ CUtensorMap D_map, // (M, N), boxes (16, 32 or 64)
+    const __grid_constant__ CUtensorMap D_map, // (M, N), boxes (BLOCK_M, 32 or 64)
     const float *scale_A,                      // (k_tiles, scale_rows)
     const float *scale_B,                      // (groups, squares, k_tiles)
     const int *counts,                         // (groups)
@@ -162,7 +162,6 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) ragg
         setmaxnreg_inc<CONSUMER_REGS>();
         const int warpgroup_row = (warpgroup - 1) * MMA_M; // this warpgroup's rows of the tile
         PipelineState<NUM_STAGES<BLOCK_N>> state;
-        int buffer = 0; // of D_smem, the next
         Tile tile;
         while (next_of_warp(tiles, tile)) {
             if (tile.col >= N) {
@@ -175,14 +174,13 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) ragg
                 sum, smem, state, scale_B + ((size_t)tile.group * squares + square) * k_tiles, next_square,
                 GROUP - tile.col % GROUP, warpgroup_row, tile.row % 4 + warpgroup_row, k_tiles, tid);
             trace(STORE);
-            const int warp_row = tile.row + warpgroup_row + tid / 32 * STORE_ROWS;
-            if (tma_store && warp_row + STORE_ROWS <= tile.end)
-                store_tile_tma<BLOCK_N, __nv_bfloat16>(smem.D_smem[threadIdx.x / 32 - 4], D_map, sum[0],
-                                                       warp_row, tile.col, tid % 32, buffer);
+            if (tma_store && tile.row + BLOCK_M <= tile.end)
+                store_tile_tma<BLOCK_N, __nv_bfloat16>(smem.D_smem, D_map, sum, tile.row, tile.col,
+                                                       warpgroup_row);
             else
                 store_tile(D, sum[0], tile.row + warpgroup_row, tile.col, tile.end, N, tid);
         }
-        if (tid % 32 == 0) cp_async_bulk_wait_group_read<0>(); // D_smem must outlive its readers.
+        cp_async_bulk_wait_group_read<0>(); // D_smem must outlive its readers.
         trace(END);
     }
     cluster_sync_relaxed(); // The other block's copies and arrivals have all come.

@@ -22,12 +22,12 @@
 
 template <int BLOCK_N>
 struct SharedStorage {
-    uint8_t A_smem[NUM_STAGES<BLOCK_N>][BLOCK_M][BLOCK_K];           // (stage, m, k)
-    uint8_t B_smem[NUM_STAGES<BLOCK_N>][BLOCK_N][BLOCK_K];           // (stage, n, k)
-    char D_smem[NUM_CONSUMERS * 4][2][STORE_ROWS * STORE_ROW_BYTES]; // (warp, buffer), 2,048 bytes a buffer
-    float scale_smem[NUM_STAGES<BLOCK_N>][SCALES];                   // (stage, m)
-    uint64_t full[NUM_STAGES<BLOCK_N>];  // the stage's tiles and scales have landed
-    uint64_t empty[NUM_STAGES<BLOCK_N>]; // every consumer of the cluster is done with them
+    uint8_t A_smem[NUM_STAGES<BLOCK_N>][BLOCK_M][BLOCK_K]; // (stage, m, k)
+    uint8_t B_smem[NUM_STAGES<BLOCK_N>][BLOCK_N][BLOCK_K]; // (stage, n, k)
+    char D_smem[STORE_PIECES<BLOCK_N>][PIECE_BYTES];       // (piece, m, 128 bytes)
+    float scale_smem[NUM_STAGES<BLOCK_N>][SCALES];         // (stage, m)
+    uint64_t full[NUM_STAGES<BLOCK_N>];                    // the stage's tiles and scales have landed
+    uint64_t empty[NUM_STAGES<BLOCK_N>];                   // every consumer of the cluster is done with them
 };
 
 // What a tile takes from where.
@@ -129,7 +129,7 @@ template <int BLOCK_N>
 __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) masked_kernel(
     const __grid_constant__ CUtensorMap A_map, // (groups * capacity, K), boxes (BLOCK_M / CLUSTER, BLOCK_K)
     const __grid_constant__ CUtensorMap B_map, // (groups * N, K), boxes (BLOCK_N, BLOCK_K)
-    const __grid_constant__ CUtensorMap D_map, // (groups * capacity, N), boxes (16, 32 or 64)
+    const __grid_constant__ CUtensorMap D_map, // (groups * capacity, N), boxes (BLOCK_M, 32 or 64)
     const float *scale_A,                      // (k_tiles, scale_rows)
     const float *scale_B,                      // (groups, squares, k_tiles)
     const int *counts,                         // (groups)
@@ -166,7 +166,6 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) mask
         setmaxnreg_inc<CONSUMER_REGS>();
         const int warpgroup_row = (warpgroup - 1) * MMA_M; // this warpgroup's rows of the tile
         PipelineState<NUM_STAGES<BLOCK_N>> state;
-        int buffer = 0; // of D_smem, the next
         Tile tile;
         while (next_of_warp(tiles, tile)) {
             const int rows = __shfl_sync(0xffffffff, tile.end - tile.row, 0);
@@ -180,14 +179,13 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) mask
                 sum, smem, state, scale_B + ((size_t)tile.group * squares + square) * k_tiles, next_square,
                 GROUP - tile.col % GROUP, warpgroup_row, tile.row % 4 + warpgroup_row, k_tiles, tid);
             trace(STORE);
-            const int warp_row = tile.row + warpgroup_row + tid / 32 * STORE_ROWS;
-            if (tma_store && warp_row + STORE_ROWS <= tile.end)
-                store_tile_tma<BLOCK_N, __nv_bfloat16>(smem.D_smem[threadIdx.x / 32 - 4], D_map, sum[0],
-                                                       warp_row, tile.col, tid % 32, buffer);
+            if (tma_store && tile.row + BLOCK_M <= tile.end)
+                store_tile_tma<BLOCK_N, __nv_bfloat16>(smem.D_smem, D_map, sum, tile.row, tile.col,
+                                                       warpgroup_row);
             else
                 store_tile(D, sum[0], tile.row + warpgroup_row, tile.col, tile.end, N, tid);
         }
-        if (tid % 32 == 0) cp_async_bulk_wait_group_read<0>(); // D_smem must outlive its readers.
+        cp_async_bulk_wait_group_read<0>(); // D_smem must outlive its readers.
         trace(END);
     }
     cluster_sync_relaxed(); // The other block's copies and arrivals have all come.

@@ -24,13 +24,13 @@ constexpr int BLOCK_N = 128; // columns of D a block owns
 constexpr int STAGES = 5;
 
 struct SharedStorage {
-    uint8_t A_smem[STAGES][BLOCK_M][BLOCK_K];                        // (stage, m, k), 16,384 bytes a stage
-    uint8_t B_smem[STAGES][BLOCK_N][BLOCK_K];                        // (stage, n, k), 16,384 bytes a stage
-    char D_smem[NUM_CONSUMERS * 4][2][STORE_ROWS * STORE_ROW_BYTES]; // (warp, buffer), 2,048 bytes a buffer
-    float scale_A_smem[STAGES][BLOCK_M];                             // (stage, m), 512 bytes a stage
-    float scale_B_smem[STAGES][BLOCK_N];                             // (stage, n), 512 bytes a stage
-    uint64_t full[STAGES];  // the stage's tiles and scales have landed
-    uint64_t empty[STAGES]; // every consumer of the cluster is done with them
+    uint8_t A_smem[STAGES][BLOCK_M][BLOCK_K];        // (stage, m, k), 16,384 bytes a stage
+    uint8_t B_smem[STAGES][BLOCK_N][BLOCK_K];        // (stage, n, k), 16,384 bytes a stage
+    char D_smem[STORE_PIECES<BLOCK_N>][PIECE_BYTES]; // (piece, m, 128 bytes)
+    float scale_A_smem[STAGES][BLOCK_M];             // (stage, m), 512 bytes a stage
+    float scale_B_smem[STAGES][BLOCK_N];             // (stage, n), 512 bytes a stage
+    uint64_t full[STAGES];                           // the stage's tiles and scales have landed
+    uint64_t empty[STAGES];                          // every consumer of the cluster is done with them
 };
 
 // What a tile takes from where.
@@ -191,7 +191,7 @@ static __device__ void consume(float (&sum)[BLOCK_N / 2], SharedStorage &smem, P
 __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1)
     k_groups_kernel(const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M / CLUSTER, BLOCK_K)
                     const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N, BLOCK_K)
-                    const __grid_constant__ CUtensorMap D_map, // (groups * M, N), boxes (16, 32)
+                    const __grid_constant__ CUtensorMap D_map, // (groups * M, N), boxes (BLOCK_M, 32)
                     const float *scale_A,                      // (K / 128, scale_rows)
                     const float *scale_B,                      // (K / 128, scale_cols)
                     const int *counts,                         // (groups)
@@ -225,7 +225,6 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1)
         setmaxnreg_inc<CONSUMER_REGS>();
         const int warpgroup_row = (warpgroup - 1) * MMA_M; // this warpgroup's rows of the tile
         PipelineState<STAGES> state;
-        int buffer = 0; // of D_smem, the next
         Tile tile;
         while (next_of_warp(tiles, tile)) {
             const int k_tiles = __shfl_sync(0xffffffff, tile.end_k - tile.first_k, 0);
@@ -233,17 +232,17 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1)
                 pass_stages<CLUSTER>(smem, state, k_tiles, tid);
                 continue;
             }
-            float sum[BLOCK_N / 2] = {};
-            consume(sum, smem, state, warpgroup_row, k_tiles, tid);
+            float sum[1][BLOCK_N / 2] = {};
+            consume(sum[0], smem, state, warpgroup_row, k_tiles, tid);
             trace(STORE);
-            const int warp_row = tile.row + warpgroup_row + tid / 32 * STORE_ROWS;
-            if (tma_add && warp_row + STORE_ROWS <= M)
-                store_tile_tma<BLOCK_N, float, true>(smem.D_smem[threadIdx.x / 32 - 4], D_map, sum,
-                                                     tile.group * M + warp_row, tile.col, tid % 32, buffer);
+            if (tma_add && tile.row + BLOCK_M <= M)
+                store_tile_tma<BLOCK_N, float, true>(smem.D_smem, D_map, sum, tile.group * M + tile.row,
+                                                     tile.col, warpgroup_row);
             else
-                add_tile(D + (size_t)tile.group * M * N, sum, tile.row + warpgroup_row, tile.col, M, N, tid);
+                add_tile(D + (size_t)tile.group * M * N, sum[0], tile.row + warpgroup_row, tile.col, M, N,
+                         tid);
         }
-        if (tid % 32 == 0) cp_async_bulk_wait_group_read<0>(); // D_smem must outlive its readers.
+        cp_async_bulk_wait_group_read<0>(); // D_smem must outlive its readers.
         trace(END);
     }
     cluster_sync_relaxed(); // The other block's copies and arrivals have all come.
@@ -264,7 +263,7 @@ extern "C" cudaError_t k_groups(const void *A, const void *B, const float *scale
     if (error == cudaSuccess)
         error = tensor_map_matrix(&B_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, B, N, K, BLOCK_N, BLOCK_K);
     if (error == cudaSuccess && tma_add)
-        error = tensor_map_matrix(&D_map, tensor_map_type<float>(), D, groups * M, N, STORE_ROWS,
+        error = tensor_map_matrix(&D_map, tensor_map_type<float>(), D, groups * M, N, BLOCK_M,
                                   STORE_COLS<BLOCK_N, float>);
     int device, sms;
     if (error == cudaSuccess) error = cudaGetDevice(&device);
