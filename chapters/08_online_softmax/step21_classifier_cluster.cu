@@ -8,6 +8,8 @@
 //      row of vp = 50304 bf16, 2 blocks    [ 25152 ][ 25105 | 47 padding ]                      50 KB each
 //      row of vp = 128256 bf16, 4 blocks   [ 32064 ][ 32064 ][ 32064 ][ 32064 ]                 63 KB each
 //
+// A row that is less than a part has a block of as few warps as can hold it, a cluster of its own.
+//
 // New instructions: as in step 19; they need sm_90. Registers: at most 64. Shared memory: 2 KB.
 // Run: make chapter-8 OP=classifier STEP=classifier_cluster
 #include "../../common/device/ptx.cuh"

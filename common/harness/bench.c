@@ -10,11 +10,12 @@
 enum {
     BEST = -1,                          // stands for a step: the operation's best
     CONTENDERS = CHAPTER_MAX_STEPS + 2, // and the two baselines
-    MAX_CANDIDATES = 64,                // of the best; not fewer than CONTENDERS
+    MAX_CANDIDATES = 64,                // of the best
     MIN_ROUNDS = 7,
     MAX_ROUNDS = 200,
     MAX_SETS = 64,
 };
+_Static_assert(CONTENDERS <= MAX_CANDIDATES, "a round's order has room for either");
 static const double SLICE_MS = 4, BUDGET_MS = 1000;
 // The host needs some microseconds for a launch. What takes less than this is launched as a CUDA graph, so that the GPU
 // never waits for the host.
