@@ -10,8 +10,8 @@
 //      +-------+-------+             | SM 1  | SM 17 |
 //
 // A block has one to three consumer warpgroups, 64 rows of its tile each, and 32 to 128 columns. Step 7's clusters stay: two blocks, one
-// above the other, that share B, and parts of k. make_plan reckons what each costs; few rows are few tiles, too. Where not all
-// tiles of more rows find an SM at once, step 6's kernel is better.
+// above the other, that share B, and parts of k; and now two or four, side by side, share A. make_plan reckons what each costs; few
+// rows are few tiles, too. Where not all tiles of more rows find an SM at once, step 6's kernel is better.
 //
 // Shared memory is asked for as far as it is used: the next launch's blocks get in beside these and set themselves up.
 //
@@ -31,8 +31,11 @@ constexpr int MMA_K = 16;   // k of a wgmma
 constexpr int BLOCK_K = 64; // columns of A and B in shared memory at a time: 128 bytes, the swizzle's width
 constexpr int ROW_BYTES = BLOCK_K * 2;
 constexpr int MAX_STAGES = 16;
+constexpr int MAX_HALVES = 2;
+constexpr int MAX_ABREAST = 4;
 constexpr int MAX_PARTS = 4;
-constexpr int LONG = 32;      // steps of k: in fewer the L2 does not get to be what everyone waits for
+constexpr int SHORT = 12;     // steps of k: in fewer, blocks that share gain nothing
+constexpr int LONG = 32;      // in fewer the L2 does not get to be what everyone waits for
 constexpr int FEW_ROWS = 128; // so few rows are not worth a tile of step 6, however many columns there are
 constexpr int SMEM_BYTES = 232448; // all that a block can have
 
@@ -40,9 +43,10 @@ constexpr int SMEM_BYTES = 232448; // all that a block can have
 struct Plan {
     int warpgroups; // that multiply, 64 rows of the block's tile each: 1 to 3
     int block_n;    // columns of the tile
-    int halves;     // of the cluster's rows: 1 or 2 blocks, one above the other
+    int halves;     // of the cluster's rows: 1 or 2 blocks, one above the other, share B
+    int abreast;    // 1, 2 or 4 blocks, side by side, share A
     int parts;      // of k: 1, 2 or 4 blocks of a cluster
-    int block_rows; // rows of A and C a block has, a multiple of 8: those that are fetched
+    int block_rows; // rows of A and C a block has, a multiple of 8 * abreast: those that are fetched
     int tiles_m, tiles_n;
     int num_stages;
     int clusters;
@@ -59,7 +63,7 @@ struct Stage {
 // Shared memory: this, the stages, and the sums of other parts for the rows that this block owns.
 struct alignas(1024) Barriers {
     uint64_t full[MAX_STAGES];  // the stage's tiles have landed
-    uint64_t empty[MAX_STAGES]; // the consumers of the halves that share B are done with them
+    uint64_t empty[MAX_STAGES]; // the consumers of all blocks that share A or B with this one are done with them
     uint64_t sums_full;         // the other parts' sums are here
     uint64_t sums_empty;        // the other parts have read this block's sums
 };
@@ -85,9 +89,19 @@ struct Ring {
     }
 };
 
-// This block's place: its tiles are every so many-th, its steps of k every parts-th.
+// How many blocks share A or B with a block, itself among them.
+static __device__ int sharers(const Plan &plan) { return plan.halves + plan.abreast - 1; }
+
+static __host__ __device__ int cluster_blocks(const Plan &plan)
+{
+    return plan.halves * plan.abreast * plan.parts;
+}
+
+// This block's place: its tiles are every so many-th, its steps of k every parts-th. Blocks of one part of k are neighbours in
+// rank, first down, then to the right:      rank  0  2  4  6
+// (halves 2, abreast 4)                           1  3  5  7
 struct Place {
-    int half, part; // in the cluster
+    int half, column, part; // in the cluster
     int first_tile, tile_step, tiles;
     int k_tiles;
 
@@ -95,9 +109,36 @@ struct Place {
     {
         const int rank = cluster_ctarank();
         half = rank % plan.halves;
-        part = rank / plan.halves;
-        first_tile = blockIdx.x / (plan.halves * plan.parts);
+        column = rank / plan.halves % plan.abreast;
+        part = rank / plan.halves / plan.abreast;
+        first_tile = blockIdx.x / cluster_blocks(plan);
         tile_step = plan.clusters;
+    }
+
+    // The rank of the block in this place of this one's part of k, or of another.
+    __device__ int rank(const Plan &plan, int half, int column, int part) const
+    {
+        return (part * plan.abreast + column) * plan.halves + half;
+    }
+
+    // The rank of a block that shares A or B with this one, itself among them; i from 0 to sharers() - 1.
+    __device__ int sharer(const Plan &plan, int i) const
+    {
+        if (i < plan.halves) return rank(plan, i, column, part);
+        i -= plan.halves; // among the others of this block's row
+        return rank(plan, half, i + (i >= column), part);
+    }
+
+    // Those that share this block's B, and those that share its A, as the masks of a multicast.
+    __device__ uint16_t share_B(const Plan &plan) const
+    {
+        return ((1 << plan.halves) - 1) << rank(plan, 0, column, part);
+    }
+    __device__ uint16_t share_A(const Plan &plan) const
+    {
+        int mask = 0;
+        for (int other = 0; other < plan.abreast; other++) mask |= 1 << rank(plan, half, other, part);
+        return mask;
     }
 
     // The first row and column of this block's part of a cluster's tile. The numbers walk down, then one to the right.
@@ -105,7 +146,10 @@ struct Place {
     {
         return (tile % plan.tiles_m * plan.halves + half) * plan.block_rows;
     }
-    __device__ int col(const Plan &plan, int tile) const { return tile / plan.tiles_m * plan.block_n; }
+    __device__ int col(const Plan &plan, int tile) const
+    {
+        return (tile / plan.tiles_m * plan.abreast + column) * plan.block_n;
+    }
 };
 
 // The producer, one thread: fills stage after stage, each as soon as it is empty. Nobody has used the stages of the first
@@ -114,9 +158,10 @@ template <typename T, int WARPGROUPS, int BLOCK_N>
 static __device__ void produce(Barriers &bar, Stage<T, WARPGROUPS, BLOCK_N> *stages, const CUtensorMap &A_map,
                                const CUtensorMap &B_map, const Plan &plan, const Place &place)
 {
-    const int cols = BLOCK_N / plan.halves; // of B's tile that this block fetches
-    const int first_col = place.half * cols;
-    const uint16_t sharing = ((1 << plan.halves) - 1) << (place.part * plan.halves);
+    // Of B's and of A's tile this block fetches:
+    const int cols = BLOCK_N / plan.halves, first_col = place.half * cols;
+    const int rows = plan.block_rows / plan.abreast, first_row = place.column * rows;
+    const uint16_t share_B = place.share_B(plan), share_A = place.share_A(plan);
     const int stage_bytes = (plan.block_rows + BLOCK_N) * BLOCK_K * sizeof(T);
     Ring ring{plan.num_stages};
     for (int tile = place.first_tile; tile < place.tiles; tile += place.tile_step) {
@@ -132,13 +177,17 @@ static __device__ void produce(Barriers &bar, Stage<T, WARPGROUPS, BLOCK_N> *sta
                 cp_async_bulk_tensor_2d(stage.B_smem, B_map, full, k * BLOCK_K, col);
             else
                 cp_async_bulk_tensor_2d_multicast(stage.B_smem[first_col], B_map, full, k * BLOCK_K,
-                                                  col + first_col, sharing);
-            cp_async_bulk_tensor_2d(stage.A_smem, A_map, full, k * BLOCK_K, row);
+                                                  col + first_col, share_B);
+            if (plan.abreast == 1)
+                cp_async_bulk_tensor_2d(stage.A_smem, A_map, full, k * BLOCK_K, row);
+            else
+                cp_async_bulk_tensor_2d_multicast(stage.A_smem[first_row], A_map, full, k * BLOCK_K,
+                                                  row + first_row, share_A);
             ring.advance();
         }
     }
     trace(END);
-    // Every stage is empty again: the other block has arrived here for the last time, and this one may leave.
+    // Every stage is empty again: the other blocks have arrived here for the last time, and this one may leave.
     for (int n = 0; n < plan.num_stages; n++) {
         mbarrier_wait(&bar.empty[ring.stage], ring.parity ^ 1);
         ring.advance();
@@ -153,8 +202,9 @@ static __device__ void multiply(float (&acc)[BLOCK_N / 2], Barriers &bar,
                                 const Place &place)
 {
     const int warpgroup = threadIdx.x / 128, tid = threadIdx.x % 128;
+    const int fills = sharers(plan), filler = place.sharer(plan, tid);
     const auto release = [&](int stage) { // to the blocks that fill it
-        if (tid < plan.halves) mbarrier_arrive_cluster(&bar.empty[stage], place.part * plan.halves + tid);
+        if (tid < fills) mbarrier_arrive_cluster(&bar.empty[stage], filler);
     };
     int last_stage = 0;
     for (int k = place.part; k < place.k_tiles; k += plan.parts) {
@@ -187,7 +237,7 @@ static __device__ void send_sums(const float (&acc)[BLOCK_N / 2], Barriers &bar,
     trace(EXCHANGE);
     const int owned_warps = WARPGROUPS * 4 / plan.parts;
     const int owner = warp / owned_warps;
-    const int owner_rank = owner * plan.halves + place.half;
+    const int owner_rank = place.rank(plan, place.half, place.column, owner);
     // 0, 1 ... among the parts that send to the owner.
     const int sender = (place.part - owner - 1) & (plan.parts - 1);
     const uint32_t full_addr = mapa(smem_addr(&bar.sums_full), owner_rank);
@@ -304,7 +354,7 @@ static __device__ void consume(Barriers &bar, const Stage<T, WARPGROUPS, BLOCK_N
             add_sums<WARPGROUPS, BLOCK_N>(acc, bar, sums, sums_parity, plan, warp, lane);
             __syncwarp(); // All lanes have read them. Nobody waits for an arrival after the last tile.
             if (tile + place.tile_step < place.tiles && lane < plan.parts && lane != place.part)
-                mbarrier_arrive_cluster(&bar.sums_empty, lane * plan.halves + place.half);
+                mbarrier_arrive_cluster(&bar.sums_empty, place.rank(plan, place.half, place.column, lane));
         }
         trace(STORE);
         const int row = place.row(plan, tile);
@@ -316,7 +366,7 @@ static __device__ void consume(Barriers &bar, const Stage<T, WARPGROUPS, BLOCK_N
 
 template <typename T, typename TC, int WARPGROUPS, int BLOCK_N>
 __global__ void __launch_bounds__(WARPGROUPS * 128 + 32, 1)
-    few_tiles_kernel(const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (block_rows, BLOCK_K)
+    few_tiles_kernel(const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (block_rows / abreast, BLOCK_K)
                      const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N / halves, BLOCK_K)
                      const T *bias,                             // (N) or NULL
                      TC *C,                                     // (M, N)
@@ -335,7 +385,7 @@ __global__ void __launch_bounds__(WARPGROUPS * 128 + 32, 1)
         prefetch_tensormap(B_map);
         for (int stage = 0; stage < plan.num_stages; stage++) {
             mbarrier_init(&bar.full[stage], 1); // the producer's arrival, and the bytes it expects
-            mbarrier_init(&bar.empty[stage], plan.halves * WARPGROUPS);
+            mbarrier_init(&bar.empty[stage], sharers(plan) * WARPGROUPS);
         }
         mbarrier_init(&bar.sums_full, 1); // one arrival, and the bytes it expects
         mbarrier_init(&bar.sums_empty,    // every warp that owns rows elsewhere
@@ -353,7 +403,7 @@ __global__ void __launch_bounds__(WARPGROUPS * 128 + 32, 1)
     // No block leaves before its producer has seen the last arrival, and its consumers the last sums.
 }
 
-constexpr int MAX_CLUSTER = 2 * MAX_PARTS;
+constexpr int MAX_CLUSTER = 8; // blocks; every GPU that has clusters takes so many
 
 template <int WARPGROUPS, int BLOCK_N, typename T, typename TC>
 static cudaError_t launch(const Plan &plan, const T *A, const T *B, const T *bias, TC *C, int M, int N, int K,
@@ -362,7 +412,8 @@ static cudaError_t launch(const Plan &plan, const T *A, const T *B, const T *bia
     CUtensorMap A_map, B_map;
     const bool vector_store = (size_t)N * sizeof(TC) % 16 == 0 && (uintptr_t)C % 16 == 0;
     const auto kernel = few_tiles_kernel<T, TC, WARPGROUPS, BLOCK_N>;
-    cudaError_t error = tensor_map_matrix(&A_map, tensor_map_type<T>(), A, M, K, plan.block_rows, BLOCK_K);
+    cudaError_t error = tensor_map_matrix(&A_map, tensor_map_type<T>(), A, M, K, plan.block_rows / plan.abreast,
+                                          BLOCK_K);
     if (error == cudaSuccess)
         error = tensor_map_matrix(&B_map, tensor_map_type<T>(), B, N, K, BLOCK_N / plan.halves, BLOCK_K);
     if (error == cudaSuccess)
@@ -371,12 +422,12 @@ static cudaError_t launch(const Plan &plan, const T *A, const T *B, const T *bia
 
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim = {(unsigned)(plan.halves * plan.parts), 1, 1};
+    attributes[0].val.clusterDim = {(unsigned)cluster_blocks(plan), 1, 1};
     attributes[1].id =
         cudaLaunchAttributeProgrammaticStreamSerialization; // griddepcontrol.wait waits, not the launch
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(plan.clusters * plan.halves * plan.parts);
+    config.gridDim = dim3(plan.clusters * cluster_blocks(plan));
     config.blockDim = dim3(WARPGROUPS * 128 + 32);
     config.dynamicSmemBytes = plan.smem_bytes;
     config.stream = stream;
@@ -386,24 +437,24 @@ static cudaError_t launch(const Plan &plan, const T *A, const T *B, const T *bia
 }
 
 // A plan for tiles of these sizes; its clusters are 0 if it is none.
-static Plan plan_of(int M, int N, int K, int warpgroups, int block_n, int halves, int parts,
+static Plan plan_of(int M, int N, int K, int warpgroups, int block_n, int halves, int abreast, int parts,
                     const int (&fitting)[MAX_CLUSTER + 1])
 {
     constexpr int MOST_TILES = 1 << 20; // so many are not few
     const int block_m = warpgroups * MMA_M, k_tiles = (K - 1) / BLOCK_K + 1;
     Plan plan = {};
     plan.halves = halves;
+    plan.abreast = abreast;
     plan.parts = parts;
     plan.block_n = block_n;
-    plan.block_rows = min(block_m, ((M - 1) / halves / 8 + 1) * 8);
+    plan.block_rows = min(block_m, ((M - 1) / halves / (8 * abreast) + 1) * 8 * abreast);
     plan.tiles_m = (M - 1) / (halves * plan.block_rows) + 1;
-    plan.tiles_n = (N - 1) / block_n + 1;
+    plan.tiles_n = (N - 1) / (abreast * block_n) + 1;
     plan.warpgroups = warpgroups;
-    if (parts > k_tiles || fitting[halves * parts] == 0 ||
-        (long long)plan.tiles_m * plan.tiles_n > MOST_TILES)
-        return plan;
+    const int fit = cluster_blocks(plan) <= MAX_CLUSTER ? fitting[cluster_blocks(plan)] : 0;
+    if (parts > k_tiles || fit == 0 || (long long)plan.tiles_m * plan.tiles_n > MOST_TILES) return plan;
     const int tiles = plan.tiles_m * plan.tiles_n;
-    plan.clusters = min(tiles, fitting[halves * parts]);
+    plan.clusters = min(tiles, fit);
     const int sums = sums_bytes(parts, warpgroups, block_n), stage = (block_m + block_n) * ROW_BYTES;
     const int steps = ((k_tiles - 1) / parts + 1) * ((tiles - 1) / plan.clusters + 1); // of a block, in all
     plan.num_stages = min(min(MAX_STAGES, steps), (SMEM_BYTES - (int)sizeof(Barriers) - sums) / stage);
@@ -434,47 +485,61 @@ static cudaError_t ask_clusters(int (&fitting)[MAX_CLUSTER + 1])
     return error;
 }
 
-// The block tiles that there are: warpgroups, columns, and what launches them.
+// The block tiles that there are: warpgroups, columns, the blocks that are to share B and A where k is neither short nor long, and
+// what launches them. Pairs share what their tiles have fewer rows of; what is best was found in trials on an H100.
 template <typename T, typename TC>
 struct Tile {
     int warpgroups, block_n;
+    int halves, abreast;
     cudaError_t (*launch)(const Plan &, const T *, const T *, const T *, TC *, int, int, int, cudaStream_t);
 };
 template <typename T, typename TC>
 static constexpr Tile<T, TC> TILES[] = {
-    {1, 32, launch<1, 32, T, TC>},   {1, 64, launch<1, 64, T, TC>},   {1, 80, launch<1, 80, T, TC>},
-    {1, 96, launch<1, 96, T, TC>},   {1, 112, launch<1, 112, T, TC>}, {1, 128, launch<1, 128, T, TC>},
-    {2, 64, launch<2, 64, T, TC>},   {2, 96, launch<2, 96, T, TC>},   {2, 112, launch<2, 112, T, TC>},
-    {2, 128, launch<2, 128, T, TC>}, {3, 96, launch<3, 96, T, TC>},
+    {1, 32, 1, 1, launch<1, 32, T, TC>},   {1, 64, 1, 1, launch<1, 64, T, TC>},
+    {1, 80, 1, 1, launch<1, 80, T, TC>},   {1, 96, 1, 2, launch<1, 96, T, TC>},
+    {1, 112, 1, 1, launch<1, 112, T, TC>}, {1, 128, 1, 2, launch<1, 128, T, TC>},
+    {2, 64, 1, 1, launch<2, 64, T, TC>},   {2, 96, 1, 2, launch<2, 96, T, TC>},
+    {2, 112, 2, 4, launch<2, 112, T, TC>}, {2, 128, 1, 1, launch<2, 128, T, TC>},
+    {3, 96, 2, 1, launch<3, 96, T, TC>},
 };
 
-// Nanoseconds that the busiest block takes, but for what all plans take: by rates and times from trials on an H200.
+// Whether blocks of this tile are to share so. Who shares waits for the slower of two: that gains nothing in a short k, but for tiles of
+// three warpgroups, all of which B serves.
+template <typename T, typename TC>
+static bool worth_trying(const Tile<T, TC> &tile, int halves, int abreast, int k_tiles)
+{
+    const bool alone = halves == 1 && abreast == 1, tried = halves == tile.halves && abreast == tile.abreast;
+    if (tile.warpgroups == 3) return tried;
+    if (k_tiles >= LONG) return abreast == 1;
+    return alone || (k_tiles >= SHORT && tried);
+}
+
+// Nanoseconds that the busiest block takes, but for what all plans take: by rates and times from trials on an H200, and for a k
+// between short and long on an H100.
 static double plan_time(const Plan &plan, int K)
 {
     constexpr double MHZ = 1755, ARRIVING = 110, L2 = 9000,
                      MEMORY = 5200; // the last three in bytes a nanosecond
     const int k_tiles = (K - 1) / BLOCK_K + 1, tiles = plan.tiles_m * plan.tiles_n;
+    const bool between = k_tiles >= SHORT && k_tiles < LONG;
     const double steps = (k_tiles - 1) / plan.parts + 1, rounds = (tiles - 1) / plan.clusters + 1;
-    const double clusters = plan.clusters, blocks = clusters * plan.halves * plan.parts;
+    const double clusters = plan.clusters, blocks = clusters * cluster_blocks(plan);
     const double rows = plan.block_rows, cols = plan.block_n;
     // Of one step: the products, which one warpgroup alone does not issue without gaps, the bytes that a block gets, those that
     // the L2 sends, and those that it has to fetch for all tiles that are worked on.
     const double products = 2 * cols * plan.warpgroups * (plan.warpgroups == 1 ? 1.2 : 1) * 1000 / MHZ;
-    const double arriving = (rows + cols) * ROW_BYTES / ARRIVING;
-    const double sent = k_tiles < LONG ? 0 : (rows + cols / plan.halves) * ROW_BYTES * blocks / L2;
-    const double fetched =
-        (cols / min(plan.tiles_m, plan.clusters) + rows * plan.halves / min(plan.tiles_n, plan.clusters)) *
-        ROW_BYTES * plan.parts * clusters / MEMORY;
-    const double step = max(max(max(products, arriving), max(sent, fetched)), 120.0);
-    return rounds * (steps * step + 200 + cols * (plan.parts > 1 ? 13 : 3));
-}
-
-// Whether blocks are to share B in pairs, or to work alone. In few steps of k sharing gains nothing, but for tiles of three
-// warpgroups, all of which it serves: 1 to 6 % at 1536 x 1536 and 2 to 48 steps, in trials on an H100.
-static bool worth_trying(int halves, int warpgroups, int k_tiles)
-{
-    if (warpgroups == 3) return halves == 2;
-    return halves == 1 || k_tiles >= LONG;
+    const double arriving = (rows + cols) * ROW_BYTES;
+    const double sent = (rows / plan.abreast + cols / plan.halves) * ROW_BYTES * blocks;
+    const double fetched = (cols * plan.abreast / min(plan.tiles_m, plan.clusters) +
+                            rows * plan.halves / min(plan.tiles_n, plan.clusters)) *
+                           ROW_BYTES * plan.parts * clusters / MEMORY;
+    const double copies = between           ? arriving / 126 + sent / 27000 // There they add up.
+                          : k_tiles >= LONG ? max(arriving / ARRIVING, sent / L2)
+                                            : arriving / ARRIVING;
+    const double step = max(max(products, copies), max(fetched, 120.0));
+    // Of one tile: the exchange of sums, the stores, and what it takes to get more than two blocks of a row started together.
+    const double exchange = plan.parts == 1 ? 0 : cols * 10 + (between ? 500 : 0);
+    return rounds * (steps * step + 200 + cols * 3 + exchange + 450 * max(0, plan.abreast - 2));
 }
 
 // The plan that takes the least time, and the tile's launcher; NULL if nothing fits.
@@ -483,15 +548,17 @@ static const Tile<T, TC> *make_plan(Plan &best, int M, int N, int K, const int (
 {
     const Tile<T, TC> *best_tile = NULL;
     for (const Tile<T, TC> &tile : TILES<T, TC>)
-        for (int halves = 1; halves <= 2; halves++)
-            for (int parts = 1; parts <= MAX_PARTS; parts *= 2) {
-                if (!worth_trying(halves, tile.warpgroups, (K - 1) / BLOCK_K + 1)) continue;
-                const Plan plan = plan_of(M, N, K, tile.warpgroups, tile.block_n, halves, parts, fitting);
-                if (plan.clusters == 0) continue;
-                if (best_tile && plan_time(plan, K) >= plan_time(best, K)) continue;
-                best = plan;
-                best_tile = &tile;
-            }
+        for (int halves = 1; halves <= MAX_HALVES; halves++)
+            for (int abreast = 1; abreast <= MAX_ABREAST; abreast *= 2)
+                for (int parts = 1; parts <= MAX_PARTS; parts *= 2) {
+                    if (!worth_trying(tile, halves, abreast, (K - 1) / BLOCK_K + 1)) continue;
+                    const Plan plan =
+                        plan_of(M, N, K, tile.warpgroups, tile.block_n, halves, abreast, parts, fitting);
+                    if (plan.clusters == 0) continue;
+                    if (best_tile && plan_time(plan, K) >= plan_time(best, K)) continue;
+                    best = plan;
+                    best_tile = &tile;
+                }
     return best_tile;
 }
 
