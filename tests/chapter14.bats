@@ -29,6 +29,10 @@ few_tiles() { SIMGPU_SMS=4 && export SIMGPU_SMS && golden m=250,n=250,k=2040; }
 # A tile of three warpgroups, 192 x 96, for each of four SMs in pairs, with more steps than stages.
 three_warpgroups() { SIMGPU_SMS=4 && export SIMGPU_SMS && golden m=380,n=190,k=1000; }
 
+# 48 pairs of tiles of 64 x 96, side by side, and 15 clusters of eight of 128 x 112, all of them cut off at C's edges.
+pairs_abreast() { golden m=757,n=760,k=776; }
+eights() { golden m=1270,n=1261,k=776; }
+
 @test "chapter 14: every step is right on every case of both operations" {
     all_right 8
 }
@@ -86,6 +90,29 @@ every_order() {
     every_order 8
     shapes matmul m=380,n=185,k=456
     shapes matmul_f32 m=380,n=186,k=456
+}
+
+@test "chapter 14: few tiles side by side that share A, in pairs or as eight that share B, too, are right" {
+    pairs_abreast
+    every_order 8
+    eights
+    every_order 8
+    for shape in m=757,n=759,k=776 m=1270,n=1261,k=776; do
+        run -0 make chapter-14 DEVICE=sim OP=matmul_f32 STEP=8 SHAPE=$shape PROFILE=0
+        assert_line "$CHAPTER: all 4 runs right"
+    done
+}
+
+# No plan of a small GPU shares A, so these are made to: pairs, with pairs that share B and parts of k; and eights.
+@test "chapter 14: few tiles side by side that share A are right in several rounds, and with k split within a cluster" {
+    local abreast
+    split_k
+    for abreast in 'abreast == 2' 'abreast == 4 \&\& halves == 2'; do
+        broken $CHAPTER step8_few_tiles.cu "s/if \\(tile\\.warpgroups == 3\\) return tried;/return $abreast;/"
+        for seed in 1 2 3; do
+            run -0 "$SIMGPU" --seed $seed "$BROKEN" --op matmul --type bf16 --golden "$GOLDEN" --step 8
+        done
+    done
 }
 
 @test "chapter 14: step 6 needs no order of its blocks where all of them fit the GPU" {
@@ -165,6 +192,14 @@ shapes() {
     assert_equal "$(total "$json" global_sectors '^cp_async_bulk_tensor')" $((2 * 4 * 49152 / 32))
     counters "$json" $CHAPTER 2 plain --op matmul --golden "$GOLDEN"
     assert_equal "$(total "$json" global_sectors '^cp_async_bulk_tensor')" $((2 * 4 * 32768 / 32))
+}
+
+@test "chapter 14: pairs side by side fetch every row of A once, where tiles alone would do so twice" {
+    local json=$BATS_TEST_TMPDIR/counters.json
+    golden m=768,n=768,k=768 # 12 rows of tiles of 64 x 96, 4 columns of pairs
+    counters "$json" $CHAPTER 8 plain --op matmul --golden "$GOLDEN"
+    assert_equal "$(total "$json" global_sectors '^cp_async_bulk_tensor_2d_multicast\(stage.A')" $((4 * 768 * 768 * 2 / 32))
+    assert_equal "$(total "$json" global_sectors '^cp_async_bulk_tensor_2d\(stage.B')" $((12 * 768 * 768 * 2 / 32))
 }
 
 @test "chapter 14: steps 4 to 6 store whole sectors through shared memory, without a bank conflict" {
@@ -332,11 +367,18 @@ shapes() {
 
 @test "chapter 14: few tiles whose stages one of two warpgroups, or two of three, may give back alone are stopped" {
     few_tiles
-    broken $CHAPTER step8_few_tiles.cu 's/plan\.halves \* WARPGROUPS\);/plan.halves);/'
+    broken $CHAPTER step8_few_tiles.cu 's/sharers\(plan\) \* WARPGROUPS\);/sharers(plan));/'
     fails $CHAPTER 8 plain --op matmul --golden "$GOLDEN"
     three_warpgroups
-    broken $CHAPTER step8_few_tiles.cu 's/plan\.halves \* WARPGROUPS\);/plan.halves * min(2, WARPGROUPS));/'
+    broken $CHAPTER step8_few_tiles.cu 's/sharers\(plan\) \* WARPGROUPS\);/sharers(plan) * min(2, WARPGROUPS));/'
     fails $CHAPTER 8 plain --op matmul --golden "$GOLDEN"
+}
+
+@test "chapter 14: a multicast of A that waits only for the consumers of the blocks that share B is a fault" {
+    pairs_abreast
+    broken $CHAPTER step8_few_tiles.cu 's/(sharers.* return plan\.halves) \+ plan\.abreast - 1;/\1;/'
+    faults $CHAPTER 8 plain --op matmul --golden "$GOLDEN"
+    assert_output --partial "nothing that this thread has waited for says"
 }
 
 @test "chapter 14: split k that does not wait for the other parts' sums or for room for them, or does not make room, fails" {
