@@ -63,7 +63,7 @@ struct Stage {
 // Shared memory: this, the stages, and the sums of other parts for the rows that this block owns.
 struct alignas(1024) Barriers {
     uint64_t full[MAX_STAGES];  // the stage's tiles have landed
-    uint64_t empty[MAX_STAGES]; // the consumers of all blocks that share A or B with this one are done with them
+    uint64_t empty[MAX_STAGES]; // all who share A or B with this block are done with them
     uint64_t sums_full;         // the other parts' sums are here
     uint64_t sums_empty;        // the other parts have read this block's sums
 };
@@ -90,7 +90,10 @@ struct Ring {
 };
 
 // How many blocks share A or B with a block, itself among them.
-static __device__ int sharers(const Plan &plan) { return plan.halves + plan.abreast - 1; }
+static __device__ int sharers(const Plan &plan)
+{
+    return plan.halves + plan.abreast - 1;
+}
 
 static __host__ __device__ int cluster_blocks(const Plan &plan)
 {
@@ -366,7 +369,7 @@ static __device__ void consume(Barriers &bar, const Stage<T, WARPGROUPS, BLOCK_N
 
 template <typename T, typename TC, int WARPGROUPS, int BLOCK_N>
 __global__ void __launch_bounds__(WARPGROUPS * 128 + 32, 1)
-    few_tiles_kernel(const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (block_rows / abreast, BLOCK_K)
+    few_tiles_kernel(const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (rows / abreast, BLOCK_K)
                      const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N / halves, BLOCK_K)
                      const T *bias,                             // (N) or NULL
                      TC *C,                                     // (M, N)
@@ -412,8 +415,8 @@ static cudaError_t launch(const Plan &plan, const T *A, const T *B, const T *bia
     CUtensorMap A_map, B_map;
     const bool vector_store = (size_t)N * sizeof(TC) % 16 == 0 && (uintptr_t)C % 16 == 0;
     const auto kernel = few_tiles_kernel<T, TC, WARPGROUPS, BLOCK_N>;
-    cudaError_t error = tensor_map_matrix(&A_map, tensor_map_type<T>(), A, M, K, plan.block_rows / plan.abreast,
-                                          BLOCK_K);
+    cudaError_t error =
+        tensor_map_matrix(&A_map, tensor_map_type<T>(), A, M, K, plan.block_rows / plan.abreast, BLOCK_K);
     if (error == cudaSuccess)
         error = tensor_map_matrix(&B_map, tensor_map_type<T>(), B, N, K, BLOCK_N / plan.halves, BLOCK_K);
     if (error == cudaSuccess)
