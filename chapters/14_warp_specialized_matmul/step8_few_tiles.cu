@@ -39,7 +39,8 @@ constexpr int LONG = 32;      // in fewer the L2 does not get to be what everyon
 constexpr int FEW_ROWS = 128; // so few rows are not worth a tile of step 6, however many columns there are
 constexpr int SMEM_BYTES = 232448; // all that a block can have
 
-// What the blocks do, made by the host.
+// What the blocks do, made by the host. The grid is C in blocks: its rows in x, in y as many columns as are at work at a time, and
+// the parts of k in z. A cluster is halves x abreast x parts of it.
 struct Plan {
     int warpgroups; // that multiply, 64 rows of the block's tile each: 1 to 3
     int block_n;    // columns of the tile
@@ -47,9 +48,15 @@ struct Plan {
     int abreast;    // 1, 2 or 4 blocks, side by side, share A
     int parts;      // of k: 1, 2 or 4 blocks of a cluster
     int block_rows; // rows of A and C a block has, a multiple of 8 * abreast: those that are fetched
-    int tiles_m, tiles_n;
+    int tiles_m, tiles_n;       // of a cluster's blocks
+    int across;                 // tiles of a row that are at work at a time, on clusters of their own
+    int k_tiles;
+    int fetch_rows, fetch_cols; // of A and B, that a block fetches for all who share them
+    int share_A, share_B;       // who shares them with the cluster's first block, as masks of a multicast
+    int stage_bytes;            // that arrive
+    int owned_warps;            // of a block, whose sums it adds up
+    int sums_bytes;
     int num_stages;
-    int clusters;
     int smem_bytes;
 };
 
@@ -67,12 +74,6 @@ struct alignas(1024) Barriers {
     uint64_t sums_full;         // the other parts' sums are here
     uint64_t sums_empty;        // the other parts have read this block's sums
 };
-
-// Bytes of shared memory for the sums. A block owns 1 / parts of the tile's rows.
-__host__ __device__ constexpr int sums_bytes(int parts, int warpgroups, int block_n)
-{
-    return (parts - 1) * (warpgroups * MMA_M / parts) * block_n * (int)sizeof(float);
-}
 
 // Where a walk around the ring of stages is: PipelineState of a number of stages that is known when the kernel runs.
 struct Ring {
@@ -95,63 +96,31 @@ static __device__ int sharers(const Plan &plan)
     return plan.halves + plan.abreast - 1;
 }
 
-static __host__ __device__ int cluster_blocks(const Plan &plan)
-{
-    return plan.halves * plan.abreast * plan.parts;
-}
-
-// This block's place: its tiles are every so many-th, its steps of k every parts-th. Blocks of one part of k are neighbours in
-// rank, first down, then to the right:      rank  0  2  4  6
-// (halves 2, abreast 4)                           1  3  5  7
+// This block's place in its cluster. Blocks of one part of k are neighbours in rank,
+// first down, then to the right:      rank  0  2  4  6
+// (halves 2, abreast 4)                     1  3  5  7
 struct Place {
-    int half, column, part; // in the cluster
-    int first_tile, tile_step, tiles;
-    int k_tiles;
+    int half, column, part;
+    int rank;
 
-    __device__ Place(const Plan &plan, int k_tiles) : tiles(plan.tiles_m * plan.tiles_n), k_tiles(k_tiles)
+    __device__ Place(const Plan &plan)
+        : half(blockIdx.x & (plan.halves - 1)), column(blockIdx.y & (plan.abreast - 1)), part(blockIdx.z),
+          rank(cluster_ctarank())
     {
-        const int rank = cluster_ctarank();
-        half = rank % plan.halves;
-        column = rank / plan.halves % plan.abreast;
-        part = rank / plan.halves / plan.abreast;
-        first_tile = blockIdx.x / cluster_blocks(plan);
-        tile_step = plan.clusters;
     }
 
-    // The rank of the block in this place of this one's part of k, or of another.
-    __device__ int rank(const Plan &plan, int half, int column, int part) const
+    // The rank of the block in this one's place of another part of k.
+    __device__ int rank_in(const Plan &plan, int other_part) const
     {
-        return (part * plan.abreast + column) * plan.halves + half;
+        return rank + (other_part - part) * plan.halves * plan.abreast;
     }
 
     // The rank of a block that shares A or B with this one, itself among them; i from 0 to sharers() - 1.
     __device__ int sharer(const Plan &plan, int i) const
     {
-        if (i < plan.halves) return rank(plan, i, column, part);
+        if (i < plan.halves) return rank - half + i;
         i -= plan.halves; // among the others of this block's row
-        return rank(plan, half, i + (i >= column), part);
-    }
-
-    // Those that share this block's B, and those that share its A, as the masks of a multicast.
-    __device__ uint16_t share_B(const Plan &plan) const
-    {
-        return ((1 << plan.halves) - 1) << rank(plan, 0, column, part);
-    }
-    __device__ uint16_t share_A(const Plan &plan) const
-    {
-        int mask = 0;
-        for (int other = 0; other < plan.abreast; other++) mask |= 1 << rank(plan, half, other, part);
-        return mask;
-    }
-
-    // The first row and column of this block's part of a cluster's tile. The numbers walk down, then one to the right.
-    __device__ int row(const Plan &plan, int tile) const
-    {
-        return (tile % plan.tiles_m * plan.halves + half) * plan.block_rows;
-    }
-    __device__ int col(const Plan &plan, int tile) const
-    {
-        return (tile / plan.tiles_m * plan.abreast + column) * plan.block_n;
+        return rank + (i + (i >= column) - column) * plan.halves;
     }
 };
 
@@ -161,21 +130,20 @@ template <typename T, int WARPGROUPS, int BLOCK_N>
 static __device__ void produce(Barriers &bar, Stage<T, WARPGROUPS, BLOCK_N> *stages, const CUtensorMap &A_map,
                                const CUtensorMap &B_map, const Plan &plan, const Place &place)
 {
-    // Of B's and of A's tile this block fetches:
-    const int cols = BLOCK_N / plan.halves, first_col = place.half * cols;
-    const int rows = plan.block_rows / plan.abreast, first_row = place.column * rows;
-    const uint16_t share_B = place.share_B(plan), share_A = place.share_A(plan);
-    const int stage_bytes = (plan.block_rows + BLOCK_N) * BLOCK_K * sizeof(T);
+    const int first_row = place.column * plan.fetch_rows, first_col = place.half * plan.fetch_cols;
+    const uint16_t share_A = plan.share_A << (place.rank - place.column * plan.halves);
+    const uint16_t share_B = plan.share_B << (place.rank - place.half);
+    const int row = blockIdx.x * plan.block_rows;
     Ring ring{plan.num_stages};
-    for (int tile = place.first_tile; tile < place.tiles; tile += place.tile_step) {
-        const int row = place.row(plan, tile), col = place.col(plan, tile);
-        for (int k = place.part; k < place.k_tiles; k += plan.parts) {
+    for (int tile = blockIdx.y; tile < plan.tiles_n * plan.abreast; tile += gridDim.y) {
+        const int col = tile * BLOCK_N;
+        for (int k = place.part; k < plan.k_tiles; k += plan.parts) {
             trace(WAIT_EMPTY);
             mbarrier_wait(&bar.empty[ring.stage], ring.parity ^ 1);
             trace(LOAD);
             uint64_t *full = &bar.full[ring.stage];
             Stage<T, WARPGROUPS, BLOCK_N> &stage = stages[ring.stage];
-            mbarrier_arrive_expect_tx(full, stage_bytes);
+            mbarrier_arrive_expect_tx(full, plan.stage_bytes);
             if (plan.halves == 1)
                 cp_async_bulk_tensor_2d(stage.B_smem, B_map, full, k * BLOCK_K, col);
             else
@@ -210,7 +178,7 @@ static __device__ void multiply(float (&acc)[BLOCK_N / 2], Barriers &bar,
         if (tid < fills) mbarrier_arrive_cluster(&bar.empty[stage], filler);
     };
     int last_stage = 0;
-    for (int k = place.part; k < place.k_tiles; k += plan.parts) {
+    for (int k = place.part; k < plan.k_tiles; k += plan.parts) {
         trace(WAIT_FULL);
         mbarrier_wait(&bar.full[ring.stage], ring.parity);
         wgmma_touch(acc);
@@ -238,15 +206,13 @@ static __device__ void send_sums(const float (&acc)[BLOCK_N / 2], Barriers &bar,
                                  uint32_t parity, const Plan &plan, const Place &place, int warp, int lane)
 {
     trace(EXCHANGE);
-    const int owned_warps = WARPGROUPS * 4 / plan.parts;
-    const int owner = warp / owned_warps;
-    const int owner_rank = place.rank(plan, place.half, place.column, owner);
+    const int owner = warp * plan.parts / (WARPGROUPS * 4), owned = warp - owner * plan.owned_warps;
+    const int owner_rank = place.rank_in(plan, owner);
     // 0, 1 ... among the parts that send to the owner.
     const int sender = (place.part - owner - 1) & (plan.parts - 1);
     const uint32_t full_addr = mapa(smem_addr(&bar.sums_full), owner_rank);
-    const uint32_t sums_addr =
-        mapa(smem_addr(sums + (sender * owned_warps + warp % owned_warps) * (BLOCK_N / 8 * 32) + lane),
-             owner_rank);
+    const uint32_t sums_addr = mapa(
+        smem_addr(sums + (sender * plan.owned_warps + owned) * (BLOCK_N / 8 * 32) + lane), owner_rank);
     mbarrier_wait(&bar.sums_empty, parity ^ 1); // Those of the tile before have been read.
 #pragma unroll
     for (int r = 0; r < BLOCK_N / 2; r += 4)
@@ -255,17 +221,16 @@ static __device__ void send_sums(const float (&acc)[BLOCK_N / 2], Barriers &bar,
 }
 
 // Adds what the other parts have sent for this warp's rows.
-template <int WARPGROUPS, int BLOCK_N>
+template <int BLOCK_N>
 static __device__ void add_sums(float (&acc)[BLOCK_N / 2], Barriers &bar, const float4 *sums, uint32_t parity,
-                                const Plan &plan, int warp, int lane)
+                                const Plan &plan, const Place &place, int warp, int lane)
 {
     trace(EXCHANGE);
-    const int owned_warps = WARPGROUPS * 4 / plan.parts;
-    if (warp % owned_warps == 0 && lane == 0)
-        mbarrier_arrive_expect_tx(&bar.sums_full, sums_bytes(plan.parts, WARPGROUPS, BLOCK_N));
+    const int owned = warp - place.part * plan.owned_warps;
+    if (owned == 0 && lane == 0) mbarrier_arrive_expect_tx(&bar.sums_full, plan.sums_bytes);
     mbarrier_wait(&bar.sums_full, parity);
     for (int sender = 0; sender < plan.parts - 1; sender++) {
-        const float4 *from = sums + (sender * owned_warps + warp % owned_warps) * (BLOCK_N / 8 * 32) + lane;
+        const float4 *from = sums + (sender * plan.owned_warps + owned) * (BLOCK_N / 8 * 32) + lane;
 #pragma unroll
         for (int r = 0; r < BLOCK_N / 2; r += 4) {
             const float4 four = from[r / 4 * 32];
@@ -295,20 +260,26 @@ static __device__ void transpose_in_quad(uint32_t (&word)[4], int lane)
         }
 }
 
-// Writes a warp's 16 rows of accumulators, with the bias, to C from (row0, col0) on; rows end before end_row. vector_store:
-// C's rows are multiples of 16 bytes.
-template <int BLOCK_N, typename T, typename TC>
-static __device__ void store_rows(TC *C, const T *bias, const float (&acc)[BLOCK_N / 2], int row0,
-                                  int end_row, int col0, int N, bool vector_store, int lane)
+// Adds the bias to a warp's accumulators of 16 rows, from column col0 on.
+template <int BLOCK_N, typename T>
+static __device__ void add_bias(float (&acc)[BLOCK_N / 2], const T *bias, int col0, int N, int lane)
+{
+#pragma unroll
+    for (int r = 0; r < BLOCK_N / 2; r++) {
+        const int col = col0 + r / 4 * 8 + lane % 4 * 2 + r % 2;
+        if (col < N) acc[r] += (float)bias[col];
+    }
+}
+
+// Writes a warp's 16 rows of accumulators to C from (row0, col0) on; rows end before end_row. vector_store: C's rows are multiples
+// of 16 bytes.
+template <int BLOCK_N, typename TC>
+static __device__ void store_rows(TC *C, const float (&acc)[BLOCK_N / 2], int row0, int end_row, int col0,
+                                  int N, bool vector_store, int lane)
 {
 #pragma unroll
     for (int r = 0; r < BLOCK_N / 2; r += 8) {
-        float value[8]; // of 16 columns: rows l / 4 and + 8 of the left 8, then of the right 8
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const int col = col0 + (r + i) / 4 * 8 + lane % 4 * 2 + i % 2;
-            value[i] = acc[r + i] + (bias && col < N ? (float)bias[col] : 0.0f);
-        }
+        const float *value = acc + r; // of 16 columns: rows l / 4 and + 8 of the left 8, then of the right 8
         if constexpr (sizeof(TC) == 2) {
             if (vector_store) { // A lane's two columns are half a sector with those of its quad. It gets eight of one row.
                 uint32_t pairs[4] = {pack_pair<TC>(value[0], value[1]), pack_pair<TC>(value[4], value[5]),
@@ -343,10 +314,11 @@ static __device__ void consume(Barriers &bar, const Stage<T, WARPGROUPS, BLOCK_N
                                const Place &place)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const bool owned = warp / (WARPGROUPS * 4 / plan.parts) == place.part;
+    const bool owned = warp * plan.parts / (WARPGROUPS * 4) == place.part;
+    const int row = blockIdx.x * plan.block_rows, end_tile = plan.tiles_n * plan.abreast;
     Ring ring{plan.num_stages};
     uint32_t sums_parity = 0;
-    for (int tile = place.first_tile; tile < place.tiles; tile += place.tile_step, sums_parity ^= 1) {
+    for (int tile = blockIdx.y; tile < end_tile; tile += gridDim.y, sums_parity ^= 1) {
         float acc[BLOCK_N / 2];
         multiply<T, WARPGROUPS, BLOCK_N>(acc, bar, stages, ring, plan, place);
         if (!owned) {
@@ -354,45 +326,47 @@ static __device__ void consume(Barriers &bar, const Stage<T, WARPGROUPS, BLOCK_N
             continue;
         }
         if (plan.parts > 1) {
-            add_sums<WARPGROUPS, BLOCK_N>(acc, bar, sums, sums_parity, plan, warp, lane);
+            add_sums<BLOCK_N>(acc, bar, sums, sums_parity, plan, place, warp, lane);
             __syncwarp(); // All lanes have read them. Nobody waits for an arrival after the last tile.
-            if (tile + place.tile_step < place.tiles && lane < plan.parts && lane != place.part)
-                mbarrier_arrive_cluster(&bar.sums_empty, place.rank(plan, place.half, place.column, lane));
+            if (tile + gridDim.y < end_tile && lane < plan.parts && lane != place.part)
+                mbarrier_arrive_cluster(&bar.sums_empty, place.rank_in(plan, lane));
         }
         trace(STORE);
-        const int row = place.row(plan, tile);
-        store_rows<BLOCK_N>(C, bias, acc, row + warp * 16, min(M, row + plan.block_rows),
-                            place.col(plan, tile), N, vector_store, lane);
+        const int col = tile * BLOCK_N;
+        if (bias) add_bias<BLOCK_N>(acc, bias, col, N, lane);
+        store_rows<BLOCK_N>(C, acc, row + warp * 16, min(M, row + plan.block_rows), col, N, vector_store, lane);
     }
     trace(END);
 }
 
 template <typename T, typename TC, int WARPGROUPS, int BLOCK_N>
 __global__ void __launch_bounds__(WARPGROUPS * 128 + 32, 1)
-    few_tiles_kernel(const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (rows / abreast, BLOCK_K)
-                     const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N / halves, BLOCK_K)
+    few_tiles_kernel(const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (fetch_rows, BLOCK_K)
+                     const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (fetch_cols, BLOCK_K)
                      const T *bias,                             // (N) or NULL
                      TC *C,                                     // (M, N)
                      bool vector_store,                         // C's rows are multiples of 16 bytes
-                     int M, int N, int K, Plan plan)
+                     int M, int N, Plan plan)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     Barriers &bar = *reinterpret_cast<Barriers *>(smem_bytes);
     auto *stages = reinterpret_cast<Stage<T, WARPGROUPS, BLOCK_N> *>(&bar + 1);
     float4 *sums = reinterpret_cast<float4 *>(stages + plan.num_stages); // (sender, warp, BLOCK_N / 8, lane)
-    const Place place(plan, (K - 1) / BLOCK_K + 1);
+    const Place place(plan);
 
-    // Setup. TMA and the other blocks count at the barriers: they must see them initialised.
+    // Setup. TMA and the other blocks count at the barriers: they must see them initialised. All of them are, those of stages that
+    // there are not, too: their addresses are constants, nothing loops, and in a launch this short it is felt.
     if (threadIdx.x == 0) {
         prefetch_tensormap(A_map);
         prefetch_tensormap(B_map);
-        for (int stage = 0; stage < plan.num_stages; stage++) {
+#pragma unroll
+        for (int stage = 0; stage < MAX_STAGES; stage++) {
             mbarrier_init(&bar.full[stage], 1); // the producer's arrival, and the bytes it expects
             mbarrier_init(&bar.empty[stage], sharers(plan) * WARPGROUPS);
         }
         mbarrier_init(&bar.sums_full, 1); // one arrival, and the bytes it expects
         mbarrier_init(&bar.sums_empty,    // every warp that owns rows elsewhere
-                      max(1, (plan.parts - 1) * (WARPGROUPS * 4 / plan.parts)));
+                      max(1, (plan.parts - 1) * plan.owned_warps));
         fence_mbarrier_init();
     }
     cluster_sync_relaxed();
@@ -416,52 +390,65 @@ static cudaError_t launch(const Plan &plan, const T *A, const T *B, const T *bia
     const bool vector_store = (size_t)N * sizeof(TC) % 16 == 0 && (uintptr_t)C % 16 == 0;
     const auto kernel = few_tiles_kernel<T, TC, WARPGROUPS, BLOCK_N>;
     cudaError_t error =
-        tensor_map_matrix(&A_map, tensor_map_type<T>(), A, M, K, plan.block_rows / plan.abreast, BLOCK_K);
+        tensor_map_matrix(&A_map, tensor_map_type<T>(), A, M, K, plan.fetch_rows, BLOCK_K);
     if (error == cudaSuccess)
-        error = tensor_map_matrix(&B_map, tensor_map_type<T>(), B, N, K, BLOCK_N / plan.halves, BLOCK_K);
+        error = tensor_map_matrix(&B_map, tensor_map_type<T>(), B, N, K, plan.fetch_cols, BLOCK_K);
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.smem_bytes);
     if (error != cudaSuccess) return error;
 
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim = {(unsigned)cluster_blocks(plan), 1, 1};
+    attributes[0].val.clusterDim = {(unsigned)plan.halves, (unsigned)plan.abreast,
+                                    (unsigned)plan.parts};
     attributes[1].id =
         cudaLaunchAttributeProgrammaticStreamSerialization; // griddepcontrol.wait waits, not the launch
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(plan.clusters * cluster_blocks(plan));
+    config.gridDim = dim3(plan.tiles_m * plan.halves, plan.across * plan.abreast, plan.parts);
     config.blockDim = dim3(WARPGROUPS * 128 + 32);
     config.dynamicSmemBytes = plan.smem_bytes;
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = 2;
-    return cudaLaunchKernelEx(&config, kernel, A_map, B_map, bias, C, vector_store, M, N, K, plan);
+    return cudaLaunchKernelEx(&config, kernel, A_map, B_map, bias, C, vector_store, M, N, plan);
 }
 
-// A plan for tiles of these sizes; its clusters are 0 if it is none.
+// Tiles that a cluster works on, one after the other.
+static int rounds(const Plan &plan)
+{
+    return (plan.tiles_n - 1) / plan.across + 1;
+}
+
+// A plan for tiles of these sizes; across is 0 if there is none.
 static Plan plan_of(int M, int N, int K, int warpgroups, int block_n, int halves, int abreast, int parts,
                     const int (&fitting)[MAX_CLUSTER + 1])
 {
-    constexpr int MOST_TILES = 1 << 20; // so many are not few
-    const int block_m = warpgroups * MMA_M, k_tiles = (K - 1) / BLOCK_K + 1;
+    const int block_m = warpgroups * MMA_M, cluster_blocks = halves * abreast * parts;
     Plan plan = {};
+    plan.warpgroups = warpgroups;
+    plan.block_n = block_n;
     plan.halves = halves;
     plan.abreast = abreast;
     plan.parts = parts;
-    plan.block_n = block_n;
     plan.block_rows = min(block_m, ((M - 1) / halves / (8 * abreast) + 1) * 8 * abreast);
     plan.tiles_m = (M - 1) / (halves * plan.block_rows) + 1;
     plan.tiles_n = (N - 1) / (abreast * block_n) + 1;
-    plan.warpgroups = warpgroups;
-    const int fit = cluster_blocks(plan) <= MAX_CLUSTER ? fitting[cluster_blocks(plan)] : 0;
-    if (parts > k_tiles || fit == 0 || (long long)plan.tiles_m * plan.tiles_n > MOST_TILES) return plan;
-    const int tiles = plan.tiles_m * plan.tiles_n;
-    plan.clusters = min(tiles, fit);
-    const int sums = sums_bytes(parts, warpgroups, block_n), stage = (block_m + block_n) * ROW_BYTES;
-    const int steps = ((k_tiles - 1) / parts + 1) * ((tiles - 1) / plan.clusters + 1); // of a block, in all
-    plan.num_stages = min(min(MAX_STAGES, steps), (SMEM_BYTES - (int)sizeof(Barriers) - sums) / stage);
-    plan.smem_bytes = (int)sizeof(Barriers) + plan.num_stages * stage + sums;
+    plan.k_tiles = (K - 1) / BLOCK_K + 1;
+    if (parts > plan.k_tiles || cluster_blocks > MAX_CLUSTER) return plan;
+    plan.across = min(plan.tiles_n, fitting[cluster_blocks] / plan.tiles_m);
+    if (plan.across == 0) return plan;
+    plan.fetch_rows = plan.block_rows / abreast;
+    plan.fetch_cols = block_n / halves;
+    for (int column = 0; column < abreast; column++) plan.share_A |= 1 << column * halves;
+    plan.share_B = (1 << halves) - 1;
+    plan.stage_bytes = (plan.block_rows + block_n) * ROW_BYTES;
+    plan.owned_warps = warpgroups * 4 / parts;
+    plan.sums_bytes = (parts - 1) * plan.owned_warps * 16 * block_n * (int)sizeof(float);
+    const int stage = (block_m + block_n) * ROW_BYTES, room = SMEM_BYTES - (int)sizeof(Barriers);
+    const int steps = ((plan.k_tiles - 1) / parts + 1) * rounds(plan); // of a block, in all
+    plan.num_stages = min(min(MAX_STAGES, steps), (room - plan.sums_bytes) / stage);
+    plan.smem_bytes = (int)sizeof(Barriers) + plan.num_stages * stage + plan.sums_bytes;
     return plan;
 }
 
@@ -519,30 +506,29 @@ static bool worth_trying(const Tile<T, TC> &tile, int halves, int abreast, int k
 
 // Nanoseconds that the busiest block takes, but for what all plans take: by rates and times from trials on an H200, and for a k
 // between short and long on an H100.
-static double plan_time(const Plan &plan, int K)
+static double plan_time(const Plan &plan)
 {
     constexpr double MHZ = 1755, ARRIVING = 110, L2 = 9000,
                      MEMORY = 5200; // the last three in bytes a nanosecond
-    const int k_tiles = (K - 1) / BLOCK_K + 1, tiles = plan.tiles_m * plan.tiles_n;
-    const bool between = k_tiles >= SHORT && k_tiles < LONG;
-    const double steps = (k_tiles - 1) / plan.parts + 1, rounds = (tiles - 1) / plan.clusters + 1;
-    const double clusters = plan.clusters, blocks = clusters * cluster_blocks(plan);
+    const bool between = plan.k_tiles >= SHORT && plan.k_tiles < LONG;
+    const double steps = (plan.k_tiles - 1) / plan.parts + 1, clusters = plan.tiles_m * plan.across;
+    const double blocks = clusters * plan.halves * plan.abreast * plan.parts;
     const double rows = plan.block_rows, cols = plan.block_n;
     // Of one step: the products, which one warpgroup alone does not issue without gaps, the bytes that a block gets, those that
     // the L2 sends, and those that it has to fetch for all tiles that are worked on.
     const double products = 2 * cols * plan.warpgroups * (plan.warpgroups == 1 ? 1.2 : 1) * 1000 / MHZ;
     const double arriving = (rows + cols) * ROW_BYTES;
     const double sent = (rows / plan.abreast + cols / plan.halves) * ROW_BYTES * blocks;
-    const double fetched = (cols * plan.abreast / min(plan.tiles_m, plan.clusters) +
-                            rows * plan.halves / min(plan.tiles_n, plan.clusters)) *
+    const double fetched = (cols * plan.abreast / plan.tiles_m +
+                            rows * plan.halves / plan.across) *
                            ROW_BYTES * plan.parts * clusters / MEMORY;
     const double copies = between           ? arriving / 126 + sent / 27000 // There they add up.
-                          : k_tiles >= LONG ? max(arriving / ARRIVING, sent / L2)
+                          : plan.k_tiles >= LONG ? max(arriving / ARRIVING, sent / L2)
                                             : arriving / ARRIVING;
     const double step = max(max(products, copies), max(fetched, 120.0));
     // Of one tile: the exchange of sums, the stores, and what it takes to get more than two blocks of a row started together.
     const double exchange = plan.parts == 1 ? 0 : cols * 10 + (between ? 500 : 0);
-    return rounds * (steps * step + 200 + cols * 3 + exchange + 450 * max(0, plan.abreast - 2));
+    return rounds(plan) * (steps * step + 200 + cols * 3 + exchange + 450 * max(0, plan.abreast - 2));
 }
 
 // The plan that takes the least time, and the tile's launcher; NULL if nothing fits.
@@ -557,8 +543,8 @@ static const Tile<T, TC> *make_plan(Plan &best, int M, int N, int K, const int (
                     if (!worth_trying(tile, halves, abreast, (K - 1) / BLOCK_K + 1)) continue;
                     const Plan plan =
                         plan_of(M, N, K, tile.warpgroups, tile.block_n, halves, abreast, parts, fitting);
-                    if (plan.clusters == 0) continue;
-                    if (best_tile && plan_time(plan, K) >= plan_time(best, K)) continue;
+                    if (plan.across == 0) continue;
+                    if (best_tile && plan_time(plan) >= plan_time(best)) continue;
                     best = plan;
                     best_tile = &tile;
                 }
@@ -577,7 +563,7 @@ extern "C" cudaError_t few_tiles(enum dtype dtype, enum dtype C_dtype, const voi
         if (error != cudaSuccess) return error;
         Plan plan;
         const Tile<T, TC> *tile = make_plan<T, TC>(plan, M, N, K, fitting);
-        if (!tile || (M > FEW_ROWS && plan.tiles_m * plan.tiles_n > plan.clusters))
+        if (!tile || (M > FEW_ROWS && rounds(plan) > 1))
             return stream_k(dtype, C_dtype, A, B, bias, C, M, N, K, stream);
         return tile->launch(plan, (const T *)A, (const T *)B, (const T *)bias, (TC *)C, M, N, K, stream);
     });
