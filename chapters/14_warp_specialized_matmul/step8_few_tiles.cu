@@ -42,14 +42,14 @@ constexpr int SMEM_BYTES = 232448; // all that a block can have
 // What the blocks do, made by the host. The grid is C in blocks: its rows in x, in y as many columns as are at work at a time, and
 // the parts of k in z. A cluster is halves x abreast x parts of it.
 struct Plan {
-    int warpgroups; // that multiply, 64 rows of the block's tile each: 1 to 3
-    int block_n;    // columns of the tile
-    int halves;     // of the cluster's rows: 1 or 2 blocks, one above the other, share B
-    int abreast;    // 1, 2 or 4 blocks, side by side, share A
-    int parts;      // of k: 1, 2 or 4 blocks of a cluster
-    int block_rows; // rows of A and C a block has, a multiple of 8 * abreast: those that are fetched
-    int tiles_m, tiles_n;       // of a cluster's blocks
-    int across;                 // tiles of a row that are at work at a time, on clusters of their own
+    int warpgroups;       // that multiply, 64 rows of the block's tile each: 1 to 3
+    int block_n;          // columns of the tile
+    int halves;           // of the cluster's rows: 1 or 2 blocks, one above the other, share B
+    int abreast;          // 1, 2 or 4 blocks, side by side, share A
+    int parts;            // of k: 1, 2 or 4 blocks of a cluster
+    int block_rows;       // rows of A and C a block has, a multiple of 8 * abreast: those that are fetched
+    int tiles_m, tiles_n; // of a cluster's blocks
+    int across;           // tiles of a row that are at work at a time, on clusters of their own
     int k_tiles;
     int fetch_rows, fetch_cols; // of A and B, that a block fetches for all who share them
     int share_A, share_B;       // who shares them with the cluster's first block, as masks of a multicast
@@ -211,8 +211,8 @@ static __device__ void send_sums(const float (&acc)[BLOCK_N / 2], Barriers &bar,
     // 0, 1 ... among the parts that send to the owner.
     const int sender = (place.part - owner - 1) & (plan.parts - 1);
     const uint32_t full_addr = mapa(smem_addr(&bar.sums_full), owner_rank);
-    const uint32_t sums_addr = mapa(
-        smem_addr(sums + (sender * plan.owned_warps + owned) * (BLOCK_N / 8 * 32) + lane), owner_rank);
+    const uint32_t sums_addr =
+        mapa(smem_addr(sums + (sender * plan.owned_warps + owned) * (BLOCK_N / 8 * 32) + lane), owner_rank);
     mbarrier_wait(&bar.sums_empty, parity ^ 1); // Those of the tile before have been read.
 #pragma unroll
     for (int r = 0; r < BLOCK_N / 2; r += 4)
@@ -334,7 +334,8 @@ static __device__ void consume(Barriers &bar, const Stage<T, WARPGROUPS, BLOCK_N
         trace(STORE);
         const int col = tile * BLOCK_N;
         if (bias) add_bias<BLOCK_N>(acc, bias, col, N, lane);
-        store_rows<BLOCK_N>(C, acc, row + warp * 16, min(M, row + plan.block_rows), col, N, vector_store, lane);
+        store_rows<BLOCK_N>(C, acc, row + warp * 16, min(M, row + plan.block_rows), col, N, vector_store,
+                            lane);
     }
     trace(END);
 }
@@ -389,8 +390,7 @@ static cudaError_t launch(const Plan &plan, const T *A, const T *B, const T *bia
     CUtensorMap A_map, B_map;
     const bool vector_store = (size_t)N * sizeof(TC) % 16 == 0 && (uintptr_t)C % 16 == 0;
     const auto kernel = few_tiles_kernel<T, TC, WARPGROUPS, BLOCK_N>;
-    cudaError_t error =
-        tensor_map_matrix(&A_map, tensor_map_type<T>(), A, M, K, plan.fetch_rows, BLOCK_K);
+    cudaError_t error = tensor_map_matrix(&A_map, tensor_map_type<T>(), A, M, K, plan.fetch_rows, BLOCK_K);
     if (error == cudaSuccess)
         error = tensor_map_matrix(&B_map, tensor_map_type<T>(), B, N, K, plan.fetch_cols, BLOCK_K);
     if (error == cudaSuccess)
@@ -399,8 +399,7 @@ static cudaError_t launch(const Plan &plan, const T *A, const T *B, const T *bia
 
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim = {(unsigned)plan.halves, (unsigned)plan.abreast,
-                                    (unsigned)plan.parts};
+    attributes[0].val.clusterDim = {(unsigned)plan.halves, (unsigned)plan.abreast, (unsigned)plan.parts};
     attributes[1].id =
         cudaLaunchAttributeProgrammaticStreamSerialization; // griddepcontrol.wait waits, not the launch
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
@@ -488,7 +487,7 @@ static constexpr Tile<T, TC> TILES[] = {
     {1, 32, 1, 1, launch<1, 32, T, TC>},   {1, 64, 1, 1, launch<1, 64, T, TC>},
     {1, 80, 1, 1, launch<1, 80, T, TC>},   {1, 96, 1, 2, launch<1, 96, T, TC>},
     {1, 112, 1, 1, launch<1, 112, T, TC>}, {1, 128, 1, 2, launch<1, 128, T, TC>},
-    {2, 64, 1, 1, launch<2, 64, T, TC>},   {2, 96, 1, 2, launch<2, 96, T, TC>},
+    {2, 64, 1, 1, launch<2, 64, T, TC>},   {2, 96, 1, 4, launch<2, 96, T, TC>},
     {2, 112, 2, 4, launch<2, 112, T, TC>}, {2, 128, 1, 1, launch<2, 128, T, TC>},
     {3, 96, 2, 1, launch<3, 96, T, TC>},
 };
@@ -517,18 +516,17 @@ static double plan_time(const Plan &plan)
     // Of one step: the products, which one warpgroup alone does not issue without gaps, the bytes that a block gets, those that
     // the L2 sends, and those that it has to fetch for all tiles that are worked on.
     const double products = 2 * cols * plan.warpgroups * (plan.warpgroups == 1 ? 1.2 : 1) * 1000 / MHZ;
-    const double arriving = (rows + cols) * ROW_BYTES;
+    const double arriving = (rows + cols) * ROW_BYTES / ARRIVING;
     const double sent = (rows / plan.abreast + cols / plan.halves) * ROW_BYTES * blocks;
-    const double fetched = (cols * plan.abreast / plan.tiles_m +
-                            rows * plan.halves / plan.across) *
+    const double fetched = (cols * plan.abreast / plan.tiles_m + rows * plan.halves / plan.across) *
                            ROW_BYTES * plan.parts * clusters / MEMORY;
-    const double copies = between           ? arriving / 126 + sent / 27000 // There they add up.
-                          : plan.k_tiles >= LONG ? max(arriving / ARRIVING, sent / L2)
-                                            : arriving / ARRIVING;
+    const double copies = between ? arriving + sent / 27000 // There they add up.
+                                  : max(arriving, plan.k_tiles >= LONG ? sent / L2 : 0);
     const double step = max(max(products, copies), max(fetched, 120.0));
-    // Of one tile: the exchange of sums, the stores, and what it takes to get more than two blocks of a row started together.
+    // Of one tile: until the first products, later where more blocks and warpgroups are waited for; the exchange of sums; the stores.
+    const double start = between ? 300 * plan.warpgroups + 125 * max(0, plan.abreast - 2) : 200;
     const double exchange = plan.parts == 1 ? 0 : cols * 10 + (between ? 500 : 0);
-    return rounds(plan) * (steps * step + 200 + cols * 3 + exchange + 450 * max(0, plan.abreast - 2));
+    return rounds(plan) * (steps * step + start + exchange + cols * 3);
 }
 
 // The plan that takes the least time, and the tile's launcher; NULL if nothing fits.
