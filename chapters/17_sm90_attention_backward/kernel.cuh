@@ -474,9 +474,11 @@ template <int REGS>
 static __device__ void add_dQ(float4 *dQ_sum, const float (&dQ)[REGS], int tid)
 {
     trace(STORE);
+    float4 *own = dQ_sum + tid;
+    asm volatile("" : "+l"(own)); // Else the compiler keeps an address for each i, for which there are too few registers.
 #pragma unroll
     for (int i = 0; i < REGS; i += 4)
-        red_add_v4(dQ_sum + i / 4 * 128 + tid, make_float4(dQ[i], dQ[i + 1], dQ[i + 2], dQ[i + 3]));
+        red_add_v4(own + i / 4 * 128, make_float4(dQ[i], dQ[i + 1], dQ[i + 2], dQ[i + 3]));
 }
 
 // A warp is done with what the barrier guards.
