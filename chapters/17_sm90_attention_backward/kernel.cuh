@@ -482,8 +482,9 @@ template <int REGS>
 static __device__ void add_dQ(float4 *dQ_sum, const float (&dQ)[REGS], int tid)
 {
     trace(STORE);
+    // One address that the compiler does not see through: else it keeps one for each i, for which there are too few registers.
     float4 *own = dQ_sum + tid;
-    asm volatile("" : "+l"(own)); // Else the compiler keeps an address for each i, for which there are too few registers.
+    asm volatile("" : "+l"(own));
 #pragma unroll
     for (int i = 0; i < REGS; i += 4)
         red_add_v4(own + i / 4 * 128, make_float4(dQ[i], dQ[i + 1], dQ[i + 2], dQ[i + 3]));
@@ -924,9 +925,11 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
 
     // Setup, a thread of three warps each. In a fixed order blocks are numbered as they begin.
     if (threadIdx.x == 32)
-        smem.work = find_work<C>(b, plan, b.deterministic ? place_in_grid(atomicAdd(plan.blocks, 1)) : blockIdx);
+        smem.work =
+            find_work<C>(b, plan, b.deterministic ? place_in_grid(atomicAdd(plan.blocks, 1)) : blockIdx);
     if (threadIdx.x == 64)
-        for (const CUtensorMap *map : {&K_map, &V_map, &Q_map, &dO_map, &dK_map, &dV_map}) prefetch_tensormap(*map);
+        for (const CUtensorMap *map : {&K_map, &V_map, &Q_map, &dO_map, &dK_map, &dV_map})
+            prefetch_tensormap(*map);
     // TMA counts at the barriers: it must see them initialised.
     if (threadIdx.x == 0) {
         mbarrier_init(&smem.KV_full, 1); // the producer's arrival, and the bytes it expects

@@ -52,7 +52,8 @@ __global__ void __launch_bounds__(NUM_THREADS)
             O[j] = dO[j] = make_uint4(0, 0, 0, 0);
             row_LSE[j] = -INFINITY;
             if (row < plan.q_tile && query < rows.len) {
-                const size_t pack = (((size_t)rows.begin + query) * v.heads + head) * LANES + lane; // of 16 bytes
+                const size_t pack =
+                    (((size_t)rows.begin + query) * v.heads + head) * LANES + lane; // of 16 bytes
                 O[j] = ((const uint4 *)v.O)[pack];
                 dO[j] = ((const uint4 *)b.dO)[pack];
                 row_LSE[j] = LSE[query];
