@@ -307,8 +307,6 @@ kernel_faults() {
     kernel_faults len250_causal
     kernel bf16 '128, TILE_Q_128_BOUNDED' "$(in_consumer consume_ahead '/mbarrier_wait\(&smem\.handed_empty/d')"
     kernel_faults len250_causal
-    kernel bf16 '64, TILE_Q_64' "$(in_consumer consume '/mbarrier_wait\(&smem\.handed_empty/d')"
-    kernel_faults len600_causal
 }
 
 @test "chapter 17: dK where the copy engine still reads dQ, or stored before it is there, is a fault" {
