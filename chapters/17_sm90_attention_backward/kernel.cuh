@@ -596,10 +596,6 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &dK_
         wgmma_touch(S);
         probabilities<T, C>(S, P, LSE_log2, keys, v, plan, work, row, tid);
         const ShuffledColumns<C> dPsum(smem.dPsum_smem[stage], tid);
-        // A place for dQ, free long before; keeps the exponentials before the next wait, beside dP: ptxas would put most behind it.
-        trace(WAIT_EMPTY);
-        mbarrier_wait(&smem.handed_empty[consumer], i % 2 ^ 1);
-        trace(MULTIPLY);
         const auto multiply_dV = [&] {
             if (!C::SOFTCAP) round_tile<T, C::Q>(S, P);
             wgmma_touch(dV);
@@ -633,6 +629,8 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &dK_
         wgmma_touch(P); // wgmma has read it.
         give_back(&smem.dO_empty[stage], lane);
         wgmma_touch(dQ);
+        trace(WAIT_EMPTY);
+        mbarrier_wait(&smem.handed_empty[consumer], i % 2 ^ 1);
         hand_over_dQ<T, C>(smem, dQ, consumer, tid);
 
         wgmma_wait_group<0>();
