@@ -82,7 +82,7 @@ struct SharedStorage {
     T O_smem[C::CONSUMERS][C::O_BOXES][WG_Q][64];
     Looked looked;
     Work work[WORKS];
-    uint64_t work_wanted;           // the loads of one are nearly all under way
+    uint64_t work_wanted;           // the loads of one, all of Q's and nearly all of K's, are under way
     uint64_t work_found[WORKS];     // it is there: each its own, for the warps that load may be a work apart
     uint64_t Q_full[C::CONSUMERS];  // the queries have landed
     uint64_t Q_empty[C::CONSUMERS]; // the consumer's warps are done with them, and with the work before
@@ -197,8 +197,8 @@ static __device__ void describe_work(Work &work, const attention_variant &v, con
 
 static __device__ unsigned next_tile; // beyond the first of each block
 
-// A warp of the producer finds the next work when the one that loads wants it: late, so that all blocks end together. That
-// one has then waited for the consumers to be done with the work whose place this takes.
+// A warp of the producer finds the next work when those that load want it: late, so that all blocks end together. Who loads Q
+// has then waited for the consumers to be done with the work whose place this takes.
 template <typename T, class C>
 static __device__ void find_work(SharedStorage<T, C> &smem, const attention_variant &v, const Plan &plan,
                                  int lane)
@@ -365,16 +365,26 @@ static __device__ void load_queries(SharedStorage<T, C> &smem, const CUtensorMap
     }
 }
 
-// A warp of the producer loads Q and K, another one V: neither waits for a place of the other's.
+// Q, K and V have a warp of the producer each: none waits for a place of another's.
 template <typename T, class C>
-static __device__ void load_Q_and_K(SharedStorage<T, C> &smem, const CUtensorMap &Q_map,
-                                    const CUtensorMap &K_map, const attention_variant &v, const Plan &plan,
-                                    int lane)
+static __device__ void load_Q(SharedStorage<T, C> &smem, const CUtensorMap &Q_map, const Plan &plan, int lane)
+{
+    if (lane > 0) return;
+    for (unsigned round = 0;; round++) {
+        const Work &work = wait_for_work(smem, round);
+        load_queries<T, C>(smem, Q_map, plan, work, round);
+        if (work.sequence < 0) return;
+        mbarrier_arrive(&smem.work_wanted);
+    }
+}
+
+template <typename T, class C>
+static __device__ void load_K(SharedStorage<T, C> &smem, const CUtensorMap &K_map, const attention_variant &v,
+                              const Plan &plan, int lane)
 {
     PipelineState<C::STAGES> state;
     for (unsigned round = 0;; round++) {
         const Work &work = wait_for_work(smem, round);
-        if (lane == 0) load_queries<T, C>(smem, Q_map, plan, work, round);
         if (work.sequence < 0) return;
         load_tiles<T, C::D, C::KV>(smem.K_smem, K_map, smem.K_full, smem.K_empty, state, v, plan, work,
                                    &smem.work_wanted, lane);
@@ -829,13 +839,13 @@ __global__ void __launch_bounds__(C::THREADS, 1) attention_kernel(
     // Setup. combine_parts may come: it waits. TMA counts at the barriers: it must see them initialised.
     griddepcontrol_launch_dependents();
     if (threadIdx.x == 0) {
-        // One and the bytes that it expects, or every thread's.
-        const int arrivals = C::GATHER && plan.box == 0 ? GATHER_WARPS * 32 : 1;
+        const bool gather = C::GATHER && plan.box == 0;
+        const int arrivals = gather ? GATHER_WARPS * 32 : 1; // every thread's, or one and the bytes that it expects
         for (int consumer = 0; consumer < C::CONSUMERS; consumer++) {
             mbarrier_init(&smem.Q_full[consumer], 1);
             mbarrier_init(&smem.Q_empty[consumer], 4); // its warps
         }
-        mbarrier_init(&smem.work_wanted, 1);
+        mbarrier_init(&smem.work_wanted, gather ? 1 : 2); // by who loads Q, and who loads K
         for (int i = 0; i < WORKS; i++) mbarrier_init(&smem.work_found[i], 1);
         for (int stage = 0; stage < C::STAGES; stage++) {
             mbarrier_init(&smem.K_full[stage], arrivals);
@@ -860,9 +870,11 @@ __global__ void __launch_bounds__(C::THREADS, 1) attention_kernel(
         else if (C::GATHER && plan.box == 0)
             gather_work<T, C>(smem, Q_map, v, plan, threadIdx.x);
         else if (warp == 0)
-            load_Q_and_K<T, C>(smem, Q_map, K_map, v, plan, lane);
+            load_K<T, C>(smem, K_map, v, plan, lane);
         else if (warp == 1)
             load_V<T, C>(smem, V_map, v, plan, lane);
+        else
+            load_Q<T, C>(smem, Q_map, plan, lane);
     } else {
         if (C::CONSUMERS > 1) setmaxnreg_inc<C::CONSUMER_REGS>();
         // The shuffle tells the compiler that all lanes have the same: descriptors then take no registers of a thread.
