@@ -123,7 +123,7 @@ static __device__ int count_tiles(const attention_variant &v, const Plan &plan, 
     return sum;
 }
 
-// Finds the sequence that `tile` is of; `tile` becomes its number there. Tiles come in rising order.
+// Finds the sequence that `tile` is of, -1 behind the last; `tile` becomes its number there. Tiles come in rising order.
 template <class C>
 static __device__ int find_sequence(const attention_variant &v, const Plan &plan, Looked &looked, int &tile,
                                     int lane)
@@ -132,10 +132,10 @@ static __device__ int find_sequence(const attention_variant &v, const Plan &plan
         const int tiles = sequence_tiles<C>(v, plan, 0);
         const int sequence = tile / tiles;
         tile %= tiles;
-        return sequence;
+        return sequence < v.batch ? sequence : -1;
     }
     int first = looked.sequence, before = looked.before; // of 32 sequences, a lane each
-    while (true) {
+    while (first < v.batch) {
         const int mine = first + lane < v.batch ? sequence_tiles<C>(v, plan, first + lane) : 0;
         int until = mine; // tiles of the lanes up to this one
         for (int delta = 1; delta < 32; delta *= 2) {
@@ -154,6 +154,7 @@ static __device__ int find_sequence(const attention_variant &v, const Plan &plan
         before += __shfl_sync(0xffffffff, until, 31);
         first += 32;
     }
+    return -1;
 }
 
 // The work of a tile of a sequence. Group of packs by group of packs, in it the last queries first, of each pack in turn; of
@@ -203,16 +204,19 @@ template <typename T, class C>
 static __device__ void find_work(SharedStorage<T, C> &smem, const attention_variant &v, const Plan &plan,
                                  int lane)
 {
-    const int num_tiles = v.cu_q ? count_tiles<C>(v, plan, lane) : plan.num_tiles;
     int sequence = 0;
-    if (lane == 0) smem.looked = {num_tiles, 0, 0};
+    if (lane == 0) smem.looked = {plan.num_tiles, 0, 0};
     __syncwarp();
     for (unsigned round = 0; sequence >= 0; round++) {
+        if (round == 1 && v.cu_q) { // nobody waits now, as everybody did for the first
+            const int num_tiles = count_tiles<C>(v, plan, lane);
+            if (lane == 0) smem.looked.num_tiles = num_tiles;
+        }
         mbarrier_wait(&smem.work_wanted, round % 2 ^ 1); // The first is wanted from the beginning.
         int tile = blockIdx.x;
         if (round > 0 && lane == 0) tile = gridDim.x + atomicInc(&next_tile, smem.looked.num_tiles - 1);
         tile = __shfl_sync(0xffffffff, tile, 0);
-        sequence = tile < smem.looked.num_tiles ? find_sequence<C>(v, plan, smem.looked, tile, lane) : -1;
+        sequence = find_sequence<C>(v, plan, smem.looked, tile, lane);
         if (lane > 0) continue;
         Work &work = smem.work[round % WORKS];
         if (sequence < 0)
