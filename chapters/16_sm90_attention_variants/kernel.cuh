@@ -69,9 +69,9 @@ struct Work {
 
 // How far a block has looked for the sequence of a tile: 32 sequences at a time.
 struct Looked {
-    int num_tiles; // of the launch
     int sequence;  // the first of the 32
     int before;    // tiles of the sequences before it
+    int num_tiles; // of the launch
 };
 
 template <typename T, class C>
@@ -104,39 +104,33 @@ static __device__ int consumer_queries(const Plan &plan)
     return row_query(plan, WG_Q);
 }
 
-// How many tiles sequence i has, over all heads and parts.
-template <class C>
+// How many tiles sequence i of cu_q has, over all heads and parts.
 static __device__ int sequence_tiles(const attention_variant &v, const Plan &plan, int i)
 {
-    const int queries = C::CONSUMERS * consumer_queries(plan);
-    const int q_len = v.cu_q ? v.cu_q[i + 1] - v.cu_q[i] : v.q_len;
-    return (q_len + queries - 1) / queries * (v.heads / plan.pack) * plan.splits;
+    return (v.cu_q[i + 1] - v.cu_q[i] + plan.queries - 1) / plan.queries * plan.packs * plan.splits;
 }
 
-template <class C>
-static __device__ int count_tiles(const attention_variant &v, const Plan &plan, int lane)
+static __device__ void count_tiles(Looked &looked, const attention_variant &v, const Plan &plan, int lane)
 {
     int sum = 0;
 #pragma unroll 1
-    for (int i = lane; i < v.batch; i += 32) sum += sequence_tiles<C>(v, plan, i);
+    for (int i = lane; i < v.batch; i += 32) sum += sequence_tiles(v, plan, i);
     for (int mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffff, sum, mask);
-    return sum;
+    if (lane == 0) looked.num_tiles = sum;
 }
 
 // Finds the sequence that `tile` is of, -1 behind the last; `tile` becomes its number there. Tiles come in rising order.
-template <class C>
 static __device__ int find_sequence(const attention_variant &v, const Plan &plan, Looked &looked, int &tile,
                                     int lane)
 {
     if (!v.cu_q) {
-        const int tiles = sequence_tiles<C>(v, plan, 0);
-        const int sequence = tile / tiles;
-        tile %= tiles;
+        const int sequence = tile / plan.sequence_tiles;
+        tile %= plan.sequence_tiles;
         return sequence < v.batch ? sequence : -1;
     }
     int first = looked.sequence, before = looked.before; // of 32 sequences, a lane each
     while (first < v.batch) {
-        const int mine = first + lane < v.batch ? sequence_tiles<C>(v, plan, first + lane) : 0;
+        const int mine = first + lane < v.batch ? sequence_tiles(v, plan, first + lane) : 0;
         int until = mine; // tiles of the lanes up to this one
         for (int delta = 1; delta < 32; delta *= 2) {
             const int other = __shfl_up_sync(0xffffffff, until, delta);
@@ -161,39 +155,55 @@ static __device__ int find_sequence(const attention_variant &v, const Plan &plan
 // each the parts.
 template <class C>
 static __device__ void describe_work(Work &work, const attention_variant &v, const Plan &plan, int sequence,
-                                     int tile)
+                                     unsigned tile)
 {
     work.sequence = sequence;
     work.q_begin = v.cu_q ? v.cu_q[sequence] : sequence * v.q_len;
     const int q_len = v.cu_q ? v.cu_q[sequence + 1] - work.q_begin : v.q_len;
     work.q_len = q_len;
+    const unsigned q_tiles = (q_len - 1u) / plan.queries + 1;
+    const unsigned split = work.split = tile % (unsigned)plan.splits;
+    tile /= plan.splits;
+    const unsigned group = tile / (plan.packs_in_group * q_tiles),
+                   in_group = tile % (plan.packs_in_group * q_tiles);
+    const unsigned packs_here = min(plan.packs_in_group, plan.packs - group * plan.packs_in_group);
+    const int query = work.query = (q_tiles - 1 - in_group / packs_here) * plan.queries;
+    const unsigned head = work.head = (group * plan.packs_in_group + in_group % packs_here) * plan.pack;
+    work.kv_head = head / plan.kv_sharers;
+
     work.k_begin = v.cu_k ? v.cu_k[sequence] : v.page_table ? 0 : sequence * v.k_len;
     int k_len = v.cu_k ? v.cu_k[sequence + 1] - work.k_begin : v.used_k ? v.used_k[sequence] : v.k_len;
-    if (v.K_new) k_len += v.new_len; // append_kv has put them there
+    k_len += v.new_len; // append_kv has put them there
     work.k_len = k_len;
     const int shift = work.shift = k_len - q_len;
 
-    const int queries = C::CONSUMERS * consumer_queries(plan), packs = v.heads / plan.pack;
-    const int q_tiles = (q_len - 1) / queries + 1;
-    const int split = work.split = tile % plan.splits;
-    tile /= plan.splits;
-    const int group = tile / (plan.packs_in_group * q_tiles),
-              in_group = tile % (plan.packs_in_group * q_tiles);
-    const int packs_here = min(plan.packs_in_group, packs - group * plan.packs_in_group);
-    const int query = work.query = (q_tiles - 1 - in_group / packs_here) * queries;
-    const int head = work.head = (group * plan.packs_in_group + in_group % packs_here) * plan.pack;
-    work.kv_head = head / (v.heads / v.kv_heads);
-
     // The keys that some query of the tile sees, in tiles; a part of them.
     const int begin = max(query + shift - v.left, 0);
-    const int end = min(min(query + queries, q_len) + shift + v.right, k_len);
-    const int first_tile = begin / C::KV, tiles = end > begin ? (end - 1) / C::KV + 1 - first_tile : 0;
-    const int part =
-        first_tile + (unsigned)tiles * split / plan.splits; // at most 2^24 tiles and MAX_SPLITS parts
-    const int part_end = first_tile + (unsigned)tiles * (split + 1) / plan.splits;
+    const int end = min(min(query + (int)plan.queries, q_len) + shift + v.right, k_len);
+    const int first_tile = begin / C::KV;
+    const unsigned tiles = end > begin ? (end - 1) / C::KV + 1 - first_tile : 0;
+    const int part = first_tile + tiles * split / plan.splits; // at most 2^24 tiles and MAX_SPLITS parts
+    const int part_end = first_tile + tiles * (split + 1) / plan.splits;
     work.tile = part;
     work.tile_end = max(part_end, part + 1); // at least one, that its sums become 0
     work.seen = part < part_end ? k_len : 0;
+}
+
+// Finds the work of a tile, sequence -1 behind the last, and hands it on. Whether there is one.
+template <typename T, class C>
+static __device__ bool hand_on(SharedStorage<T, C> &smem, const attention_variant &v, const Plan &plan,
+                               unsigned round, int tile, int lane)
+{
+    const int sequence = find_sequence(v, plan, smem.looked, tile, lane);
+    if (lane == 0) {
+        Work &work = smem.work[round % WORKS];
+        if (sequence < 0)
+            work.sequence = -1;
+        else
+            describe_work<C>(work, v, plan, sequence, tile);
+        mbarrier_arrive(&smem.work_found[round % WORKS]);
+    }
+    return sequence >= 0;
 }
 
 static __device__ unsigned next_tile; // beyond the first of each block
@@ -204,26 +214,15 @@ template <typename T, class C>
 static __device__ void find_work(SharedStorage<T, C> &smem, const attention_variant &v, const Plan &plan,
                                  int lane)
 {
-    int sequence = 0;
-    if (lane == 0) smem.looked = {plan.num_tiles, 0, 0};
+    if (lane == 0) smem.looked = {0, 0, plan.num_tiles};
     __syncwarp();
-    for (unsigned round = 0; sequence >= 0; round++) {
-        if (round == 1 && v.cu_q) { // nobody waits now, as everybody did for the first
-            const int num_tiles = count_tiles<C>(v, plan, lane);
-            if (lane == 0) smem.looked.num_tiles = num_tiles;
-        }
-        mbarrier_wait(&smem.work_wanted, round % 2 ^ 1); // The first is wanted from the beginning.
-        int tile = blockIdx.x;
-        if (round > 0 && lane == 0) tile = gridDim.x + atomicInc(&next_tile, smem.looked.num_tiles - 1);
-        tile = __shfl_sync(0xffffffff, tile, 0);
-        sequence = find_sequence<C>(v, plan, smem.looked, tile, lane);
-        if (lane > 0) continue;
-        Work &work = smem.work[round % WORKS];
-        if (sequence < 0)
-            work.sequence = -1;
-        else
-            describe_work<C>(work, v, plan, sequence, tile);
-        mbarrier_arrive(&smem.work_found[round % WORKS]);
+    bool found = hand_on<T, C>(smem, v, plan, 0, blockIdx.x, lane); // before the tiles are counted: all wait
+    if (v.cu_q) count_tiles(smem.looked, v, plan, lane);
+    for (unsigned round = 1; found; round++) {
+        mbarrier_wait(&smem.work_wanted, round % 2 ^ 1);
+        int tile = 0;
+        if (lane == 0) tile = gridDim.x + atomicInc(&next_tile, smem.looked.num_tiles - 1);
+        found = hand_on<T, C>(smem, v, plan, round, __shfl_sync(0xffffffff, tile, 0), lane);
     }
 }
 
@@ -905,9 +904,13 @@ static cudaError_t launch_tile(const attention_variant &v, Plan plan, cudaStream
     constexpr int smem_bytes = sizeof(SharedStorage<T, C>);
     static_assert(smem_bytes <= SMEM_BYTES, "what a block may have");
     const int queries = WG_Q / plan.pack, box = plan.box ? plan.box : C::KV;
-    const int64_t packs = v.heads / plan.pack,
-                  tiles = v.batch * packs * plan.splits * ((v.q_len - 1) / (C::CONSUMERS * queries) + 1);
+    plan.queries = C::CONSUMERS * queries;
+    plan.packs = v.heads / plan.pack;
+    plan.kv_sharers = v.heads / v.kv_heads;
+    const int64_t packs = plan.packs, sequence_tiles = packs * plan.splits * ((v.q_len - 1) / plan.queries + 1),
+                  tiles = v.batch * sequence_tiles;
     if (tiles > INT_MAX) return cudaErrorInvalidValue;
+    plan.sequence_tiles = (int)sequence_tiles;
     plan.num_tiles = (int)tiles;
     if (v.page_table && plan.box) find_page_inverse(v.page_size, plan);
     plan.pack_inverse = 65536 / plan.pack + (65536 % plan.pack > 0);
