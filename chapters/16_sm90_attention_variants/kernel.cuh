@@ -56,6 +56,7 @@ enum NamedBarrier {
 
 // What a block works on.
 struct Work {
+    unsigned round;     // of the block: how many there were before
     int sequence;       // -1: there is no more
     int head, kv_head;  // the first query head, and the head of K and V that it reads
     int query;          // the first in the sequence
@@ -197,6 +198,7 @@ static __device__ bool hand_on(SharedStorage<T, C> &smem, const attention_varian
     const int sequence = find_sequence(v, plan, smem.looked, tile, lane);
     if (lane == 0) {
         Work &work = smem.work[round % WORKS];
+        work.round = round;
         if (sequence < 0)
             work.sequence = -1;
         else
@@ -459,15 +461,14 @@ static __device__ void multiply_PV(float (&O)[C::DV / 2], const uint32_t (&P)[C:
 
 // --- The softmax ------------------------------------------------------------------------------------------------------------
 
-// S becomes cap / scale * tanh(S scale / cap), in the units of S. tanh(x) = 1 - 2 / (1 + e^(2x)): two units in the last place
-// of 1, where tanh.approx is off by 2^-11.
+// S becomes cap tanh(S / cap), cap = plan.cap in the units of S. tanh(x) = 1 - 2 / (1 + e^(2x)): two units in the last place of 1,
+// where tanh.approx is off by 2^-11.
 template <int KV>
-static __device__ void cap_scores(float (&S)[KV / 2], float cap, float scale)
+static __device__ void cap_scores(float (&S)[KV / 2], const Plan &plan)
 {
-    const float top = cap / scale, to_log2 = 2 * 1.44269504f / top;
 #pragma unroll
     for (int i = 0; i < KV / 2; i++)
-        S[i] = top - 2 * top * rcp_approx_ftz(1 + ex2_approx_ftz(S[i] * to_log2));
+        S[i] = plan.cap - 2 * plan.cap * rcp_approx_ftz(1 + ex2_approx_ftz(S[i] * plan.cap_log2));
 }
 
 // The keys [keys_from, keys_until) that query `query` of the sequence sees; those past the end see what the last one does.
@@ -681,7 +682,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
     constexpr int KV = C::KV;
     const int tid = threadIdx.x % 128, lane = tid % 32;
     const int row = tid / 32 * 16 + lane / 4;                  // and row + 8
-    const float scale = rsqrtf(C::D), c = scale * 1.44269504f; // log2(e)
+    const float c = rsqrtf(C::D) * 1.44269504f;                // log2(e)
     PipelineState<C::STAGES> K_state, V_state;
     const int next_consumer = (consumer + 1) % C::CONSUMERS;
     const auto take_turn = [&] {
@@ -700,7 +701,8 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
     };
 
     if (next_consumer == 0) give_turn(); // Consumer 0 begins.
-    for (unsigned round = 0;; round++) {
+    unsigned round = 0;
+    while (true) {
         mbarrier_wait(&smem.Q_full[consumer], round % 2);
         const Work &work = smem.work[round % WORKS];
         if (work.sequence < 0) break;
@@ -722,7 +724,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
                 __syncwarp(); // Every lane has read the work before.
                 if (lane == 0) mbarrier_arrive(&smem.Q_empty[consumer]);
             }
-            if (C::SOFTCAP) cap_scores<KV>(S, v.softcap, scale);
+            if (C::SOFTCAP) cap_scores<KV>(S, plan);
             if (kv < whole_begin || kv >= whole_end)
                 mask_tile<KV>(S, v, plan, work, kv * KV, first_query, row, lane);
         };
@@ -823,6 +825,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
         finish_rows<C>(O, rows, v, plan, work, first_query, row, lane);
         if (plan.splits == 1)
             store_rows<T, C>(smem.O_smem[consumer], O_map, O, plan, work, first_query, consumer, tid);
+        round = work.round + 1; // read, that it need not be kept in a register meanwhile
     }
     if (consumer == 0) take_turn();                   // The last turn is nobody's.
     if (tid == 0) cp_async_bulk_wait_group_read<0>(); // O_smem must outlive its reader.
@@ -914,6 +917,8 @@ static cudaError_t launch_tile(const attention_variant &v, Plan plan, cudaStream
     plan.num_tiles = (int)tiles;
     if (v.page_table && plan.box) find_page_inverse(v.page_size, plan);
     plan.pack_inverse = 65536 / plan.pack + (65536 % plan.pack > 0);
+    plan.cap = v.softcap * sqrtf(C::D);
+    plan.cap_log2 = 2 * 1.44269504f / plan.cap; // 2 log2(e)
     // Packs whose K and V, each shared by some packs, stay in the L2 together.
     const int64_t fitting = (v.right + 1 < v.k_len ? CAUSAL_L2_BYTES : FULL_L2_BYTES) /
                             ((int64_t)v.k_len * (C::D + C::DV) * sizeof(T)) *
