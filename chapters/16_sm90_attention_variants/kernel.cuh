@@ -43,7 +43,9 @@ struct Tile {
     static constexpr bool OVERLAP = D > 64 || DV > 64; // S and P V in flight together: registers for two P
     // Boxes of 64 columns of O that are stored at a time.
     static constexpr int O_BOXES = DV == 64 || (D == 192 && !FEW) ? 1 : 2;
-    static constexpr int Q_BYTES = CONSUMERS * WG_Q * D * 2, O_BYTES = CONSUMERS * WG_Q * O_BOXES * 128;
+    static constexpr int Q_PLACES = D <= 128 && !FEW ? 2 : 1; // two: the next queries come while these are read
+    static constexpr int Q_BYTES = Q_PLACES * CONSUMERS * WG_Q * D * 2,
+                         O_BYTES = CONSUMERS * WG_Q * O_BOXES * 128;
     static constexpr int STAGES =
         (SMEM_BYTES - SMEM_BYTES_OF_WORK - Q_BYTES - O_BYTES) / (KV * (D + DV) * 2); // of K, and of V
     static_assert(STAGES >= 2, "one is filled while the other is read");
@@ -77,7 +79,7 @@ struct Looked {
 
 template <typename T, class C>
 struct SharedStorage {
-    T Q_smem[C::CONSUMERS][C::D / 64][WG_Q][64];
+    T Q_smem[C::Q_PLACES][C::CONSUMERS][C::D / 64][WG_Q][64];
     T K_smem[C::STAGES][C::D / 64][C::KV][64];
     T V_smem[C::STAGES][C::DV / 64][C::KV][64];
     T O_smem[C::CONSUMERS][C::O_BOXES][WG_Q][64];
@@ -85,8 +87,8 @@ struct SharedStorage {
     Work work[WORKS];
     uint64_t work_wanted;           // the loads of one, all of Q's and nearly all of K's, are under way
     uint64_t work_found[WORKS];     // it is there: each its own, for the warps that load may be a work apart
-    uint64_t Q_full[C::CONSUMERS];  // the queries have landed
-    uint64_t Q_empty[C::CONSUMERS]; // the consumer's warps are done with them, and with the work before
+    uint64_t Q_full[C::Q_PLACES][C::CONSUMERS];  // the queries have landed
+    uint64_t Q_empty[C::Q_PLACES][C::CONSUMERS]; // the consumer's warps are done with them, and with the work before
     uint64_t K_full[C::STAGES], V_full[C::STAGES];   // the stage has landed
     uint64_t K_empty[C::STAGES], V_empty[C::STAGES]; // every consumer is done with it
 };
@@ -351,11 +353,11 @@ template <typename T, class C>
 static __device__ void load_queries(SharedStorage<T, C> &smem, const CUtensorMap &Q_map, const Plan &plan,
                                     const Work &work, unsigned round)
 {
-    const int queries = consumer_queries(plan);
+    const int queries = consumer_queries(plan), place = round % C::Q_PLACES;
 #pragma unroll 1
     for (int consumer = 0; consumer < C::CONSUMERS; consumer++) {
-        uint64_t *full = &smem.Q_full[consumer]; // Its arrival hands the work on, too.
-        mbarrier_wait(&smem.Q_empty[consumer], round % 2 ^ 1);
+        uint64_t *full = &smem.Q_full[place][consumer]; // Its arrival hands the work on, too.
+        mbarrier_wait(&smem.Q_empty[place][consumer], round / C::Q_PLACES % 2 ^ 1);
         if (work.sequence < 0) {
             mbarrier_arrive(full);
             continue;
@@ -365,7 +367,7 @@ static __device__ void load_queries(SharedStorage<T, C> &smem, const CUtensorMap
         mbarrier_arrive_expect_tx(full, queries * plan.pack * C::D * sizeof(T));
 #pragma unroll 1
         for (int col = 0; col < C::D / 64; col++)
-            cp_async_bulk_tensor_5d(smem.Q_smem[consumer][col], Q_map, full, col * 64, work.head,
+            cp_async_bulk_tensor_5d(smem.Q_smem[place][consumer][col], Q_map, full, col * 64, work.head,
                                     RAGGED + first - end, end, RAGGED);
     }
 }
@@ -703,7 +705,8 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
     if (next_consumer == 0) give_turn(); // Consumer 0 begins.
     unsigned round = 0;
     while (true) {
-        mbarrier_wait(&smem.Q_full[consumer], round % 2);
+        const int place = round % C::Q_PLACES;
+        mbarrier_wait(&smem.Q_full[place][consumer], round / C::Q_PLACES % 2);
         const Work &work = smem.work[round % WORKS];
         if (work.sequence < 0) break;
         const int queries = consumer_queries(plan), first_query = work.query + consumer * queries;
@@ -722,7 +725,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
             give_K_back();
             if (kv == end - 1) {
                 __syncwarp(); // Every lane has read the work before.
-                if (lane == 0) mbarrier_arrive(&smem.Q_empty[consumer]);
+                if (lane == 0) mbarrier_arrive(&smem.Q_empty[place][consumer]);
             }
             if (C::SOFTCAP) cap_scores<KV>(S, plan);
             if (kv < whole_begin || kv >= whole_end)
@@ -733,7 +736,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
             take_turn();
             wgmma_touch(S);
             wgmma_fence();
-            multiply_QK<T, C>(S, smem.Q_smem[consumer], smem.K_smem[K_state.stage]);
+            multiply_QK<T, C>(S, smem.Q_smem[place][consumer], smem.K_smem[K_state.stage]);
             wgmma_commit_group();
             give_turn();
             wgmma_wait_group<0>();
@@ -759,7 +762,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
             wgmma_touch(S);
             wgmma_touch(O);
             wgmma_fence();
-            multiply_QK<T, C>(S, smem.Q_smem[consumer], smem.K_smem[K_state.stage]);
+            multiply_QK<T, C>(S, smem.Q_smem[place][consumer], smem.K_smem[K_state.stage]);
             wgmma_commit_group();
             multiply_PV<T, C>(O, P_old, smem.V_smem[V_state.stage]);
             wgmma_commit_group();
@@ -782,7 +785,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
             wgmma_touch(O);
             wgmma_fence();
             multiply_PV<T, C>(O, P_old, smem.V_smem[V_state.stage]);
-            multiply_QK<T, C>(S, smem.Q_smem[consumer], smem.K_smem[K_state.stage]);
+            multiply_QK<T, C>(S, smem.Q_smem[place][consumer], smem.K_smem[K_state.stage]);
             wgmma_commit_group();
             give_turn();
             wgmma_wait_group<0>();
@@ -847,10 +850,11 @@ __global__ void __launch_bounds__(C::THREADS, 1) attention_kernel(
     if (threadIdx.x == 0) {
         const bool gather = C::GATHER && plan.box == 0;
         const int arrivals = gather ? GATHER_WARPS * 32 : 1; // every thread's, or one and the bytes that it expects
-        for (int consumer = 0; consumer < C::CONSUMERS; consumer++) {
-            mbarrier_init(&smem.Q_full[consumer], 1);
-            mbarrier_init(&smem.Q_empty[consumer], 4); // its warps
-        }
+        for (int place = 0; place < C::Q_PLACES; place++)
+            for (int consumer = 0; consumer < C::CONSUMERS; consumer++) {
+                mbarrier_init(&smem.Q_full[place][consumer], 1);
+                mbarrier_init(&smem.Q_empty[place][consumer], 4); // its warps
+            }
         mbarrier_init(&smem.work_wanted, gather ? 1 : 2); // by who loads Q, and who loads K
         for (int i = 0; i < WORKS; i++) mbarrier_init(&smem.work_found[i], 1);
         for (int stage = 0; stage < C::STAGES; stage++) {
