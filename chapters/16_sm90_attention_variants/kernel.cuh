@@ -723,7 +723,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
         const auto receive_S = [&](int kv) {
             wgmma_touch(S);
             give_K_back();
-            if (kv == end - 1) {
+            if (kv + 1 == end) {
                 __syncwarp(); // Every lane has read the work before.
                 if (lane == 0) mbarrier_arrive(&smem.Q_empty[place][consumer]);
             }
