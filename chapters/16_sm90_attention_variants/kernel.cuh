@@ -24,7 +24,7 @@ constexpr int WG_Q = 64;                    // rows of a consumer, a warpgroup: 
 constexpr int MMA_K = 16;                   // k of a wgmma
 constexpr float RESCALE_LOG2 = 8;           // how far a score may be above m
 constexpr int GATHER_WARPS = 3;             // of the producer's four; the last looks for work
-constexpr int WORKS = 4;                    // looked for, loaded, loaded by the other warp, stored
+constexpr int WORKS = 4;                    // looked for, loaded, multiplied, stored
 constexpr int SMEM_BYTES = 227 << 10;       // that a block may have
 constexpr int SMEM_BYTES_OF_WORK = 1 << 10; // kept for what is behind the tiles in SharedStorage
 
@@ -37,13 +37,13 @@ struct Tile {
     static constexpr int CONSUMERS = FEW ? 1 : D == 64 && DV == 64 ? 3 : 2;
     static constexpr int THREADS = (1 + CONSUMERS) * 128; // warpgroup 0 is the producer
     static constexpr bool GATHER = FEW;                   // cp.async for pages that TMA does not serve
-    // With more than one consumer. At D = 192 and 256 they are too few for both: some spill, once a tile of queries.
+    // With more than one consumer.
     static constexpr int PRODUCER_REGS = CONSUMERS == 3 ? 32 : D >= 192 ? 24 : 40;
     static constexpr int CONSUMER_REGS = CONSUMERS == 3 ? 160 : D >= 192 ? 240 : 232;
     static constexpr bool OVERLAP = D > 64 || DV > 64; // S and P V in flight together: registers for two P
     // Boxes of 64 columns of O that are stored at a time.
     static constexpr int O_BOXES = DV == 64 || (D == 192 && !FEW) ? 1 : 2;
-    static constexpr int Q_PLACES = D <= 128 && !FEW ? 2 : 1; // two: the next queries come while these are read
+    static constexpr int Q_PLACES = D <= 128 && !FEW ? 2 : 1; // two: the next come while these are read
     static constexpr int Q_BYTES = Q_PLACES * CONSUMERS * WG_Q * D * 2,
                          O_BYTES = CONSUMERS * WG_Q * O_BOXES * 128;
     static constexpr int STAGES =
@@ -85,10 +85,11 @@ struct SharedStorage {
     T O_smem[C::CONSUMERS][C::O_BOXES][WG_Q][64];
     Looked looked;
     Work work[WORKS];
-    uint64_t work_wanted;           // the loads of one, all of Q's and nearly all of K's, are under way
-    uint64_t work_found[WORKS];     // it is there: each its own, for the warps that load may be a work apart
-    uint64_t Q_full[C::Q_PLACES][C::CONSUMERS];  // the queries have landed
-    uint64_t Q_empty[C::Q_PLACES][C::CONSUMERS]; // the consumer's warps are done with them, and with the work before
+    uint64_t work_wanted;       // the loads of one, all of Q's and nearly all of K's, are under way
+    uint64_t work_found[WORKS]; // it is there: each its own, for the warps that load may be a work apart
+    uint64_t Q_full[C::Q_PLACES][C::CONSUMERS]; // the queries have landed
+    // The consumer's warps are done with them, and with the work before.
+    uint64_t Q_empty[C::Q_PLACES][C::CONSUMERS];
     uint64_t K_full[C::STAGES], V_full[C::STAGES];   // the stage has landed
     uint64_t K_empty[C::STAGES], V_empty[C::STAGES]; // every consumer is done with it
 };
@@ -683,8 +684,8 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
 {
     constexpr int KV = C::KV;
     const int tid = threadIdx.x % 128, lane = tid % 32;
-    const int row = tid / 32 * 16 + lane / 4;                  // and row + 8
-    const float c = rsqrtf(C::D) * 1.44269504f;                // log2(e)
+    const int row = tid / 32 * 16 + lane / 4;   // and row + 8
+    const float c = rsqrtf(C::D) * 1.44269504f; // log2(e)
     PipelineState<C::STAGES> K_state, V_state;
     const int next_consumer = (consumer + 1) % C::CONSUMERS;
     const auto take_turn = [&] {
@@ -849,7 +850,7 @@ __global__ void __launch_bounds__(C::THREADS, 1) attention_kernel(
     griddepcontrol_launch_dependents();
     if (threadIdx.x == 0) {
         const bool gather = C::GATHER && plan.box == 0;
-        const int arrivals = gather ? GATHER_WARPS * 32 : 1; // every thread's, or one and the bytes that it expects
+        const int arrivals = gather ? GATHER_WARPS * 32 : 1; // every thread's, or one and the bytes expected
         for (int place = 0; place < C::Q_PLACES; place++)
             for (int consumer = 0; consumer < C::CONSUMERS; consumer++) {
                 mbarrier_init(&smem.Q_full[place][consumer], 1);
@@ -914,7 +915,8 @@ static cudaError_t launch_tile(const attention_variant &v, Plan plan, cudaStream
     plan.queries = C::CONSUMERS * queries;
     plan.packs = v.heads / plan.pack;
     plan.kv_sharers = v.heads / v.kv_heads;
-    const int64_t packs = plan.packs, sequence_tiles = packs * plan.splits * ((v.q_len - 1) / plan.queries + 1),
+    const int64_t packs = plan.packs,
+                  sequence_tiles = packs * plan.splits * ((v.q_len - 1) / plan.queries + 1),
                   tiles = v.batch * sequence_tiles;
     if (tiles > INT_MAX) return cudaErrorInvalidValue;
     plan.sequence_tiles = (int)sequence_tiles;

@@ -30,7 +30,7 @@ struct Plan {
     int pack_inverse;      // 2^16 / pack, rounded up
     unsigned page_inverse; // find_page_inverse
     int page_shift;
-    float cap, cap_log2;     // softcap in the units of S, and what makes S / cap the power of 2 that is e^(2 S / cap)
+    float cap, cap_log2;     // softcap in the units of S; 2 log2(e) / cap: 2^(S cap_log2) = e^(2 S / cap)
     unsigned queries;        // of a tile
     unsigned packs;          // of heads
     unsigned kv_sharers;     // query heads of a head of K and V
