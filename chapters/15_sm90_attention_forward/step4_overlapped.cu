@@ -14,7 +14,7 @@
 //
 // Grows from: step 3 (ping_pong).
 // New instructions: none.
-// Registers: as step 2; at D = 256 128 of O, 32 of S, 32 of two P.
+// Registers: as step 2; at D = 256 128 of O, 32 of S, 32 of two P. 48 are left: what the block works on is in shared memory now.
 // Run: make chapter-15 STEP=overlapped
 #include <cfloat>
 #include <climits>
