@@ -43,7 +43,7 @@ struct Tile {
     static constexpr bool OVERLAP = D > 64 || DV > 64; // S and P V in flight together: registers for two P
     // Boxes of 64 columns of O that are stored at a time.
     static constexpr int O_BOXES = DV == 64 || (D == 192 && !FEW) ? 1 : 2;
-    static constexpr int Q_PLACES = D <= 128 && !FEW ? 2 : 1; // two: the next come while these are read
+    static constexpr int Q_PLACES = D == 64 && !FEW ? 2 : 1; // two: the next come while these are read
     static constexpr int Q_BYTES = Q_PLACES * CONSUMERS * WG_Q * D * 2,
                          O_BYTES = CONSUMERS * WG_Q * O_BOXES * 128;
     static constexpr int STAGES =
