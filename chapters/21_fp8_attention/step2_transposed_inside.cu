@@ -127,7 +127,10 @@ static __device__ void load(SharedStorage<D> &smem, const CUtensorMap &Q_map, co
         for (int consumer = 0; consumer < Tile<D>::CONSUMERS; consumer++) {
             trace(WAIT_EMPTY);
             mbarrier_wait(&smem.Q_empty[consumer], Q_parity);
-            for (int warp = 0; warp < 4; warp++) lost |= smem.lost[consumer][warp];
+            for (bool &of_warp : smem.lost[consumer]) {
+                lost |= of_warp;
+                of_warp = false;
+            }
         }
         again = lost && !again;
         if (!again) tile = next;
@@ -488,6 +491,10 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
             receive_S(kv);
             if (again) raise_maximum<KV>(rows, S, c);
             exponentials<KV>(S, rows.m, sum, c);
+            // A score that is 128 above m is infinity here, and nowhere else any more: the queries must come again. This question also
+            // keeps the exponentials before the wait: ptxas moves them behind it otherwise.
+            if (__any_sync(0xffffffff, fmaxf(sum[0], sum[1]) == INFINITY) && lane == 0)
+                smem.lost[consumer][tid / 32] = true;
             trace(MULTIPLY);
             wgmma_wait_group<0>();
             receive_O();
@@ -520,12 +527,7 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
         exponentials<KV>(S, rows.m, rows.l, c);
         round_tile<KV>(S, P);
         for (int kv = 1; kv < kv_tiles; kv++) multiply_both(kv);
-        // Infinity stays in l; a NaN looks the same, and is there again.
-        const bool lost = __any_sync(0xffffffff, !(rows.l[0] + rows.l[1] < INFINITY));
-        if (lane == 0) {
-            smem.lost[consumer][tid / 32] = lost;
-            mbarrier_arrive(&smem.Q_empty[consumer]);
-        }
+        if (lane == 0) mbarrier_arrive(&smem.Q_empty[consumer]);
         multiply_O();
 
         for (int kv = kv_tiles; kv < block_tiles; kv++) { // keys that only the later consumers see
@@ -561,7 +563,7 @@ __global__ void __launch_bounds__(Tile<D>::THREADS, 1) transposed_inside_kernel(
         for (int consumer = 0; consumer < Tile<D>::CONSUMERS; consumer++) {
             mbarrier_init(&smem.Q_full[consumer], 1);  // the producer's arrival, and the bytes it expects
             mbarrier_init(&smem.Q_empty[consumer], 4); // its warps
-            for (int warp = 0; warp < 4; warp++) smem.lost[consumer][warp] = false;
+            for (bool &of_warp : smem.lost[consumer]) of_warp = false;
         }
         for (int stage = 0; stage < Tile<D>::STAGES; stage++) {
             mbarrier_init(&smem.K_full[stage], 1);
