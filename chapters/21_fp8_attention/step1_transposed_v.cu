@@ -14,7 +14,11 @@
 //
 // - Scales: those of Q and K join the softmax's, that of V the division by l.
 // - Products of half the time: the softmax is what takes the time now. More warpgroups hide its latencies, and take no turns.
+// - P V of a tile under the softmax of the next, with registers for one P: the exponentials take the place of their scores, and
+//   are rounded once P V is done. A score 128 powers of two above m is then infinity, and lost. That is rare: such a tile of
+//   queries comes a second time, and m is found before the exponentials.
 // New instructions: wgmma of e4m3 with A in registers, cvt to e4m3x2, prmt. Registers: a consumer 112, 160 or 240 by D.
+// spills: allowed, 2 registers of the producer at D = 256.
 // Shared memory, D = 128: Q 24,576 | K 4 x 12,288 | V 4 x 16,384 | O 49,152 | barriers
 // Run: make chapter-21 OP=transposed_v STEP=transposed_v
 #include <cfloat>
@@ -66,10 +70,10 @@ struct SharedStorage {
     uint8_t K_smem[Tile<D>::STAGES][Tile<D>::BOXES][Tile<D>::KV][128]; // (stage, box, key, 128 of D)
     uint8_t V_smem[Tile<D>::STAGES][D][128];                           // (stage, D, key)
     __nv_bfloat16 O_smem[Tile<D>::CONSUMERS][Tile<D>::O_BOXES][WG_Q][64];
-    int tile[Tile<D>::CONSUMERS];         // of the queries in Q_smem; none when there are no more; ~tile: again
-    bool lost[Tile<D>::CONSUMERS][4];     // whether a warp has lost a score of its queries
-    uint64_t Q_full[Tile<D>::CONSUMERS];  // the queries have landed
-    uint64_t Q_empty[Tile<D>::CONSUMERS]; // the consumer's warps are done with them
+    int tile[Tile<D>::CONSUMERS];     // of the queries in Q_smem; none when there are no more; ~tile: again
+    bool lost[Tile<D>::CONSUMERS][4]; // whether a warp has lost a score of its queries
+    uint64_t Q_full[Tile<D>::CONSUMERS];                         // the queries have landed
+    uint64_t Q_empty[Tile<D>::CONSUMERS];                        // the consumer's warps are done with them
     uint64_t K_full[Tile<D>::STAGES], V_full[Tile<D>::STAGES];   // the stage has landed
     uint64_t K_empty[Tile<D>::STAGES], V_empty[Tile<D>::STAGES]; // every consumer is done with it
 };
@@ -389,7 +393,8 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
         const bool again = tile < 0;
         if (again) {
             tile = ~tile;
-            if (tid == 0) cp_async_bulk_wait_group<0>(); // What was stored the first time must not come later.
+            if (tid == 0)
+                cp_async_bulk_wait_group<0>(); // What was stored the first time must not come later.
         }
         const Work<D> work(a, heads_in_group, tile);
         const int first_row = work.row + consumer * WG_Q;

@@ -15,7 +15,7 @@
 //
 // Grows from: step 1 (transposed_v).
 // New instructions: ldmatrix.trans of bytes. Registers: as step 1.
-// spills: allowed, 3 registers of the producer's warpgroup at D = 256.
+// spills: allowed, 5 registers of the producer's warpgroup at D = 256.
 // Shared memory, D = 128: Q 24,576 | K 4 x 12,288 | V 2 x 12,288 | Vt 4 x 16,384 | O 49,152 | barriers
 // Run: make chapter-21 OP=per_head STEP=transposed_inside
 #include <cfloat>
@@ -72,11 +72,11 @@ struct SharedStorage {
     uint8_t V_smem[Tile<D>::V_STAGES][Tile<D>::KV][128];               // (stage, key, 128 of D)
     uint8_t Vt_smem[Tile<D>::STAGES][D][128];                          // (stage, D, key)
     __nv_bfloat16 O_smem[Tile<D>::CONSUMERS][Tile<D>::O_BOXES][WG_Q][64];
-    int tile[Tile<D>::CONSUMERS];         // of the queries in Q_smem; none when there are no more; ~tile: again
-    bool lost[Tile<D>::CONSUMERS][4];     // whether a warp has lost a score of its queries
-    int V_there[Tile<D>::V_STAGES];       // whether the stage has keys; not when there are no more
-    uint64_t Q_full[Tile<D>::CONSUMERS];  // the queries have landed
-    uint64_t Q_empty[Tile<D>::CONSUMERS]; // the consumer's warps are done with them
+    int tile[Tile<D>::CONSUMERS];     // of the queries in Q_smem; none when there are no more; ~tile: again
+    bool lost[Tile<D>::CONSUMERS][4]; // whether a warp has lost a score of its queries
+    int V_there[Tile<D>::V_STAGES];   // whether the stage has keys; not when there are no more
+    uint64_t Q_full[Tile<D>::CONSUMERS];                           // the queries have landed
+    uint64_t Q_empty[Tile<D>::CONSUMERS];                          // the consumer's warps are done with them
     uint64_t K_full[Tile<D>::STAGES], V_full[Tile<D>::V_STAGES];   // the stage has landed
     uint64_t V_empty[Tile<D>::V_STAGES], Vt_full[Tile<D>::STAGES]; // it has been transposed
     uint64_t K_empty[Tile<D>::STAGES], Vt_empty[Tile<D>::STAGES];  // every consumer is done with it
@@ -436,7 +436,8 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
         const bool again = tile < 0;
         if (again) {
             tile = ~tile;
-            if (tid == 0) cp_async_bulk_wait_group<0>(); // What was stored the first time must not come later.
+            if (tid == 0)
+                cp_async_bulk_wait_group<0>(); // What was stored the first time must not come later.
         }
         const Work<D> work(a, heads_in_group, tile);
         const int first_row = work.row + consumer * WG_Q;

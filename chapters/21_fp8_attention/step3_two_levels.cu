@@ -4,14 +4,12 @@
 // keys. With 16,384 of them, alike, what is left of the last one's product when it is added?
 //
 // Next to nothing: it is 2^-14 of the sum. So a tile's P V begins at 0 and is added to O in fp32, as in chapter 19, step 2: one
-// addition for each of the D / 2 numbers of O that a thread has, while S of the next tile is multiplied.
+// addition for each of the D / 2 numbers of O that a thread has, behind the next tile's exponentials.
 //
-//      step 2     O += P V, S .................. | softmax
-//      step 3     part = P V | S ............... | softmax
-//                            | O += part
+//      step 2     S | O += P V, exponentials   | P
+//      step 3     S | part = P V, exponentials | O += part, P
 //
-// The part takes D / 2 registers more: two consumers, at D = 64 three, have room for them, and take turns as in chapter 15, step 3.
-// D = 256 has none: its O alone takes 128.
+// The part takes D / 2 registers more: two consumers, at D = 64 three, have room for them. D = 256 has none: its O alone takes 128.
 //
 // Grows from: step 2 (transposed_inside).
 // New instructions: none. Registers: D = 64: 160 a consumer, 32 the producer; D = 128: 232 and 40.
@@ -71,11 +69,11 @@ struct SharedStorage {
     uint8_t V_smem[Tile<D>::V_STAGES][Tile<D>::KV][128];               // (stage, key, 128 of D)
     uint8_t Vt_smem[Tile<D>::STAGES][D][128];                          // (stage, D, key)
     __nv_bfloat16 O_smem[Tile<D>::CONSUMERS][Tile<D>::O_BOXES][WG_Q][64];
-    int tile[Tile<D>::CONSUMERS];         // of the queries in Q_smem; none when there are no more; ~tile: again
-    bool lost[Tile<D>::CONSUMERS][4];     // whether a warp has lost a score of its queries
-    int V_there[Tile<D>::V_STAGES];       // whether the stage has keys; not when there are no more
-    uint64_t Q_full[Tile<D>::CONSUMERS];  // the queries have landed
-    uint64_t Q_empty[Tile<D>::CONSUMERS]; // the consumer's warps are done with them
+    int tile[Tile<D>::CONSUMERS];     // of the queries in Q_smem; none when there are no more; ~tile: again
+    bool lost[Tile<D>::CONSUMERS][4]; // whether a warp has lost a score of its queries
+    int V_there[Tile<D>::V_STAGES];   // whether the stage has keys; not when there are no more
+    uint64_t Q_full[Tile<D>::CONSUMERS];                           // the queries have landed
+    uint64_t Q_empty[Tile<D>::CONSUMERS];                          // the consumer's warps are done with them
     uint64_t K_full[Tile<D>::STAGES], V_full[Tile<D>::V_STAGES];   // the stage has landed
     uint64_t V_empty[Tile<D>::V_STAGES], Vt_full[Tile<D>::STAGES]; // it has been transposed
     uint64_t K_empty[Tile<D>::STAGES], Vt_empty[Tile<D>::STAGES];  // every consumer is done with it
@@ -435,7 +433,8 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
         const bool again = tile < 0;
         if (again) {
             tile = ~tile;
-            if (tid == 0) cp_async_bulk_wait_group<0>(); // What was stored the first time must not come later.
+            if (tid == 0)
+                cp_async_bulk_wait_group<0>(); // What was stored the first time must not come later.
         }
         const Work<D> work(a, heads_in_group, tile);
         const int first_row = work.row + consumer * WG_Q;

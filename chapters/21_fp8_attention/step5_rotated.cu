@@ -5,18 +5,20 @@
 //
 // The same orthogonal matrix for Q and K leaves Q Kᵀ as it is: (Q M)(K M)ᵀ = Q M Mᵀ Kᵀ. M = a random sign for each column, then
 // a Hadamard matrix / sqrt(D): each number of the result is the sum of all of a row, each with + or -, and one large one is
-// spread over all. It takes D log2(D) additions, not D²: log2(D) rounds, in which two numbers become sum and difference.
+// spread over all. It takes D log2(D) additions, not D²: log2(D) rounds, one for each bit of a column's number, in which two
+// numbers become sum and difference. Four rounds are a matrix of 16 x 16, which mma multiplies: by 1 and -1, which is exact.
 //
-//      column        b7 b6 | b5 b4 b3 | b2 b1 b0        D = 256; 128 has two lanes' bits, 64 one
-//      held by       pack  | lane     | place in it     of a row's D / 32 lanes, each with 4 packs of 8
-//      rounds        in a  | shuffles | in a thread
-//                    thread|          |
+//      column's bit      b7 b6     b5       b4 b3    b2 b1     b0              D = 256; 128 has no b7, 64 no b6
+//      tells, loaded     packs     packs    lanes    pairs     two in a pair   4 lanes a row, packs of 8 columns
+//      round             thread    mma      mma      thread    mma
+//      tells, stored     pieces    lanes    lanes    numbers   numbers         8 lanes a row, each of two rows
 //
-// A block has 128 rows of a head, all in registers: their largest magnitude is there when it is needed, and memory is read once.
-// That of fp32 is taken as an integer, in which a NaN is above all: redux.sync and atomicMax know no others.
+// x is mma's B, a column for each of a warp's 8 rows. So a thread has D / 4 numbers, all of them until the largest magnitude of 128
+// rows is known, and memory is read once. At D = 256 two blocks of a cluster share the rows: an SM then has three blocks, not one,
+// and one loads while another stores. max.NaN keeps a NaN; as an integer, which is what redux.sync knows, it is above all.
 //
 // Grows from: nothing.
-// New instructions: redux.sync.max. Registers: 32 of a row a thread. 4 D threads.
+// New instructions: redux.sync.max. Registers: D / 4 of two rows a thread.
 // Run: make chapter-21 OP=rotation STEP=rotated
 #include <climits>
 
@@ -29,17 +31,14 @@ constexpr int PACK_COLS = PACK<__nv_bfloat16>; // 8
 constexpr int ROWS = 8;                        // of a warp
 constexpr int WARPS = GROUP / ROWS;            // of a group
 
-// The blocks that share a group's rows, the threads of one, and how many an SM has registers for.
 template <int D>
-constexpr int CLUSTER = D == 256 ? 2 : 1;
+constexpr int CLUSTER = D == 256 ? 2 : 1; // blocks that share a group's rows
 template <int D>
 constexpr int THREADS = 32 * WARPS / CLUSTER<D>;
 template <int D>
-constexpr int BLOCKS = D == 64 ? 3 : D == 128 ? 2 : 3;
-
-// What a lane has of the warp's rows: PIECES times 8 columns that are neighbours.
+constexpr int BLOCKS = D == 128 ? 2 : 3; // that an SM has registers for
 template <int D>
-constexpr int PIECES = ROWS * D / 32 / PACK_COLS;
+constexpr int PIECES = ROWS *D / 32 / PACK_COLS; // of 8 neighbours that a lane has of the warp's rows
 
 // Sum and difference of numbers that are `distance` apart, among a thread's own.
 template <int COLS>
@@ -56,13 +55,13 @@ static __device__ void own_round(float (&x)[COLS], int distance)
     // END
 }
 
-// The Hadamard matrix of b0, b3, b4 and b5, 1 or -1 in bf16, as mma's A: row and column number have these bits in the order of the
-// header's table. A register has two columns, which b0 tells apart.
+// The Hadamard matrix of b0, b3, b4 and b5, 1 or -1 in bf16, as mma's A. Its row is b3, b4, b5 and b0 from the lowest bit on, its column,
+// which is x's row in B, b0, b3, b4 and b5.
 static __device__ void hadamard_fragment(uint32_t (&H_frag)[4], int lane)
 {
     // EXERCISE 21.3: an even number of bits in common is a 1, an odd number a -1 (about 5 lines)
 #pragma unroll
-    for (int i = 0; i < 4; i++) { // rows of b0 = i % 2, columns of b5 = i / 2
+    for (int i = 0; i < 4; i++) { // a row of b0 = i % 2, two columns of b5 = i / 2, b0 = 0 and 1
         const int common = __popc(lane / 4 & lane % 4) + (i / 2 & lane / 16);
         H_frag[i] = 0x3f803f80 ^ (common % 2 ? 0x80008000 : 0) ^ (i % 2 ? 0x80000000 : 0);
     }
@@ -73,7 +72,7 @@ static __device__ void hadamard_fragment(uint32_t (&H_frag)[4], int lane)
 template <int D>
 static __device__ void rotate(float (&values)[D / 4], const uint4 (&x)[PIECES<D>], int lane)
 {
-    uint32_t H_frag[4];
+    uint32_t H_frag[4] = {};
     hadamard_fragment(H_frag, lane);
     float(&rows)[2][D / 8] = reinterpret_cast<float(&)[2][D / 8]>(values);
 #pragma unroll
@@ -106,7 +105,7 @@ __global__ void __cluster_dims__(CLUSTER<D>) __launch_bounds__(THREADS<D>, BLOCK
     constexpr int PIECES = ::PIECES<D>, BLOCK_WARPS = WARPS / CLUSTER<D>;
     __shared__ uint4 sign_bits[D / PACK_COLS]; // of a pack of x
     __shared__ float warp_amax[WARPS];         // of the whole group, in each block
-    if (CLUSTER<D> > 1) cluster_arrive_relaxed();
+    if constexpr (CLUSTER < D >> 1) cluster_arrive_relaxed();
 
     const int head = blockIdx.y, heads = gridDim.y, batch = blockIdx.z;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -122,20 +121,17 @@ __global__ void __cluster_dims__(CLUSTER<D>) __launch_bounds__(THREADS<D>, BLOCK
     }
     float values[D / 4];
     if constexpr (ROTATE) {
-        if (threadIdx.x < D / PACK_COLS) {
-            uint32_t bits[4];
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float2 pair = reinterpret_cast<const float2 *>(signs)[threadIdx.x * 4 + i];
-                bits[i] = __byte_perm(__float_as_uint(pair.x), __float_as_uint(pair.y), 0x7632) & 0x80008000;
-            }
-            sign_bits[threadIdx.x] = make_uint4(bits[0], bits[1], bits[2], bits[3]);
+        if (threadIdx.x < D / 2) { // two columns
+            const float2 pair = reinterpret_cast<const float2 *>(signs)[threadIdx.x];
+            reinterpret_cast<uint32_t *>(sign_bits)[threadIdx.x] =
+                __byte_perm(__float_as_uint(pair.x), __float_as_uint(pair.y), 0x7632) & 0x80008000;
         }
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
             const uint4 bits = sign_bits[i * 4 + lane % 4];
-            packs[i] = make_uint4(packs[i].x ^ bits.x, packs[i].y ^ bits.y, packs[i].z ^ bits.z, packs[i].w ^ bits.w);
+            packs[i] = make_uint4(packs[i].x ^ bits.x, packs[i].y ^ bits.y, packs[i].z ^ bits.z,
+                                  packs[i].w ^ bits.w);
         }
         rotate<D>(values, packs, lane);
     } else {
@@ -154,7 +150,8 @@ __global__ void __cluster_dims__(CLUSTER<D>) __launch_bounds__(THREADS<D>, BLOCK
     } else {
         cluster_wait(); // The others have begun.
         if (lane < CLUSTER<D>)
-            st_shared_cluster(mapa(smem_addr(&warp_amax[cluster_ctarank() * BLOCK_WARPS + warp]), lane), amax);
+            st_shared_cluster(mapa(smem_addr(&warp_amax[cluster_ctarank() * BLOCK_WARPS + warp]), lane),
+                              amax);
         cluster_arrive();
         cluster_wait();
     }
@@ -164,7 +161,8 @@ __global__ void __cluster_dims__(CLUSTER<D>) __launch_bounds__(THREADS<D>, BLOCK
     const float group_scale = scale_of<E4m3>(amax * root, false);
     const float inverse = root / group_scale;
     if (blockIdx.x % CLUSTER<D> == 0 && threadIdx.x == 0)
-        scale[((size_t)batch * heads + head) * (gridDim.x / CLUSTER<D>) + blockIdx.x / CLUSTER<D>] = group_scale;
+        scale[((size_t)batch * heads + head) * (gridDim.x / CLUSTER<D>)+blockIdx.x / CLUSTER<D>] =
+            group_scale;
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
         const int row = warp_row + (ROTATE ? lane % 4 * 2 + i / (PIECES / 2) : lane / 4);
@@ -178,8 +176,8 @@ __global__ void __cluster_dims__(CLUSTER<D>) __launch_bounds__(THREADS<D>, BLOCK
 extern "C" cudaError_t rotated(const struct rotation *r, cudaStream_t stream)
 {
     if (!r->x || !r->out || !r->scale || (r->rotate && !r->signs) ||
-        ((uintptr_t)r->x | (uintptr_t)r->out) % 16 || r->batch < 1 || r->len < 1 || r->heads < 1 ||
-        r->batch > 65535 || r->heads > 65535 || r->len > INT_MAX - GROUP)
+        ((uintptr_t)r->x | (uintptr_t)r->signs | (uintptr_t)r->out) % 16 || r->batch < 1 || r->len < 1 ||
+        r->heads < 1 || r->batch > 65535 || r->heads > 65535 || r->len > INT_MAX - GROUP)
         return cudaErrorInvalidValue;
     const auto *x = (const __nv_bfloat16 *)r->x;
     auto *out = (uint8_t *)r->out;
