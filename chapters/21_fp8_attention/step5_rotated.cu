@@ -108,6 +108,7 @@ __global__ void __cluster_dims__(CLUSTER<D>) __launch_bounds__(THREADS<D>, BLOCK
     if constexpr (CLUSTER < D >> 1) cluster_arrive_relaxed();
 
     const int head = blockIdx.y, heads = gridDim.y, batch = blockIdx.z;
+    const int group = blockIdx.x / CLUSTER<D>, groups = gridDim.x / CLUSTER<D>;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int warp_row = (blockIdx.x * BLOCK_WARPS + warp) * ROWS;
     // Of a row that is loaded or stored, the first number.
@@ -161,8 +162,7 @@ __global__ void __cluster_dims__(CLUSTER<D>) __launch_bounds__(THREADS<D>, BLOCK
     const float group_scale = scale_of<E4m3>(amax * root, false);
     const float inverse = root / group_scale;
     if (blockIdx.x % CLUSTER<D> == 0 && threadIdx.x == 0)
-        scale[((size_t)batch * heads + head) * (gridDim.x / CLUSTER<D>)+blockIdx.x / CLUSTER<D>] =
-            group_scale;
+        scale[((size_t)batch * heads + head) * groups + group] = group_scale;
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
         const int row = warp_row + (ROTATE ? lane % 4 * 2 + i / (PIECES / 2) : lane / 4);
