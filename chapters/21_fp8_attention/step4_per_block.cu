@@ -32,6 +32,7 @@ constexpr int WG_Q = 64;       // queries of a consumer, a warpgroup: the rows o
 constexpr int MMA_K = 32;      // k of a wgmma
 constexpr int TRANSPOSERS = 3; // warps of the producer's
 constexpr int TOP_LOG2 = 7;    // the largest P of a row, once m is known, is at most 2^TOP_LOG2
+constexpr int AGAIN_AFTER = 3; // tiles of queries: then the block comes back to one in which a score was lost
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.69314718f;
 constexpr int CAUSAL_L2_BYTES = 32 << 20; // what K and V of a group of heads may take of the L2,
 constexpr int FULL_L2_BYTES = 8 << 20;    // with a causal mask and without
@@ -71,9 +72,9 @@ struct SharedStorage {
     uint8_t V_smem[Tile<D>::V_STAGES][Tile<D>::KV][128];               // (stage, key, 128 of D)
     uint8_t Vt_smem[Tile<D>::STAGES][D][128];                          // (stage, D, key)
     __nv_bfloat16 O_smem[Tile<D>::CONSUMERS][Tile<D>::O_BOXES][WG_Q][64];
-    int tile[Tile<D>::CONSUMERS];     // of the queries in Q_smem; none when there are no more; ~tile: again
-    bool lost[Tile<D>::CONSUMERS][4]; // whether a warp has lost a score of its queries
-    int V_there[Tile<D>::V_STAGES];   // whether the stage has keys; not when there are no more
+    int tile[AGAIN_AFTER + 1];      // the last tiles of queries; ~tile: again; none when there are no more
+    int lost[AGAIN_AFTER + 1];      // whether a score of their queries was lost
+    int V_there[Tile<D>::V_STAGES]; // whether the stage has keys; not when there are no more
     uint64_t Q_full[Tile<D>::CONSUMERS];                           // the queries have landed
     uint64_t Q_empty[Tile<D>::CONSUMERS];                          // the consumer's warps are done with them
     uint64_t K_full[Tile<D>::STAGES], V_full[Tile<D>::V_STAGES];   // the stage has landed
@@ -111,33 +112,29 @@ struct Work {
 static __device__ unsigned next_tile; // beyond the first of each block
 
 // The loader, one thread: takes tile after tile, and fills place after place, each as soon as it is empty. Nobody has used
-// the places of the first round: a new barrier lets a wait for parity 1 pass. A tile in which a score was lost comes a second time.
+// the places of the first round: a new barrier lets a wait for parity 1 pass.
+//
+// A tile in which a score was lost comes again. Nobody waits for that to be known: the queries of tile n - 1 have gone to every
+// consumer, each had given back those of tile n - 2 for them, and said before that what it had lost of tile n - 3.
 template <int D>
 static __device__ void load(SharedStorage<D> &smem, const CUtensorMap &Q_map, const CUtensorMap &K_map,
                             const CUtensorMap &V_map, const attention &a, int heads_in_group, int num_tiles)
 {
     PipelineState<Tile<D>::STAGES> K_state;
     PipelineState<Tile<D>::V_STAGES> V_state;
-    uint32_t Q_parity = 1;
-    int tile = -1, next = blockIdx.x;
-    bool again = false;
-    while (true) {
-        bool lost = false;
-        for (int consumer = 0; consumer < Tile<D>::CONSUMERS; consumer++) {
-            trace(WAIT_EMPTY);
-            mbarrier_wait(&smem.Q_empty[consumer], Q_parity);
-            for (bool &of_warp : smem.lost[consumer]) {
-                lost |= of_warp;
-                of_warp = false;
-            }
-        }
-        again = lost && !again;
-        if (!again) tile = next;
+    int next = blockIdx.x;
+    for (int n = 0, idle = 0; idle < AGAIN_AFTER; n++) {
+        const int slot = n % (AGAIN_AFTER + 1), before = (n + 1) % (AGAIN_AFTER + 1); // of n - AGAIN_AFTER
+        const bool again = smem.lost[before];
+        const int tile = again ? smem.tile[before] : next;
+        smem.tile[slot] = again ? ~tile : tile; // The arrivals make it visible.
+        smem.lost[slot] = 0;
         const Work<D> work(a, heads_in_group, min(tile, num_tiles - 1));
         for (int consumer = 0; consumer < Tile<D>::CONSUMERS; consumer++) {
             uint64_t *full = &smem.Q_full[consumer];
+            trace(WAIT_EMPTY);
+            mbarrier_wait(&smem.Q_empty[consumer], (n + 1) % 2);
             trace(LOAD);
-            smem.tile[consumer] = again ? ~tile : tile; // The arrival makes it visible.
             if (tile < num_tiles) {
                 mbarrier_arrive_expect_tx(full, Tile<D>::Q_BYTES);
                 cp_async_bulk_tensor_5d(smem.Q_smem[consumer], Q_map, full, 0, work.head,
@@ -146,8 +143,8 @@ static __device__ void load(SharedStorage<D> &smem, const CUtensorMap &Q_map, co
                 mbarrier_arrive(full);
             }
         }
-        Q_parity ^= 1;
-        if (tile >= num_tiles) break;
+        idle = tile < num_tiles ? 0 : idle + 1;
+        if (idle > 0) continue;
 
         const int kv_head = work.kv_head(a);
         const int kv_tiles = work.tiles(a, work.row + Tile<D>::Q - 1);
@@ -423,15 +420,17 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
     const attention &a = f.a;
     const int tid = threadIdx.x % 128, lane = tid % 32;
     PipelineState<Tile<D>::STAGES> K_state, Vt_state;
-    uint32_t Q_parity = 0;
-    while (true) {
+    for (int n = 0, idle = 0; idle < AGAIN_AFTER; n++) {
         trace(WAIT_FULL);
-        mbarrier_wait(&smem.Q_full[consumer], Q_parity);
-        Q_parity ^= 1;
+        mbarrier_wait(&smem.Q_full[consumer], n % 2);
         int tile = 0;
-        if (lane == 0) tile = smem.tile[consumer]; // Who arrives at Q_empty has read it.
+        if (lane == 0) tile = smem.tile[n % (AGAIN_AFTER + 1)]; // Who arrives at Q_empty has read it.
         tile = __shfl_sync(0xffffffff, tile, 0);
-        if (tile >= num_tiles) break;
+        idle = tile < num_tiles ? 0 : idle + 1;
+        if (idle > 0) {
+            if (lane == 0) mbarrier_arrive(&smem.Q_empty[consumer]);
+            continue;
+        }
         const bool again = tile < 0;
         if (again) {
             tile = ~tile;
@@ -460,6 +459,7 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
             wgmma_touch(S);
             if (tid == 0) mbarrier_arrive(&smem.K_empty[K_state.stage]);
             K_state.advance();
+            if (lane == 0 && kv == kv_tiles - 1) mbarrier_arrive(&smem.Q_empty[consumer]);
             if ((kv + 1) * KV > full_keys) mask_tile<KV>(S, kv * KV, row, lane, a);
         };
         const auto receive_part = [&](float scale) {
@@ -497,10 +497,6 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
             receive_S(kv);
             if (again) raise_maximum<KV>(rows, S, tile_c);
             exponentials<KV>(S, rows.m, sum, tile_c);
-            // A score that is 128 above m is infinity here, and nowhere else any more: the queries must come again. This question also
-            // keeps the exponentials before the wait: ptxas moves them behind it otherwise.
-            if (__any_sync(0xffffffff, fmaxf(sum[0], sum[1]) == INFINITY) && lane == 0)
-                smem.lost[consumer][tid / 32] = true;
             trace(MULTIPLY);
             wgmma_wait_group<0>();
             receive_part(scale_before);
@@ -539,7 +535,6 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
             V_scale = scale_V[kv];
             multiply_both(kv, tile_c, V_scale_before);
         }
-        if (lane == 0) mbarrier_arrive(&smem.Q_empty[consumer]);
         multiply_O(V_scale);
 
         for (int kv = kv_tiles; kv < block_tiles; kv++) { // keys that only the later consumers see
@@ -553,6 +548,9 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
         }
 
         trace(STORE);
+        // A score 128 powers of two above m was infinity, and is lost. l has it: it adds what is not negative, and a product of infinity
+        // is infinity or NaN. So what is less has lost nothing. The barriers of store_rows are between this and the next arrival at Q_empty.
+        if (!again && !(rows.l[0] + rows.l[1] < INFINITY)) atomicOr(&smem.lost[n % (AGAIN_AFTER + 1)], 1);
         finish_rows<D>(O, rows, a, work, row, lane);
         store_rows<D>(smem.O_smem[consumer], O_map, O, work, first_row, first_row < a.q_len, consumer, tid);
     }
@@ -575,7 +573,6 @@ __global__ void __launch_bounds__(Tile<D>::THREADS, 1)
         for (int consumer = 0; consumer < Tile<D>::CONSUMERS; consumer++) {
             mbarrier_init(&smem.Q_full[consumer], 1);  // the producer's arrival, and the bytes it expects
             mbarrier_init(&smem.Q_empty[consumer], 4); // its warps
-            for (bool &of_warp : smem.lost[consumer]) of_warp = false;
         }
         for (int stage = 0; stage < Tile<D>::STAGES; stage++) {
             mbarrier_init(&smem.K_full[stage], 1);
@@ -587,6 +584,7 @@ __global__ void __launch_bounds__(Tile<D>::THREADS, 1)
             mbarrier_init(&smem.V_full[stage], 1);
             mbarrier_init(&smem.V_empty[stage], TRANSPOSERS);
         }
+        for (int &lost : smem.lost) lost = 0;
         fence_mbarrier_init();
     }
     __syncthreads();

@@ -14,7 +14,7 @@
 //      tells, stored     pieces    lanes    lanes    numbers   numbers         8 lanes a row, each of two rows
 //
 // x is mma's B, a column for each of a warp's 8 rows. So a thread has D / 4 numbers, all of them until the largest magnitude of 128
-// rows is known, and memory is read once. At D = 256 two blocks of a cluster share the rows: an SM then has three blocks, not one,
+// rows is known, and memory is read once. At D = 256 four blocks of a cluster share the rows: an SM then has six blocks, not one,
 // and one loads while another stores. max.NaN keeps a NaN; as an integer, which is what redux.sync knows, it is above all.
 //
 // Grows from: nothing.
@@ -32,11 +32,11 @@ constexpr int ROWS = 8;                        // of a warp
 constexpr int WARPS = GROUP / ROWS;            // of a group
 
 template <int D>
-constexpr int CLUSTER = D == 256 ? 2 : 1; // blocks that share a group's rows
+constexpr int CLUSTER = D == 256 ? 4 : 1; // blocks that share a group's rows
 template <int D>
 constexpr int THREADS = 32 * WARPS / CLUSTER<D>;
 template <int D>
-constexpr int BLOCKS = D == 128 ? 2 : 3; // that an SM has registers for
+constexpr int BLOCKS = D == 256 ? 6 : 256 / D; // that an SM has registers for
 template <int D>
 constexpr int PIECES = ROWS *D / 32 / PACK_COLS; // of 8 neighbours that a lane has of the warp's rows
 
