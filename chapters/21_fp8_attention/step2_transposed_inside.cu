@@ -115,8 +115,9 @@ static __device__ unsigned next_tile; // beyond the first of each block
 // The loader, one thread: takes tile after tile, and fills place after place, each as soon as it is empty. Nobody has used
 // the places of the first round: a new barrier lets a wait for parity 1 pass.
 //
-// A tile in which a score was lost comes again. Nobody waits for that to be known: the queries of tile n - 1 have gone to every
-// consumer, each had given back those of tile n - 2 for them, and said before that what it had lost of tile n - 3.
+// A tile in which a score was lost comes again, and nobody waits for that to be known: now that every consumer has the queries of
+// tile n - 1, each has given back those of n - 2, and said before that what it lost of n - 3. So a block that found nothing to do
+// AGAIN_AFTER times, one behind the other, is done.
 template <int D>
 static __device__ void load(SharedStorage<D> &smem, const CUtensorMap &Q_map, const CUtensorMap &K_map,
                             const CUtensorMap &V_map, const attention &a, int heads_in_group, int num_tiles)
@@ -537,8 +538,8 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
         }
 
         trace(STORE);
-        // A score 128 powers of two above m was infinity, and is lost. l has it: it adds what is not negative, and a product of infinity
-        // is infinity or NaN. So what is less has lost nothing. The barriers of store_rows are between this and the next arrival at Q_empty.
+        // A lost score was infinity, and l has it: no term is negative, and a factor makes of it infinity or NaN. Every thread says so
+        // before its warp gives back the next Q: the barriers of store_rows are between.
         if (!again && !(rows.l[0] + rows.l[1] < INFINITY)) atomicOr(&smem.lost[n % (AGAIN_AFTER + 1)], 1);
         finish_rows<D>(O, rows, f.scale_V[scale], a, work, row, lane);
         store_rows<D>(smem.O_smem[consumer], O_map, O, work, first_row, first_row < a.q_len, consumer, tid);
