@@ -56,6 +56,7 @@ struct Tile {
     static constexpr int COLS = D == 64 ? 64 : 128;                  // of a box of Q, K and V
     static constexpr int BOXES = D / COLS;                           // of Q, K and V
     static constexpr int O_BOXES = D == 64 ? 1 : 2; // of 64 columns of O that are stored at a time
+    static constexpr bool UNDER_PV = D < 256; // the exponentials run while P V does: slower at 256
     static constexpr int PRODUCER_REGS = D == 256 ? 24 : 32;
     static constexpr int CONSUMER_REGS = D == 64 ? 112 : D == 128 ? 160 : 240;
     static constexpr int LAUNCH_REGS =
@@ -489,14 +490,17 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
             wgmma_commit_group();
             multiply_PV<D>(O, P, smem.Vt_smem[Vt_state.stage]);
             wgmma_commit_group();
-            wgmma_wait_group<1>();
+            wgmma_wait_group<Tile<D>::UNDER_PV ? 1 : 0>();
+            if (!Tile<D>::UNDER_PV) receive_O();
             receive_S(kv);
             if (again) raise_maximum<KV>(rows, S, c);
             exponentials<KV>(S, rows.m, sum, c);
-            trace(MULTIPLY);
-            wgmma_wait_group<0>();
-            receive_O();
-            trace(SOFTMAX);
+            if (Tile<D>::UNDER_PV) {
+                trace(MULTIPLY);
+                wgmma_wait_group<0>();
+                receive_O();
+                trace(SOFTMAX);
+            }
             round_tile<KV>(S, P);
             const bool grown = again || any_saturated<KV>(P);
             if (grown) {
