@@ -56,7 +56,7 @@ struct Tile {
     static constexpr int COLS = D == 64 ? 64 : 128;                  // of a box of Q, K and V
     static constexpr int BOXES = D / COLS;                           // of Q, K and V
     static constexpr int O_BOXES = D == 64 ? 1 : 2; // of 64 columns of O that are stored at a time
-    static constexpr bool UNDER_PV = D < 256; // the exponentials run while P V does: slower at 256
+    static constexpr bool UNDER_PV = D < 256;       // the exponentials run while P V does: slower at 256
     static constexpr int PRODUCER_REGS = D == 256 ? 24 : 32;
     static constexpr int CONSUMER_REGS = D == 64 ? 112 : D == 128 ? 160 : 240;
     static constexpr int LAUNCH_REGS =
