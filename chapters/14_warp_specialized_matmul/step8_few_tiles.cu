@@ -57,6 +57,7 @@ struct Plan {
     int owned_warps;            // of a block, whose sums it adds up
     int sums_bytes;
     int num_stages;
+    int stages_bytes;
     int smem_bytes;
 };
 
@@ -242,24 +243,6 @@ static __device__ void add_sums(float (&acc)[BLOCK_N / 2], Barriers &bar, const 
     }
 }
 
-// Four lanes in a row hold four words each: transposes them, so that lane l has all four words l.
-static __device__ void transpose_in_quad(uint32_t (&word)[4], int lane)
-{
-#pragma unroll
-    for (int distance = 1; distance <= 2; distance *= 2)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            if (i & distance) continue;
-            const bool upper = lane & distance;
-            const uint32_t received =
-                __shfl_xor_sync(0xffffffff, upper ? word[i] : word[i + distance], distance);
-            if (upper)
-                word[i] = received;
-            else
-                word[i + distance] = received;
-        }
-}
-
 // Adds the bias to a warp's accumulators of 16 rows, from column col0 on.
 template <int BLOCK_N, typename T>
 static __device__ void add_bias(float (&acc)[BLOCK_N / 2], const T *bias, int col0, int N, int lane)
@@ -271,46 +254,55 @@ static __device__ void add_bias(float (&acc)[BLOCK_N / 2], const T *bias, int co
     }
 }
 
-// Writes a warp's 16 rows of accumulators to C from (row0, col0) on; rows end before end_row. vector_store: C's rows are multiples
-// of 16 bytes.
-template <int BLOCK_N, typename TC>
-static __device__ void store_rows(TC *C, const float (&acc)[BLOCK_N / 2], int row0, int end_row, int col0,
-                                  int N, bool vector_store, int lane)
+// Writes a warp's 16 rows of accumulators to C from (row0, col0) on, by way of C_smem, which is the warp's: 16 bytes a lane, lanes
+// along the rows, which are 16 bytes longer there than they have to be, so that eight of them are in all banks. Rows of C end before
+// end_row and are multiples of 16 bytes.
+template <int WARPGROUPS, int BLOCK_N, typename TC>
+static __device__ void store_rows_staged(TC *C, TC *C_smem, const float (&acc)[BLOCK_N / 2], int row0,
+                                         int end_row, int col0, int N, int lane)
 {
+    constexpr int PITCH = BLOCK_N + 8, EIGHTS = BLOCK_N / 8; // eight columns, of a row
+    const uint32_t to_addr = smem_addr(C_smem + lane % 16 * PITCH + lane / 16 * 8);
 #pragma unroll
     for (int r = 0; r < BLOCK_N / 2; r += 8) {
-        const float *value = acc + r; // of 16 columns: rows l / 4 and + 8 of the left 8, then of the right 8
-        if constexpr (sizeof(TC) == 2) {
-            if (vector_store) { // A lane's two columns are half a sector with those of its quad. It gets eight of one row.
-                uint32_t pairs[4] = {pack_pair<TC>(value[0], value[1]), pack_pair<TC>(value[4], value[5]),
-                                     pack_pair<TC>(value[2], value[3]), pack_pair<TC>(value[6], value[7])};
-                transpose_in_quad(pairs, lane);
-                const int row = row0 + lane / 4 + lane % 4 / 2 * 8, col = col0 + r * 2 + lane % 2 * 8;
-                if (row < end_row && col < N)
-                    *reinterpret_cast<uint4 *>(C + (size_t)row * N + col) =
-                        make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-                continue;
-            }
-        }
+        uint32_t frag[4];
 #pragma unroll
-        for (int i = 0; i < 8; i += 2) {
-            const int row = row0 + lane / 4 + i % 4 / 2 * 8, col = col0 + (r + i) / 4 * 8 + lane % 4 * 2;
-            if (row >= end_row || col >= N) continue;
-            TC *dst = C + (size_t)row * N + col;
-            if (N % 2 == 0) {
-                store_pair(dst, value[i], value[i + 1]);
-            } else {
-                dst[0] = (TC)value[i];
-                if (col + 1 < N) dst[1] = (TC)value[i + 1];
-            }
+        for (int i = 0; i < 4; i++) frag[i] = pack_pair<TC>(acc[r + i * 2], acc[r + i * 2 + 1]);
+        stmatrix_x4(to_addr + r * 2 * sizeof(TC), frag);
+    }
+    __syncwarp();
+#pragma unroll(WARPGROUPS == 3 ? 1 : 4) // Three have no more registers.
+    for (int i = lane; i < 16 * EIGHTS; i += 32) {
+        const int row = i / EIGHTS, col = i % EIGHTS * 8;
+        const uint4 eight = *reinterpret_cast<const uint4 *>(C_smem + row * PITCH + col);
+        if (row0 + row < end_row && col0 + col < N)
+            *reinterpret_cast<uint4 *>(C + (size_t)(row0 + row) * N + col0 + col) = eight;
+    }
+}
+
+// Writes them in pairs, from anywhere to anywhere.
+template <int BLOCK_N, typename TC>
+static __device__ void store_rows(TC *C, const float (&acc)[BLOCK_N / 2], int row0, int end_row, int col0,
+                                  int N, int lane)
+{
+#pragma unroll
+    for (int r = 0; r < BLOCK_N / 2; r += 2) {
+        const int row = row0 + lane / 4 + r % 4 / 2 * 8, col = col0 + r / 4 * 8 + lane % 4 * 2;
+        if (row >= end_row || col >= N) continue;
+        TC *dst = C + (size_t)row * N + col;
+        if (N % 2 == 0) {
+            store_pair(dst, acc[r], acc[r + 1]);
+        } else {
+            dst[0] = (TC)acc[r];
+            if (col + 1 < N) dst[1] = (TC)acc[r + 1];
         }
     }
 }
 
 // The consumer warpgroup: the block's rows of each tile. A warp sends its sums away or completes and stores them.
 template <typename T, typename TC, int WARPGROUPS, int BLOCK_N>
-static __device__ void consume(Barriers &bar, const Stage<T, WARPGROUPS, BLOCK_N> *stages, float4 *sums,
-                               const T *bias, TC *C, bool vector_store, int M, int N, const Plan &plan,
+static __device__ void consume(Barriers &bar, Stage<T, WARPGROUPS, BLOCK_N> *stages, float4 *sums,
+                               const T *bias, TC *C, bool staged, int M, int N, const Plan &plan,
                                const Place &place)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -321,6 +313,7 @@ static __device__ void consume(Barriers &bar, const Stage<T, WARPGROUPS, BLOCK_N
     for (int tile = blockIdx.y; tile < end_tile; tile += gridDim.y, sums_parity ^= 1) {
         float acc[BLOCK_N / 2];
         multiply<T, WARPGROUPS, BLOCK_N>(acc, bar, stages, ring, plan, place);
+        if (staged) named_barrier_sync(1, WARPGROUPS * 128); // Nobody reads the stages any more.
         if (!owned) {
             send_sums<WARPGROUPS, BLOCK_N>(acc, bar, sums, sums_parity, plan, place, warp, lane);
             continue;
@@ -334,8 +327,14 @@ static __device__ void consume(Barriers &bar, const Stage<T, WARPGROUPS, BLOCK_N
         trace(STORE);
         const int col = tile * BLOCK_N;
         if (bias) add_bias<BLOCK_N>(acc, bias, col, N, lane);
-        store_rows<BLOCK_N>(C, acc, row + warp * 16, min(M, row + plan.block_rows), col, N, vector_store,
-                            lane);
+        const int row0 = row + warp * 16, end_row = min(M, row + plan.block_rows);
+        if constexpr (sizeof(TC) == 2)
+            if (staged) {
+                TC *C_smem = reinterpret_cast<TC *>(stages) + warp * 16 * (BLOCK_N + 8);
+                store_rows_staged<WARPGROUPS, BLOCK_N>(C, C_smem, acc, row0, end_row, col, N, lane);
+                continue;
+            }
+        store_rows<BLOCK_N>(C, acc, row0, end_row, col, N, lane);
     }
     trace(END);
 }
@@ -346,7 +345,7 @@ __global__ void __launch_bounds__(WARPGROUPS * 128 + 32, 1)
                      const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (fetch_cols, BLOCK_K)
                      const T *bias,                             // (N) or NULL
                      TC *C,                                     // (M, N)
-                     bool vector_store,                         // C's rows are multiples of 16 bytes
+                     bool staged,                               // C leaves through the stages
                      int M, int N, Plan plan)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
@@ -375,7 +374,7 @@ __global__ void __launch_bounds__(WARPGROUPS * 128 + 32, 1)
     griddepcontrol_wait(); // The kernel before may still have been running: what it wrote is there now.
 
     if (threadIdx.x < WARPGROUPS * 128)
-        consume<T, TC, WARPGROUPS, BLOCK_N>(bar, stages, sums, bias, C, vector_store, M, N, plan, place);
+        consume<T, TC, WARPGROUPS, BLOCK_N>(bar, stages, sums, bias, C, staged, M, N, plan, place);
     else if (threadIdx.x == WARPGROUPS * 128)
         produce<T, WARPGROUPS, BLOCK_N>(bar, stages, A_map, B_map, plan, place);
     // No block leaves before its producer has seen the last arrival, and its consumers the last sums.
@@ -383,12 +382,20 @@ __global__ void __launch_bounds__(WARPGROUPS * 128 + 32, 1)
 
 constexpr int MAX_CLUSTER = 8; // blocks; every GPU that has clusters takes so many
 
+// Tiles that a cluster works on, one after the other.
+static int rounds(const Plan &plan)
+{
+    return (plan.tiles_n - 1) / plan.across + 1;
+}
+
 template <int WARPGROUPS, int BLOCK_N, typename T, typename TC>
 static cudaError_t launch(const Plan &plan, const T *A, const T *B, const T *bias, TC *C, int M, int N, int K,
                           cudaStream_t stream)
 {
     CUtensorMap A_map, B_map;
-    const bool vector_store = (size_t)N * sizeof(TC) % 16 == 0 && (uintptr_t)C % 16 == 0;
+    // C's rows are multiples of 16 bytes, and a block that has its only tile has no more use for its stages.
+    const bool staged = sizeof(TC) == 2 && N % 8 == 0 && (uintptr_t)C % 16 == 0 && rounds(plan) == 1 &&
+                        WARPGROUPS * MMA_M * (BLOCK_N + 8) * 2 <= plan.stages_bytes;
     const auto kernel = few_tiles_kernel<T, TC, WARPGROUPS, BLOCK_N>;
     cudaError_t error = tensor_map_matrix(&A_map, tensor_map_type<T>(), A, M, K, plan.fetch_rows, BLOCK_K);
     if (error == cudaSuccess)
@@ -410,13 +417,7 @@ static cudaError_t launch(const Plan &plan, const T *A, const T *B, const T *bia
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = 2;
-    return cudaLaunchKernelEx(&config, kernel, A_map, B_map, bias, C, vector_store, M, N, plan);
-}
-
-// Tiles that a cluster works on, one after the other.
-static int rounds(const Plan &plan)
-{
-    return (plan.tiles_n - 1) / plan.across + 1;
+    return cudaLaunchKernelEx(&config, kernel, A_map, B_map, bias, C, staged, M, N, plan);
 }
 
 // A plan for tiles of these sizes; across is 0 if there is none.
@@ -447,7 +448,8 @@ static Plan plan_of(int M, int N, int K, int warpgroups, int block_n, int halves
     const int stage = (block_m + block_n) * ROW_BYTES, room = SMEM_BYTES - (int)sizeof(Barriers);
     const int steps = ((plan.k_tiles - 1) / parts + 1) * rounds(plan); // of a block, in all
     plan.num_stages = min(min(MAX_STAGES, steps), (room - plan.sums_bytes) / stage);
-    plan.smem_bytes = (int)sizeof(Barriers) + plan.num_stages * stage + plan.sums_bytes;
+    plan.stages_bytes = plan.num_stages * stage;
+    plan.smem_bytes = (int)sizeof(Barriers) + plan.stages_bytes + plan.sums_bytes;
     return plan;
 }
 
