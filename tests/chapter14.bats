@@ -202,6 +202,14 @@ shapes() {
     assert_equal "$(total "$json" global_sectors '^cp_async_bulk_tensor_2d\(stage.B')" $((12 * 768 * 768 * 2 / 32))
 }
 
+@test "chapter 14: few tiles store whole sectors through their stages" {
+    local json=$BATS_TEST_TMPDIR/counters.json
+    golden m=768,n=768,k=768
+    counters "$json" $CHAPTER 8 plain --op matmul --golden "$GOLDEN"
+    assert_equal "$(total "$json" global_sectors '= eight;$')" $((768 * 768 * 2 / 32))
+    assert_equal "$(total "$json" shared_wavefronts '^stmatrix_x4')" "$(total "$json" shared_wavefronts_ideal '^stmatrix_x4')"
+}
+
 @test "chapter 14: steps 4 to 6 store whole sectors through shared memory, without a bank conflict" {
     local json=$BATS_TEST_TMPDIR/counters.json step
     golden m=256,n=256,k=256
