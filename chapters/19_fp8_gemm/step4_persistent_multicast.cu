@@ -57,8 +57,9 @@ struct SharedStorage {
     uint8_t B_smem[NUM_STAGES][SHAPE::BLOCK_N][BLOCK_K];           // (stage, n, k)
     char D_smem[STORE_PIECES<SHAPE::BLOCK_N>][SHAPE::PIECE_BYTES]; // (piece, m, 128 bytes)
     float scale_smem[NUM_STAGES][SHAPE::BLOCK_M];                  // (stage, m)
-    uint64_t full[NUM_STAGES];                                     // the stage's tiles and scales have landed
-    uint64_t empty[NUM_STAGES]; // every consumer of the cluster is done with them
+    float2 scale_B_smem[NUM_STAGES]; // (stage): of the columns' first square and of the next
+    uint64_t full[NUM_STAGES];       // the stage's tiles and scales have landed
+    uint64_t empty[NUM_STAGES];      // every consumer of the cluster is done with them
 };
 
 // Starts the copies of step k_tile into a stage, and of this block's part of A for the whole cluster. One thread does. The other part
@@ -107,15 +108,19 @@ struct Tiles {
 // round: a new barrier lets a wait for parity 1 pass.
 template <typename SHAPE>
 static __device__ void produce(SharedStorage<SHAPE> &smem, const CUtensorMap &A_map, const CUtensorMap &B_map,
-                               const CUtensorMap &scale_map, const Tiles<SHAPE> &tiles, int k_tiles)
+                               const CUtensorMap &scale_map, const Tiles<SHAPE> &tiles, int N, int k_tiles,
+                               const float *scale_B)
 {
     PipelineState<SHAPE::NUM_STAGES> state;
     for (int tile = tiles.first; tile < tiles.count(); tile += tiles.step) {
         int row, col;
         tiles.origin(tile, row, col);
+        TileScales tile_scales(scale_B, 0, col, N, k_tiles);
         for (int k = 0; k < k_tiles; k++) {
+            const float2 scales = tile_scales[k];
             trace(WAIT_EMPTY);
             mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
+            smem.scale_B_smem[state.stage] = scales; // The arrival shows it to the consumers.
             load_tile(smem, A_map, B_map, scale_map, row, col, k, state.stage, tiles.rank);
             state.advance();
         }
@@ -146,7 +151,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(Shape<CONSUMERS, WAV
     const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     const int tid = threadIdx.x % 128; // in the warpgroup
     const Tiles<SHAPE> tiles(M, N);
-    const int k_tiles = (K - 1) / BLOCK_K + 1, squares = (N - 1) / GROUP + 1;
+    const int k_tiles = (K - 1) / BLOCK_K + 1;
 
     // Setup. TMA and the other block count at the barriers: they must see them initialised.
     if (threadIdx.x == 0) {
@@ -163,7 +168,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(Shape<CONSUMERS, WAV
 
     if (warpgroup == 0) {
         setmaxnreg_dec<SHAPE::PRODUCER_REGS>();
-        if (tid == 0) produce(smem, A_map, B_map, scale_map, tiles, k_tiles);
+        if (tid == 0) produce(smem, A_map, B_map, scale_map, tiles, N, k_tiles, scale_B);
     } else {
         setmaxnreg_inc<SHAPE::CONSUMER_REGS>();
         const int warpgroup_row = (warpgroup - 1) * SHAPE::ROWS; // this warpgroup's rows of the tile
@@ -175,10 +180,9 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(Shape<CONSUMERS, WAV
                 pass_stages<CLUSTER>(smem, state, k_tiles, tid);
                 continue;
             }
-            const int square = col / GROUP, next_square = square + 1 < squares ? k_tiles : 0;
             float sum[WAVES][BLOCK_N / 2] = {};
-            consume<BLOCK_N, CLUSTER>(sum, smem, state, scale_B + (size_t)square * k_tiles, next_square,
-                                      GROUP - col % GROUP, warpgroup_row, warpgroup_row, k_tiles, tid);
+            consume<BLOCK_N, CLUSTER>(sum, smem, state, GROUP - col % GROUP, warpgroup_row, warpgroup_row,
+                                      k_tiles, tid);
             trace(STORE);
             if (tma_store) {
                 store_tile_tma<BLOCK_N, TD>(smem.D_smem, D_map, sum, row, col, warpgroup_row);
