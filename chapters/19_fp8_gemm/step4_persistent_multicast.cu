@@ -12,12 +12,13 @@
 //      BLOCK_N = 160:   columns 160 to 319 are in squares 1 and 2: 96 columns with one scale of B, 64 with the next
 //
 // So a tile has one or two scales of B, and where the second begins is one of four places: the loop over k is compiled for each.
-// Nothing in it waits for global memory: a warp's lanes have 32 steps' scales of B, one each.
+// What else it does, the tensor cores wait for. So A's scales come by a tensor map and B's from the producer, which has time; the loop
+// goes around the ring of stages, where each lies at a constant place; and whether the next has landed is asked before a promotion.
 // D's tile leaves whole: all warps write it to shared memory, and each 64 columns of all its rows are one TMA store. A store of a
 // warp's 16 rows needs no barrier, but there would be eight to sixteen of them for one of these.
 // The rest is chapter 14's: clusters of two blocks, side by side here, each of which fetches half of A's rows for both; numbers of
 // tiles that walk down GROUP_M of them.
-// New instructions: none. Shared memory: up to 216,128 bytes, 32,768 to 65,536 of them for D. Registers: as step 3, or 152.
+// New instruction: mbarrier.test_wait. Shared memory: up to 216,160 bytes, 32,768 to 65,536 of them for D. Registers: as step 3, or 152.
 // Run: make chapter-19 OP=gemm STEP=persistent_multicast
 #include "../../common/device/tensor_map.h"
 #include "launchers.h"

@@ -13,7 +13,7 @@
 //
 // The pair of a cluster stands side by side, as there: one above the other they may have different groups. It shares A, which is any
 // group's: each fetches 64 of the 128 rows for both. Beyond the right edge a block has no columns, but its rows of A to fetch.
-// New instructions: none. Shared memory: up to 215,168 bytes, 49,152 of them for D. Registers: 40 (producer) and 232.
+// New instructions: none. Shared memory: up to 215,648 bytes, 49,152 of them for D. Registers: 40 (producer) and 232.
 // Run: make chapter-20 OP=aligned STEP=aligned_segments
 #include "../../common/device/tensor_map.h"
 #include "../19_fp8_gemm/persistent.cuh"

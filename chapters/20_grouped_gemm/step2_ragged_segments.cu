@@ -12,8 +12,8 @@
 //                                  200 … 327   group 2        tile 2: 200 … 259 stored
 //
 // Where a group begins is the sum of the counts before it. Everybody takes tiles of rising numbers, so that the sum goes along: a
-// walk over the groups, of which the empty ones are passed. A row's scale may be at any place now, but a bulk copy begins at a
-// multiple of 16 bytes: up to three scales too many come first.
+// walk over the groups, of which the empty ones are passed. A row's scale may be at any place now, but a box begins at a multiple of
+// 16 bytes: up to three scales too many come first.
 // New instructions: none. Shared memory, registers: as step 1.
 // Run: make chapter-20 OP=ragged STEP=ragged_segments
 #include "../../common/device/tensor_map.h"
