@@ -65,6 +65,20 @@ struct TileScales {
     }
 };
 
+// Calls step(), which goes on to the ring's next stage, `steps` times. It goes in rounds of the ring from the first stage on, in which the
+// compiler knows where each stage is. What is before and behind them goes step by step.
+template <int NUM_STAGES, typename STEP>
+__device__ inline void steps_around(const PipelineState<NUM_STAGES> &state, int steps, STEP step)
+{
+    while (steps > 0) {
+#pragma unroll 1
+        for (; state.stage == 0 && steps >= NUM_STAGES; steps -= NUM_STAGES)
+#pragma unroll
+            for (int n = 0; n < NUM_STAGES; n++) step();
+        if (steps > 0) step(), steps--;
+    }
+}
+
 // A consumer warpgroup's products for one tile and their sum: WAVES times 64 rows, one time after the other in the same
 // accumulators. smem has full and empty barriers, A_smem, B_smem, scale_smem and scale_B_smem of each stage: the warpgroup's rows of A
 // begin at warpgroup_row, their scales at scale_row; `first` columns are in B's first square. A stage is given back to all CLUSTER
@@ -88,16 +102,16 @@ __device__ inline void consume(float (&sum)[WAVES][BLOCK_N / 2], STORAGE &smem,
             trace(WAIT_FULL);
             if (!landed) mbarrier_wait(&smem.full[stage], state.parity);
             state.advance();
-            const float2 B = smem.scale_B_smem[stage];
 #pragma unroll
             for (int wave = 0; wave < WAVES; wave++) {
-                const float scale0 = smem.scale_smem[stage][row0 + wave * 64];
-                const float scale1 = smem.scale_smem[stage][row0 + wave * 64 + 8];
                 wgmma_touch(acc);
                 wgmma_fence();
                 mma_tile<BLOCK_N>(acc, A_desc + (stage * (int)sizeof smem.A_smem[0] + wave * 64 * GROUP) / 16,
                                   B_desc + stage * (int)(sizeof smem.B_smem[0] / 16));
                 wgmma_commit_group();
+                const float2 B = smem.scale_B_smem[stage];
+                const float scale0 = smem.scale_smem[stage][row0 + wave * 64];
+                const float scale1 = smem.scale_smem[stage][row0 + wave * 64 + 8];
                 const Scales scales = {{scale0 * B.x, scale1 * B.x}, {scale0 * B.y, scale1 * B.y}};
                 wgmma_wait_group<0>();
                 wgmma_touch(acc);
@@ -109,15 +123,7 @@ __device__ inline void consume(float (&sum)[WAVES][BLOCK_N / 2], STORAGE &smem,
                 promote<in_first>(sum[wave], acc, scales);
             }
         };
-        int k = 0;
-        while (k < k_tiles) {
-            // Rounds of the ring from its first stage on, in which the compiler knows where each stage is. What is left goes step by step.
-#pragma unroll 1
-            for (; state.stage == 0 && k + NUM_STAGES <= k_tiles; k += NUM_STAGES)
-#pragma unroll
-                for (int n = 0; n < NUM_STAGES; n++) step();
-            if (k < k_tiles) step(), k++;
-        }
+        steps_around(state, k_tiles, step);
     });
 }
 
