@@ -110,7 +110,7 @@ class PerHead(Attention):
             "outliers": case(100, 200, 128, special="outliers"),
             "rising_causal": case(300, 300, 128, special="rising", causal=True),
             "sink": case(70, 400, 128, special="sink"),
-            "jump": case(70, 300, 128, special="jump"),
+            "jump": case(70, 300, 128, h=5, special="jump"),
             "jump_d256": case(70, 300, 256, special="jump"),
             "steep_causal": case(20, 300, 64, special="steep", causal=True),
             "many_tiles_causal": case(150, 140, 64, h=6, g=3, b=2, causal=True),

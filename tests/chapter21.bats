@@ -17,10 +17,12 @@ setup() { export PYTHONPATH=$ROOT/reference; }
 }
 
 @test "chapter 21: neither the order of warps and blocks nor the number of SMs matters" {
-    local sms
-    any_order d256_causal rising_causal d128
+    local sms name
+    any_order d256_causal rising_causal jump d128
     for sms in 1 3; do
-        SIMGPU_SMS=$sms run -0 "$SIMGPU" --seed $sms "$(chapter $CHAPTER)" --golden "build/golden/$CHAPTER" --case shared_heads_causal
+        for name in shared_heads_causal jump; do
+            SIMGPU_SMS=$sms run -0 "$SIMGPU" --seed $sms "$(chapter $CHAPTER)" --golden "build/golden/$CHAPTER" --case $name
+        done
     done
 }
 
@@ -151,7 +153,7 @@ assert total("transposed_inside", "shared_wavefronts") - total("transposed_v", "
 HEAD_DIM=128 # the only one that broken kernels are compiled for
 
 @test "chapter 21: P in the order of S is wrong where V's keys have their own" {
-    broken $CHAPTER step1_transposed_v.cu 's/^    exchange<KV>\(P, lane\);//'
+    broken $CHAPTER step1_transposed_v.cu 's/^( *)exchange<KV>\(P, lane\);//'
     wrong $CHAPTER transposed_v len17 --op transposed_v
 }
 
@@ -184,10 +186,19 @@ HEAD_DIM=128 # the only one that broken kernels are compiled for
 }
 
 @test "chapter 21: a maximum that does not follow, and a P that is only seen above 448, are wrong" {
-    broken $CHAPTER step2_transposed_inside.cu 's/first \|\| any_saturated<KV>\(P\)/first/'
+    broken $CHAPTER step2_transposed_inside.cu 's/again \|\| any_saturated<KV>\(P\)/again/'
     wrong $CHAPTER transposed_inside rising_causal --op per_head
     broken $CHAPTER step2_transposed_inside.cu 's/\+ 0x02020202/+ 0x01010101/'
     wrong $CHAPTER transposed_inside rising_causal --op per_head
+}
+
+@test "chapter 21: scores that were lost are wrong unless their queries come again, late enough for it to be known, and m is found first then" {
+    broken $CHAPTER step2_transposed_inside.cu 's/again = smem.lost\[before\]/again = false/'
+    wrong $CHAPTER transposed_inside jump --op per_head
+    broken $CHAPTER step2_transposed_inside.cu 's/AGAIN_AFTER = 3/AGAIN_AFTER = 2/'
+    fails $CHAPTER transposed_inside jump --op per_head
+    broken $CHAPTER step2_transposed_inside.cu 's/if \(again\) raise_maximum/if (false) raise_maximum/'
+    wrong $CHAPTER transposed_inside jump --op per_head
 }
 
 @test "chapter 21: one sum for all keys is off where they are alike; a part that does not begin anew is wrong" {
@@ -201,15 +212,20 @@ shutil.copytree("build/golden/21_fp8_attention/two_levels/alike", sys.argv[1])' 
 }
 
 @test "chapter 21: V's scale of the next keys, and Q's of the first queries, are wrong" {
-    broken $CHAPTER step4_per_block.cu 's/multiply_next\(kv, V_scale_before\)/multiply_next(kv, V_scale)/'
+    broken $CHAPTER step4_per_block.cu 's/multiply_both\(kv, tile_c, V_scale_before\)/multiply_both(kv, tile_c, V_scale)/'
     wrong $CHAPTER per_block few_queries_causal --op per_block
     broken $CHAPTER step4_per_block.cu 's/q_group = min\(first_row \/ GROUP, q_groups - 1\)/q_group = 0/'
     wrong $CHAPTER per_block shared_heads_causal --op per_block
 }
 
-@test "chapter 21: a rotation without its last round, and a maximum that not every warp has added to, are caught" {
-    broken $CHAPTER step5_rotated.cu 's/distance < LANES/distance < LANES \/ 2/'
+@test "chapter 21: a rotation without its last round, with a matrix whose b0 is forgotten, and a maximum that not every warp has added to, are caught" {
+    broken $CHAPTER step5_rotated.cu 's/distance < D \/ 8/distance < D \/ 16/'
     wrong $CHAPTER rotated columns --op rotation
-    broken $CHAPTER step5_rotated.cu '/atomicMax\(&block_amax/{n;d}'
+    broken $CHAPTER step5_rotated.cu 's/i % 2 \? 0x80000000/false ? 0x80000000/'
+    wrong $CHAPTER rotated columns --op rotation
+    broken $CHAPTER step5_rotated.cu '/warp_amax\[warp\] = amax/{n;d}'
     fails $CHAPTER rotated d128 --op rotation
+    HEAD_DIM=256
+    broken $CHAPTER step5_rotated.cu 's/^( *)cluster_arrive\(\);/\1cluster_arrive_relaxed();/'
+    fails $CHAPTER rotated d256 --op rotation
 }

@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
         for (int i = 0; i < PIECES; i++) {
             const unsigned c = first + 32 * N * i;
             if (c >= columns) continue;
-            x_frag[i] = load_piece_once<N>(inp + begin + c);
-            dout_frag[i] = load_piece_once<N>(dout + begin + c);
+            x_frag[i] = load_piece<N>(inp + begin + c);
+            dout_frag[i] = load_piece<N>(dout + begin + c);
         }
         const float row_rstd = rstd[row];
 

@@ -156,13 +156,17 @@ __device__ inline uint4 load_pack(const Row<T> &row, int p, float outside)
     return is_full(row, p) ? *pack_address(row, p) : load_edge(row, p, outside);
 }
 
-template <typename T>
+// EVICT_FIRST, here and below (ld.cs, st.cs): what is read once and written once leaves the L2 to what is read again. Where nothing
+// is, it is only slower.
+template <bool EVICT_FIRST = true, typename T>
 __device__ inline void store_pack(const Row<T> &row, int p, uint4 pack)
 {
-    if (is_full(row, p))
+    if (!is_full(row, p))
+        store_edge(row, p, pack);
+    else if (EVICT_FIRST)
         __stcs(pack_address(row, p), pack);
     else
-        store_edge(row, p, pack);
+        *pack_address(row, p) = pack;
 }
 
 // The packs of a row that a thread keeps: `first`, first + 32, ..., PACKS of them, as far as they are below `end`. A
@@ -183,9 +187,7 @@ __device__ inline int pack_index(int first, int end, int p)
     return p < end && ahead >= 0 && ahead < 32 * PACKS && ahead % 32 == 0 ? ahead / 32 : PACKS;
 }
 
-// A thread's packs into registers. All full ones are asked for before anything waits; then come the first and the last of the
-// row. EVICT_FIRST (ld.cs, st.cs): what is read once and written once leaves the L2 to what is read again. Where nothing is, it
-// is only slower.
+// A thread's packs into registers. All full ones are asked for before anything waits; then come the first and the last of the row.
 template <int PACKS, bool EVICT_FIRST = true, typename T>
 __device__ inline void load_packs(uint4 (&frag)[PACKS], const Row<T> &row, int first, int end, float outside)
 {
@@ -272,15 +274,18 @@ __device__ inline bool has_pack(const Part &part, int p)
     return p >= part.first && p < part.last && (p - part.first) % 32 == 0;
 }
 
-// Starts to copy the thread's packs of the row, past the registers, read once as by load_packs; edges go one by one.
-template <typename T>
+// Starts to copy the thread's packs of the row, past the registers; edges go one by one.
+template <bool EVICT_FIRST = true, typename T>
 __device__ inline void fetch_part(const Part &part, const Row<T> &row, float outside)
 {
     for (int p = part.first; p < min(part.last, row.count); p += 32) {
-        if (is_loadable(row, p))
-            cp_async_cg_16_evict_first(smem_addr(&part.smem[p - part.begin]), pack_address(row, p));
-        else
+        const uint32_t dst_addr = smem_addr(&part.smem[p - part.begin]);
+        if (!is_loadable(row, p))
             part.smem[p - part.begin] = load_edge(row, p, outside);
+        else if (EVICT_FIRST)
+            cp_async_cg_16_evict_first(dst_addr, pack_address(row, p));
+        else
+            cp_async_cg_16(dst_addr, pack_address(row, p), PACK_BYTES);
     }
     cp_async_commit_group();
 }

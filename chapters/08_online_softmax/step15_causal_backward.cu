@@ -22,6 +22,7 @@ constexpr int MAX_THREADS = 512; // that hold a row
 constexpr int FEW_PACKS = 4;     // of y, and of dy, a thread keeps while 256 threads hold a row,
 constexpr int MANY_PACKS = 8;    // and of longer ones,
 constexpr int MOST_PACKS = 9;    // and of the longest: 16383 floats that begin inside a pack are 4097 packs
+constexpr bool EVICT_FIRST = false; // nothing is read again
 
 static __device__ float warp_sum(float value)
 {
@@ -79,8 +80,8 @@ __global__ void __launch_bounds__(MAX_THREADS) causal_backward_kernel(const T *y
     const int first = first_pack<PACKS>(0, threadIdx.x);
 
     uint4 y_frag[PACKS], dy_frag[PACKS];
-    load_packs(y_frag, y_row, first, y_row.count, 0.0f);
-    load_packs(dy_frag, dy_row, first, y_row.count, 0.0f);
+    load_packs<PACKS, EVICT_FIRST>(y_frag, y_row, first, y_row.count, 0.0f);
+    load_packs<PACKS, EVICT_FIRST>(dy_frag, dy_row, first, y_row.count, 0.0f);
     float dot = 0.0f;
 #pragma unroll
     for (int i = 0; i < PACKS; i++) {
@@ -96,7 +97,8 @@ __global__ void __launch_bounds__(MAX_THREADS) causal_backward_kernel(const T *y
         keep_packed(dy_frag[i]);
         y_frag[i] = gradient<T>(y_frag[i], dy_frag[i], dot, scale);
     }
-    store_packs(dx_row, first, dx_row.count, y_frag, [](uint4 pack, int) { return pack; });
+    store_packs<PACKS, EVICT_FIRST>(dx_row, first, dx_row.count, y_frag,
+                                    [](uint4 pack, int) { return pack; });
 }
 
 template <typename T>

@@ -25,6 +25,7 @@ constexpr int NUM_WARPS = NUM_THREADS / 32;
 constexpr int PART_PACKS = 6656; // a block holds at most: 104 KB
 constexpr int BLOCKS_PER_SM = 2;
 constexpr int MAX_PARTS = 1 << 16;   // of rows, in one launch
+constexpr bool EVICT_FIRST = false;  // nothing is read again
 constexpr float LOG2E = 1.44269504f; // exp(x) = 2^(x * LOG2E)
 static_assert(BLOCKS_PER_SM * NUM_THREADS * 64 <= 65536, "64 registers a thread");
 
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
     const int begin = part_of_row * share;
     const Part part = make_part(part_smem, begin, min(begin + share, out.count));
 
-    fetch_part(part, in, -INFINITY);
+    fetch_part<EVICT_FIRST>(part, in, -INFINITY);
     // One thread has the target's pack; it writes the loss, and the target's gradient.
     const bool has_target = has_pack(part, (out.skip + target[i]) / PACK<T>);
     const float right_logit = has_target ? to_float(row[target[i]]) : 0.0f;
@@ -181,9 +182,9 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
     const float scale = factor / state.sum;
 #pragma unroll 4
     for (int p = part.first; p < part.last; p += 32)
-        store_pack(out, p,
-                   p < in.count ? scaled_softmax<T>(part.smem[p - begin], state, scale)
-                                : make_uint4(0, 0, 0, 0));
+        store_pack<EVICT_FIRST>(out, p,
+                                p < in.count ? scaled_softmax<T>(part.smem[p - begin], state, scale)
+                                             : make_uint4(0, 0, 0, 0));
     if (has_target) {
         loss[i] = logf(state.sum) + (state.max - right_logit);
         from_float(&row[target[i]], exp_below(right_logit, state.max) * scale - factor);

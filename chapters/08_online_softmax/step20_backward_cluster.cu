@@ -5,7 +5,8 @@
 // Grows from: step 14 (backward_shared).
 // As step 19 grows from step 7: each warp writes its part of d into the shared memory of all blocks, and barrier.cluster
 // says that all have. Both arrays' parts are in shared memory, 32 KB of each, so that an SM has three blocks of 256
-// threads: while one waits, another loads, and the third may write.
+// threads: while one waits, another loads, and the third may write. And no row is read twice any more: nothing is asked to
+// leave the L2 first.
 //
 //      SM   block 0: [ 32 KB of y ][ 32 KB of dy ]  waits
 //           block 1: [ 32 KB of y ][ 32 KB of dy ]  loads
@@ -31,8 +32,9 @@ constexpr int FEW_PACKS = 4;      // of y, and of dy, a thread keeps while 256 t
 constexpr int MANY_PACKS = 8;     // and of longer ones
 constexpr int PART_THREADS = 256; // that hold a part of a row
 constexpr int PART_WARPS = PART_THREADS / 32;
-constexpr int PART_PACKS = 2048; // of y, and of dy: 2 x 32 KB
-constexpr int BLOCKS_PER_SM = 3; // that hold parts
+constexpr int PART_PACKS = 2048;    // of y, and of dy: 2 x 32 KB
+constexpr int BLOCKS_PER_SM = 3;    // that hold parts
+constexpr bool EVICT_FIRST = false; // nothing is read again
 
 static __device__ float warp_sum(float value)
 {
@@ -89,8 +91,8 @@ __global__ void __launch_bounds__(MAX_THREADS) backward_cluster_kernel(const T *
     const int first = first_pack<PACKS>(0, threadIdx.x);
 
     uint4 y_frag[PACKS], dy_frag[PACKS];
-    load_packs(y_frag, y_row, first, dx_row.count, 0.0f);
-    load_packs(dy_frag, dy_row, first, dx_row.count, 0.0f);
+    load_packs<PACKS, EVICT_FIRST>(y_frag, y_row, first, dx_row.count, 0.0f);
+    load_packs<PACKS, EVICT_FIRST>(dy_frag, dy_row, first, dx_row.count, 0.0f);
     float dot = 0.0f;
 #pragma unroll
     for (int i = 0; i < PACKS; i++) {
@@ -106,7 +108,8 @@ __global__ void __launch_bounds__(MAX_THREADS) backward_cluster_kernel(const T *
         keep_packed(dy_frag[i]);
         y_frag[i] = gradient<T>(y_frag[i], dy_frag[i], dot);
     }
-    store_packs(dx_row, first, dx_row.count, y_frag, [](uint4 pack, int) { return pack; });
+    store_packs<PACKS, EVICT_FIRST>(dx_row, first, dx_row.count, y_frag,
+                                    [](uint4 pack, int) { return pack; });
 }
 
 // Adds the sums of all threads of a cluster that has arrived once; every thread gets the row's, the same in all.
@@ -146,8 +149,8 @@ __global__ void __launch_bounds__(PART_THREADS, BLOCKS_PER_SM)
     const Part y_part = make_part(part_smem, begin, end);
     const Part dy_part = make_part(part_smem + share, begin, end);
 
-    fetch_part(y_part, y_row, 0.0f);
-    fetch_part(dy_part, dy_row, 0.0f);
+    fetch_part<EVICT_FIRST>(y_part, y_row, 0.0f);
+    fetch_part<EVICT_FIRST>(dy_part, dy_row, 0.0f);
     wait_part(y_part, y_row, 0.0f);
     wait_part(dy_part, dy_row, 0.0f);
     float dot = 0.0f;
@@ -157,7 +160,7 @@ __global__ void __launch_bounds__(PART_THREADS, BLOCKS_PER_SM)
     dot = cluster_sum(dot);
 #pragma unroll 4
     for (int p = y_part.first; p < y_part.last; p += 32)
-        store_pack(dx_row, p, gradient<T>(y_part.smem[p - begin], dy_part.smem[p - begin], dot));
+        store_pack<EVICT_FIRST>(dx_row, p, gradient<T>(y_part.smem[p - begin], dy_part.smem[p - begin], dot));
 }
 
 template <typename T>

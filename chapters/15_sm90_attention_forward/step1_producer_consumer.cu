@@ -190,18 +190,15 @@ template <typename T, int KV>
 static __device__ void exponentials(const float (&S)[KV / 2], uint32_t (&P)[KV / MMA_K][4],
                                     const float (&m)[2], float (&sum)[2], float c)
 {
-    float part[2][2] = {}; // two chains of additions a row
+    sum[0] = sum[1] = 0;
 #pragma unroll
     for (int i = 0; i < KV / 2; i += 2) {
         const int half = i / 2 % 2;
         const float x = ex2_approx_ftz(S[i] * c - m[half] * c),
                     y = ex2_approx_ftz(S[i + 1] * c - m[half] * c);
-        part[half][0] += x;
-        part[half][1] += y;
+        sum[half] += x + y; // a chain half as long as if they were added one by one
         P[i / 8][i / 2 % 4] = pack_pair<T>(x, y);
     }
-    sum[0] = part[0][0] + part[0][1];
-    sum[1] = part[1][0] + part[1][1];
 }
 
 // The online softmax of a tile. O must be multiplied with rows.rescale.

@@ -12,7 +12,6 @@
 // Grows from: step 4 (overlapped).
 // New instructions: vote (__any_sync).
 // Registers: as step 4.
-// spills: allowed, 4 registers at D = 256.
 // Run: make chapter-15 STEP=lazy_rescale
 #include <cfloat>
 #include <climits>
@@ -50,12 +49,16 @@ enum NamedBarrier {
     TURN = 1, // + consumer: it may issue its products
 };
 
+template <int D>
+struct Work; // below
+
 // A box of 64 columns has rows of 128 bytes, the swizzle's width; a tile of D columns is D / 64 boxes.
 template <typename T, int D>
 struct SharedStorage {
     T Q_smem[Tile<D>::CONSUMERS][D / 64][WG_Q][64];
     T K_smem[Tile<D>::STAGES][D / 64][Tile<D>::KV][64];
     T V_smem[Tile<D>::STAGES][D / 64][Tile<D>::KV][64];
+    Work<D> work; // in shared memory: what is wanted only at its end takes no registers meanwhile
     uint64_t Q_full[Tile<D>::CONSUMERS];                         // the queries have landed
     uint64_t K_full[Tile<D>::STAGES], V_full[Tile<D>::STAGES];   // the stage has landed
     uint64_t K_empty[Tile<D>::STAGES], V_empty[Tile<D>::STAGES]; // every consumer is done with it
@@ -65,6 +68,7 @@ struct SharedStorage {
 template <int D>
 struct Work {
     int row, head, batch; // the first query
+    int kv_tiles;         // of keys, that some query sees
 
     __device__ Work(const attention &a, int tile)
     {
@@ -72,6 +76,7 @@ struct Work {
         row = tile % q_tiles * Tile<D>::Q;
         head = tile / q_tiles % a.heads;
         batch = tile / q_tiles / a.heads;
+        kv_tiles = tiles(a, row + Tile<D>::Q - 1);
     }
 
     // Tiles of keys that queries up to `last` see; at least one, that its sums become 0.
@@ -100,7 +105,7 @@ template <typename T, int D>
 static __device__ void produce(SharedStorage<T, D> &smem, const CUtensorMap &Q_map, const CUtensorMap &K_map,
                                const CUtensorMap &V_map, const attention &a)
 {
-    const Work<D> work(a, blockIdx.x);
+    const Work<D> &work = smem.work;
     for (int consumer = 0; consumer < Tile<D>::CONSUMERS; consumer++) {
         mbarrier_arrive_expect_tx(&smem.Q_full[consumer], sizeof smem.Q_smem[consumer]);
         cp_async_bulk_tensor_5d(smem.Q_smem[consumer], Q_map, &smem.Q_full[consumer], 0, work.head,
@@ -108,8 +113,7 @@ static __device__ void produce(SharedStorage<T, D> &smem, const CUtensorMap &Q_m
     }
     PipelineState<Tile<D>::STAGES> state;
     const int kv_head = work.head / (a.heads / a.kv_heads);
-    const int kv_tiles = work.tiles(a, work.row + Tile<D>::Q - 1);
-    for (int kv = 0; kv < kv_tiles; kv++) {
+    for (int kv = 0; kv < work.kv_tiles; kv++) {
         load_tile<T, D>(smem.K_smem[state.stage], K_map, &smem.K_full[state.stage],
                         &smem.K_empty[state.stage], state.parity, kv_head, kv, work.batch);
         load_tile<T, D>(smem.V_smem[state.stage], V_map, &smem.V_full[state.stage],
@@ -197,18 +201,15 @@ template <typename T, int KV>
 static __device__ void exponentials(const float (&S)[KV / 2], uint32_t (&P)[KV / MMA_K][4],
                                     const float (&m)[2], float (&sum)[2], float c)
 {
-    float part[2][2] = {}; // two chains of additions a row
+    sum[0] = sum[1] = 0;
 #pragma unroll
     for (int i = 0; i < KV / 2; i += 2) {
         const int half = i / 2 % 2;
         const float x = ex2_approx_ftz(S[i] * c - m[half] * c),
                     y = ex2_approx_ftz(S[i + 1] * c - m[half] * c);
-        part[half][0] += x;
-        part[half][1] += y;
+        sum[half] += x + y; // a chain half as long as if they were added one by one
         P[i / 8][i / 2 % 4] = pack_pair<T>(x, y);
     }
-    sum[0] = part[0][0] + part[0][1];
-    sum[1] = part[1][0] + part[1][1];
 }
 
 // The online softmax of a tile. Returns whether O must be multiplied with rows.rescale.
@@ -276,7 +277,7 @@ static __device__ void store_rows(const float (&O)[D / 2], const attention &a, c
 template <typename T, int D>
 static __device__ void consume(SharedStorage<T, D> &smem, const attention &a, int consumer)
 {
-    const Work<D> work(a, blockIdx.x);
+    const Work<D> &work = smem.work;
     constexpr int KV = Tile<D>::KV;
     const int tid = threadIdx.x % 128, lane = tid % 32;
     const float c = rsqrtf(D) * 1.44269504f; // log2(e)
@@ -285,9 +286,8 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention &a, in
     if (next_consumer == 0) named_barrier_arrive(TURN, 256); // Consumer 0 begins.
     const int first_row = work.row + consumer * WG_Q;
     const int row = first_row + tid / 32 * 16 + lane / 4; // and row + 8
-    const int full_keys = keys_seen(a, first_row);        // that every row sees
+    const int full_tiles = keys_seen(a, first_row) / KV;  // of keys that every row sees
     const int kv_tiles = work.tiles(a, first_row + WG_Q - 1);
-    const int block_tiles = work.tiles(a, work.row + Tile<D>::Q - 1);
     float S[KV / 2], O[D / 2] = {};
     uint32_t P[2][KV / MMA_K][4];
     Rows rows;
@@ -300,7 +300,7 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention &a, in
         wgmma_touch(S);
         if (tid == 0) mbarrier_arrive(&smem.K_empty[K_state.stage]);
         K_state.advance();
-        if ((kv + 1) * KV > full_keys) mask_tile<KV>(S, kv * KV, row, lane, a);
+        if (kv >= full_tiles) mask_tile<KV>(S, kv * KV, row, lane, a);
     };
     const auto multiply_S = [&](int kv) {
         trace(WAIT_FULL);
@@ -400,7 +400,7 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention &a, in
         multiply_O(P[0]);
     }
 
-    for (int kv = kv_tiles; kv < block_tiles; kv++) { // keys that only the later consumers see
+    for (int kv = kv_tiles; kv < work.kv_tiles; kv++) { // keys that only the later consumers see
         trace(WAIT_FULL);
         mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
         named_barrier_sync(TURN + consumer, 256);
@@ -415,7 +415,7 @@ static __device__ void consume(SharedStorage<T, D> &smem, const attention &a, in
     trace(STORE);
     finish_rows<D>(O, rows, a, work, row, lane);
     store_rows<T, D>(O, a, work, row, lane);
-    if (consumer == 0) named_barrier_sync(TURN, 256); // The last turn is nobody's.
+    if (threadIdx.x / 128 == 1) named_barrier_sync(TURN, 256); // Consumer 0: the last turn is nobody's.
 }
 
 template <typename T, int D>
@@ -431,6 +431,7 @@ __global__ void __launch_bounds__(Tile<D>::THREADS, 1)
 
     // Setup. TMA counts at the barriers: it must see them initialised.
     if (threadIdx.x == 0) {
+        smem.work = Work<D>(a, blockIdx.x);
         for (int consumer = 0; consumer < Tile<D>::CONSUMERS; consumer++) {
             mbarrier_init(&smem.Q_full[consumer], 1); // the producer's arrival, and the bytes it expects
         }

@@ -24,7 +24,7 @@ constexpr int WG_Q = 64;                    // rows of a consumer, a warpgroup: 
 constexpr int MMA_K = 16;                   // k of a wgmma
 constexpr float RESCALE_LOG2 = 8;           // how far a score may be above m
 constexpr int GATHER_WARPS = 3;             // of the producer's four; the last looks for work
-constexpr int WORKS = 4;                    // looked for, loaded, loaded by the other warp, stored
+constexpr int WORKS = 4;                    // looked for, loaded, multiplied, stored
 constexpr int SMEM_BYTES = 227 << 10;       // that a block may have
 constexpr int SMEM_BYTES_OF_WORK = 1 << 10; // kept for what is behind the tiles in SharedStorage
 
@@ -37,13 +37,15 @@ struct Tile {
     static constexpr int CONSUMERS = FEW ? 1 : D == 64 && DV == 64 ? 3 : 2;
     static constexpr int THREADS = (1 + CONSUMERS) * 128; // warpgroup 0 is the producer
     static constexpr bool GATHER = FEW;                   // cp.async for pages that TMA does not serve
-    // With more than one consumer. At D = 192 and 256 they are too few for both: some spill, once a tile of queries.
+    // With more than one consumer.
     static constexpr int PRODUCER_REGS = CONSUMERS == 3 ? 32 : D >= 192 ? 24 : 40;
     static constexpr int CONSUMER_REGS = CONSUMERS == 3 ? 160 : D >= 192 ? 240 : 232;
     static constexpr bool OVERLAP = D > 64 || DV > 64; // S and P V in flight together: registers for two P
     // Boxes of 64 columns of O that are stored at a time.
     static constexpr int O_BOXES = DV == 64 || (D == 192 && !FEW) ? 1 : 2;
-    static constexpr int Q_BYTES = CONSUMERS * WG_Q * D * 2, O_BYTES = CONSUMERS * WG_Q * O_BOXES * 128;
+    static constexpr int Q_PLACES = D == 64 && !FEW ? 2 : 1; // two: the next come while these are read
+    static constexpr int Q_BYTES = Q_PLACES * CONSUMERS * WG_Q * D * 2,
+                         O_BYTES = CONSUMERS * WG_Q * O_BOXES * 128;
     static constexpr int STAGES =
         (SMEM_BYTES - SMEM_BYTES_OF_WORK - Q_BYTES - O_BYTES) / (KV * (D + DV) * 2); // of K, and of V
     static_assert(STAGES >= 2, "one is filled while the other is read");
@@ -56,6 +58,7 @@ enum NamedBarrier {
 
 // What a block works on.
 struct Work {
+    unsigned round;     // of the block: how many there were before
     int sequence;       // -1: there is no more
     int head, kv_head;  // the first query head, and the head of K and V that it reads
     int query;          // the first in the sequence
@@ -69,23 +72,24 @@ struct Work {
 
 // How far a block has looked for the sequence of a tile: 32 sequences at a time.
 struct Looked {
-    int num_tiles; // of the launch
     int sequence;  // the first of the 32
     int before;    // tiles of the sequences before it
+    int num_tiles; // of the launch
 };
 
 template <typename T, class C>
 struct SharedStorage {
-    T Q_smem[C::CONSUMERS][C::D / 64][WG_Q][64];
+    T Q_smem[C::Q_PLACES][C::CONSUMERS][C::D / 64][WG_Q][64];
     T K_smem[C::STAGES][C::D / 64][C::KV][64];
     T V_smem[C::STAGES][C::DV / 64][C::KV][64];
     T O_smem[C::CONSUMERS][C::O_BOXES][WG_Q][64];
     Looked looked;
     Work work[WORKS];
-    uint64_t work_wanted;           // the loads of one are nearly all under way
-    uint64_t work_found[WORKS];     // it is there: each its own, for the warps that load may be a work apart
-    uint64_t Q_full[C::CONSUMERS];  // the queries have landed
-    uint64_t Q_empty[C::CONSUMERS]; // the consumer's warps are done with them, and with the work before
+    uint64_t work_wanted;       // the loads of one, all of Q's and nearly all of K's, are under way
+    uint64_t work_found[WORKS]; // it is there: each its own, for the warps that load may be a work apart
+    uint64_t Q_full[C::Q_PLACES][C::CONSUMERS]; // the queries have landed
+    // The consumer's warps are done with them, and with the work before.
+    uint64_t Q_empty[C::Q_PLACES][C::CONSUMERS];
     uint64_t K_full[C::STAGES], V_full[C::STAGES];   // the stage has landed
     uint64_t K_empty[C::STAGES], V_empty[C::STAGES]; // every consumer is done with it
 };
@@ -104,39 +108,33 @@ static __device__ int consumer_queries(const Plan &plan)
     return row_query(plan, WG_Q);
 }
 
-// How many tiles sequence i has, over all heads and parts.
-template <class C>
+// How many tiles sequence i of cu_q has, over all heads and parts.
 static __device__ int sequence_tiles(const attention_variant &v, const Plan &plan, int i)
 {
-    const int queries = C::CONSUMERS * consumer_queries(plan);
-    const int q_len = v.cu_q ? v.cu_q[i + 1] - v.cu_q[i] : v.q_len;
-    return (q_len + queries - 1) / queries * (v.heads / plan.pack) * plan.splits;
+    return (v.cu_q[i + 1] - v.cu_q[i] + plan.queries - 1) / plan.queries * plan.packs * plan.splits;
 }
 
-template <class C>
-static __device__ int count_tiles(const attention_variant &v, const Plan &plan, int lane)
+static __device__ void count_tiles(Looked &looked, const attention_variant &v, const Plan &plan, int lane)
 {
     int sum = 0;
 #pragma unroll 1
-    for (int i = lane; i < v.batch; i += 32) sum += sequence_tiles<C>(v, plan, i);
+    for (int i = lane; i < v.batch; i += 32) sum += sequence_tiles(v, plan, i);
     for (int mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffff, sum, mask);
-    return sum;
+    if (lane == 0) looked.num_tiles = sum;
 }
 
-// Finds the sequence that `tile` is of; `tile` becomes its number there. Tiles come in rising order.
-template <class C>
+// Finds the sequence that `tile` is of, -1 behind the last; `tile` becomes its number there. Tiles come in rising order.
 static __device__ int find_sequence(const attention_variant &v, const Plan &plan, Looked &looked, int &tile,
                                     int lane)
 {
     if (!v.cu_q) {
-        const int tiles = sequence_tiles<C>(v, plan, 0);
-        const int sequence = tile / tiles;
-        tile %= tiles;
-        return sequence;
+        const int sequence = tile / plan.sequence_tiles;
+        tile %= plan.sequence_tiles;
+        return sequence < v.batch ? sequence : -1;
     }
     int first = looked.sequence, before = looked.before; // of 32 sequences, a lane each
-    while (true) {
-        const int mine = first + lane < v.batch ? sequence_tiles<C>(v, plan, first + lane) : 0;
+    while (first < v.batch) {
+        const int mine = first + lane < v.batch ? sequence_tiles(v, plan, first + lane) : 0;
         int until = mine; // tiles of the lanes up to this one
         for (int delta = 1; delta < 32; delta *= 2) {
             const int other = __shfl_up_sync(0xffffffff, until, delta);
@@ -154,72 +152,82 @@ static __device__ int find_sequence(const attention_variant &v, const Plan &plan
         before += __shfl_sync(0xffffffff, until, 31);
         first += 32;
     }
+    return -1;
 }
 
 // The work of a tile of a sequence. Group of packs by group of packs, in it the last queries first, of each pack in turn; of
 // each the parts.
 template <class C>
 static __device__ void describe_work(Work &work, const attention_variant &v, const Plan &plan, int sequence,
-                                     int tile)
+                                     unsigned tile)
 {
     work.sequence = sequence;
     work.q_begin = v.cu_q ? v.cu_q[sequence] : sequence * v.q_len;
     const int q_len = v.cu_q ? v.cu_q[sequence + 1] - work.q_begin : v.q_len;
     work.q_len = q_len;
+    const unsigned q_tiles = (q_len - 1u) / plan.queries + 1;
+    const unsigned split = work.split = tile % (unsigned)plan.splits;
+    tile /= plan.splits;
+    const unsigned group = tile / (plan.packs_in_group * q_tiles),
+                   in_group = tile % (plan.packs_in_group * q_tiles);
+    const unsigned packs_here = min(plan.packs_in_group, plan.packs - group * plan.packs_in_group);
+    const int query = work.query = (q_tiles - 1 - in_group / packs_here) * plan.queries;
+    const unsigned head = work.head = (group * plan.packs_in_group + in_group % packs_here) * plan.pack;
+    work.kv_head = head / plan.kv_sharers;
+
     work.k_begin = v.cu_k ? v.cu_k[sequence] : v.page_table ? 0 : sequence * v.k_len;
     int k_len = v.cu_k ? v.cu_k[sequence + 1] - work.k_begin : v.used_k ? v.used_k[sequence] : v.k_len;
-    if (v.K_new) k_len += v.new_len; // append_kv has put them there
+    k_len += v.new_len; // append_kv has put them there
     work.k_len = k_len;
     const int shift = work.shift = k_len - q_len;
 
-    const int queries = C::CONSUMERS * consumer_queries(plan), packs = v.heads / plan.pack;
-    const int q_tiles = (q_len - 1) / queries + 1;
-    const int split = work.split = tile % plan.splits;
-    tile /= plan.splits;
-    const int group = tile / (plan.packs_in_group * q_tiles),
-              in_group = tile % (plan.packs_in_group * q_tiles);
-    const int packs_here = min(plan.packs_in_group, packs - group * plan.packs_in_group);
-    const int query = work.query = (q_tiles - 1 - in_group / packs_here) * queries;
-    const int head = work.head = (group * plan.packs_in_group + in_group % packs_here) * plan.pack;
-    work.kv_head = head / (v.heads / v.kv_heads);
-
     // The keys that some query of the tile sees, in tiles; a part of them.
     const int begin = max(query + shift - v.left, 0);
-    const int end = min(min(query + queries, q_len) + shift + v.right, k_len);
-    const int first_tile = begin / C::KV, tiles = end > begin ? (end - 1) / C::KV + 1 - first_tile : 0;
-    const int part =
-        first_tile + (unsigned)tiles * split / plan.splits; // at most 2^24 tiles and MAX_SPLITS parts
-    const int part_end = first_tile + (unsigned)tiles * (split + 1) / plan.splits;
+    const int end = min(min(query + (int)plan.queries, q_len) + shift + v.right, k_len);
+    const int first_tile = begin / C::KV;
+    const unsigned tiles = end > begin ? (end - 1) / C::KV + 1 - first_tile : 0;
+    const int part = first_tile + tiles * split / plan.splits; // at most 2^24 tiles and MAX_SPLITS parts
+    const int part_end = first_tile + tiles * (split + 1) / plan.splits;
     work.tile = part;
     work.tile_end = max(part_end, part + 1); // at least one, that its sums become 0
     work.seen = part < part_end ? k_len : 0;
 }
 
-static __device__ unsigned next_tile; // beyond the first of each block
-
-// A warp of the producer finds the next work when the one that loads wants it: late, so that all blocks end together. That
-// one has then waited for the consumers to be done with the work whose place this takes.
+// Finds the work of a tile, sequence -1 behind the last, and hands it on. Whether there is one.
 template <typename T, class C>
-static __device__ void find_work(SharedStorage<T, C> &smem, const attention_variant &v, const Plan &plan,
-                                 int lane)
+static __device__ bool hand_on(SharedStorage<T, C> &smem, const attention_variant &v, const Plan &plan,
+                               unsigned round, int tile, int lane)
 {
-    const int num_tiles = v.cu_q ? count_tiles<C>(v, plan, lane) : plan.num_tiles;
-    int sequence = 0;
-    if (lane == 0) smem.looked = {num_tiles, 0, 0};
-    __syncwarp();
-    for (unsigned round = 0; sequence >= 0; round++) {
-        mbarrier_wait(&smem.work_wanted, round % 2 ^ 1); // The first is wanted from the beginning.
-        int tile = blockIdx.x;
-        if (round > 0 && lane == 0) tile = gridDim.x + atomicInc(&next_tile, smem.looked.num_tiles - 1);
-        tile = __shfl_sync(0xffffffff, tile, 0);
-        sequence = tile < smem.looked.num_tiles ? find_sequence<C>(v, plan, smem.looked, tile, lane) : -1;
-        if (lane > 0) continue;
+    const int sequence = find_sequence(v, plan, smem.looked, tile, lane);
+    if (lane == 0) {
         Work &work = smem.work[round % WORKS];
+        work.round = round;
         if (sequence < 0)
             work.sequence = -1;
         else
             describe_work<C>(work, v, plan, sequence, tile);
         mbarrier_arrive(&smem.work_found[round % WORKS]);
+    }
+    return sequence >= 0;
+}
+
+static __device__ unsigned next_tile; // beyond the first of each block
+
+// A warp of the producer finds the next work when those that load want it: late, so that all blocks end together. Who loads Q
+// has then waited for the consumers to be done with the work whose place this takes.
+template <typename T, class C>
+static __device__ void find_work(SharedStorage<T, C> &smem, const attention_variant &v, const Plan &plan,
+                                 int lane)
+{
+    if (lane == 0) smem.looked = {0, 0, plan.num_tiles};
+    __syncwarp();
+    bool found = hand_on<T, C>(smem, v, plan, 0, blockIdx.x, lane); // before the tiles are counted: all wait
+    if (v.cu_q) count_tiles(smem.looked, v, plan, lane);
+    for (unsigned round = 1; found; round++) {
+        mbarrier_wait(&smem.work_wanted, round % 2 ^ 1);
+        int tile = 0;
+        if (lane == 0) tile = gridDim.x + atomicInc(&next_tile, smem.looked.num_tiles - 1);
+        found = hand_on<T, C>(smem, v, plan, round, __shfl_sync(0xffffffff, tile, 0), lane);
     }
 }
 
@@ -346,11 +354,11 @@ template <typename T, class C>
 static __device__ void load_queries(SharedStorage<T, C> &smem, const CUtensorMap &Q_map, const Plan &plan,
                                     const Work &work, unsigned round)
 {
-    const int queries = consumer_queries(plan);
+    const int queries = consumer_queries(plan), place = round % C::Q_PLACES;
 #pragma unroll 1
     for (int consumer = 0; consumer < C::CONSUMERS; consumer++) {
-        uint64_t *full = &smem.Q_full[consumer]; // Its arrival hands the work on, too.
-        mbarrier_wait(&smem.Q_empty[consumer], round % 2 ^ 1);
+        uint64_t *full = &smem.Q_full[place][consumer]; // Its arrival hands the work on, too.
+        mbarrier_wait(&smem.Q_empty[place][consumer], round / C::Q_PLACES % 2 ^ 1);
         if (work.sequence < 0) {
             mbarrier_arrive(full);
             continue;
@@ -360,21 +368,31 @@ static __device__ void load_queries(SharedStorage<T, C> &smem, const CUtensorMap
         mbarrier_arrive_expect_tx(full, queries * plan.pack * C::D * sizeof(T));
 #pragma unroll 1
         for (int col = 0; col < C::D / 64; col++)
-            cp_async_bulk_tensor_5d(smem.Q_smem[consumer][col], Q_map, full, col * 64, work.head,
+            cp_async_bulk_tensor_5d(smem.Q_smem[place][consumer][col], Q_map, full, col * 64, work.head,
                                     RAGGED + first - end, end, RAGGED);
     }
 }
 
-// A warp of the producer loads Q and K, another one V: neither waits for a place of the other's.
+// Q, K and V have a warp of the producer each: none waits for a place of another's.
 template <typename T, class C>
-static __device__ void load_Q_and_K(SharedStorage<T, C> &smem, const CUtensorMap &Q_map,
-                                    const CUtensorMap &K_map, const attention_variant &v, const Plan &plan,
-                                    int lane)
+static __device__ void load_Q(SharedStorage<T, C> &smem, const CUtensorMap &Q_map, const Plan &plan, int lane)
+{
+    if (lane > 0) return;
+    for (unsigned round = 0;; round++) {
+        const Work &work = wait_for_work(smem, round);
+        load_queries<T, C>(smem, Q_map, plan, work, round);
+        if (work.sequence < 0) return;
+        mbarrier_arrive(&smem.work_wanted);
+    }
+}
+
+template <typename T, class C>
+static __device__ void load_K(SharedStorage<T, C> &smem, const CUtensorMap &K_map, const attention_variant &v,
+                              const Plan &plan, int lane)
 {
     PipelineState<C::STAGES> state;
     for (unsigned round = 0;; round++) {
         const Work &work = wait_for_work(smem, round);
-        if (lane == 0) load_queries<T, C>(smem, Q_map, plan, work, round);
         if (work.sequence < 0) return;
         load_tiles<T, C::D, C::KV>(smem.K_smem, K_map, smem.K_full, smem.K_empty, state, v, plan, work,
                                    &smem.work_wanted, lane);
@@ -446,15 +464,14 @@ static __device__ void multiply_PV(float (&O)[C::DV / 2], const uint32_t (&P)[C:
 
 // --- The softmax ------------------------------------------------------------------------------------------------------------
 
-// S becomes cap / scale * tanh(S scale / cap), in the units of S. tanh(x) = 1 - 2 / (1 + e^(2x)): two units in the last place
-// of 1, where tanh.approx is off by 2^-11.
+// S becomes cap tanh(S / cap), cap = plan.cap in the units of S. tanh(x) = 1 - 2 / (1 + e^(2x)): two units in the last place of 1,
+// where tanh.approx is off by 2^-11.
 template <int KV>
-static __device__ void cap_scores(float (&S)[KV / 2], float cap, float scale)
+static __device__ void cap_scores(float (&S)[KV / 2], const Plan &plan)
 {
-    const float top = cap / scale, to_log2 = 2 * 1.44269504f / top;
 #pragma unroll
     for (int i = 0; i < KV / 2; i++)
-        S[i] = top - 2 * top * rcp_approx_ftz(1 + ex2_approx_ftz(S[i] * to_log2));
+        S[i] = plan.cap - 2 * plan.cap * rcp_approx_ftz(1 + ex2_approx_ftz(S[i] * plan.cap_log2));
 }
 
 // The keys [keys_from, keys_until) that query `query` of the sequence sees; those past the end see what the last one does.
@@ -667,8 +684,8 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
 {
     constexpr int KV = C::KV;
     const int tid = threadIdx.x % 128, lane = tid % 32;
-    const int row = tid / 32 * 16 + lane / 4;                  // and row + 8
-    const float scale = rsqrtf(C::D), c = scale * 1.44269504f; // log2(e)
+    const int row = tid / 32 * 16 + lane / 4;   // and row + 8
+    const float c = rsqrtf(C::D) * 1.44269504f; // log2(e)
     PipelineState<C::STAGES> K_state, V_state;
     const int next_consumer = (consumer + 1) % C::CONSUMERS;
     const auto take_turn = [&] {
@@ -687,8 +704,10 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
     };
 
     if (next_consumer == 0) give_turn(); // Consumer 0 begins.
-    for (unsigned round = 0;; round++) {
-        mbarrier_wait(&smem.Q_full[consumer], round % 2);
+    unsigned round = 0;
+    while (true) {
+        const int place = round % C::Q_PLACES;
+        mbarrier_wait(&smem.Q_full[place][consumer], round / C::Q_PLACES % 2);
         const Work &work = smem.work[round % WORKS];
         if (work.sequence < 0) break;
         const int queries = consumer_queries(plan), first_query = work.query + consumer * queries;
@@ -705,11 +724,11 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
         const auto receive_S = [&](int kv) {
             wgmma_touch(S);
             give_K_back();
-            if (kv == end - 1) {
+            if (kv + 1 == end) {
                 __syncwarp(); // Every lane has read the work before.
-                if (lane == 0) mbarrier_arrive(&smem.Q_empty[consumer]);
+                if (lane == 0) mbarrier_arrive(&smem.Q_empty[place][consumer]);
             }
-            if (C::SOFTCAP) cap_scores<KV>(S, v.softcap, scale);
+            if (C::SOFTCAP) cap_scores<KV>(S, plan);
             if (kv < whole_begin || kv >= whole_end)
                 mask_tile<KV>(S, v, plan, work, kv * KV, first_query, row, lane);
         };
@@ -718,7 +737,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
             take_turn();
             wgmma_touch(S);
             wgmma_fence();
-            multiply_QK<T, C>(S, smem.Q_smem[consumer], smem.K_smem[K_state.stage]);
+            multiply_QK<T, C>(S, smem.Q_smem[place][consumer], smem.K_smem[K_state.stage]);
             wgmma_commit_group();
             give_turn();
             wgmma_wait_group<0>();
@@ -744,7 +763,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
             wgmma_touch(S);
             wgmma_touch(O);
             wgmma_fence();
-            multiply_QK<T, C>(S, smem.Q_smem[consumer], smem.K_smem[K_state.stage]);
+            multiply_QK<T, C>(S, smem.Q_smem[place][consumer], smem.K_smem[K_state.stage]);
             wgmma_commit_group();
             multiply_PV<T, C>(O, P_old, smem.V_smem[V_state.stage]);
             wgmma_commit_group();
@@ -767,7 +786,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
             wgmma_touch(O);
             wgmma_fence();
             multiply_PV<T, C>(O, P_old, smem.V_smem[V_state.stage]);
-            multiply_QK<T, C>(S, smem.Q_smem[consumer], smem.K_smem[K_state.stage]);
+            multiply_QK<T, C>(S, smem.Q_smem[place][consumer], smem.K_smem[K_state.stage]);
             wgmma_commit_group();
             give_turn();
             wgmma_wait_group<0>();
@@ -810,6 +829,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
         finish_rows<C>(O, rows, v, plan, work, first_query, row, lane);
         if (plan.splits == 1)
             store_rows<T, C>(smem.O_smem[consumer], O_map, O, plan, work, first_query, consumer, tid);
+        round = work.round + 1; // read, that it need not be kept in a register meanwhile
     }
     if (consumer == 0) take_turn();                   // The last turn is nobody's.
     if (tid == 0) cp_async_bulk_wait_group_read<0>(); // O_smem must outlive its reader.
@@ -829,13 +849,14 @@ __global__ void __launch_bounds__(C::THREADS, 1) attention_kernel(
     // Setup. combine_parts may come: it waits. TMA counts at the barriers: it must see them initialised.
     griddepcontrol_launch_dependents();
     if (threadIdx.x == 0) {
-        // One and the bytes that it expects, or every thread's.
-        const int arrivals = C::GATHER && plan.box == 0 ? GATHER_WARPS * 32 : 1;
-        for (int consumer = 0; consumer < C::CONSUMERS; consumer++) {
-            mbarrier_init(&smem.Q_full[consumer], 1);
-            mbarrier_init(&smem.Q_empty[consumer], 4); // its warps
-        }
-        mbarrier_init(&smem.work_wanted, 1);
+        const bool gather = C::GATHER && plan.box == 0;
+        const int arrivals = gather ? GATHER_WARPS * 32 : 1; // every thread's, or one and the bytes expected
+        for (int place = 0; place < C::Q_PLACES; place++)
+            for (int consumer = 0; consumer < C::CONSUMERS; consumer++) {
+                mbarrier_init(&smem.Q_full[place][consumer], 1);
+                mbarrier_init(&smem.Q_empty[place][consumer], 4); // its warps
+            }
+        mbarrier_init(&smem.work_wanted, gather ? 1 : 2); // by who loads Q, and who loads K
         for (int i = 0; i < WORKS; i++) mbarrier_init(&smem.work_found[i], 1);
         for (int stage = 0; stage < C::STAGES; stage++) {
             mbarrier_init(&smem.K_full[stage], arrivals);
@@ -860,9 +881,11 @@ __global__ void __launch_bounds__(C::THREADS, 1) attention_kernel(
         else if (C::GATHER && plan.box == 0)
             gather_work<T, C>(smem, Q_map, v, plan, threadIdx.x);
         else if (warp == 0)
-            load_Q_and_K<T, C>(smem, Q_map, K_map, v, plan, lane);
+            load_K<T, C>(smem, K_map, v, plan, lane);
         else if (warp == 1)
             load_V<T, C>(smem, V_map, v, plan, lane);
+        else
+            load_Q<T, C>(smem, Q_map, plan, lane);
     } else {
         if (C::CONSUMERS > 1) setmaxnreg_inc<C::CONSUMER_REGS>();
         // The shuffle tells the compiler that all lanes have the same: descriptors then take no registers of a thread.
@@ -889,12 +912,19 @@ static cudaError_t launch_tile(const attention_variant &v, Plan plan, cudaStream
     constexpr int smem_bytes = sizeof(SharedStorage<T, C>);
     static_assert(smem_bytes <= SMEM_BYTES, "what a block may have");
     const int queries = WG_Q / plan.pack, box = plan.box ? plan.box : C::KV;
-    const int64_t packs = v.heads / plan.pack,
-                  tiles = v.batch * packs * plan.splits * ((v.q_len - 1) / (C::CONSUMERS * queries) + 1);
+    plan.queries = C::CONSUMERS * queries;
+    plan.packs = v.heads / plan.pack;
+    plan.kv_sharers = v.heads / v.kv_heads;
+    const int64_t packs = plan.packs,
+                  sequence_tiles = packs * plan.splits * ((v.q_len - 1) / plan.queries + 1),
+                  tiles = v.batch * sequence_tiles;
     if (tiles > INT_MAX) return cudaErrorInvalidValue;
+    plan.sequence_tiles = (int)sequence_tiles;
     plan.num_tiles = (int)tiles;
     if (v.page_table && plan.box) find_page_inverse(v.page_size, plan);
     plan.pack_inverse = 65536 / plan.pack + (65536 % plan.pack > 0);
+    plan.cap = v.softcap * sqrtf(C::D);
+    plan.cap_log2 = 2 * 1.44269504f / plan.cap; // 2 log2(e)
     // Packs whose K and V, each shared by some packs, stay in the L2 together.
     const int64_t fitting = (v.right + 1 < v.k_len ? CAUSAL_L2_BYTES : FULL_L2_BYTES) /
                             ((int64_t)v.k_len * (C::D + C::DV) * sizeof(T)) *

@@ -89,6 +89,7 @@ cudaError_t launch_attention(const attention_variant &asked, Variant last, cudaS
     Plan plan = make_plan(v, last);
     if (!v.workspace && (plan.splits > 1 || v.rotary_cos)) return cudaErrorInvalidValue;
     if (v.rotary_cos) v.Q = v.workspace; // append_kv has turned it
+    if (!v.K_new) v.new_len = 0;
     plan.O_parts = (float *)((char *)v.workspace + turned_bytes(v));
     plan.LSE_parts = plan.O_parts + (size_t)plan.splits * plan.q_rows * v.heads * v.v_head_dim;
     cudaError_t error = v.dtype == F16 ? launch_f16(v, plan, stream) : launch_bf16(v, plan, stream);

@@ -30,8 +30,13 @@ struct Plan {
     int pack_inverse;      // 2^16 / pack, rounded up
     unsigned page_inverse; // find_page_inverse
     int page_shift;
-    int packs_in_group; // packs of heads whose tiles come in turn
-    int num_tiles;      // with cu_q: the most that there can be
+    float cap, cap_log2;     // softcap in the units of S; 2 log2(e) / cap: 2^(S cap_log2) = e^(2 S / cap)
+    unsigned queries;        // of a tile
+    unsigned packs;          // of heads
+    unsigned kv_sharers;     // query heads of a head of K and V
+    unsigned packs_in_group; // packs of heads whose tiles come in turn
+    int sequence_tiles;      // of a sequence,
+    int num_tiles;           // and of all: with cu_q the most that there can be
 };
 
 // Launches attention_kernel with the rules of the steps up to `last`: cudaErrorInvalidValue for what a later one brings.

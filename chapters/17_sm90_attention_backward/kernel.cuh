@@ -73,15 +73,18 @@ struct Work {
     int q_tile;                // the number of the sequence's first tile of queries
 };
 
-// The work of block `index`. K/V head by head, sequence by sequence. The first keys first: behind a causal mask more queries see
-// them, and blocks that take long should begin early. Deterministic: the last first, see wait_for_turn.
+// The work of the block at `place`: x counts tiles of keys, y K/V heads, z sequences, those of one length; of packed ones x counts the
+// tiles of all. So blocks that run together have the heads of few sequences, whose rows are neighbours in memory, and none divides before
+// it can load. The first keys first: behind a causal mask more queries see them, and blocks that take long should begin early.
+// Deterministic: the last first, see wait_for_turn.
 template <class C>
-static __device__ Work find_work(const attention_variant_backward &b, const BackwardPlan &plan, int index)
+static __device__ Work find_work(const attention_variant_backward &b, const BackwardPlan &plan, uint3 place)
 {
     const attention_variant &v = b.forward;
     Work work;
-    const int number = index % plan.kv_tiles;
-    const int i = find_sequence(v.cu_k, v.batch, v.k_len, C::KV, number);
+    const int last_first = gridDim.z - 1 - place.z; // what preprocess cleared last is still in the L2
+    const int number = last_first * gridDim.x + place.x;
+    const int i = v.cu_k ? find_sequence(v.cu_k, v.batch, v.k_len, C::KV, number) : last_first;
     const Sequence queries(v.cu_q, i, v.q_len), keys(v.cu_k, i, v.k_len);
     work.q_begin = queries.begin, work.q_len = queries.len;
     work.k_begin = keys.begin, work.k_len = keys.len;
@@ -91,11 +94,17 @@ static __device__ Work find_work(const attention_variant_backward &b, const Back
     work.first_key = (b.deterministic && tile < tiles ? tiles - 1 - tile : tile) * C::KV;
     work.first_row = max(work.first_key - work.shift - v.right, 0) / C::Q * C::Q;
     work.end_row = min(min(work.first_key + C::KV, keys.len) - work.shift + v.left, queries.len);
-    work.kv_head = index / plan.kv_tiles;
-    work.first_head = work.kv_head * (v.heads / v.kv_heads);
-    work.last_head = work.first_head + v.heads / v.kv_heads;
-    work.tiles = max(tiles_in(work.end_row - work.first_row, C::Q), 0) * (v.heads / v.kv_heads);
+    work.kv_head = place.y;
+    work.first_head = work.kv_head * plan.sharing_heads;
+    work.last_head = work.first_head + plan.sharing_heads;
+    work.tiles = max(tiles_in(work.end_row - work.first_row, C::Q), 0) * plan.sharing_heads;
     return work;
+}
+
+// Where block `index` of the grid is, x first.
+static __device__ uint3 place_in_grid(unsigned index)
+{
+    return make_uint3(index % gridDim.x, index / gridDim.x % gridDim.y, index / gridDim.x / gridDim.y);
 }
 
 // A box of 64 columns has rows of 128 bytes, the swizzle's width; a tile of D columns is D / 64 boxes.
@@ -474,9 +483,12 @@ template <int REGS>
 static __device__ void add_dQ(float4 *dQ_sum, const float (&dQ)[REGS], int tid)
 {
     trace(STORE);
+    // One address that the compiler does not see through: else it keeps one for each i, for which there are too few registers.
+    float4 *own = dQ_sum + tid;
+    asm volatile("" : "+l"(own));
 #pragma unroll
     for (int i = 0; i < REGS; i += 4)
-        red_add_v4(dQ_sum + i / 4 * 128 + tid, make_float4(dQ[i], dQ[i + 1], dQ[i + 2], dQ[i + 3]));
+        red_add_v4(own + i / 4 * 128, make_float4(dQ[i], dQ[i + 1], dQ[i + 2], dQ[i + 3]));
 }
 
 // A warp is done with what the barrier guards.
@@ -910,9 +922,15 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage<T, C> &smem = *reinterpret_cast<SharedStorage<T, C> *>(smem_bytes);
 
-    // Setup. TMA counts at the barriers: it must see them initialised. In a fixed order blocks are numbered as they begin.
+    // Setup, a thread of three warps each. In a fixed order blocks are numbered as they begin.
+    if (threadIdx.x == 32)
+        smem.work =
+            find_work<C>(b, plan, b.deterministic ? place_in_grid(atomicAdd(plan.blocks, 1)) : blockIdx);
+    if (threadIdx.x == 64)
+        for (const CUtensorMap *map : {&K_map, &V_map, &Q_map, &dO_map, &dK_map, &dV_map})
+            prefetch_tensormap(*map);
+    // TMA counts at the barriers: it must see them initialised.
     if (threadIdx.x == 0) {
-        smem.work = find_work<C>(b, plan, b.deterministic ? atomicAdd(plan.blocks, 1) : blockIdx.x);
         mbarrier_init(&smem.KV_full, 1); // the producer's arrival, and the bytes it expects
         for (int stage = 0; stage < C::STAGES; stage++) {
             mbarrier_init(&smem.Q_full[stage], 1);
@@ -964,8 +982,9 @@ static cudaError_t launch_tile(const attention_variant_backward &b, const Backwa
     constexpr int smem_bytes = sizeof(SharedStorage<T, C>);
     static_assert(smem_bytes <= SMEM_BYTES, "what a block may have");
     constexpr CUtensorMapDataType type = tensor_map_type<T>();
-    const int64_t blocks = (int64_t)plan.kv_tiles * v.kv_heads;
-    if (blocks > INT_MAX) return cudaErrorInvalidValue;
+    const int sequences = v.cu_k ? 1 : v.batch; // that the grid tells apart
+    const dim3 grid(plan.kv_tiles / sequences, v.kv_heads, sequences);
+    if ((int64_t)plan.kv_tiles * v.kv_heads > INT_MAX) return cudaErrorInvalidValue;
     cudaError_t error = tensor_map_ragged(&Q_map, type, v.Q, plan.q_rows, v.heads, C::D, C::Q, C::D);
     if (error == cudaSuccess)
         error = tensor_map_ragged(&dO_map, type, b.dO, plan.q_rows, v.heads, C::D, C::Q, C::D);
@@ -981,8 +1000,8 @@ static cudaError_t launch_tile(const attention_variant_backward &b, const Backwa
         error = cudaFuncSetAttribute(backward_kernel<T, C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      smem_bytes);
     if (error != cudaSuccess) return error;
-    backward_kernel<T, C><<<(int)blocks, NUM_THREADS, smem_bytes, stream>>>(Q_map, dO_map, K_map, V_map,
-                                                                            dK_map, dV_map, b, plan);
+    backward_kernel<T, C>
+        <<<grid, NUM_THREADS, smem_bytes, stream>>>(Q_map, dO_map, K_map, V_map, dK_map, dV_map, b, plan);
     return cudaGetLastError();
 }
 

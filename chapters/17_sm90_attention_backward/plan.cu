@@ -83,6 +83,7 @@ static BackwardPlan make_plan(const attention_variant_backward &b, int q_tile, b
     plan.cap_c = v.softcap > 0 ? 2 * log2_e * scale / v.softcap : 0;
     plan.q_tile = q_tile;
     plan.by_columns = by_columns;
+    plan.sharing_heads = v.heads / v.kv_heads;
     plan.q_rows = v.cu_q ? v.q_total : v.batch * v.q_len;
     plan.k_rows = v.cu_k ? v.k_total : v.batch * v.k_len;
     plan.q_tiles = all_tiles(v.cu_q, plan.q_rows, v.batch, v.q_len, q_tile);

@@ -1,7 +1,7 @@
 // After the products: dQ is complete, gets its scale, is rounded, and goes where it belongs.
 //
 // A block has a tile, and each thread the accumulators of dQ that the thread of its number had. They are put in order in shared
-// memory, and rows leave it 16 bytes at a time.
+// memory, and rows leave it 16 bytes at a time. Heads come first in the grid, as in preprocess.cu.
 #include <climits>
 
 #include "../../common/device/sm90_attention.cuh"
@@ -16,11 +16,13 @@ __global__ void __launch_bounds__(NUM_THREADS)
 {
     constexpr int PITCH =
         D + 8; // of a row in shared memory: the rows that a warp writes begin in other banks
+    constexpr int IN_FLIGHT = 4; // loads of a thread
     extern __shared__ __align__(16) char smem_bytes[];
     T *const tile_smem = reinterpret_cast<T *>(smem_bytes); // (q_tile, PITCH)
     const attention_variant &v = b.forward;
     const DQ split = split_of_dQ(plan.q_tile);
-    const int head = blockIdx.x / plan.q_tiles, number = blockIdx.x % plan.q_tiles;
+    const int head = blockIdx.x % v.heads, number = blockIdx.x / v.heads;
+    const size_t tile = (size_t)head * plan.q_tiles + number; // over all heads
     const int i = find_sequence(v.cu_q, v.batch, v.q_len, plan.q_tile, number);
     const Sequence rows(v.cu_q, i, v.q_len);
     const int first_row = (number - first_tile(v.cu_q, i, v.q_len, plan.q_tile)) * plan.q_tile;
@@ -30,19 +32,28 @@ __global__ void __launch_bounds__(NUM_THREADS)
     const int count = plan.q_tile * D / 1024; // of a thread
     const int row = tid / 32 * 16 + tid % 32 / 4,
               col = tid % 4 * 2; // and row + 8, col + 1, in columns 8 k on
-    const float4 *sum = plan.dQ_sum + ((size_t)blockIdx.x * 2 + half) * count * 128 + tid;
+    const float4 *sum = plan.dQ_sum + (tile * 2 + half) * count * 128 + tid;
     const float scale = rsqrtf(D);
-    for (int k = 0; k < count; k++) {
-        const float4 s = sum[k * 128];
-        if (split == TRANSPOSED) {
-            T *at = tile_smem + (k * 8 + col) * PITCH + half * (D / 2) + row;
-            at[0] = T(s.x * scale), at[PITCH] = T(s.y * scale);
-            at[8] = T(s.z * scale), at[PITCH + 8] = T(s.w * scale);
-        } else {
-            T *at = tile_smem + (split == ROWS ? half * 64 + row : row) * PITCH +
-                    (split == COLUMNS ? half * (D / 2) : 0) + k * 8 + col;
-            store_pair(at, s.x * scale, s.y * scale);
-            store_pair(at + 8 * PITCH, s.z * scale, s.w * scale);
+    for (int first = 0; first < count; first += IN_FLIGHT) {
+        float4 sums[IN_FLIGHT];
+#pragma unroll
+        for (int j = 0; j < IN_FLIGHT; j++)
+            if (first + j < count) sums[j] = sum[(first + j) * 128];
+#pragma unroll
+        for (int j = 0; j < IN_FLIGHT; j++) {
+            const int k = first + j;
+            if (k >= count) break;
+            const float4 s = sums[j];
+            if (split == TRANSPOSED) {
+                T *at = tile_smem + (k * 8 + col) * PITCH + half * (D / 2) + row;
+                at[0] = T(s.x * scale), at[PITCH] = T(s.y * scale);
+                at[8] = T(s.z * scale), at[PITCH + 8] = T(s.w * scale);
+            } else {
+                T *at = tile_smem + (split == ROWS ? half * 64 + row : row) * PITCH +
+                        (split == COLUMNS ? half * (D / 2) : 0) + k * 8 + col;
+                store_pair(at, s.x * scale, s.y * scale);
+                store_pair(at + 8 * PITCH, s.z * scale, s.w * scale);
+            }
         }
     }
     __syncthreads();

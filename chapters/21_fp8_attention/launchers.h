@@ -37,7 +37,7 @@ extern "C" {
 typedef cudaError_t fp8_attention_launcher(const struct fp8_attention *, cudaStream_t stream);
 fp8_attention_launcher transposed_v, transposed_inside, two_levels, per_block;
 
-// head_dim is 64, 128 or 256; x and out begin at multiples of 16 bytes; else cudaErrorInvalidValue.
+// head_dim is 64, 128 or 256; x, signs and out begin at multiples of 16 bytes; else cudaErrorInvalidValue.
 typedef cudaError_t rotation_launcher(const struct rotation *, cudaStream_t stream);
 rotation_launcher rotated;
 

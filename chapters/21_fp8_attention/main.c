@@ -120,7 +120,7 @@ static const struct operation operations[] = {
         .types = {E4M3},
         .dims = {"b", "s", "h", "d"},
         .tensors = {{"x", BF16, IN, "b,s,h,d"},
-                    {"signs", F32, IN, "d"},
+                    {"signs", F32, IN, "d", .bench = 1},
                     {"rotate", I32, PARAM, ""},
                     {"out", RUN_TYPE, OUT, "b,s,h,d"},
                     {"scale", F32, OUT, "b,h,(s+127)/128"}},

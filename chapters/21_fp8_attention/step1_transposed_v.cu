@@ -14,6 +14,10 @@
 //
 // - Scales: those of Q and K join the softmax's, that of V the division by l.
 // - Products of half the time: the softmax is what takes the time now. More warpgroups hide its latencies, and take no turns.
+// - P V of a tile under the softmax of the next, with registers for one P: the exponentials take the place of their scores, and
+//   are rounded once P V is done. A score 128 powers of two above m is then infinity, and lost. That is rare, and seen at the end:
+//   to l nothing negative is added, and infinity times a factor, be it 0, is infinity or NaN. What l < infinity does not hold for
+//   comes a second time, a tile of queries, and m is found before the exponentials.
 // New instructions: wgmma of e4m3 with A in registers, cvt to e4m3x2, prmt. Registers: a consumer 112, 160 or 240 by D.
 // Shared memory, D = 128: Q 24,576 | K 4 x 12,288 | V 4 x 16,384 | O 49,152 | barriers
 // Run: make chapter-21 OP=transposed_v STEP=transposed_v
@@ -30,9 +34,10 @@
 #include "../../common/device/wgmma.cuh"
 #include "launchers.h"
 
-constexpr int WG_Q = 64;    // queries of a consumer, a warpgroup: the rows of a wgmma
-constexpr int MMA_K = 32;   // k of a wgmma
-constexpr int TOP_LOG2 = 7; // the largest P of a row, once m is known, is at most 2^TOP_LOG2
+constexpr int WG_Q = 64;       // queries of a consumer, a warpgroup: the rows of a wgmma
+constexpr int MMA_K = 32;      // k of a wgmma
+constexpr int TOP_LOG2 = 7;    // the largest P of a row, once m is known, is at most 2^TOP_LOG2
+constexpr int AGAIN_AFTER = 3; // tiles of queries: then the block comes back to one in which a score was lost
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.69314718f;
 constexpr int CAUSAL_L2_BYTES = 32 << 20; // what K and V of a group of heads may take of the L2,
 constexpr int FULL_L2_BYTES = 8 << 20;    // with a causal mask and without
@@ -51,7 +56,6 @@ struct Tile {
     static constexpr int STAGES = D == 256 ? 2 : 4;                  // of K, and of V
     static constexpr int BOXES = D == 256 ? 2 : 1;                   // of 128 columns of Q and K
     static constexpr int O_BOXES = D == 64 ? 1 : 2; // of 64 columns of O that are stored at a time
-    static constexpr bool OVERLAP = D == 64;        // S and P V in flight together: registers for two P
     static constexpr int PRODUCER_REGS = D == 256 ? 24 : 32;
     static constexpr int CONSUMER_REGS = D == 64 ? 112 : D == 128 ? 160 : 240;
     static constexpr int LAUNCH_REGS =
@@ -67,9 +71,10 @@ struct SharedStorage {
     uint8_t K_smem[Tile<D>::STAGES][Tile<D>::BOXES][Tile<D>::KV][128]; // (stage, box, key, 128 of D)
     uint8_t V_smem[Tile<D>::STAGES][D][128];                           // (stage, D, key)
     __nv_bfloat16 O_smem[Tile<D>::CONSUMERS][Tile<D>::O_BOXES][WG_Q][64];
-    int tile[Tile<D>::CONSUMERS];         // of the queries in Q_smem; none when there are no more
-    uint64_t Q_full[Tile<D>::CONSUMERS];  // the queries have landed
-    uint64_t Q_empty[Tile<D>::CONSUMERS]; // the consumer's warps are done with them
+    int tile[AGAIN_AFTER + 1]; // the last tiles of queries; ~tile: again; none when there are no more
+    int lost[AGAIN_AFTER + 1]; // whether a score of their queries was lost
+    uint64_t Q_full[Tile<D>::CONSUMERS];                         // the queries have landed
+    uint64_t Q_empty[Tile<D>::CONSUMERS];                        // the consumer's warps are done with them
     uint64_t K_full[Tile<D>::STAGES], V_full[Tile<D>::STAGES];   // the stage has landed
     uint64_t K_empty[Tile<D>::STAGES], V_empty[Tile<D>::STAGES]; // every consumer is done with it
 };
@@ -105,22 +110,29 @@ static __device__ unsigned next_tile; // beyond the first of each block
 
 // The producer, one thread: takes tile after tile, and fills place after place, each as soon as it is empty. Nobody has used
 // the places of the first round: a new barrier lets a wait for parity 1 pass.
+//
+// A tile in which a score was lost comes again, and nobody waits for that to be known: now that every consumer has the queries of
+// tile n - 1, each has given back those of n - 2, and said before that what it lost of n - 3. So a block that found nothing to do
+// AGAIN_AFTER times, one behind the other, is done.
 template <int D>
 static __device__ void produce(SharedStorage<D> &smem, const CUtensorMap &Q_map, const CUtensorMap &K_map,
                                const CUtensorMap &V_map, const attention &a, int heads_in_group,
                                int num_tiles)
 {
     PipelineState<Tile<D>::STAGES> state;
-    uint32_t Q_parity = 1;
-    int tile = blockIdx.x;
-    while (true) {
+    int next = blockIdx.x;
+    for (int n = 0, idle = 0; idle < AGAIN_AFTER; n++) {
+        const int slot = n % (AGAIN_AFTER + 1), before = (n + 1) % (AGAIN_AFTER + 1); // of n - AGAIN_AFTER
+        const bool again = smem.lost[before];
+        const int tile = again ? smem.tile[before] : next;
+        smem.tile[slot] = again ? ~tile : tile; // The arrivals make it visible.
+        smem.lost[slot] = 0;
         const Work<D> work(a, heads_in_group, min(tile, num_tiles - 1));
         for (int consumer = 0; consumer < Tile<D>::CONSUMERS; consumer++) {
             uint64_t *full = &smem.Q_full[consumer];
             trace(WAIT_EMPTY);
-            mbarrier_wait(&smem.Q_empty[consumer], Q_parity);
+            mbarrier_wait(&smem.Q_empty[consumer], (n + 1) % 2);
             trace(LOAD);
-            smem.tile[consumer] = tile; // The arrival makes it visible.
             if (tile < num_tiles) {
                 mbarrier_arrive_expect_tx(full, Tile<D>::Q_BYTES);
                 cp_async_bulk_tensor_5d(smem.Q_smem[consumer], Q_map, full, 0, work.head,
@@ -129,8 +141,8 @@ static __device__ void produce(SharedStorage<D> &smem, const CUtensorMap &Q_map,
                 mbarrier_arrive(full);
             }
         }
-        Q_parity ^= 1;
-        if (tile >= num_tiles) return;
+        idle = tile < num_tiles ? 0 : idle + 1;
+        if (idle > 0) continue;
 
         const int kv_head = work.kv_head(a);
         const int kv_tiles = work.tiles(a, work.row + Tile<D>::Q - 1);
@@ -150,7 +162,7 @@ static __device__ void produce(SharedStorage<D> &smem, const CUtensorMap &Q_map,
                                     (work.batch * a.kv_heads + kv_head) * D);
             state.advance();
         }
-        tile = gridDim.x + atomicInc(&next_tile, num_tiles - 1);
+        if (!again) next = gridDim.x + atomicInc(&next_tile, num_tiles - 1);
     }
 }
 
@@ -200,6 +212,12 @@ struct Rows {
     float rescale[2]; // what O must be multiplied with for the last m
 };
 
+static __device__ float quad_maximum(float top) // The quad has the row.
+{
+    top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, 1));
+    return fmaxf(top, __shfl_xor_sync(0xffffffff, top, 2));
+}
+
 // m becomes what makes the largest P of each row at most 2^TOP_LOG2, if it is not that already; l follows.
 template <int KV>
 static __device__ void raise_maximum(Rows &rows, const float (&S)[KV / 2], float c)
@@ -209,49 +227,45 @@ static __device__ void raise_maximum(Rows &rows, const float (&S)[KV / 2], float
         float top = -INFINITY;
 #pragma unroll
         for (int i = half * 2; i < KV / 2; i += 4) top = fmaxf(top, fmaxf(S[i], S[i + 1]));
-        top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, 1)); // the quad has the row
-        top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, 2));
-        const float m = fmaxf(rows.m[half], ceilf(top * c) - TOP_LOG2);
+        const float m = fmaxf(rows.m[half], ceilf(quad_maximum(top) * c) - TOP_LOG2);
         rows.rescale[half] = ex2_approx_ftz(rows.m[half] - m);
         rows.l[half] *= rows.rescale[half];
         rows.m[half] = m;
     }
 }
 
-// P = 2^(c S - m), rounded, and its sums before that; c is the scales' product, and log2(e). A word has the thread's four P
-// of a row and 16 keys.
+// P = 2^(c S - m) in the place of S, and its sums; c is the scales' product, and log2(e).
 template <int KV>
-static __device__ void exponentials(const float (&S)[KV / 2], uint32_t (&P)[KV / MMA_K][4],
-                                    const float (&m)[2], float (&sum)[2], float c)
+static __device__ void exponentials(float (&S)[KV / 2], const float (&m)[2], float (&sum)[2], float c)
 {
     float part[2][2] = {}; // two chains of additions a row
 #pragma unroll
-    for (int i = 0; i < KV / 2; i += 8) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float *s = &S[i + half * 2]; // two columns, and two that are 8 further
-            const float w = ex2_approx_ftz(fmaf(s[0], c, -m[half])),
-                        x = ex2_approx_ftz(fmaf(s[1], c, -m[half])),
-                        y = ex2_approx_ftz(fmaf(s[4], c, -m[half])),
-                        z = ex2_approx_ftz(fmaf(s[5], c, -m[half]));
-            part[half][0] += w;
-            part[half][1] += x;
-            part[half][0] += y;
-            part[half][1] += z;
-            P[i / 16][i / 8 % 2 * 2 + half] = quantise_four<E4m3>(w, x, y, z);
-        }
+    for (int i = 0; i < KV / 2; i++) {
+        S[i] = ex2_approx_ftz(fmaf(S[i], c, -m[i / 2 % 2]));
+        part[i / 2 % 2][i % 2] += S[i];
     }
     sum[0] = part[0][0] + part[0][1];
     sum[1] = part[1][0] + part[1][1];
 }
 
+// P in 8 bits. A word has the thread's four of a row and 16 keys: two columns, and two that are 8 further.
+template <int KV>
+static __device__ void round_tile(const float (&P)[KV / 2], uint32_t (&P_frag)[KV / MMA_K][4])
+{
+#pragma unroll
+    for (int i = 0; i < KV / 8; i++) {
+        const float *p = &P[i / 2 * 8 + i % 2 * 2];
+        P_frag[i / 4][i % 4] = quantise_four<E4m3>(p[0], p[1], p[4], p[5]);
+    }
+}
+
 // Whether any P of the warp's is 448, the byte 0x7e: it was that or more. 2 more make the byte's sign bit.
 template <int KV>
-static __device__ bool any_saturated(const uint32_t (&P)[KV / MMA_K][4])
+static __device__ bool any_saturated(const uint32_t (&P_frag)[KV / MMA_K][4])
 {
     uint32_t signs = 0;
 #pragma unroll
-    for (int i = 0; i < KV / 8; i++) signs |= P[i / 4][i % 4] + 0x02020202;
+    for (int i = 0; i < KV / 8; i++) signs |= P_frag[i / 4][i % 4] + 0x02020202;
     return __any_sync(0xffffffff, signs & 0x80808080);
 }
 
@@ -272,22 +286,29 @@ static __device__ void exchange(uint32_t (&P)[KV / MMA_K][4], int lane)
     }
 }
 
-// The online softmax of a tile; first: nothing is known of m yet. Returns whether O must be multiplied with rows.rescale.
+// m rises until the largest P of each row is at most 2^TOP_LOG2; P, its sums and l follow, by powers of two: exactly.
 template <int KV>
-static __device__ bool softmax_tile(const float (&S)[KV / 2], uint32_t (&P)[KV / MMA_K][4], Rows &rows,
-                                    float c, bool first, int lane)
+static __device__ void lower_tile(float (&P)[KV / 2], Rows &rows, float (&sum)[2])
 {
-    float sum[2];
-    if (!first) exponentials<KV>(S, P, rows.m, sum, c);
-    const bool grown = first || any_saturated<KV>(P);
-    if (grown) {
-        raise_maximum<KV>(rows, S, c);
-        exponentials<KV>(S, P, rows.m, sum, c);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float top = 0;
+#pragma unroll
+        for (int i = half * 2; i < KV / 2; i += 4) top = fmaxf(top, fmaxf(P[i], P[i + 1]));
+        top = quad_maximum(top);
+        // Any bit of the fraction carries into the exponent: log2, rounded up.
+        const int log2 = (int)((__float_as_uint(top) + 0x7fffff) >> 23) - 127;
+        const float rise = max(log2 - TOP_LOG2, 0);
+        rows.rescale[half] = ex2_approx_ftz(-rise);
+        rows.l[half] *= rows.rescale[half];
+        rows.m[half] += rise;
+        sum[half] *= rows.rescale[half];
+#pragma unroll
+        for (int i = half * 2; i < KV / 2; i += 4) {
+            P[i] *= rows.rescale[half];
+            P[i + 1] *= rows.rescale[half];
+        }
     }
-    rows.l[0] += sum[0];
-    rows.l[1] += sum[1];
-    exchange<KV>(P, lane);
-    return grown;
 }
 
 template <int D>
@@ -358,15 +379,23 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
     const attention &a = f.a;
     const int tid = threadIdx.x % 128, lane = tid % 32;
     PipelineState<Tile<D>::STAGES> K_state, V_state;
-    uint32_t Q_parity = 0;
-    while (true) {
+    for (int n = 0, idle = 0; idle < AGAIN_AFTER; n++) {
         trace(WAIT_FULL);
-        mbarrier_wait(&smem.Q_full[consumer], Q_parity);
-        Q_parity ^= 1;
+        mbarrier_wait(&smem.Q_full[consumer], n % 2);
         int tile = 0;
-        if (lane == 0) tile = smem.tile[consumer]; // Who arrives at Q_empty has read it.
+        if (lane == 0) tile = smem.tile[n % (AGAIN_AFTER + 1)]; // Who arrives at Q_empty has read it.
         tile = __shfl_sync(0xffffffff, tile, 0);
-        if (tile >= num_tiles) break;
+        idle = tile < num_tiles ? 0 : idle + 1;
+        if (idle > 0) {
+            if (lane == 0) mbarrier_arrive(&smem.Q_empty[consumer]);
+            continue;
+        }
+        const bool again = tile < 0;
+        if (again) {
+            tile = ~tile;
+            if (tid == 0)
+                cp_async_bulk_wait_group<0>(); // What was stored the first time must not come later.
+        }
         const Work<D> work(a, heads_in_group, tile);
         const int first_row = work.row + consumer * WG_Q;
         const int row = first_row + tid / 32 * 16 + lane / 4; // and row + 8
@@ -375,8 +404,8 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
         const int block_tiles = work.tiles(a, work.row + Tile<D>::Q - 1);
         const int scale = work.batch * a.kv_heads + work.kv_head(a); // of Q, K and V
         const float c = f.scale_Q[scale] * f.scale_K[scale] * rsqrtf(D) * LOG2_E;
-        float S[KV / 2], O[D / 2] = {};
-        uint32_t P[2][KV / MMA_K][4]; // of a tile, and of the one before
+        float S[KV / 2], O[D / 2] = {}, sum[2];
+        uint32_t P[KV / MMA_K][4]; // rounded; before that it is where S was
         Rows rows;
 
         // What follows the products S of a tile: K is given back, and the tile masked where it crosses an edge.
@@ -388,9 +417,9 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
             if (lane == 0 && kv == kv_tiles - 1) mbarrier_arrive(&smem.Q_empty[consumer]);
             if ((kv + 1) * KV > full_keys) mask_tile<KV>(S, kv * KV, row, lane, a);
         };
-        const auto receive_O = [&](const uint32_t(&P_tile)[KV / MMA_K][4]) {
+        const auto receive_O = [&] {
             wgmma_touch(O);
-            wgmma_touch(P_tile); // wgmma has read it.
+            wgmma_touch(P); // wgmma has read it.
             if (tid == 0) mbarrier_arrive(&smem.V_empty[V_state.stage]);
             V_state.advance();
         };
@@ -404,9 +433,9 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
             wgmma_wait_group<0>();
             receive_S(kv);
         };
-        // S of tile kv and P V of the tile before are in flight together; the softmax begins when S is there.
-        const auto multiply_both = [&](int kv, const uint32_t(&P_old)[KV / MMA_K][4],
-                                       uint32_t(&P_new)[KV / MMA_K][4]) {
+        // S of tile kv and P V of the tile before are in flight together; the exponentials begin when S is there, and take its place,
+        // for P has wgmma's operand until P V is there too.
+        const auto multiply_both = [&](int kv) {
             trace(WAIT_FULL);
             mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
             mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
@@ -415,65 +444,47 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
             wgmma_fence();
             multiply_QK<D>(S, smem.Q_smem[consumer], smem.K_smem[K_state.stage]);
             wgmma_commit_group();
-            multiply_PV<D>(O, P_old, smem.V_smem[V_state.stage]);
+            multiply_PV<D>(O, P, smem.V_smem[V_state.stage]);
             wgmma_commit_group();
             wgmma_wait_group<1>();
             receive_S(kv);
-            const bool grown = softmax_tile<KV>(S, P_new, rows, c, false, lane);
+            if (again) raise_maximum<KV>(rows, S, c);
+            exponentials<KV>(S, rows.m, sum, c);
             trace(MULTIPLY);
             wgmma_wait_group<0>();
-            receive_O(P_old);
-            if (grown) rescale_rows<D>(O, rows);
+            receive_O();
+            trace(SOFTMAX);
+            round_tile<KV>(S, P);
+            const bool grown = again || any_saturated<KV>(P);
+            if (grown) {
+                if (!again) {
+                    lower_tile<KV>(S, rows, sum);
+                    round_tile<KV>(S, P);
+                }
+                rescale_rows<D>(O, rows);
+            }
+            exchange<KV>(P, lane);
+            rows.l[0] += sum[0];
+            rows.l[1] += sum[1];
         };
-        // P V of the tile before and S of tile kv, one behind the other.
-        const auto multiply_next = [&](int kv, const uint32_t(&P_old)[KV / MMA_K][4]) {
-            trace(WAIT_FULL);
-            mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
-            mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
-            wgmma_touch(S);
-            wgmma_touch(O);
-            wgmma_fence();
-            multiply_PV<D>(O, P_old, smem.V_smem[V_state.stage]);
-            multiply_QK<D>(S, smem.Q_smem[consumer], smem.K_smem[K_state.stage]);
-            wgmma_commit_group();
-            wgmma_wait_group<0>();
-            receive_O(P_old);
-            receive_S(kv);
-        };
-        const auto multiply_O = [&](const uint32_t(&P_tile)[KV / MMA_K][4]) {
+        const auto multiply_O = [&] {
             trace(WAIT_FULL);
             mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
             wgmma_touch(O);
             wgmma_fence();
-            multiply_PV<D>(O, P_tile, smem.V_smem[V_state.stage]);
+            multiply_PV<D>(O, P, smem.V_smem[V_state.stage]);
             wgmma_commit_group();
             wgmma_wait_group<0>();
-            receive_O(P_tile);
+            receive_O();
         };
 
-        if constexpr (Tile<D>::OVERLAP) {
-            multiply_S(0);
-            int kv = 1;
-            if (kv_tiles % 2 == 0) {
-                softmax_tile<KV>(S, P[1], rows, c, true, lane);
-                multiply_both(kv++, P[1], P[0]);
-            } else {
-                softmax_tile<KV>(S, P[0], rows, c, true, lane);
-            }
-            for (; kv < kv_tiles; kv += 2) {
-                multiply_both(kv, P[0], P[1]);
-                multiply_both(kv + 1, P[1], P[0]);
-            }
-            multiply_O(P[0]);
-        } else {
-            multiply_S(0);
-            softmax_tile<KV>(S, P[0], rows, c, true, lane);
-            for (int kv = 1; kv < kv_tiles; kv++) {
-                multiply_next(kv, P[0]);
-                if (softmax_tile<KV>(S, P[0], rows, c, false, lane)) rescale_rows<D>(O, rows);
-            }
-            multiply_O(P[0]);
-        }
+        multiply_S(0);
+        raise_maximum<KV>(rows, S, c);
+        exponentials<KV>(S, rows.m, rows.l, c);
+        round_tile<KV>(S, P);
+        exchange<KV>(P, lane);
+        for (int kv = 1; kv < kv_tiles; kv++) multiply_both(kv);
+        multiply_O();
 
         for (int kv = kv_tiles; kv < block_tiles; kv++) { // keys that only the later consumers see
             trace(WAIT_FULL);
@@ -486,6 +497,9 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
         }
 
         trace(STORE);
+        // A lost score was infinity, and l has it: no term is negative, and a factor makes of it infinity or NaN. Every thread says so
+        // before its warp gives back the next Q: the barriers of store_rows are between.
+        if (!again && !(rows.l[0] + rows.l[1] < INFINITY)) atomicOr(&smem.lost[n % (AGAIN_AFTER + 1)], 1);
         finish_rows<D>(O, rows, f.scale_V[scale], a, work, row, lane);
         store_rows<D>(smem.O_smem[consumer], O_map, O, work, first_row, first_row < a.q_len, consumer, tid);
     }
@@ -515,6 +529,7 @@ __global__ void __launch_bounds__(Tile<D>::THREADS, 1)
             mbarrier_init(&smem.K_empty[stage], Tile<D>::CONSUMERS);
             mbarrier_init(&smem.V_empty[stage], Tile<D>::CONSUMERS);
         }
+        for (int &lost : smem.lost) lost = 0;
         fence_mbarrier_init();
     }
     __syncthreads();

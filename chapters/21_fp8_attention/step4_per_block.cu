@@ -32,13 +32,13 @@ constexpr int WG_Q = 64;       // queries of a consumer, a warpgroup: the rows o
 constexpr int MMA_K = 32;      // k of a wgmma
 constexpr int TRANSPOSERS = 3; // warps of the producer's
 constexpr int TOP_LOG2 = 7;    // the largest P of a row, once m is known, is at most 2^TOP_LOG2
+constexpr int AGAIN_AFTER = 3; // tiles of queries: then the block comes back to one in which a score was lost
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.69314718f;
 constexpr int CAUSAL_L2_BYTES = 32 << 20; // what K and V of a group of heads may take of the L2,
 constexpr int FULL_L2_BYTES = 8 << 20;    // with a causal mask and without
 
 enum NamedBarrier {
-    TURN = 1,         // + consumer: it may issue its products
-    STORE = TURN + 3, // + consumer: its threads, when it stores O
+    STORE = 1, // + consumer: its threads, when it stores O
 };
 
 // The tiles of a block, by head dimension. A row of 128 bytes, the swizzle's width, has 128 columns; of 64 it is half empty.
@@ -72,10 +72,11 @@ struct SharedStorage {
     uint8_t V_smem[Tile<D>::V_STAGES][Tile<D>::KV][128];               // (stage, key, 128 of D)
     uint8_t Vt_smem[Tile<D>::STAGES][D][128];                          // (stage, D, key)
     __nv_bfloat16 O_smem[Tile<D>::CONSUMERS][Tile<D>::O_BOXES][WG_Q][64];
-    int tile[Tile<D>::CONSUMERS];         // of the queries in Q_smem; none when there are no more
-    int V_there[Tile<D>::V_STAGES];       // whether the stage has keys; not when there are no more
-    uint64_t Q_full[Tile<D>::CONSUMERS];  // the queries have landed
-    uint64_t Q_empty[Tile<D>::CONSUMERS]; // the consumer's warps are done with them
+    int tile[AGAIN_AFTER + 1];      // the last tiles of queries; ~tile: again; none when there are no more
+    int lost[AGAIN_AFTER + 1];      // whether a score of their queries was lost
+    int V_there[Tile<D>::V_STAGES]; // whether the stage has keys; not when there are no more
+    uint64_t Q_full[Tile<D>::CONSUMERS];                           // the queries have landed
+    uint64_t Q_empty[Tile<D>::CONSUMERS];                          // the consumer's warps are done with them
     uint64_t K_full[Tile<D>::STAGES], V_full[Tile<D>::V_STAGES];   // the stage has landed
     uint64_t V_empty[Tile<D>::V_STAGES], Vt_full[Tile<D>::STAGES]; // it has been transposed
     uint64_t K_empty[Tile<D>::STAGES], Vt_empty[Tile<D>::STAGES];  // every consumer is done with it
@@ -112,22 +113,29 @@ static __device__ unsigned next_tile; // beyond the first of each block
 
 // The loader, one thread: takes tile after tile, and fills place after place, each as soon as it is empty. Nobody has used
 // the places of the first round: a new barrier lets a wait for parity 1 pass.
+//
+// A tile in which a score was lost comes again, and nobody waits for that to be known: now that every consumer has the queries of
+// tile n - 1, each has given back those of n - 2, and said before that what it lost of n - 3. So a block that found nothing to do
+// AGAIN_AFTER times, one behind the other, is done.
 template <int D>
 static __device__ void load(SharedStorage<D> &smem, const CUtensorMap &Q_map, const CUtensorMap &K_map,
                             const CUtensorMap &V_map, const attention &a, int heads_in_group, int num_tiles)
 {
     PipelineState<Tile<D>::STAGES> K_state;
     PipelineState<Tile<D>::V_STAGES> V_state;
-    uint32_t Q_parity = 1;
-    int tile = blockIdx.x;
-    while (true) {
+    int next = blockIdx.x;
+    for (int n = 0, idle = 0; idle < AGAIN_AFTER; n++) {
+        const int slot = n % (AGAIN_AFTER + 1), before = (n + 1) % (AGAIN_AFTER + 1); // of n - AGAIN_AFTER
+        const bool again = smem.lost[before];
+        const int tile = again ? smem.tile[before] : next;
+        smem.tile[slot] = again ? ~tile : tile; // The arrivals make it visible.
+        smem.lost[slot] = 0;
         const Work<D> work(a, heads_in_group, min(tile, num_tiles - 1));
         for (int consumer = 0; consumer < Tile<D>::CONSUMERS; consumer++) {
             uint64_t *full = &smem.Q_full[consumer];
             trace(WAIT_EMPTY);
-            mbarrier_wait(&smem.Q_empty[consumer], Q_parity);
+            mbarrier_wait(&smem.Q_empty[consumer], (n + 1) % 2);
             trace(LOAD);
-            smem.tile[consumer] = tile; // The arrival makes it visible.
             if (tile < num_tiles) {
                 mbarrier_arrive_expect_tx(full, Tile<D>::Q_BYTES);
                 cp_async_bulk_tensor_5d(smem.Q_smem[consumer], Q_map, full, 0, work.head,
@@ -136,8 +144,8 @@ static __device__ void load(SharedStorage<D> &smem, const CUtensorMap &Q_map, co
                 mbarrier_arrive(full);
             }
         }
-        Q_parity ^= 1;
-        if (tile >= num_tiles) break;
+        idle = tile < num_tiles ? 0 : idle + 1;
+        if (idle > 0) continue;
 
         const int kv_head = work.kv_head(a);
         const int kv_tiles = work.tiles(a, work.row + Tile<D>::Q - 1);
@@ -162,7 +170,7 @@ static __device__ void load(SharedStorage<D> &smem, const CUtensorMap &Q_map, co
                 V_state.advance();
             }
         }
-        tile = gridDim.x + atomicInc(&next_tile, num_tiles - 1);
+        if (!again) next = gridDim.x + atomicInc(&next_tile, num_tiles - 1);
     }
     trace(WAIT_EMPTY);
     mbarrier_wait(&smem.V_empty[V_state.stage], V_state.parity ^ 1);
@@ -263,6 +271,12 @@ struct Rows {
     float rescale[2]; // what O must be multiplied with for the last m
 };
 
+static __device__ float quad_maximum(float top) // The quad has the row.
+{
+    top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, 1));
+    return fmaxf(top, __shfl_xor_sync(0xffffffff, top, 2));
+}
+
 // m becomes what makes the largest P of each row at most 2^TOP_LOG2, if it is not that already; l follows.
 template <int KV>
 static __device__ void raise_maximum(Rows &rows, const float (&S)[KV / 2], float c)
@@ -272,67 +286,71 @@ static __device__ void raise_maximum(Rows &rows, const float (&S)[KV / 2], float
         float top = -INFINITY;
 #pragma unroll
         for (int i = half * 2; i < KV / 2; i += 4) top = fmaxf(top, fmaxf(S[i], S[i + 1]));
-        top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, 1)); // the quad has the row
-        top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, 2));
-        const float m = fmaxf(rows.m[half], ceilf(top * c) - TOP_LOG2);
+        const float m = fmaxf(rows.m[half], ceilf(quad_maximum(top) * c) - TOP_LOG2);
         rows.rescale[half] = ex2_approx_ftz(rows.m[half] - m);
         rows.l[half] *= rows.rescale[half];
         rows.m[half] = m;
     }
 }
 
-// P = 2^(c S - m), rounded, and its sums before that; c is the scales' product, and log2(e). A word has the thread's four P
-// of a row and 16 keys.
+// P = 2^(c S - m) in the place of S, and its sums; c is the scales' product, and log2(e).
 template <int KV>
-static __device__ void exponentials(const float (&S)[KV / 2], uint32_t (&P)[KV / MMA_K][4],
-                                    const float (&m)[2], float (&sum)[2], float c)
+static __device__ void exponentials(float (&S)[KV / 2], const float (&m)[2], float (&sum)[2], float c)
 {
     float part[2][2] = {}; // two chains of additions a row
 #pragma unroll
-    for (int i = 0; i < KV / 2; i += 8) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float *s = &S[i + half * 2]; // two columns, and two that are 8 further
-            const float w = ex2_approx_ftz(fmaf(s[0], c, -m[half])),
-                        x = ex2_approx_ftz(fmaf(s[1], c, -m[half])),
-                        y = ex2_approx_ftz(fmaf(s[4], c, -m[half])),
-                        z = ex2_approx_ftz(fmaf(s[5], c, -m[half]));
-            part[half][0] += w;
-            part[half][1] += x;
-            part[half][0] += y;
-            part[half][1] += z;
-            P[i / 16][i / 8 % 2 * 2 + half] = quantise_four<E4m3>(w, x, y, z);
-        }
+    for (int i = 0; i < KV / 2; i++) {
+        S[i] = ex2_approx_ftz(fmaf(S[i], c, -m[i / 2 % 2]));
+        part[i / 2 % 2][i % 2] += S[i];
     }
     sum[0] = part[0][0] + part[0][1];
     sum[1] = part[1][0] + part[1][1];
 }
 
+// P in 8 bits. A word has the thread's four of a row and 16 keys: two columns, and two that are 8 further.
+template <int KV>
+static __device__ void round_tile(const float (&P)[KV / 2], uint32_t (&P_frag)[KV / MMA_K][4])
+{
+#pragma unroll
+    for (int i = 0; i < KV / 8; i++) {
+        const float *p = &P[i / 2 * 8 + i % 2 * 2];
+        P_frag[i / 4][i % 4] = quantise_four<E4m3>(p[0], p[1], p[4], p[5]);
+    }
+}
+
 // Whether any P of the warp's is 448, the byte 0x7e: it was that or more. 2 more make the byte's sign bit.
 template <int KV>
-static __device__ bool any_saturated(const uint32_t (&P)[KV / MMA_K][4])
+static __device__ bool any_saturated(const uint32_t (&P_frag)[KV / MMA_K][4])
 {
     uint32_t signs = 0;
 #pragma unroll
-    for (int i = 0; i < KV / 8; i++) signs |= P[i / 4][i % 4] + 0x02020202;
+    for (int i = 0; i < KV / 8; i++) signs |= P_frag[i / 4][i % 4] + 0x02020202;
     return __any_sync(0xffffffff, signs & 0x80808080);
 }
 
-// The online softmax of a tile; first: nothing is known of m yet. Returns whether O must be multiplied with rows.rescale.
+// m rises until the largest P of each row is at most 2^TOP_LOG2; P, its sums and l follow, by powers of two: exactly.
 template <int KV>
-static __device__ bool softmax_tile(const float (&S)[KV / 2], uint32_t (&P)[KV / MMA_K][4], Rows &rows,
-                                    float c, bool first)
+static __device__ void lower_tile(float (&P)[KV / 2], Rows &rows, float (&sum)[2])
 {
-    float sum[2];
-    if (!first) exponentials<KV>(S, P, rows.m, sum, c);
-    const bool grown = first || any_saturated<KV>(P);
-    if (grown) {
-        raise_maximum<KV>(rows, S, c);
-        exponentials<KV>(S, P, rows.m, sum, c);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float top = 0;
+#pragma unroll
+        for (int i = half * 2; i < KV / 2; i += 4) top = fmaxf(top, fmaxf(P[i], P[i + 1]));
+        top = quad_maximum(top);
+        // Any bit of the fraction carries into the exponent: log2, rounded up.
+        const int log2 = (int)((__float_as_uint(top) + 0x7fffff) >> 23) - 127;
+        const float rise = max(log2 - TOP_LOG2, 0);
+        rows.rescale[half] = ex2_approx_ftz(-rise);
+        rows.l[half] *= rows.rescale[half];
+        rows.m[half] += rise;
+        sum[half] *= rows.rescale[half];
+#pragma unroll
+        for (int i = half * 2; i < KV / 2; i += 4) {
+            P[i] *= rows.rescale[half];
+            P[i + 1] *= rows.rescale[half];
+        }
     }
-    rows.l[0] += sum[0];
-    rows.l[1] += sum[1];
-    return grown;
 }
 
 template <int D>
@@ -403,17 +421,23 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
     const attention &a = f.a;
     const int tid = threadIdx.x % 128, lane = tid % 32;
     PipelineState<Tile<D>::STAGES> K_state, Vt_state;
-    uint32_t Q_parity = 0;
-    const int next_consumer = (consumer + 1) % Tile<D>::CONSUMERS;
-    if (next_consumer == 0) named_barrier_arrive(TURN, 256); // Consumer 0 begins.
-    while (true) {
+    for (int n = 0, idle = 0; idle < AGAIN_AFTER; n++) {
         trace(WAIT_FULL);
-        mbarrier_wait(&smem.Q_full[consumer], Q_parity);
-        Q_parity ^= 1;
+        mbarrier_wait(&smem.Q_full[consumer], n % 2);
         int tile = 0;
-        if (lane == 0) tile = smem.tile[consumer]; // Who arrives at Q_empty has read it.
+        if (lane == 0) tile = smem.tile[n % (AGAIN_AFTER + 1)]; // Who arrives at Q_empty has read it.
         tile = __shfl_sync(0xffffffff, tile, 0);
-        if (tile >= num_tiles) break;
+        idle = tile < num_tiles ? 0 : idle + 1;
+        if (idle > 0) {
+            if (lane == 0) mbarrier_arrive(&smem.Q_empty[consumer]);
+            continue;
+        }
+        const bool again = tile < 0;
+        if (again) {
+            tile = ~tile;
+            if (tid == 0)
+                cp_async_bulk_wait_group<0>(); // What was stored the first time must not come later.
+        }
         const Work<D> work(a, heads_in_group, tile);
         const int first_row = work.row + consumer * WG_Q;
         const int row = first_row + tid / 32 * 16 + lane / 4; // and row + 8
@@ -426,8 +450,8 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
         const int q_groups = (a.q_len - 1) / GROUP + 1, q_group = min(first_row / GROUP, q_groups - 1);
         const float c =
             f.scale_Q[((size_t)work.batch * a.heads + work.head) * q_groups + q_group] * rsqrtf(D) * LOG2_E;
-        float S[KV / 2], O[D / 2] = {}, part[D / 2];
-        uint32_t P[KV / MMA_K][4];
+        float S[KV / 2], O[D / 2] = {}, part[D / 2], sum[2];
+        uint32_t P[KV / MMA_K][4]; // rounded; before that it is where S was
         Rows rows;
 
         // What follows the products S of a tile: K is given back, and the tile masked where it crosses an edge.
@@ -450,35 +474,45 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
         const auto multiply_S = [&](int kv) {
             trace(WAIT_FULL);
             mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
-            trace(WAIT_TURN);
-            named_barrier_sync(TURN + consumer, 256);
             wgmma_touch(S);
             wgmma_fence();
             multiply_QK<D>(S, smem.Q_smem[consumer], smem.K_smem[K_state.stage]);
             wgmma_commit_group();
-            named_barrier_arrive(TURN + next_consumer, 256);
             wgmma_wait_group<0>();
             receive_S(kv);
         };
-        // P V of the tile before and S of tile kv, one behind the other: the part is added while S is multiplied.
-        const auto multiply_next = [&](int kv, float scale_before) {
+        // S of tile kv and P V of the tile before are in flight together; the exponentials begin when S is there, and take its place,
+        // for P has wgmma's operand until P V is there too.
+        const auto multiply_both = [&](int kv, float tile_c, float scale_before) {
             trace(WAIT_FULL);
             mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
             mbarrier_wait(&smem.Vt_full[Vt_state.stage], Vt_state.parity);
-            trace(WAIT_TURN);
-            named_barrier_sync(TURN + consumer, 256);
             wgmma_touch(S);
             wgmma_touch(part);
             wgmma_fence();
-            multiply_PV<D>(part, P, smem.Vt_smem[Vt_state.stage]);
-            wgmma_commit_group();
             multiply_QK<D>(S, smem.Q_smem[consumer], smem.K_smem[K_state.stage]);
             wgmma_commit_group();
-            named_barrier_arrive(TURN + next_consumer, 256);
+            multiply_PV<D>(part, P, smem.Vt_smem[Vt_state.stage]);
+            wgmma_commit_group();
             wgmma_wait_group<1>();
-            receive_part(scale_before);
-            wgmma_wait_group<0>();
             receive_S(kv);
+            if (again) raise_maximum<KV>(rows, S, tile_c);
+            exponentials<KV>(S, rows.m, sum, tile_c);
+            trace(MULTIPLY);
+            wgmma_wait_group<0>();
+            receive_part(scale_before);
+            trace(SOFTMAX);
+            round_tile<KV>(S, P);
+            const bool grown = again || any_saturated<KV>(P);
+            if (grown) {
+                if (!again) {
+                    lower_tile<KV>(S, rows, sum);
+                    round_tile<KV>(S, P);
+                }
+                rescale_rows<D>(O, rows);
+            }
+            rows.l[0] += sum[0];
+            rows.l[1] += sum[1];
         };
         const auto multiply_O = [&](float scale) {
             trace(WAIT_FULL);
@@ -494,20 +528,19 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
         float V_scale = scale_V[0];
         const float first_c = c * scale_K[0];
         multiply_S(0);
-        softmax_tile<KV>(S, P, rows, first_c, true);
+        raise_maximum<KV>(rows, S, first_c);
+        exponentials<KV>(S, rows.m, rows.l, first_c);
+        round_tile<KV>(S, P);
         for (int kv = 1; kv < kv_tiles; kv++) {
             const float V_scale_before = V_scale, tile_c = c * scale_K[kv];
             V_scale = scale_V[kv];
-            multiply_next(kv, V_scale_before);
-            if (softmax_tile<KV>(S, P, rows, tile_c, false)) rescale_rows<D>(O, rows);
+            multiply_both(kv, tile_c, V_scale_before);
         }
         multiply_O(V_scale);
 
         for (int kv = kv_tiles; kv < block_tiles; kv++) { // keys that only the later consumers see
             trace(WAIT_FULL);
             mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
-            named_barrier_sync(TURN + consumer, 256);
-            named_barrier_arrive(TURN + next_consumer, 256);
             if (tid == 0) mbarrier_arrive(&smem.K_empty[K_state.stage]);
             K_state.advance();
             mbarrier_wait(&smem.Vt_full[Vt_state.stage], Vt_state.parity);
@@ -516,10 +549,12 @@ static __device__ void consume(SharedStorage<D> &smem, const CUtensorMap &O_map,
         }
 
         trace(STORE);
+        // A lost score was infinity, and l has it: no term is negative, and a factor makes of it infinity or NaN. Every thread says so
+        // before its warp gives back the next Q: the barriers of store_rows are between.
+        if (!again && !(rows.l[0] + rows.l[1] < INFINITY)) atomicOr(&smem.lost[n % (AGAIN_AFTER + 1)], 1);
         finish_rows<D>(O, rows, a, work, row, lane);
         store_rows<D>(smem.O_smem[consumer], O_map, O, work, first_row, first_row < a.q_len, consumer, tid);
     }
-    if (consumer == 0) named_barrier_sync(TURN, 256); // The last turn is nobody's.
     if (tid == 0) cp_async_bulk_wait_group_read<0>(); // O_smem must outlive its reader.
 }
 
@@ -550,6 +585,7 @@ __global__ void __launch_bounds__(Tile<D>::THREADS, 1)
             mbarrier_init(&smem.V_full[stage], 1);
             mbarrier_init(&smem.V_empty[stage], TRANSPOSERS);
         }
+        for (int &lost : smem.lost) lost = 0;
         fence_mbarrier_init();
     }
     __syncthreads();

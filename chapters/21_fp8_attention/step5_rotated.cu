@@ -5,30 +5,43 @@
 //
 // The same orthogonal matrix for Q and K leaves Q Kᵀ as it is: (Q M)(K M)ᵀ = Q M Mᵀ Kᵀ. M = a random sign for each column, then
 // a Hadamard matrix / sqrt(D): each number of the result is the sum of all of a row, each with + or -, and one large one is
-// spread over all. It takes D log2(D) additions, not D²: log2(D) rounds, in which two numbers become sum and difference.
+// spread over all. It takes D log2(D) additions, not D²: log2(D) rounds, one for each bit of a column's number, in which two
+// numbers become sum and difference. Four rounds are a matrix of 16 x 16, which mma multiplies: by 1 and -1, which is exact.
 //
-//      column        b7 b6 | b5 b4 b3 | b2 b1 b0        D = 256; 128 has two lanes' bits, 64 one
-//      held by       pack  | lane     | place in it     of a row's D / 32 lanes, each with 4 packs of 8
-//      rounds        in a  | shuffles | in a thread
-//                    thread|          |
+//      column's bit      b7 b6     b5       b4 b3    b2 b1     b0              D = 256; 128 has no b7, 64 no b6
+//      tells, loaded     packs     packs    lanes    pairs     two in a pair   4 lanes a row, packs of 8 columns
+//      round             thread    mma      mma      thread    mma
+//      tells, stored     pieces    lanes    lanes    numbers   numbers         8 lanes a row, each of two rows
 //
-// A block has 128 rows of a head, all in registers: their largest magnitude is there when it is needed, and memory is read once.
-// That of fp32 is taken as an integer, in which a NaN is above all: redux.sync and atomicMax know no others.
+// x is mma's B, a column for each of a warp's 8 rows. So a thread has D / 4 numbers, all of them until the largest magnitude of 128
+// rows is known, and memory is read once. At D = 256 four blocks of a cluster share the rows: an SM then has six blocks, not one,
+// and one loads while another stores. max.NaN keeps a NaN; as an integer, which is what redux.sync knows, it is above all.
 //
 // Grows from: nothing.
-// New instructions: redux.sync.max. Registers: 32 of a row a thread. 4 D threads.
+// New instructions: redux.sync.max. Registers: D / 4 of two rows a thread.
 // Run: make chapter-21 OP=rotation STEP=rotated
 #include <climits>
 
 #include "../../common/device/fp8.cuh"
+#include "../../common/device/ptx.cuh"
 #include "../../common/device/sm90_attention.cuh"
 #include "launchers.h"
 
 constexpr int PACK_COLS = PACK<__nv_bfloat16>; // 8
-constexpr int PACKS = 4;                       // that a thread has of a row
-constexpr int COLS = PACKS * PACK_COLS;        // 32
+constexpr int ROWS = 8;                        // of a warp
+constexpr int WARPS = GROUP / ROWS;            // of a group
+
+template <int D>
+constexpr int CLUSTER = D == 256 ? 4 : 1; // blocks that share a group's rows
+template <int D>
+constexpr int THREADS = 32 * WARPS / CLUSTER<D>;
+template <int D>
+constexpr int BLOCKS = D == 256 ? 6 : 256 / D; // that an SM has registers for
+template <int D>
+constexpr int PIECES = ROWS *D / 32 / PACK_COLS; // of 8 neighbours that a lane has of the warp's rows
 
 // Sum and difference of numbers that are `distance` apart, among a thread's own.
+template <int COLS>
 static __device__ void own_round(float (&x)[COLS], int distance)
 {
     // EXERCISE 21.2: each pair becomes its sum and its difference (about 7 lines)
@@ -42,82 +55,137 @@ static __device__ void own_round(float (&x)[COLS], int distance)
     // END
 }
 
-// The same of this lane's and the lane's that is `distance` further or before: the upper one keeps the differences.
-static __device__ void lanes_round(float (&x)[COLS], int distance, int lane)
+// The Hadamard matrix of b0, b3, b4 and b5, 1 or -1 in bf16, as mma's A. Its row is b3, b4, b5 and b0 from the lowest bit on, its column,
+// which is x's row in B, b0, b3, b4 and b5.
+static __device__ void hadamard_fragment(uint32_t (&H_frag)[4], int lane)
 {
-    // EXERCISE 21.3: the same with the other lane's numbers (about 3 lines)
-    const float sign = lane & distance ? -1 : 1;
+    // EXERCISE 21.3: an even number of bits in common is a 1, an odd number a -1 (about 5 lines)
 #pragma unroll
-    for (int i = 0; i < COLS; i++) x[i] = fmaf(sign, x[i], __shfl_xor_sync(0xffffffff, x[i], distance));
+    for (int i = 0; i < 4; i++) { // a row of b0 = i % 2, two columns of b5 = i / 2, b0 = 0 and 1
+        const int common = __popc(lane / 4 & lane % 4) + (i / 2 & lane / 16);
+        H_frag[i] = 0x3f803f80 ^ (common % 2 ? 0x80008000 : 0) ^ (i % 2 ? 0x80000000 : 0);
+    }
     // END
 }
 
-template <int D, bool ROTATE>
-__global__ void __launch_bounds__(4 * D) rotated_kernel(const __nv_bfloat16 *x, // (batch, len, heads, D)
-                                                        const float *signs,     // (D)
-                                                        uint8_t *out,           // (batch, len, heads, D)
-                                                        float *scale, // (batch, heads, len / 128 rounded up)
-                                                        int len)
+// x (of a row, as the lane loaded it) becomes its product with the Hadamard matrix (of two rows, a half of `values` each).
+template <int D>
+static __device__ void rotate(float (&values)[D / 4], const uint4 (&x)[PIECES<D>], int lane)
 {
-    constexpr int LANES = D / COLS; // of a row
-    __shared__ unsigned block_amax;
-    if (threadIdx.x == 0) block_amax = 0;
-    __syncthreads();
+    uint32_t H_frag[4] = {};
+    hadamard_fragment(H_frag, lane);
+    float(&rows)[2][D / 8] = reinterpret_cast<float(&)[2][D / 8]>(values);
+#pragma unroll
+    for (int i = 0; i < PIECES<D>; i += 2) {
+        const uint32_t x_frag[4][2] = {
+            {x[i].x, x[i + 1].x}, {x[i].y, x[i + 1].y}, {x[i].z, x[i + 1].z}, {x[i].w, x[i + 1].w}};
+#pragma unroll
+        for (int pair = 0; pair < 4; pair++) {
+            float acc[4] = {};
+            mma_m16n8k16_bf16(acc, H_frag, x_frag[pair]);
+#pragma unroll
+            for (int j = 0; j < 4; j++) rows[j % 2][i / 2 * PACK_COLS + pair * 2 + j / 2] = acc[j];
+        }
+    }
+#pragma unroll
+    for (int distance = 2; distance < D / 8; distance *= 2) {
+        own_round(rows[0], distance);
+        own_round(rows[1], distance);
+    }
+}
+
+template <int D, bool ROTATE>
+__global__ void __cluster_dims__(CLUSTER<D>) __launch_bounds__(THREADS<D>, BLOCKS<D>)
+    rotated_kernel(const __nv_bfloat16 *x, // (batch, len, heads, D)
+                   const float *signs,     // (D)
+                   uint8_t *out,           // (batch, len, heads, D)
+                   float *scale,           // (batch, heads, len / 128 rounded up)
+                   int len)
+{
+    constexpr int PIECES = ::PIECES<D>, BLOCK_WARPS = WARPS / CLUSTER<D>;
+    __shared__ uint4 sign_bits[D / PACK_COLS]; // of a pack of x
+    __shared__ float warp_amax[WARPS];         // of the whole group, in each block
+    if constexpr (CLUSTER < D >> 1) cluster_arrive_relaxed();
 
     const int head = blockIdx.y, heads = gridDim.y, batch = blockIdx.z;
-    const int lane = threadIdx.x % LANES, row = blockIdx.x * GROUP + threadIdx.x / LANES;
-    const size_t first = (((size_t)batch * len + row) * heads + head) * D; // of the row
-    float values[COLS] = {};
-    if (row < len) {
-#pragma unroll
-        for (int pack = 0; pack < PACKS; pack++)
-            load_values(*reinterpret_cast<float(*)[PACK_COLS]>(&values[pack * PACK_COLS]),
-                        x + first + (pack * LANES + lane) * PACK_COLS);
-    }
+    const int group = blockIdx.x / CLUSTER<D>, groups = gridDim.x / CLUSTER<D>;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int warp_row = (blockIdx.x * BLOCK_WARPS + warp) * ROWS;
+    // Of a row that is loaded or stored, the first number.
+    const auto first = [&](int row) { return (((size_t)batch * len + row) * heads + head) * D; };
 
+    uint4 packs[PIECES] = {};
+    if (warp_row + lane / 4 < len) {
+#pragma unroll
+        for (int i = 0; i < PIECES; i++)
+            packs[i] = load_piece<PACK_COLS>(x + first(warp_row + lane / 4) + i * 32 + lane % 4 * PACK_COLS);
+    }
+    float values[D / 4];
     if constexpr (ROTATE) {
+        if (threadIdx.x < D / 2) { // two columns
+            const float2 pair = reinterpret_cast<const float2 *>(signs)[threadIdx.x];
+            reinterpret_cast<uint32_t *>(sign_bits)[threadIdx.x] =
+                __byte_perm(__float_as_uint(pair.x), __float_as_uint(pair.y), 0x7632) & 0x80008000;
+        }
+        __syncthreads();
 #pragma unroll
-        for (int i = 0; i < COLS; i++)
-            values[i] *= signs[(i / PACK_COLS * LANES + lane) * PACK_COLS + i % PACK_COLS];
+        for (int i = 0; i < PIECES; i++) {
+            const uint4 bits = sign_bits[i * 4 + lane % 4];
+            packs[i] = make_uint4(packs[i].x ^ bits.x, packs[i].y ^ bits.y, packs[i].z ^ bits.z,
+                                  packs[i].w ^ bits.w);
+        }
+        rotate<D>(values, packs, lane);
+    } else {
 #pragma unroll
-        for (int distance = 1; distance < COLS; distance *= 2) own_round(values, distance);
-#pragma unroll
-        for (int distance = 1; distance < LANES; distance *= 2) lanes_round(values, distance, lane);
+        for (int i = 0; i < PIECES; i++)
+            unpack(reinterpret_cast<float(&)[PACK_COLS]>(values[i * PACK_COLS]), packs[i], __nv_bfloat16());
     }
 
-    unsigned amax = 0;
+    float amax = 0;
 #pragma unroll
-    for (int i = 0; i < COLS; i++) amax = max(amax, __float_as_uint(fabsf(values[i])));
-    amax = __reduce_max_sync(0xffffffff, amax);
-    if (threadIdx.x % 32 == 0) atomicMax(&block_amax, amax);
-    __syncthreads();
+    for (int i = 0; i < D / 4; i++) amax = larger(amax, fabsf(values[i]));
+    amax = __uint_as_float(__reduce_max_sync(0xffffffff, __float_as_uint(amax)));
+    if constexpr (CLUSTER<D> == 1) {
+        if (lane == 0) warp_amax[warp] = amax;
+        __syncthreads();
+    } else {
+        cluster_wait(); // The others have begun.
+        if (lane < CLUSTER<D>)
+            st_shared_cluster(mapa(smem_addr(&warp_amax[cluster_ctarank() * BLOCK_WARPS + warp]), lane),
+                              amax);
+        cluster_arrive();
+        cluster_wait();
+    }
+    amax = __uint_as_float(__reduce_max_sync(0xffffffff, __float_as_uint(warp_amax[lane % WARPS])));
 
     const float root = ROTATE ? rsqrtf(D) : 1;
-    const float group_scale = scale_of<E4m3>(__uint_as_float(block_amax) * root, false);
+    const float group_scale = scale_of<E4m3>(amax * root, false);
     const float inverse = root / group_scale;
-    if (threadIdx.x == 0) scale[((size_t)batch * heads + head) * gridDim.x + blockIdx.x] = group_scale;
-    if (row >= len) return;
+    if (blockIdx.x % CLUSTER<D> == 0 && threadIdx.x == 0)
+        scale[((size_t)batch * heads + head) * groups + group] = group_scale;
 #pragma unroll
-    for (int pack = 0; pack < PACKS; pack++)
-        *reinterpret_cast<uint2 *>(out + first + (pack * LANES + lane) * PACK_COLS) =
-            quantise<E4m3>(*reinterpret_cast<const float(*)[PACK_COLS]>(&values[pack * PACK_COLS]), inverse);
+    for (int i = 0; i < PIECES; i++) {
+        const int row = warp_row + (ROTATE ? lane % 4 * 2 + i / (PIECES / 2) : lane / 4);
+        const int col = ROTATE ? i % (PIECES / 2) * 64 + lane / 4 * 8 : i * 32 + lane % 4 * 8;
+        if (row < len)
+            *reinterpret_cast<uint2 *>(out + first(row) + col) =
+                quantise<E4m3>(reinterpret_cast<float(&)[PACK_COLS]>(values[i * PACK_COLS]), inverse);
+    }
 }
 
 extern "C" cudaError_t rotated(const struct rotation *r, cudaStream_t stream)
 {
     if (!r->x || !r->out || !r->scale || (r->rotate && !r->signs) ||
-        ((uintptr_t)r->x | (uintptr_t)r->out) % 16 || r->batch < 1 || r->len < 1 || r->heads < 1 ||
-        r->batch > 65535 || r->heads > 65535 || r->len > INT_MAX - GROUP)
+        ((uintptr_t)r->x | (uintptr_t)r->signs | (uintptr_t)r->out) % 16 || r->batch < 1 || r->len < 1 ||
+        r->heads < 1 || r->batch > 65535 || r->heads > 65535 || r->len > INT_MAX - GROUP)
         return cudaErrorInvalidValue;
-    const dim3 grid((r->len - 1) / GROUP + 1, r->heads, r->batch);
     const auto *x = (const __nv_bfloat16 *)r->x;
     auto *out = (uint8_t *)r->out;
     return with_types(BF16, r->head_dim, [&](auto, auto d) {
         constexpr int D = d.value;
-        if (r->rotate)
-            rotated_kernel<D, true><<<grid, 4 * D, 0, stream>>>(x, r->signs, out, r->scale, r->len);
-        else
-            rotated_kernel<D, false><<<grid, 4 * D, 0, stream>>>(x, r->signs, out, r->scale, r->len);
+        const dim3 grid(((r->len - 1) / GROUP + 1) * CLUSTER<D>, r->heads, r->batch);
+        const auto kernel = r->rotate ? rotated_kernel<D, true> : rotated_kernel<D, false>;
+        kernel<<<grid, THREADS<D>, 0, stream>>>(x, r->signs, out, r->scale, r->len);
         return cudaGetLastError();
     });
 }

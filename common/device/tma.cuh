@@ -96,6 +96,13 @@ __device__ inline void cp_async_bulk_commit_group()
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
+// cp.async.bulk.wait_group: waits until all but this thread's latest PENDING groups are done: what they store is in its place.
+template <int PENDING>
+__device__ inline void cp_async_bulk_wait_group()
+{
+    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
 // cp.async.bulk.wait_group.read: waits until all but this thread's latest PENDING groups have read their shared memory,
 // which may then be overwritten.
 template <int PENDING>

@@ -13,7 +13,6 @@ enum { CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT = 5, CUBLASLT_MATRIX_LAYOUT_STRIDED_BA
 enum { CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3 };
 enum { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8 };
 enum { CUBLASLT_REDUCTION_SCHEME_INPLACE = 1, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2 };
-enum { CUBLASLT_REDUCTION_SCHEME_MASK = 7 };
 enum { WORKSPACE_BYTES = 32 << 20 }; // what the cuBLAS documentation recommends for Hopper
 
 struct heuristic {
@@ -115,11 +114,13 @@ static int describe(struct description *d, const struct cublaslt_product *p)
     return status;
 }
 
-// The algorithms that cuBLASLt names first, at most so many, that add parts of k up in these ways and take arrays that begin at
-// multiples of so many bytes.
-static int propose(const struct description *d, int reductions, uint32_t alignment, int wanted,
-                   struct heuristic *list, int *found)
+// The algorithms that cuBLASLt names first, at most so many, that take arrays that begin at multiples of so many bytes and add
+// parts of k up in fp32: it would do so in D's own type, too.
+static int propose(const struct description *d, const struct cublaslt_product *p, uint32_t alignment,
+                   int wanted, struct heuristic *list, int *found)
 {
+    const int reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
+                           (p->D_type == CUDA_R_32F ? CUBLASLT_REDUCTION_SCHEME_INPLACE : 0);
     int status = lt.preference_set(lt.preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
                                    sizeof reductions);
     for (int which = CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
@@ -152,15 +153,6 @@ enum {
     PACK_ALIGNMENT = 16
 }; // cuBLASLt's own default; what every launcher's arrays have
 
-static int propose_candidates(const struct description *d, const struct cublaslt_product *p,
-                              uint32_t alignment, struct heuristic *list, int *found)
-{
-    // Parts of k may be added up in D itself only where D is as exact as the sums.
-    const int reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
-                           (p->D_type == CUDA_R_32F ? CUBLASLT_REDUCTION_SCHEME_INPLACE : 0);
-    return propose(d, reductions, alignment, CUBLASLT_CANDIDATES, list, found);
-}
-
 static struct {
     struct description description;
     struct heuristic list[CUBLASLT_CANDIDATES];
@@ -173,7 +165,8 @@ int cublaslt_candidates(const struct cublaslt_product *product)
     forget(&candidates.description);
     int status = describe(&candidates.description, product);
     if (!status)
-        status = propose_candidates(&candidates.description, product, ANY_ALIGNMENT, candidates.list, &found);
+        status = propose(&candidates.description, product, ANY_ALIGNMENT, CUBLASLT_CANDIDATES,
+                         candidates.list, &found);
     return error_of(status) == cudaSuccess ? found : 0;
 }
 
@@ -261,7 +254,7 @@ static int fastest(const struct description *d, const struct cublaslt_product *p
     cudaEvent_t begin, end;
     void *D;
     int found = 0, first = 0;
-    int status = propose_candidates(d, p, PACK_ALIGNMENT, list, &found);
+    int status = propose(d, p, PACK_ALIGNMENT, CUBLASLT_CANDIDATES, list, &found);
     if (status) return status;
     CUDA_CHECK(cudaMalloc(&D, (size_t)(p->batches > 1 ? p->batches : 1) * (size_t)p->M * (size_t)p->N *
                                   (p->D_type == CUDA_R_32F ? 4 : 2)));
@@ -304,7 +297,7 @@ static int choose(const struct description *d, const struct cublaslt_product *p,
             return memcpy(algorithm, choices.list[i].algorithm, sizeof choice.algorithm), 0;
     if (choices.file) CUDA_CHECK(cudaStreamIsCapturing(stream, &capturing));
     if (!choices.file || capturing != cudaStreamCaptureStatusNone) {
-        status = propose(d, CUBLASLT_REDUCTION_SCHEME_MASK, ANY_ALIGNMENT, 1, &first, &found);
+        status = propose(d, p, ANY_ALIGNMENT, 1, &first, &found);
         if (!status) memcpy(algorithm, first.algorithm, sizeof first.algorithm);
         return status;
     }
