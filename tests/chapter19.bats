@@ -237,11 +237,6 @@ assert total("persistent_multicast", "global_sectors") < 0.8 * total("two_math_w
     noted $CHAPTER 'deadlock: no warp of the cluster that begins with block (0,0,0) can go on'
 }
 
-@test "chapter 19: scales of B that the producer writes behind its arrival are found" {
-    broken $CHAPTER step4_persistent_multicast.cu '/= scales; .. The arrival/d; s/state\.stage, tiles\.rank\);/& smem.scale_B_smem[state.stage] = scales;/; /(consumers == 3|waves == 2)\) return/d; /case (128|160): return/d; s/launch<2, 1, 192,/launch<2, 1, 96,/'
-    fails $CHAPTER persistent_multicast deep --op gemm
-}
-
 @test "chapter 19: a part that takes the scale of the other part's group is wrong" {
     broken $CHAPTER step6_few_rows.cu 's/first_B\(scale_B \+ place\.part,/first_B(scale_B,/'
     fails $CHAPTER few_rows deep --op gemm

@@ -192,7 +192,7 @@ assert actual == ideal > 10000, (actual, ideal)' "$json"
 # --- Broken kernels -------------------------------------------------------------------------------------------------------
 
 @test "chapter 20: a tile that takes another group's scales, and one that asks its last row for the group, are wrong" {
-    broken $CHAPTER step1_aligned_segments.cu 's/\(scale_B, tile\.group,/(scale_B, tile.group \/ 2,/'
+    broken $CHAPTER step1_aligned_segments.cu 's/\(size_t\)tile\.group \* squares/(size_t)(tile.group \/ 2) * squares/'
     wrong $CHAPTER aligned_segments odd_n --op aligned
     broken $CHAPTER step1_aligned_segments.cu 's/row_group\[row\]\}/row_group[min(row + BLOCK_M, tiles_m * BLOCK_M - BLOCK_M)]}/'
     wrong $CHAPTER aligned_segments two_groups --op aligned

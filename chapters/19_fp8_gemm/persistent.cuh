@@ -40,90 +40,48 @@ __device__ inline void mma_tile(float (&acc)[BLOCK_N / 2], uint64_t A_desc, uint
         wgmma_e4m3<BLOCK_N>(acc, A_desc + slice * MMA_K / 16, B_desc + slice * MMA_K / 16, slice > 0);
 }
 
-// A tile's scales of B, step of k by step of k, for the producer: those of the first square of its columns and of the next one. Each is
-// asked for a step before it is used.
-struct TileScales {
-    const float *scale;
-    int next_square, k_tiles;
-    float2 next;
-
-    // Of a group's columns from col on; scale_B: (groups, squares, k_tiles). A tile beyond the right edge takes those of the last square.
-    __device__ TileScales(const float *scale_B, int group, int col, int N, int k_tiles) : k_tiles(k_tiles)
-    {
-        const int squares = (N - 1) / GROUP + 1, square = min(col / GROUP, squares - 1);
-        scale = scale_B + ((size_t)group * squares + square) * k_tiles;
-        next_square = square + 1 < squares ? k_tiles : 0;
-        next = {scale[0], scale[next_square]};
-    }
-
-    // Of step k. The steps come one by one.
-    __device__ float2 operator[](int k)
-    {
-        const float2 now = next;
-        if (k + 1 < k_tiles) next = {scale[k + 1], scale[next_square + k + 1]};
-        return now;
-    }
-};
-
-// Calls step(), which goes on to the ring's next stage, `steps` times. It goes in rounds of the ring from the first stage on, in which the
-// compiler knows where each stage is. What is before and behind them goes step by step.
-template <int NUM_STAGES, typename STEP>
-__device__ inline void steps_around(const PipelineState<NUM_STAGES> &state, int steps, STEP step)
-{
-    while (steps > 0) {
-#pragma unroll 1
-        for (; state.stage == 0 && steps >= NUM_STAGES; steps -= NUM_STAGES)
-#pragma unroll
-            for (int n = 0; n < NUM_STAGES; n++) step();
-        if (steps > 0) step(), steps--;
-    }
-}
-
 // A consumer warpgroup's products for one tile and their sum: WAVES times 64 rows, one time after the other in the same
-// accumulators. smem has full and empty barriers, A_smem, B_smem, scale_smem and scale_B_smem of each stage: the warpgroup's rows of A
-// begin at warpgroup_row, their scales at scale_row; `first` columns are in B's first square. A stage is given back to all CLUSTER
-// blocks.
+// accumulators. smem has full and empty barriers, A_smem, B_smem and scale_smem of each stage: the warpgroup's rows of A begin at
+// warpgroup_row, their scales at scale_row. scale_B: of the first square of the tile's columns, (k_tiles); next_square: from there
+// to the second's; `first` columns are in the first. A stage is given back to all CLUSTER blocks.
 template <int BLOCK_N, int CLUSTER, int WAVES, typename STORAGE, int NUM_STAGES>
 __device__ inline void consume(float (&sum)[WAVES][BLOCK_N / 2], STORAGE &smem,
-                               PipelineState<NUM_STAGES> &state, int first, int warpgroup_row, int scale_row,
-                               int k_tiles, int tid)
+                               PipelineState<NUM_STAGES> &state, const float *scale_B, int next_square,
+                               int first, int warpgroup_row, int scale_row, int k_tiles, int tid)
 {
-    const int lane = tid % 32;
-    const int row0 = scale_row + tid / 32 * 16 + lane / 4; // this thread's; the other is 8 further
-    const uint32_t empty_addr =
-        mapa(smem_addr(smem.empty), lane % CLUSTER); // of the block that this lane tells
+    const int row0 = scale_row + tid / 32 * 16 + tid % 32 / 4; // this thread's; the other is 8 further
     const uint64_t A_desc = uniform(wgmma_descriptor(smem.A_smem[0][warpgroup_row]));
     const uint64_t B_desc = uniform(wgmma_descriptor(smem.B_smem[0][0]));
+    LaneScales first_B(scale_B, 1, k_tiles), second_B(scale_B + next_square, 1, k_tiles);
     with_first<BLOCK_N>(first, [&](auto in_first) {
         float acc[BLOCK_N / 2];
-        bool landed = false; // the next step's stage had, when it was looked at
-        const auto step = [&] {
-            const int stage = state.stage;
+#pragma unroll 8 // So that the next stage is waited for in the midst of this one's promotion.
+        for (int k = 0; k < k_tiles; k++) {
             trace(WAIT_FULL);
-            if (!landed) mbarrier_wait(&smem.full[stage], state.parity);
-            state.advance();
+            mbarrier_wait(&smem.full[state.stage], state.parity);
+            float B0, B1;
 #pragma unroll
             for (int wave = 0; wave < WAVES; wave++) {
+                const float scale0 = smem.scale_smem[state.stage][row0 + wave * 64];
+                const float scale1 = smem.scale_smem[state.stage][row0 + wave * 64 + 8];
                 wgmma_touch(acc);
                 wgmma_fence();
-                mma_tile<BLOCK_N>(acc, A_desc + (stage * (int)sizeof smem.A_smem[0] + wave * 64 * GROUP) / 16,
-                                  B_desc + stage * (int)(sizeof smem.B_smem[0] / 16));
+                mma_tile<BLOCK_N>(
+                    acc, A_desc + (state.stage * (int)sizeof smem.A_smem[0] + wave * 64 * GROUP) / 16,
+                    B_desc + state.stage * (int)(sizeof smem.B_smem[0] / 16));
                 wgmma_commit_group();
-                const float2 B = smem.scale_B_smem[stage];
-                const float scale0 = smem.scale_smem[stage][row0 + wave * 64];
-                const float scale1 = smem.scale_smem[stage][row0 + wave * 64 + 8];
-                const Scales scales = {{scale0 * B.x, scale1 * B.x}, {scale0 * B.y, scale1 * B.y}};
+                if (wave == 0) B0 = first_B[k], B1 = second_B[k];
+                const Scales scales = {{scale0 * B0, scale1 * B0}, {scale0 * B1, scale1 * B1}};
                 wgmma_wait_group<0>();
                 wgmma_touch(acc);
                 if (wave == WAVES - 1) {
                     __syncwarp(); // Every lane has read its scales.
-                    if (lane < CLUSTER) mbarrier_arrive_cluster(empty_addr + stage * sizeof smem.empty[0]);
-                    landed = mbarrier_test_wait_parity(&smem.full[state.stage], state.parity);
+                    if (tid % 32 < CLUSTER) mbarrier_arrive_cluster(&smem.empty[state.stage], tid % 32);
                 }
                 promote<in_first>(sum[wave], acc, scales);
             }
-        };
-        steps_around(state, k_tiles, step);
+            state.advance();
+        }
     });
 }
 

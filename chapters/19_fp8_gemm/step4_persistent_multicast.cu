@@ -12,13 +12,12 @@
 //      BLOCK_N = 160:   columns 160 to 319 are in squares 1 and 2: 96 columns with one scale of B, 64 with the next
 //
 // So a tile has one or two scales of B, and where the second begins is one of four places: the loop over k is compiled for each.
-// What else it does, the tensor cores wait for. So A's scales come by a tensor map and B's from the producer, which has time; the loop
-// goes around the ring of stages, where each lies at a constant place; and whether the next has landed is asked before a promotion.
+// Nothing in it waits for global memory: a warp's lanes have 32 steps' scales of B, one each.
 // D's tile leaves whole: all warps write it to shared memory, and each 64 columns of all its rows are one TMA store. A store of a
 // warp's 16 rows needs no barrier, but there would be eight to sixteen of them for one of these.
 // The rest is chapter 14's: clusters of two blocks, side by side here, each of which fetches half of A's rows for both; numbers of
 // tiles that walk down GROUP_M of them.
-// New instruction: mbarrier.test_wait. Shared memory: up to 216,160 bytes, 32,768 to 65,536 of them for D. Registers: as step 3, or 152.
+// New instructions: none. Shared memory: up to 216,128 bytes, 32,768 to 65,536 of them for D. Registers: as step 3, or 152.
 // Run: make chapter-19 OP=gemm STEP=persistent_multicast
 #include "../../common/device/tensor_map.h"
 #include "launchers.h"
@@ -58,9 +57,8 @@ struct SharedStorage {
     uint8_t B_smem[NUM_STAGES][SHAPE::BLOCK_N][BLOCK_K];           // (stage, n, k)
     char D_smem[STORE_PIECES<SHAPE::BLOCK_N>][SHAPE::PIECE_BYTES]; // (piece, m, 128 bytes)
     float scale_smem[NUM_STAGES][SHAPE::BLOCK_M];                  // (stage, m)
-    float2 scale_B_smem[NUM_STAGES]; // (stage): of the columns' first square and of the next
-    uint64_t full[NUM_STAGES];       // the stage's tiles and scales have landed
-    uint64_t empty[NUM_STAGES];      // every consumer of the cluster is done with them
+    uint64_t full[NUM_STAGES];                                     // the stage's tiles and scales have landed
+    uint64_t empty[NUM_STAGES]; // every consumer of the cluster is done with them
 };
 
 // Starts the copies of step k_tile into a stage, and of this block's part of A for the whole cluster. One thread does. The other part
@@ -109,19 +107,15 @@ struct Tiles {
 // round: a new barrier lets a wait for parity 1 pass.
 template <typename SHAPE>
 static __device__ void produce(SharedStorage<SHAPE> &smem, const CUtensorMap &A_map, const CUtensorMap &B_map,
-                               const CUtensorMap &scale_map, const Tiles<SHAPE> &tiles, int N, int k_tiles,
-                               const float *scale_B)
+                               const CUtensorMap &scale_map, const Tiles<SHAPE> &tiles, int k_tiles)
 {
     PipelineState<SHAPE::NUM_STAGES> state;
     for (int tile = tiles.first; tile < tiles.count(); tile += tiles.step) {
         int row, col;
         tiles.origin(tile, row, col);
-        TileScales tile_scales(scale_B, 0, col, N, k_tiles);
         for (int k = 0; k < k_tiles; k++) {
-            const float2 scales = tile_scales[k];
             trace(WAIT_EMPTY);
             mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
-            smem.scale_B_smem[state.stage] = scales; // The arrival shows it to the consumers.
             load_tile(smem, A_map, B_map, scale_map, row, col, k, state.stage, tiles.rank);
             state.advance();
         }
@@ -152,7 +146,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(Shape<CONSUMERS, WAV
     const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     const int tid = threadIdx.x % 128; // in the warpgroup
     const Tiles<SHAPE> tiles(M, N);
-    const int k_tiles = (K - 1) / BLOCK_K + 1;
+    const int k_tiles = (K - 1) / BLOCK_K + 1, squares = (N - 1) / GROUP + 1;
 
     // Setup. TMA and the other block count at the barriers: they must see them initialised.
     if (threadIdx.x == 0) {
@@ -169,7 +163,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(Shape<CONSUMERS, WAV
 
     if (warpgroup == 0) {
         setmaxnreg_dec<SHAPE::PRODUCER_REGS>();
-        if (tid == 0) produce(smem, A_map, B_map, scale_map, tiles, N, k_tiles, scale_B);
+        if (tid == 0) produce(smem, A_map, B_map, scale_map, tiles, k_tiles);
     } else {
         setmaxnreg_inc<SHAPE::CONSUMER_REGS>();
         const int warpgroup_row = (warpgroup - 1) * SHAPE::ROWS; // this warpgroup's rows of the tile
@@ -181,9 +175,10 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(Shape<CONSUMERS, WAV
                 pass_stages<CLUSTER>(smem, state, k_tiles, tid);
                 continue;
             }
+            const int square = col / GROUP, next_square = square + 1 < squares ? k_tiles : 0;
             float sum[WAVES][BLOCK_N / 2] = {};
-            consume<BLOCK_N, CLUSTER>(sum, smem, state, GROUP - col % GROUP, warpgroup_row, warpgroup_row,
-                                      k_tiles, tid);
+            consume<BLOCK_N, CLUSTER>(sum, smem, state, scale_B + (size_t)square * k_tiles, next_square,
+                                      GROUP - col % GROUP, warpgroup_row, warpgroup_row, k_tiles, tid);
             trace(STORE);
             if (tma_store) {
                 store_tile_tma<BLOCK_N, TD>(smem.D_smem, D_map, sum, row, col, warpgroup_row);

@@ -12,8 +12,8 @@
 //                                  200 … 327   group 2        tile 2: 200 … 259 stored
 //
 // Where a group begins is the sum of the counts before it. Everybody takes tiles of rising numbers, so that the sum goes along: a
-// walk over the groups, of which the empty ones are passed. A row's scale may be at any place now, but a box begins at a multiple of
-// 16 bytes: up to three scales too many come first.
+// walk over the groups, of which the empty ones are passed. A row's scale may be at any place now, but a bulk copy begins at a
+// multiple of 16 bytes: up to three scales too many come first.
 // New instructions: none. Shared memory, registers: as step 1.
 // Run: make chapter-20 OP=ragged STEP=ragged_segments
 #include "../../common/device/tensor_map.h"
@@ -27,9 +27,8 @@ struct SharedStorage {
     uint8_t B_smem[NUM_STAGES<BLOCK_N>][BLOCK_N][BLOCK_K]; // (stage, n, k)
     char D_smem[STORE_PIECES<BLOCK_N>][PIECE_BYTES];       // (piece, m, 128 bytes)
     float scale_smem[NUM_STAGES<BLOCK_N>][SCALES];         // (stage, m)
-    float2 scale_B_smem[NUM_STAGES<BLOCK_N>]; // (stage): of the columns' first square and of the next
-    uint64_t full[NUM_STAGES<BLOCK_N>];       // the stage's tiles and scales have landed
-    uint64_t empty[NUM_STAGES<BLOCK_N>];      // every consumer of the cluster is done with them
+    uint64_t full[NUM_STAGES<BLOCK_N>];                    // the stage's tiles and scales have landed
+    uint64_t empty[NUM_STAGES<BLOCK_N>];                   // every consumer of the cluster is done with them
 };
 
 // What a tile takes from where.
@@ -101,17 +100,14 @@ static __device__ void load_tile(SharedStorage<BLOCK_N> &smem, const CUtensorMap
 template <int BLOCK_N>
 static __device__ void produce(SharedStorage<BLOCK_N> &smem, const CUtensorMap &A_map,
                                const CUtensorMap &B_map, const CUtensorMap &scale_map, Tiles<BLOCK_N> &tiles,
-                               int N, int k_tiles, const float *scale_B)
+                               int N, int k_tiles)
 {
     PipelineState<NUM_STAGES<BLOCK_N>> state;
     Tile tile;
     while (tiles.next(tile)) {
-        TileScales tile_scales(scale_B, tile.group, tile.col, N, k_tiles);
         for (int k = 0; k < k_tiles; k++) {
-            const float2 scales = tile_scales[k];
             trace(WAIT_EMPTY);
             mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
-            smem.scale_B_smem[state.stage] = scales; // The arrival shows it to the consumers.
             load_tile(smem, A_map, B_map, scale_map, tile.row, tile.group * N + tile.col, k, state.stage,
                       tiles.rank);
             state.advance();
@@ -143,7 +139,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) ragg
     const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     const int tid = threadIdx.x % 128; // in the warpgroup
     Tiles<BLOCK_N> tiles(counts, groups, M, N);
-    const int k_tiles = (K - 1) / BLOCK_K + 1;
+    const int k_tiles = (K - 1) / BLOCK_K + 1, squares = (N - 1) / GROUP + 1;
 
     // Setup. TMA and the other block count at the barriers: they must see them initialised.
     if (threadIdx.x == 0) {
@@ -160,7 +156,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) ragg
 
     if (warpgroup == 0) {
         setmaxnreg_dec<PRODUCER_REGS>();
-        if (tid == 0) produce(smem, A_map, B_map, scale_map, tiles, N, k_tiles, scale_B);
+        if (tid == 0) produce(smem, A_map, B_map, scale_map, tiles, N, k_tiles);
     } else {
         setmaxnreg_inc<CONSUMER_REGS>();
         const int warpgroup_row = (warpgroup - 1) * MMA_M; // this warpgroup's rows of the tile
@@ -171,9 +167,11 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) ragg
                 pass_stages<CLUSTER>(smem, state, k_tiles, tid);
                 continue;
             }
+            const int square = tile.col / GROUP, next_square = square + 1 < squares ? k_tiles : 0;
             float sum[1][BLOCK_N / 2] = {};
-            consume<BLOCK_N, CLUSTER>(sum, smem, state, GROUP - tile.col % GROUP, warpgroup_row,
-                                      tile.row % 4 + warpgroup_row, k_tiles, tid);
+            consume<BLOCK_N, CLUSTER>(
+                sum, smem, state, scale_B + ((size_t)tile.group * squares + square) * k_tiles, next_square,
+                GROUP - tile.col % GROUP, warpgroup_row, tile.row % 4 + warpgroup_row, k_tiles, tid);
             trace(STORE);
             if (tma_store && tile.row + BLOCK_M <= tile.end)
                 store_tile_tma<BLOCK_N, __nv_bfloat16>(smem.D_smem, D_map, sum, tile.row, tile.col,

@@ -28,16 +28,11 @@ __device__ inline void mbarrier_arrive(uint64_t *bar)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(smem_addr(bar)) : "memory");
 }
 
-// mbarrier.arrive at a barrier of any block of the cluster, whose address is from mapa; or at that of the same place in block `rank`.
-// It orders what wgmma and TMA have read before what they write after; for ordinary writes into the other block it is too weak.
-__device__ inline void mbarrier_arrive_cluster(uint32_t bar_addr)
-{
-    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(bar_addr) : "memory");
-}
-
+// mbarrier.arrive at the barrier of the same place in block `rank` of the cluster (mapa gives its address). It orders what
+// wgmma and TMA have read before what they write after; for ordinary writes into the other block it is too weak.
 __device__ inline void mbarrier_arrive_cluster(uint64_t *bar, uint32_t rank)
 {
-    mbarrier_arrive_cluster(mapa(smem_addr(bar), rank));
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(mapa(smem_addr(bar), rank)) : "memory");
 }
 
 // mbarrier.arrive.expect_tx: `bytes` more have to land before the phase can end; then one arrival.
@@ -54,21 +49,6 @@ __device__ inline bool mbarrier_try_wait_parity(uint64_t *bar, uint32_t parity)
     asm volatile("{\n"
                  ".reg .pred p;\n"
                  "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                 "selp.u32 %0, 1, 0, p;\n"
-                 "}"
-                 : "=r"(ended)
-                 : "r"(smem_addr(bar)), "r"(parity)
-                 : "memory");
-    return ended;
-}
-
-// mbarrier.test_wait.parity: the same, but it says no at once.
-__device__ inline bool mbarrier_test_wait_parity(uint64_t *bar, uint32_t parity)
-{
-    uint32_t ended;
-    asm volatile("{\n"
-                 ".reg .pred p;\n"
-                 "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
                  "selp.u32 %0, 1, 0, p;\n"
                  "}"
                  : "=r"(ended)
