@@ -61,22 +61,22 @@ struct SharedStorage {
     uint64_t empty[NUM_STAGES]; // every consumer of the cluster is done with them
 };
 
-// Starts the copies of a tile into a stage, and of this block's part of A for the whole cluster. One thread does. `scales` of
-// the tile's rows have scales in memory. The other part of A comes from the other block, and is counted here as well.
+// Starts the copies of step k_tile into a stage, and of this block's part of A for the whole cluster. One thread does. The other part
+// of A comes from the other block, and is counted here as well.
 template <typename SHAPE>
 static __device__ void load_tile(SharedStorage<SHAPE> &smem, const CUtensorMap &A_map,
-                                 const CUtensorMap &B_map, const float *tile_scale_A, int scales, int row,
-                                 int col, int k, int stage, int rank)
+                                 const CUtensorMap &B_map, const CUtensorMap &scale_map, int row, int col,
+                                 int k_tile, int stage, int rank)
 {
     trace(LOAD);
     constexpr int PART = SHAPE::BLOCK_M / CLUSTER;
     uint64_t *full = &smem.full[stage];
-    const int scale_bytes = scales * (int)sizeof(float);
-    mbarrier_arrive_expect_tx(full, sizeof smem.A_smem[stage] + sizeof smem.B_smem[stage] + scale_bytes);
-    cp_async_bulk_tensor_2d_multicast(smem.A_smem[stage][rank * PART], A_map, full, k, row + rank * PART,
-                                      (1 << CLUSTER) - 1);
-    cp_async_bulk_tensor_2d(smem.B_smem[stage], B_map, full, k, col);
-    if (scales > 0) cp_async_bulk(smem.scale_smem[stage], tile_scale_A + row, scale_bytes, full);
+    mbarrier_arrive_expect_tx(full, sizeof smem.A_smem[stage] + sizeof smem.B_smem[stage] +
+                                        sizeof smem.scale_smem[stage]);
+    cp_async_bulk_tensor_2d_multicast(smem.A_smem[stage][rank * PART], A_map, full, k_tile * BLOCK_K,
+                                      row + rank * PART, (1 << CLUSTER) - 1);
+    cp_async_bulk_tensor_2d(smem.scale_smem[stage], scale_map, full, row, k_tile);
+    cp_async_bulk_tensor_2d(smem.B_smem[stage], B_map, full, k_tile * BLOCK_K, col);
 }
 
 // Where the work is: `tile` of a cluster, this block's part of it.
@@ -107,18 +107,16 @@ struct Tiles {
 // round: a new barrier lets a wait for parity 1 pass.
 template <typename SHAPE>
 static __device__ void produce(SharedStorage<SHAPE> &smem, const CUtensorMap &A_map, const CUtensorMap &B_map,
-                               const float *scale_A, int scale_rows, const Tiles<SHAPE> &tiles, int k_tiles)
+                               const CUtensorMap &scale_map, const Tiles<SHAPE> &tiles, int k_tiles)
 {
     PipelineState<SHAPE::NUM_STAGES> state;
     for (int tile = tiles.first; tile < tiles.count(); tile += tiles.step) {
         int row, col;
         tiles.origin(tile, row, col);
-        const int scales = max(0, min(SHAPE::BLOCK_M, scale_rows - row)); // a multiple of 4: 16 bytes
         for (int k = 0; k < k_tiles; k++) {
             trace(WAIT_EMPTY);
             mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
-            load_tile(smem, A_map, B_map, scale_A + (size_t)k * scale_rows, scales, row, col, k * BLOCK_K,
-                      state.stage, tiles.rank);
+            load_tile(smem, A_map, B_map, scale_map, row, col, k, state.stage, tiles.rank);
             state.advance();
         }
     }
@@ -133,13 +131,13 @@ static __device__ void produce(SharedStorage<SHAPE> &smem, const CUtensorMap &A_
 template <int CONSUMERS, int WAVES, int BLOCK_N, typename TD>
 __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(Shape<CONSUMERS, WAVES, BLOCK_N>::NUM_THREADS, 1)
     persistent_multicast_kernel(
-        const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M / CLUSTER, BLOCK_K)
-        const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N, BLOCK_K)
-        const __grid_constant__ CUtensorMap D_map, // (M, N), boxes (BLOCK_M, 32 or 64)
-        const float *scale_A,                      // (k_tiles, scale_rows)
-        const float *scale_B,                      // (squares, k_tiles)
-        bool tma_store,                            // D's rows are multiples of 16 bytes
-        TD *D,                                     // (M, N)
+        const __grid_constant__ CUtensorMap A_map,     // (M, K), boxes (BLOCK_M / CLUSTER, BLOCK_K)
+        const __grid_constant__ CUtensorMap B_map,     // (N, K), boxes (BLOCK_N, BLOCK_K)
+        const __grid_constant__ CUtensorMap D_map,     // (M, N), boxes (BLOCK_M, 32 or 64)
+        const __grid_constant__ CUtensorMap scale_map, // (k_tiles, scale_rows), boxes (1, BLOCK_M)
+        const float *scale_B,                          // (squares, k_tiles)
+        bool tma_store,                                // D's rows are multiples of 16 bytes
+        TD *D,                                         // (M, N)
         int M, int N, int K)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
@@ -154,6 +152,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(Shape<CONSUMERS, WAV
     if (threadIdx.x == 0) {
         prefetch_tensormap(A_map);
         prefetch_tensormap(B_map);
+        prefetch_tensormap(scale_map);
         for (int stage = 0; stage < SHAPE::NUM_STAGES; stage++) {
             mbarrier_init(&smem.full[stage], 1); // the producer's arrival, and the bytes it expects
             mbarrier_init(&smem.empty[stage], CLUSTER * CONSUMERS * 4); // every warp that multiplies
@@ -164,7 +163,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(Shape<CONSUMERS, WAV
 
     if (warpgroup == 0) {
         setmaxnreg_dec<SHAPE::PRODUCER_REGS>();
-        if (tid == 0) produce(smem, A_map, B_map, scale_A, (M + 3) / 4 * 4, tiles, k_tiles);
+        if (tid == 0) produce(smem, A_map, B_map, scale_map, tiles, k_tiles);
     } else {
         setmaxnreg_inc<SHAPE::CONSUMER_REGS>();
         const int warpgroup_row = (warpgroup - 1) * SHAPE::ROWS; // this warpgroup's rows of the tile
@@ -230,7 +229,7 @@ static cudaError_t launch(const void *A, const void *B, const float *scale_A, co
 {
     using SHAPE = Shape<CONSUMERS, WAVES, BLOCK_N>;
     constexpr int BLOCK_M = SHAPE::BLOCK_M;
-    CUtensorMap A_map, B_map, D_map = {};
+    CUtensorMap A_map, B_map, scale_map, D_map = {};
     const bool tma_store = (size_t)N * sizeof(TD) % 16 == 0 && (uintptr_t)D % 16 == 0;
     constexpr int smem_bytes = sizeof(SharedStorage<SHAPE>);
     static_assert(smem_bytes <= MAX_SMEM, "there is room");
@@ -239,6 +238,9 @@ static cudaError_t launch(const void *A, const void *B, const float *scale_A, co
         tensor_map_matrix(&A_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, A, M, K, BLOCK_M / CLUSTER, BLOCK_K);
     if (error == cudaSuccess)
         error = tensor_map_matrix(&B_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, B, N, K, BLOCK_N, BLOCK_K);
+    if (error == cudaSuccess)
+        error = tensor_map_vectors(&scale_map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, scale_A,
+                                   (K - 1) / BLOCK_K + 1, (M + 3) / 4 * 4, BLOCK_M);
     if (error == cudaSuccess && tma_store)
         error = tensor_map_matrix(&D_map, tensor_map_type<TD>(), D, M, N, BLOCK_M, STORE_COLS<BLOCK_N, TD>);
     if (error == cudaSuccess)
@@ -247,7 +249,7 @@ static cudaError_t launch(const void *A, const void *B, const float *scale_A, co
 
     const int num_clusters = (int)std::min(cluster_tiles(M, N, BLOCK_M, BLOCK_N), (long long)(sms / CLUSTER));
     kernel<<<num_clusters * CLUSTER, SHAPE::NUM_THREADS, smem_bytes, stream>>>(
-        A_map, B_map, D_map, scale_A, scale_B, tma_store, D, M, N, K);
+        A_map, B_map, D_map, scale_map, scale_B, tma_store, D, M, N, K);
     return cudaGetLastError();
 }
 

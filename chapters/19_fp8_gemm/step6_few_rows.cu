@@ -100,11 +100,10 @@ struct Place {
 // round: a new barrier lets a wait for parity 1 pass.
 template <int CONSUMERS, int BLOCK_N>
 static __device__ void produce(Barriers &bar, Stage<CONSUMERS, BLOCK_N> *stages, const CUtensorMap &A_map,
-                               const CUtensorMap &B_map, const float *scale_A, int scale_rows,
-                               const Plan &plan, const Place &place)
+                               const CUtensorMap &B_map, const CUtensorMap &scale_map, const Plan &plan,
+                               const Place &place)
 {
-    const int scales = min(plan.block_rows, scale_rows); // a multiple of 4: 16 bytes
-    const int stage_bytes = (plan.block_rows + BLOCK_N) * BLOCK_K + scales * (int)sizeof(float);
+    const int stage_bytes = plan.block_rows * (BLOCK_K + (int)sizeof(float)) + BLOCK_N * BLOCK_K;
     Ring ring{plan.num_stages};
     for (int tile = place.first_tile; tile < place.tiles; tile += place.tile_step)
         for (int k = place.part; k < place.k_tiles; k += plan.parts) {
@@ -116,8 +115,7 @@ static __device__ void produce(Barriers &bar, Stage<CONSUMERS, BLOCK_N> *stages,
             mbarrier_arrive_expect_tx(full, stage_bytes);
             cp_async_bulk_tensor_2d(stage.B_smem, B_map, full, k * BLOCK_K, tile * BLOCK_N);
             cp_async_bulk_tensor_2d(stage.A_smem, A_map, full, k * BLOCK_K, 0);
-            cp_async_bulk(bar.scale_smem[ring.stage], scale_A + (size_t)k * scale_rows,
-                          scales * sizeof(float), full);
+            cp_async_bulk_tensor_2d(bar.scale_smem[ring.stage], scale_map, full, 0, k);
             ring.advance();
         }
     trace(END);
@@ -298,14 +296,14 @@ static __device__ void consume(Barriers &bar, const Stage<CONSUMERS, BLOCK_N> *s
 }
 
 template <typename TD, int CONSUMERS, int BLOCK_N>
-__global__ void __launch_bounds__(num_threads(CONSUMERS), 1)
-    few_rows_kernel(const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (block_rows, BLOCK_K)
-                    const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N, BLOCK_K)
-                    const float *scale_A,                      // (k_tiles, scale_rows)
-                    const float *scale_B,                      // (squares, k_tiles)
-                    TD *D,                                     // (M, N)
-                    bool vector_store,                         // D's rows are multiples of 16 bytes
-                    int M, int N, int K, Plan plan)
+__global__ void __launch_bounds__(num_threads(CONSUMERS), 1) few_rows_kernel(
+    const __grid_constant__ CUtensorMap A_map,     // (M, K), boxes (block_rows, BLOCK_K)
+    const __grid_constant__ CUtensorMap B_map,     // (N, K), boxes (BLOCK_N, BLOCK_K)
+    const __grid_constant__ CUtensorMap scale_map, // (k_tiles, scale_rows), boxes (1, block_rows)
+    const float *scale_B,                          // (squares, k_tiles)
+    TD *D,                                         // (M, N)
+    bool vector_store,                             // D's rows are multiples of 16 bytes
+    int M, int N, int K, Plan plan)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     Barriers &bar = *reinterpret_cast<Barriers *>(smem_bytes);
@@ -317,6 +315,7 @@ __global__ void __launch_bounds__(num_threads(CONSUMERS), 1)
     if (threadIdx.x == 0) {
         prefetch_tensormap(A_map);
         prefetch_tensormap(B_map);
+        prefetch_tensormap(scale_map);
         for (int stage = 0; stage < plan.num_stages; stage++) {
             mbarrier_init(&bar.full[stage], 1); // the producer's arrival, and the bytes it expects
             mbarrier_init(&bar.empty[stage], CONSUMERS * 4);
@@ -333,7 +332,7 @@ __global__ void __launch_bounds__(num_threads(CONSUMERS), 1)
     if (threadIdx.x < CONSUMERS * 128)
         consume<TD, CONSUMERS, BLOCK_N>(bar, stages, sums, scale_B, D, vector_store, M, N, plan, place);
     else if (threadIdx.x == CONSUMERS * 128)
-        produce<CONSUMERS, BLOCK_N>(bar, stages, A_map, B_map, scale_A, (M + 3) / 4 * 4, plan, place);
+        produce<CONSUMERS, BLOCK_N>(bar, stages, A_map, B_map, scale_map, plan, place);
     // No block leaves before its consumers have seen the last sums.
 }
 
@@ -394,13 +393,16 @@ template <int CONSUMERS, int BLOCK_N, typename TD>
 static cudaError_t launch(const Plan &plan, const void *A, const void *B, const float *scale_A,
                           const float *scale_B, TD *D, int M, int N, int K, cudaStream_t stream)
 {
-    CUtensorMap A_map, B_map;
+    CUtensorMap A_map, B_map, scale_map;
     const bool vector_store = (size_t)N * sizeof(TD) % 16 == 0 && (uintptr_t)D % 16 == 0;
     const auto kernel = few_rows_kernel<TD, CONSUMERS, BLOCK_N>;
     cudaError_t error =
         tensor_map_matrix(&A_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, A, M, K, plan.block_rows, BLOCK_K);
     if (error == cudaSuccess)
         error = tensor_map_matrix(&B_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, B, N, K, BLOCK_N, BLOCK_K);
+    if (error == cudaSuccess)
+        error = tensor_map_vectors(&scale_map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, scale_A,
+                                   (K - 1) / BLOCK_K + 1, (M + 3) / 4 * 4, plan.block_rows);
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
     if (error != cudaSuccess) return error;
@@ -418,7 +420,7 @@ static cudaError_t launch(const Plan &plan, const void *A, const void *B, const 
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = 2;
-    return cudaLaunchKernelEx(&config, kernel, A_map, B_map, scale_A, scale_B, D, vector_store, M, N, K,
+    return cudaLaunchKernelEx(&config, kernel, A_map, B_map, scale_map, scale_B, D, vector_store, M, N, K,
                               plan);
 }
 

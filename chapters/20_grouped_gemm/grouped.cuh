@@ -12,8 +12,10 @@ constexpr int MMA_M = 64;                              // rows of a wgmma
 constexpr int NUM_CONSUMERS = BLOCK_M / MMA_M;         // warpgroups that multiply, 64 rows each
 constexpr int NUM_THREADS = (1 + NUM_CONSUMERS) * 128; // warpgroup 0 is the producer
 constexpr int CLUSTER = 2;                             // blocks side by side, which share their rows of A
-constexpr int GROUP_M = 8;          // rows of cluster tiles that clusters of neighbouring numbers share
-constexpr int SCALES = BLOCK_M + 4; // of A's rows a stage has room for: TMA begins at a multiple of four
+constexpr int GROUP_M = 8; // rows of cluster tiles that clusters of neighbouring numbers share
+
+// Scales of A's rows in a stage. TMA reads from a multiple of 4 on, up to 3 too many, and each stage's begin at a multiple of 32.
+constexpr int SCALES = BLOCK_M + 32;
 
 constexpr int PRODUCER_REGS = 40;
 constexpr int CONSUMER_REGS = 232;
@@ -50,13 +52,13 @@ static inline bool can_multiply_groups(const void *A, const void *B, const float
 }
 
 struct Maps {
-    CUtensorMap A, B, D;
+    CUtensorMap A, B, scale_A, D;
     bool tma_store; // D's rows are multiples of 16 bytes
 };
 
 template <int BLOCK_N>
-static cudaError_t make_maps(Maps &maps, const void *A, const void *B, __nv_bfloat16 *D, int M, int N, int K,
-                             int groups)
+static cudaError_t make_maps(Maps &maps, const void *A, const void *B, const float *scale_A, __nv_bfloat16 *D,
+                             int M, int N, int K, int groups)
 {
     maps = {};
     maps.tma_store = N % 8 == 0 && (uintptr_t)D % 16 == 0;
@@ -64,6 +66,9 @@ static cudaError_t make_maps(Maps &maps, const void *A, const void *B, __nv_bflo
         tensor_map_matrix(&maps.A, CU_TENSOR_MAP_DATA_TYPE_UINT8, A, M, K, BLOCK_M / CLUSTER, BLOCK_K);
     if (error == cudaSuccess)
         error = tensor_map_matrix(&maps.B, CU_TENSOR_MAP_DATA_TYPE_UINT8, B, groups * N, K, BLOCK_N, BLOCK_K);
+    if (error == cudaSuccess)
+        error = tensor_map_vectors(&maps.scale_A, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, scale_A,
+                                   (K - 1) / BLOCK_K + 1, (M + 3) / 4 * 4, SCALES);
     if (error == cudaSuccess && maps.tma_store)
         error = tensor_map_matrix(&maps.D, tensor_map_type<__nv_bfloat16>(), D, M, N, BLOCK_M,
                                   STORE_COLS<BLOCK_N, __nv_bfloat16>);

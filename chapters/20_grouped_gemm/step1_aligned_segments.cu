@@ -62,29 +62,29 @@ struct Tiles {
     }
 };
 
-// Starts the copies of a tile into a stage, and of this block's part of A for the whole cluster. One thread does. `scales` of
-// the tile's rows have scales in memory. The other part of A comes from the other block, and is counted here as well.
+// Starts the copies of step k_tile into a stage, and of this block's part of A for the whole cluster. One thread does. The other part
+// of A comes from the other block, and is counted here as well.
 template <int BLOCK_N>
 static __device__ void load_tile(SharedStorage<BLOCK_N> &smem, const CUtensorMap &A_map,
-                                 const CUtensorMap &B_map, const float *tile_scale_A, int scales, int row,
-                                 int B_row, int k, int stage, int rank)
+                                 const CUtensorMap &B_map, const CUtensorMap &scale_map, int row, int B_row,
+                                 int k_tile, int stage, int rank)
 {
     trace(LOAD);
     constexpr int PART = BLOCK_M / CLUSTER;
     uint64_t *full = &smem.full[stage];
-    const int scale_bytes = scales * (int)sizeof(float);
-    mbarrier_arrive_expect_tx(full, sizeof smem.A_smem[stage] + sizeof smem.B_smem[stage] + scale_bytes);
-    cp_async_bulk_tensor_2d_multicast(smem.A_smem[stage][rank * PART], A_map, full, k, row + rank * PART,
-                                      (1 << CLUSTER) - 1);
-    cp_async_bulk_tensor_2d(smem.B_smem[stage], B_map, full, k, B_row);
-    cp_async_bulk(smem.scale_smem[stage], tile_scale_A, scale_bytes, full);
+    mbarrier_arrive_expect_tx(full, sizeof smem.A_smem[stage] + sizeof smem.B_smem[stage] +
+                                        sizeof smem.scale_smem[stage]);
+    cp_async_bulk_tensor_2d_multicast(smem.A_smem[stage][rank * PART], A_map, full, k_tile * BLOCK_K,
+                                      row + rank * PART, (1 << CLUSTER) - 1);
+    cp_async_bulk_tensor_2d(smem.scale_smem[stage], scale_map, full, row, k_tile);
+    cp_async_bulk_tensor_2d(smem.B_smem[stage], B_map, full, k_tile * BLOCK_K, B_row);
 }
 
 // The producer, one thread: fills stage after stage, each as soon as it is empty. Nobody has used the stages of the first
 // round: a new barrier lets a wait for parity 1 pass.
 template <int BLOCK_N>
 static __device__ void produce(SharedStorage<BLOCK_N> &smem, const CUtensorMap &A_map,
-                               const CUtensorMap &B_map, const float *scale_A, int scale_rows,
+                               const CUtensorMap &B_map, const CUtensorMap &scale_map,
                                const Tiles<BLOCK_N> &tiles, int N, int k_tiles)
 {
     PipelineState<NUM_STAGES<BLOCK_N>> state;
@@ -92,12 +92,11 @@ static __device__ void produce(SharedStorage<BLOCK_N> &smem, const CUtensorMap &
         const Tile tile = tiles[n];
         if (tile.group >= tiles.groups) __trap(); // There is no such B.
         if (tile.group < 0) continue;
-        const int scales = min(BLOCK_M, scale_rows - tile.row); // a multiple of 4: 16 bytes
         for (int k = 0; k < k_tiles; k++) {
             trace(WAIT_EMPTY);
             mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
-            load_tile(smem, A_map, B_map, scale_A + (size_t)k * scale_rows + tile.row, scales, tile.row,
-                      tile.group * N + tile.col, k * BLOCK_K, state.stage, tiles.rank);
+            load_tile(smem, A_map, B_map, scale_map, tile.row, tile.group * N + tile.col, k, state.stage,
+                      tiles.rank);
             state.advance();
         }
     }
@@ -111,14 +110,14 @@ static __device__ void produce(SharedStorage<BLOCK_N> &smem, const CUtensorMap &
 
 template <int BLOCK_N>
 __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) aligned_segments_kernel(
-    const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M / CLUSTER, BLOCK_K)
-    const __grid_constant__ CUtensorMap B_map, // (groups * N, K), boxes (BLOCK_N, BLOCK_K)
-    const __grid_constant__ CUtensorMap D_map, // (M, N), boxes (BLOCK_M, 32 or 64)
-    const float *scale_A,                      // (k_tiles, scale_rows)
-    const float *scale_B,                      // (groups, squares, k_tiles)
-    const int *row_group,                      // (M)
-    bool tma_store,                            // D's rows are multiples of 16 bytes
-    __nv_bfloat16 *D,                          // (M, N)
+    const __grid_constant__ CUtensorMap A_map,     // (M, K), boxes (BLOCK_M / CLUSTER, BLOCK_K)
+    const __grid_constant__ CUtensorMap B_map,     // (groups * N, K), boxes (BLOCK_N, BLOCK_K)
+    const __grid_constant__ CUtensorMap D_map,     // (M, N), boxes (BLOCK_M, 32 or 64)
+    const __grid_constant__ CUtensorMap scale_map, // (k_tiles, scale_rows), boxes (1, SCALES)
+    const float *scale_B,                          // (groups, squares, k_tiles)
+    const int *row_group,                          // (M)
+    bool tma_store,                                // D's rows are multiples of 16 bytes
+    __nv_bfloat16 *D,                              // (M, N)
     int M, int N, int K, int groups)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
@@ -132,6 +131,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) alig
     if (threadIdx.x == 0) {
         prefetch_tensormap(A_map);
         prefetch_tensormap(B_map);
+        prefetch_tensormap(scale_map);
         for (int stage = 0; stage < NUM_STAGES<BLOCK_N>; stage++) {
             mbarrier_init(&smem.full[stage], 1); // the producer's arrival, and the bytes it expects
             mbarrier_init(&smem.empty[stage], CLUSTER * NUM_CONSUMERS * 4); // every warp that multiplies
@@ -142,7 +142,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) alig
 
     if (warpgroup == 0) {
         setmaxnreg_dec<PRODUCER_REGS>();
-        if (tid == 0) produce(smem, A_map, B_map, scale_A, (M + 3) / 4 * 4, tiles, N, k_tiles);
+        if (tid == 0) produce(smem, A_map, B_map, scale_map, tiles, N, k_tiles);
     } else {
         setmaxnreg_inc<CONSUMER_REGS>();
         const int warpgroup_row = (warpgroup - 1) * MMA_M; // this warpgroup's rows of the tile
@@ -181,12 +181,12 @@ static cudaError_t launch(const void *A, const void *B, const float *scale_A, co
     constexpr int smem_bytes = sizeof(SharedStorage<BLOCK_N>);
     static_assert(smem_bytes <= MAX_SMEM, "there is room");
     const auto kernel = aligned_segments_kernel<BLOCK_N>;
-    cudaError_t error = make_maps<BLOCK_N>(maps, A, B, D, M, N, K, groups);
+    cudaError_t error = make_maps<BLOCK_N>(maps, A, B, scale_A, D, M, N, K, groups);
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
     kernel<<<clusters * CLUSTER, NUM_THREADS, smem_bytes, stream>>>(
-        maps.A, maps.B, maps.D, scale_A, scale_B, row_group, maps.tma_store, D, M, N, K, groups);
+        maps.A, maps.B, maps.D, maps.scale_A, scale_B, row_group, maps.tma_store, D, M, N, K, groups);
     return cudaGetLastError();
 }
 

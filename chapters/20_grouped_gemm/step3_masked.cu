@@ -75,44 +75,41 @@ struct Tiles {
     }
 };
 
-// Starts the copies of a tile into a stage, and of this block's part of A for the whole cluster. One thread does. It takes `scales`
-// scales, from that of tile_scale_A on. The other part of A comes from the other block, and is counted here as well. `parts`: how
-// many of A have rows.
+// Starts the copies of step k_tile into a stage, and of this block's part of A for the whole cluster. One thread does. The other part
+// of A comes from the other block, and is counted here as well. `parts`: how many of A have rows.
 template <int BLOCK_N>
 static __device__ void load_tile(SharedStorage<BLOCK_N> &smem, const CUtensorMap &A_map,
-                                 const CUtensorMap &B_map, const float *tile_scale_A, int scales, int row,
-                                 int B_row, int k, int stage, int rank, int parts)
+                                 const CUtensorMap &B_map, const CUtensorMap &scale_map, int row, int B_row,
+                                 int k_tile, int stage, int rank, int parts)
 {
     trace(LOAD);
     constexpr int PART = BLOCK_M / CLUSTER;
     uint64_t *full = &smem.full[stage];
-    const int scale_bytes = scales * (int)sizeof(float);
-    mbarrier_arrive_expect_tx(full, parts * PART * BLOCK_K + sizeof smem.B_smem[stage] + scale_bytes);
+    mbarrier_arrive_expect_tx(full, parts * PART * BLOCK_K + sizeof smem.B_smem[stage] +
+                                        sizeof smem.scale_smem[stage]);
     if (rank < parts)
-        cp_async_bulk_tensor_2d_multicast(smem.A_smem[stage][rank * PART], A_map, full, k, row + rank * PART,
-                                          (1 << CLUSTER) - 1);
-    cp_async_bulk_tensor_2d(smem.B_smem[stage], B_map, full, k, B_row);
-    cp_async_bulk(smem.scale_smem[stage], tile_scale_A, scale_bytes, full);
+        cp_async_bulk_tensor_2d_multicast(smem.A_smem[stage][rank * PART], A_map, full, k_tile * BLOCK_K,
+                                          row + rank * PART, (1 << CLUSTER) - 1);
+    cp_async_bulk_tensor_2d(smem.scale_smem[stage], scale_map, full, row / 4 * 4, k_tile);
+    cp_async_bulk_tensor_2d(smem.B_smem[stage], B_map, full, k_tile * BLOCK_K, B_row);
 }
 
 // The producer, one thread: fills stage after stage, each as soon as it is empty. Nobody has used the stages of the first
 // round: a new barrier lets a wait for parity 1 pass.
 template <int BLOCK_N>
 static __device__ void produce(SharedStorage<BLOCK_N> &smem, const CUtensorMap &A_map,
-                               const CUtensorMap &B_map, const float *scale_A, int scale_rows,
-                               Tiles<BLOCK_N> &tiles, int N, int k_tiles)
+                               const CUtensorMap &B_map, const CUtensorMap &scale_map, Tiles<BLOCK_N> &tiles,
+                               int N, int k_tiles)
 {
     PipelineState<NUM_STAGES<BLOCK_N>> state;
     Tile tile;
     while (tiles.next(tile)) {
-        const int first_scale = tile.row / 4 * 4;                 // a multiple of 16 bytes,
-        const int scales = min(SCALES, scale_rows - first_scale); // and so is this
         const int parts = tile.end - tile.row > MMA_M ? 2 : 1;
         for (int k = 0; k < k_tiles; k++) {
             trace(WAIT_EMPTY);
             mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
-            load_tile(smem, A_map, B_map, scale_A + (size_t)k * scale_rows + first_scale, scales, tile.row,
-                      tile.group * N + tile.col, k * BLOCK_K, state.stage, tiles.rank, parts);
+            load_tile(smem, A_map, B_map, scale_map, tile.row, tile.group * N + tile.col, k, state.stage,
+                      tiles.rank, parts);
             state.advance();
         }
     }
@@ -130,11 +127,11 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) mask
     const __grid_constant__ CUtensorMap A_map, // (groups * capacity, K), boxes (BLOCK_M / CLUSTER, BLOCK_K)
     const __grid_constant__ CUtensorMap B_map, // (groups * N, K), boxes (BLOCK_N, BLOCK_K)
     const __grid_constant__ CUtensorMap D_map, // (groups * capacity, N), boxes (BLOCK_M, 32 or 64)
-    const float *scale_A,                      // (k_tiles, scale_rows)
-    const float *scale_B,                      // (groups, squares, k_tiles)
-    const int *counts,                         // (groups)
-    bool tma_store,                            // D's rows are multiples of 16 bytes
-    __nv_bfloat16 *D,                          // (groups * capacity, N)
+    const __grid_constant__ CUtensorMap scale_map, // (k_tiles, scale_rows), boxes (1, SCALES)
+    const float *scale_B,                          // (groups, squares, k_tiles)
+    const int *counts,                             // (groups)
+    bool tma_store,                                // D's rows are multiples of 16 bytes
+    __nv_bfloat16 *D,                              // (groups * capacity, N)
     int capacity, int N, int K, int groups)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
@@ -148,6 +145,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) mask
     if (threadIdx.x == 0) {
         prefetch_tensormap(A_map);
         prefetch_tensormap(B_map);
+        prefetch_tensormap(scale_map);
         for (int stage = 0; stage < NUM_STAGES<BLOCK_N>; stage++) {
             mbarrier_init(&smem.full[stage], 1); // the producer's arrival, and the bytes it expects
             mbarrier_init(&smem.empty[stage], CLUSTER * NUM_CONSUMERS * 4); // every warp that multiplies
@@ -160,8 +158,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) mask
 
     if (warpgroup == 0) {
         setmaxnreg_dec<PRODUCER_REGS>();
-        if (tid == 0)
-            produce(smem, A_map, B_map, scale_A, (groups * capacity + 3) / 4 * 4, tiles, N, k_tiles);
+        if (tid == 0) produce(smem, A_map, B_map, scale_map, tiles, N, k_tiles);
     } else {
         setmaxnreg_inc<CONSUMER_REGS>();
         const int warpgroup_row = (warpgroup - 1) * MMA_M; // this warpgroup's rows of the tile
@@ -200,7 +197,7 @@ static cudaError_t launch(const void *A, const void *B, const float *scale_A, co
     constexpr int smem_bytes = sizeof(SharedStorage<BLOCK_N>);
     static_assert(smem_bytes <= MAX_SMEM, "there is room");
     const auto kernel = masked_kernel<BLOCK_N>;
-    cudaError_t error = make_maps<BLOCK_N>(maps, A, B, D, groups * capacity, N, K, groups);
+    cudaError_t error = make_maps<BLOCK_N>(maps, A, B, scale_A, D, groups * capacity, N, K, groups);
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
@@ -215,7 +212,7 @@ static cudaError_t launch(const void *A, const void *B, const float *scale_A, co
     config.stream = stream;
     config.attrs = &overlap;
     config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, maps.A, maps.B, maps.D, scale_A, scale_B, counts,
+    return cudaLaunchKernelEx(&config, kernel, maps.A, maps.B, maps.D, maps.scale_A, scale_B, counts,
                               maps.tma_store, D, capacity, N, K, groups);
 }
 

@@ -79,34 +79,22 @@ struct Tiles {
     }
 };
 
-// A matrix whose rows have a scale for each 128: the scales, and how many are in a row of them, a multiple of 4.
-struct RowScales {
-    const float *scale;
-    int rows;
-
-    // How many a tile that begins at `row` has.
-    __device__ int in_tile(int row) const { return max(0, min(128, rows - row)); }
-};
-
-// Starts the copies of a tile into a stage, and of this block's part of A for the whole cluster. One thread does. The other part of
-// A comes from the other block, and is counted here as well.
+// Starts the copies of step k_tile into a stage, and of this block's part of A for the whole cluster. One thread does. The other part
+// of A comes from the other block, and is counted here as well.
 static __device__ void load_tile(SharedStorage &smem, const CUtensorMap &A_map, const CUtensorMap &B_map,
-                                 const RowScales &A, const RowScales &B, const Tile &tile, int k_tile,
-                                 int stage, int rank)
+                                 const CUtensorMap &scale_A_map, const CUtensorMap &scale_B_map,
+                                 const Tile &tile, int k_tile, int stage, int rank)
 {
     trace(LOAD);
     constexpr int PART = BLOCK_M / CLUSTER;
     uint64_t *full = &smem.full[stage];
-    const uint32_t A_bytes = A.in_tile(tile.row) * sizeof(float),
-                   B_bytes = B.in_tile(tile.col) * sizeof(float);
-    mbarrier_arrive_expect_tx(full,
-                              sizeof smem.A_smem[stage] + sizeof smem.B_smem[stage] + A_bytes + B_bytes);
+    mbarrier_arrive_expect_tx(full, sizeof smem.A_smem[stage] + sizeof smem.B_smem[stage] +
+                                        sizeof smem.scale_A_smem[stage] + sizeof smem.scale_B_smem[stage]);
     cp_async_bulk_tensor_2d_multicast(smem.A_smem[stage][rank * PART], A_map, full, k_tile * BLOCK_K,
                                       tile.row + rank * PART, (1 << CLUSTER) - 1);
+    cp_async_bulk_tensor_2d(smem.scale_A_smem[stage], scale_A_map, full, tile.row, k_tile);
     cp_async_bulk_tensor_2d(smem.B_smem[stage], B_map, full, k_tile * BLOCK_K, tile.col);
-    cp_async_bulk(smem.scale_A_smem[stage], A.scale + (size_t)k_tile * A.rows + tile.row, A_bytes, full);
-    if (B_bytes > 0)
-        cp_async_bulk(smem.scale_B_smem[stage], B.scale + (size_t)k_tile * B.rows + tile.col, B_bytes, full);
+    cp_async_bulk_tensor_2d(smem.scale_B_smem[stage], scale_B_map, full, tile.col, k_tile);
 }
 
 // sum += scale * acc. acc[r] is of this thread's first row if r / 2 is even, and of its column r / 4 * 2 + r % 2.
@@ -134,7 +122,7 @@ static __device__ void add_tile(float *D, float (&sum)[BLOCK_N / 2], int row0, i
 // The producer, one thread: fills stage after stage, each as soon as it is empty. Nobody has used the stages of the first
 // round: a new barrier lets a wait for parity 1 pass.
 static __device__ void produce(SharedStorage &smem, const CUtensorMap &A_map, const CUtensorMap &B_map,
-                               const RowScales &A, const RowScales &B, Tiles &tiles)
+                               const CUtensorMap &scale_A_map, const CUtensorMap &scale_B_map, Tiles &tiles)
 {
     PipelineState<STAGES> state;
     Tile tile;
@@ -142,7 +130,7 @@ static __device__ void produce(SharedStorage &smem, const CUtensorMap &A_map, co
         for (int k = tile.first_k; k < tile.end_k; k++) {
             trace(WAIT_EMPTY);
             mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
-            load_tile(smem, A_map, B_map, A, B, tile, k, state.stage, tiles.rank);
+            load_tile(smem, A_map, B_map, scale_A_map, scale_B_map, tile, k, state.stage, tiles.rank);
             state.advance();
         }
     if (tiles.group < tiles.groups) __trap(); // It was such a count that ended the walk.
@@ -188,16 +176,16 @@ static __device__ void consume(float (&sum)[BLOCK_N / 2], SharedStorage &smem, P
     }
 }
 
-__global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1)
-    k_groups_kernel(const __grid_constant__ CUtensorMap A_map, // (M, K), boxes (BLOCK_M / CLUSTER, BLOCK_K)
-                    const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (BLOCK_N, BLOCK_K)
-                    const __grid_constant__ CUtensorMap D_map, // (groups * M, N), boxes (BLOCK_M, 32)
-                    const float *scale_A,                      // (K / 128, scale_rows)
-                    const float *scale_B,                      // (K / 128, scale_cols)
-                    const int *counts,                         // (groups)
-                    bool tma_add,                              // D's rows are multiples of 16 bytes
-                    float *D,                                  // (groups, M, N)
-                    int M, int N, int K, int groups)
+__global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) k_groups_kernel(
+    const __grid_constant__ CUtensorMap A_map,       // (M, K), boxes (BLOCK_M / CLUSTER, BLOCK_K)
+    const __grid_constant__ CUtensorMap B_map,       // (N, K), boxes (BLOCK_N, BLOCK_K)
+    const __grid_constant__ CUtensorMap D_map,       // (groups * M, N), boxes (BLOCK_M, 32)
+    const __grid_constant__ CUtensorMap scale_A_map, // (K / 128, scale_rows), boxes (1, BLOCK_M)
+    const __grid_constant__ CUtensorMap scale_B_map, // (K / 128, scale_cols), boxes (1, BLOCK_N)
+    const int *counts,                               // (groups)
+    bool tma_add,                                    // D's rows are multiples of 16 bytes
+    float *D,                                        // (groups, M, N)
+    int M, int N, int K, int groups)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage &smem = *reinterpret_cast<SharedStorage *>(smem_bytes);
@@ -209,6 +197,8 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1)
     if (threadIdx.x == 0) {
         prefetch_tensormap(A_map);
         prefetch_tensormap(B_map);
+        prefetch_tensormap(scale_A_map);
+        prefetch_tensormap(scale_B_map);
         for (int stage = 0; stage < STAGES; stage++) {
             mbarrier_init(&smem.full[stage], 1); // the producer's arrival, and the bytes it expects
             mbarrier_init(&smem.empty[stage], CLUSTER * NUM_CONSUMERS * 4); // every warp that multiplies
@@ -219,8 +209,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1)
 
     if (warpgroup == 0) {
         setmaxnreg_dec<PRODUCER_REGS>();
-        const RowScales A = {scale_A, (M + 3) / 4 * 4}, B = {scale_B, (N + 3) / 4 * 4};
-        if (tid == 0) produce(smem, A_map, B_map, A, B, tiles);
+        if (tid == 0) produce(smem, A_map, B_map, scale_A_map, scale_B_map, tiles);
     } else {
         setmaxnreg_inc<CONSUMER_REGS>();
         const int warpgroup_row = (warpgroup - 1) * MMA_M; // this warpgroup's rows of the tile
@@ -255,13 +244,19 @@ extern "C" cudaError_t k_groups(const void *A, const void *B, const float *scale
     if (!can_multiply(A, B, scale_A, scale_B, D, M, N, K) || !counts || groups <= 0 || K % BLOCK_K != 0)
         return cudaErrorInvalidValue;
     if (((uintptr_t)scale_A | (uintptr_t)scale_B) % 16 != 0) return cudaErrorInvalidValue;
-    CUtensorMap A_map, B_map, D_map = {};
+    CUtensorMap A_map, B_map, scale_A_map, scale_B_map, D_map = {};
     const bool tma_add = N % 4 == 0 && (uintptr_t)D % 16 == 0 && (long long)groups * M <= INT32_MAX;
     constexpr int smem_bytes = sizeof(SharedStorage);
     cudaError_t error =
         tensor_map_matrix(&A_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, A, M, K, BLOCK_M / CLUSTER, BLOCK_K);
     if (error == cudaSuccess)
         error = tensor_map_matrix(&B_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, B, N, K, BLOCK_N, BLOCK_K);
+    if (error == cudaSuccess)
+        error = tensor_map_vectors(&scale_A_map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, scale_A, K / BLOCK_K,
+                                   (M + 3) / 4 * 4, BLOCK_M);
+    if (error == cudaSuccess)
+        error = tensor_map_vectors(&scale_B_map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, scale_B, K / BLOCK_K,
+                                   (N + 3) / 4 * 4, BLOCK_N);
     if (error == cudaSuccess && tma_add)
         error = tensor_map_matrix(&D_map, tensor_map_type<float>(), D, groups * M, N, BLOCK_M,
                                   STORE_COLS<BLOCK_N, float>);
@@ -277,6 +272,6 @@ extern "C" cudaError_t k_groups(const void *A, const void *B, const float *scale
     if (tiles > INT32_MAX / 2) return cudaErrorInvalidConfiguration;
     const int clusters = (int)std::min(tiles * groups, (long long)(sms / CLUSTER));
     k_groups_kernel<<<clusters * CLUSTER, NUM_THREADS, smem_bytes, stream>>>(
-        A_map, B_map, D_map, scale_A, scale_B, counts, tma_add, D, M, N, K, groups);
+        A_map, B_map, D_map, scale_A_map, scale_B_map, counts, tma_add, D, M, N, K, groups);
     return cudaGetLastError();
 }

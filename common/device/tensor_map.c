@@ -16,9 +16,10 @@ static size_t type_bytes(CUtensorMapDataType type)
     }
 }
 
-// Swizzled by 128 bytes, zeros outside.
+// Zeros outside.
 static cudaError_t tensor_map(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rank,
-                              const cuuint64_t *dims, const cuuint64_t *stride_bytes, const cuuint32_t *box)
+                              const cuuint64_t *dims, const cuuint64_t *stride_bytes, const cuuint32_t *box,
+                              CUtensorMapSwizzle swizzle)
 {
     // libcuda is not linked: a machine without a driver still loads the program. The runtime knows the function.
     static encode_tiled *encode;
@@ -33,18 +34,30 @@ static cudaError_t tensor_map(CUtensorMap *map, CUtensorMapDataType type, const 
     }
     const cuuint32_t every[] = {1, 1, 1, 1, 1};
     CUresult result = encode(map, type, (cuuint32_t)rank, (void *)base, dims, stride_bytes, box, every,
-                             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                             CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+static cudaError_t matrix(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows, int cols,
+                          int box_rows, int box_cols, CUtensorMapSwizzle swizzle)
+{
+    const cuuint64_t dims[] = {(cuuint64_t)cols, (cuuint64_t)rows};
+    const cuuint64_t stride_bytes[] = {(cuuint64_t)cols * type_bytes(type)};
+    const cuuint32_t box[] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows};
+    return tensor_map(map, type, base, 2, dims, stride_bytes, box, swizzle);
 }
 
 cudaError_t tensor_map_matrix(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows,
                               int cols, int box_rows, int box_cols)
 {
-    const cuuint64_t dims[] = {(cuuint64_t)cols, (cuuint64_t)rows};
-    const cuuint64_t stride_bytes[] = {(cuuint64_t)cols * type_bytes(type)};
-    const cuuint32_t box[] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows};
-    return tensor_map(map, type, base, 2, dims, stride_bytes, box);
+    return matrix(map, type, base, rows, cols, box_rows, box_cols, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+cudaError_t tensor_map_vectors(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows,
+                               int cols, int box_cols)
+{
+    return matrix(map, type, base, rows, cols, 1, box_cols, CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
 cudaError_t tensor_map_heads(CUtensorMap *map, CUtensorMapDataType type, const void *base, int batch, int len,
@@ -56,7 +69,7 @@ cudaError_t tensor_map_heads(CUtensorMap *map, CUtensorMapDataType type, const v
                                (cuuint64_t)batch};
     const cuuint64_t stride_bytes[] = {head_bytes, row_bytes, cols * type_bytes(type), len * row_bytes};
     const cuuint32_t box[] = {cols, 1, (cuuint32_t)box_rows, (cuuint32_t)box_cols / cols, 1};
-    return tensor_map(map, type, base, 5, dims, stride_bytes, box);
+    return tensor_map(map, type, base, 5, dims, stride_bytes, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 cudaError_t tensor_map_ragged(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows,
@@ -68,7 +81,7 @@ cudaError_t tensor_map_ragged(CUtensorMap *map, CUtensorMapDataType type, const 
                                RAGGED + 1};
     const cuuint64_t stride_bytes[] = {row_bytes, box_bytes, row_bytes, ((cuuint64_t)1 << 34) - row_bytes};
     const cuuint32_t box[] = {64, (cuuint32_t)box_rows, (cuuint32_t)box_cols / 64, 1, 1};
-    return tensor_map(map, type, base, 5, dims, stride_bytes, box);
+    return tensor_map(map, type, base, 5, dims, stride_bytes, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 cudaError_t tensor_map_ragged_heads(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows,
@@ -79,5 +92,5 @@ cudaError_t tensor_map_ragged_heads(CUtensorMap *map, CUtensorMapDataType type, 
                                RAGGED + 1};
     const cuuint64_t stride_bytes[] = {head_bytes, row_bytes, row_bytes, ((cuuint64_t)1 << 34) - row_bytes};
     const cuuint32_t box[] = {64, (cuuint32_t)box_heads, (cuuint32_t)box_rows, 1, 1};
-    return tensor_map(map, type, base, 5, dims, stride_bytes, box);
+    return tensor_map(map, type, base, 5, dims, stride_bytes, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }

@@ -17,6 +17,11 @@ extern "C" {
 cudaError_t tensor_map_matrix(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows,
                               int cols, int box_rows, int box_cols);
 
+// The same of a matrix whose rows are fetched piece by piece, box_cols at a time, at most 256: in shared memory they are what they
+// are in global memory, and begin at a multiple of 128 bytes. A piece may begin at any column.
+cudaError_t tensor_map_vectors(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows,
+                               int cols, int box_cols);
+
 // Describes the tensor `base` (batch, len, heads, head_dim) and a box of box_rows rows and box_cols columns of one head for
 // cp.async.bulk.tensor.5d, coordinates {0, head, row, column / 64, batch}. In shared memory the box is (box_cols / 64,
 // box_rows, 64): rows of 128 bytes, swizzled as above. head_dim and box_cols are multiples of 64 for a type of 16 bits. One
