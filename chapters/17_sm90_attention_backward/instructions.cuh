@@ -20,14 +20,6 @@ __device__ inline void cp_reduce_async_bulk_add(float4 *dst, const float4 *src_s
                  : "memory");
 }
 
-// cp.async.bulk.wait_group: waits until all but this thread's latest PENDING groups are complete: what they write is there, for this
-// thread.
-template <int PENDING>
-__device__ inline void cp_async_bulk_wait_group()
-{
-    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");
-}
-
 // membar/fence, fence.proxy.async of global memory: what this thread did there and saw there before comes before what the copy
 // engine does for it after, and the other way round.
 __device__ inline void fence_proxy_async_global()
