@@ -202,8 +202,11 @@ shapes() {
     assert_equal "$(total "$json" global_sectors '^cp_async_bulk_tensor_2d\(stage.B')" $((12 * 768 * 768 * 2 / 32))
 }
 
-@test "chapter 14: few tiles store whole sectors through their stages" {
+@test "chapter 14: few tiles store whole sectors through shared memory, one or several a block" {
     local json=$BATS_TEST_TMPDIR/counters.json
+    golden m=128,n=2048,k=128
+    SIMGPU_SMS=4 counters "$json" $CHAPTER 8 plain --op matmul --golden "$GOLDEN"
+    assert_equal "$(total "$json" global_sectors '= eight;$')" $((128 * 2048 * 2 / 32))
     golden m=768,n=768,k=768
     counters "$json" $CHAPTER 8 plain --op matmul --golden "$GOLDEN"
     assert_equal "$(total "$json" global_sectors '= eight;$')" $((768 * 768 * 2 / 32))

@@ -57,9 +57,15 @@ struct Plan {
     int owned_warps;            // of a block, whose sums it adds up
     int sums_bytes;
     int num_stages;
-    int stages_bytes;
+    int C_offset; // where C_smem is, from the stages on: in their place, or behind the sums
     int smem_bytes;
 };
+
+// Of a block's tile of C on its way through shared memory, in rows that are 16 bytes longer than they have to be.
+__host__ __device__ constexpr int C_bytes(int rows, int cols)
+{
+    return rows * (cols + 8) * 2;
+}
 
 template <typename T, int WARPGROUPS, int BLOCK_N>
 struct Stage {
@@ -278,6 +284,7 @@ static __device__ void store_rows_staged(TC *C, TC *C_smem, const float (&acc)[B
         if (row0 + row < end_row && col0 + col < N)
             *reinterpret_cast<uint4 *>(C + (size_t)(row0 + row) * N + col0 + col) = eight;
     }
+    __syncwarp(); // The next tile's may be written there.
 }
 
 // Writes them in pairs, from anywhere to anywhere.
@@ -313,7 +320,8 @@ static __device__ void consume(Barriers &bar, Stage<T, WARPGROUPS, BLOCK_N> *sta
     for (int tile = blockIdx.y; tile < end_tile; tile += gridDim.y, sums_parity ^= 1) {
         float acc[BLOCK_N / 2];
         multiply<T, WARPGROUPS, BLOCK_N>(acc, bar, stages, ring, plan, place);
-        if (staged) named_barrier_sync(1, WARPGROUPS * 128); // Nobody reads the stages any more.
+        if (staged && plan.C_offset == 0)
+            named_barrier_sync(1, WARPGROUPS * 128); // Nobody reads the stages any more.
         if (!owned) {
             send_sums<WARPGROUPS, BLOCK_N>(acc, bar, sums, sums_parity, plan, place, warp, lane);
             continue;
@@ -330,8 +338,9 @@ static __device__ void consume(Barriers &bar, Stage<T, WARPGROUPS, BLOCK_N> *sta
         const int row0 = row + warp * 16, end_row = min(M, row + plan.block_rows);
         if constexpr (sizeof(TC) == 2)
             if (staged) {
-                TC *C_smem = reinterpret_cast<TC *>(stages) + warp * 16 * (BLOCK_N + 8);
-                store_rows_staged<WARPGROUPS, BLOCK_N>(C, C_smem, acc, row0, end_row, col, N, lane);
+                char *C_smem = reinterpret_cast<char *>(stages) + plan.C_offset + warp * C_bytes(16, BLOCK_N);
+                store_rows_staged<WARPGROUPS, BLOCK_N>(C, reinterpret_cast<TC *>(C_smem), acc, row0, end_row,
+                                                       col, N, lane);
                 continue;
             }
         store_rows<BLOCK_N>(C, acc, row0, end_row, col, N, lane);
@@ -345,7 +354,7 @@ __global__ void __launch_bounds__(WARPGROUPS * 128 + 32, 1)
                      const __grid_constant__ CUtensorMap B_map, // (N, K), boxes (fetch_cols, BLOCK_K)
                      const T *bias,                             // (N) or NULL
                      TC *C,                                     // (M, N)
-                     bool staged,                               // C leaves through the stages
+                     bool staged,                               // C leaves through shared memory
                      int M, int N, Plan plan)
 {
     extern __shared__ __align__(1024) char smem_bytes[];
@@ -393,9 +402,7 @@ static cudaError_t launch(const Plan &plan, const T *A, const T *B, const T *bia
                           cudaStream_t stream)
 {
     CUtensorMap A_map, B_map;
-    // C's rows are multiples of 16 bytes, and a block that has its only tile has no more use for its stages.
-    const bool staged = sizeof(TC) == 2 && N % 8 == 0 && (uintptr_t)C % 16 == 0 && rounds(plan) == 1 &&
-                        WARPGROUPS * MMA_M * (BLOCK_N + 8) * 2 <= plan.stages_bytes;
+    const bool staged = sizeof(TC) == 2 && N % 8 == 0 && (uintptr_t)C % 16 == 0; // rows of whole 16 bytes
     const auto kernel = few_tiles_kernel<T, TC, WARPGROUPS, BLOCK_N>;
     cudaError_t error = tensor_map_matrix(&A_map, tensor_map_type<T>(), A, M, K, plan.fetch_rows, BLOCK_K);
     if (error == cudaSuccess)
@@ -445,11 +452,16 @@ static Plan plan_of(int M, int N, int K, int warpgroups, int block_n, int halves
     plan.stage_bytes = (plan.block_rows + block_n) * ROW_BYTES;
     plan.owned_warps = warpgroups * 4 / parts;
     plan.sums_bytes = (parts - 1) * plan.owned_warps * 16 * block_n * (int)sizeof(float);
-    const int stage = (block_m + block_n) * ROW_BYTES, room = SMEM_BYTES - (int)sizeof(Barriers);
+    // C leaves by way of the stages, for which a block that has its only tile has no more use, or of a place of its own.
+    const bool alone = rounds(plan) == 1;
+    const int stage = (block_m + block_n) * ROW_BYTES, C_tile = C_bytes(block_m, block_n);
+    const int room = SMEM_BYTES - (int)sizeof(Barriers) - plan.sums_bytes - (alone ? 0 : C_tile);
     const int steps = ((plan.k_tiles - 1) / parts + 1) * rounds(plan); // of a block, in all
-    plan.num_stages = min(min(MAX_STAGES, steps), (room - plan.sums_bytes) / stage);
-    plan.stages_bytes = plan.num_stages * stage;
-    plan.smem_bytes = (int)sizeof(Barriers) + plan.stages_bytes + plan.sums_bytes;
+    plan.num_stages = min(min(MAX_STAGES, steps), room / stage);
+    const int stages_bytes = plan.num_stages * stage;
+    plan.C_offset = alone && C_tile <= stages_bytes ? 0 : stages_bytes + plan.sums_bytes;
+    plan.smem_bytes =
+        (int)sizeof(Barriers) + stages_bytes + plan.sums_bytes + (plan.C_offset == 0 ? 0 : C_tile);
     return plan;
 }
 
