@@ -361,6 +361,7 @@ def intensity(record):
 def roofline(chapter):
     """Steps where their arithmetic intensity and their rate put them, below what the GPU's memory and its arithmetic allow."""
     pictures = []
+    several = len({gpu for gpu, _ in groups_of(chapter)}) > 1
     for gpu, records in results().items():
         own = [r for r in records if r["chapter"] == chapter and r["metric"] == "TFLOP/s" and r["limit"]]
         memory = {r["limit"]["value"] for r in records if r["limit"] and r["limit"]["name"] == "memory"}
@@ -400,7 +401,7 @@ def roofline(chapter):
         for r in sorted(own, key=lambda r: id(r) in shown):
             picture.add("circle", cx=x(intensity(r)), cy=y(r["value"]), r=3.5 if id(r) in shown else 2, class_="k0 point" if id(r) in shown else "other",
                         tip=f"{r['step']}, {r['case']}: {r['value']:g} TFLOP/s", data_step=r["step"], data_case=r["case"])
-        picture.label((left + right) / 2, 240, "FLOP a byte, if every tensor moves once")
+        picture.label((left + right) / 2, 240, "FLOP a byte, if every tensor moves once" + several * f"; {gpu}")
         picture.add("text", "TFLOP/s", x=8, y=(top + bottom) / 2, class_="mid", transform=f"rotate(-90 8 {(top + bottom) / 2})")
         pictures.append(picture)
     return figure("roofline", pictures, "Below what memory (the slope) and arithmetic (the flat roof) allow: the steps on the shapes above, large, and on all "
