@@ -103,9 +103,9 @@ __global__ void __cluster_dims__(CLUSTER<D>) __launch_bounds__(THREADS<D>, BLOCK
                    int len)
 {
     constexpr int PIECES = ::PIECES<D>, BLOCK_WARPS = WARPS / CLUSTER<D>;
-    __shared__ uint4 sign_bits[D / PACK_COLS]; // of a pack of x
-    __shared__ float warp_amax[WARPS];         // of the whole group, in each block
-    if constexpr (CLUSTER < D >> 1) cluster_arrive_relaxed();
+    __shared__ uint4 sign_bits[D / PACK_COLS];               // of a pack of x
+    __shared__ float warp_amax[WARPS];                       // of the whole group, in each block
+    if constexpr (CLUSTER<D> != 1) cluster_arrive_relaxed(); // This block has begun.
 
     const int head = blockIdx.y, heads = gridDim.y, batch = blockIdx.z;
     const int group = blockIdx.x / CLUSTER<D>, groups = gridDim.x / CLUSTER<D>;
