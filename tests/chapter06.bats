@@ -144,7 +144,7 @@ for name, row in ("dwte", inp[1, 2]), ("dwpe", 2):
     local row=$((768 * 4 / 32))
     [[ $(count encoder_rows aligned warp_instructions) -lt $(($(count encoder aligned warp_instructions) / 3)) ]]
     assert_equal "$(count encoder_rows aligned global_sectors 'load_piece<N>\((wte_row|wpe)')" $(((64 + 32) * row)) # both sequences' tokens, and the positions once
-    assert_equal "$(count encoder_rows aligned global_sectors 'store_piece')" $((64 * row))
+    assert_equal "$(count encoder_rows aligned global_sectors 'store_piece_once')" $((64 * row))
 }
 
 @test "chapter 6: two atomics an element, one, none" {

@@ -139,17 +139,17 @@ if "backward" in op: assert np.isnan(np.load(d + "/dweight.npy")).nonzero()[0].t
     assert_equal "$(count layernorm aligned global_sectors)" $((6 * array + 2 * 33)) # weight and bias for every row, mean, rstd
     assert_equal "$(count layernorm_registers aligned global_sectors)" $((4 * array + 2 * 33))
     assert_equal "$(count layernorm_registers aligned global_sectors 'frag\[i\] = load_piece<N>\(x ')" $array
-    assert_equal "$(count layernorm_registers aligned global_sectors 'reinterpret_cast<Piece')" $array
+    assert_equal "$(count layernorm_registers aligned global_sectors 'store_piece\(')" $array
     assert_equal "$(count rmsnorm aligned global_sectors 'frag\[i\] = load_piece<N>\(x ')" $array
     assert_equal "$(count layernorm_residual aligned global_sectors 'frag2?\[i\] = load_piece<N>\(x')" $((2 * array))
-    assert_equal "$(count layernorm_residual aligned global_sectors 'reinterpret_cast<Piece')" $((2 * array))
+    assert_equal "$(count layernorm_residual aligned global_sectors 'store_piece\(')" $((2 * array))
 }
 
 @test "chapter 7: atomics an element, a group, none; x and dout are read once" {
     local array=$((33 * 768 * 4 / 32)) step
     for step in gradient_registers:2 gradient_partials:0 rmsnorm_gradient:0; do
         assert_equal "$(count ${step%:*} aligned global_sectors '_frag\[i\] = load_piece(_once)?<N>\((inp|dout) ')" $((2 * array))
-        assert_equal "$(count ${step%:*} aligned global_sectors 'store_piece')" $array
+        assert_equal "$(count ${step%:*} aligned global_sectors 'store_piece_once')" $array
         assert_equal "$step" "${step%:*}:$(grep -c 'atomicAdd(' "chapters/$CHAPTER"/step*_${step%:*}.cu)"
     done
     for step in gradient_ahead:2 gradient_residual:3; do

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(NUM_THREADS) encoder_rows_kernel(const int *in
         unpack(beside, position, T());
 #pragma unroll
         for (int k = 0; k < N; k++) sum[k] += beside[k];
-        store_piece(out + ((size_t)(first + r) * positions + t) * C + c, make_pack(sum, T()));
+        store_piece_once(out + ((size_t)(first + r) * positions + t) * C + c, make_pack(sum, T()));
     }
     // STUB from_float(&out[((size_t)first * positions + t) * C + c], to_float(wte_row[0][c]) + to_float(wpe[(size_t)t * C + c]));
     // END

@@ -138,12 +138,12 @@ __global__ void __launch_bounds__(BLOCK ? MAX_THREADS : 32 * WARP_ROWS)
     for (int i = 0; i < PIECES; i++) {
         keep_packed(frag[i]);
         if (inside(i))
-            *reinterpret_cast<Piece<T, N> *>(y + first + i * step) =
-                normalize<T, N>(frag[i], row_mean, row_rstd, weight_frag[i], bias_frag[i]);
+            store_piece(y + first + i * step,
+                        normalize<T, N>(frag[i], row_mean, row_rstd, weight_frag[i], bias_frag[i]));
     }
     for (unsigned c = rest; c < C && BLOCK; c += step)
-        *reinterpret_cast<Piece<T, N> *>(y + c) = normalize<T, N>(
-            load_piece<N>(x + c), row_mean, row_rstd, load_piece<N>(weight + c), load_piece<N>(bias + c));
+        store_piece(y + c, normalize<T, N>(load_piece<N>(x + c), row_mean, row_rstd,
+                                           load_piece<N>(weight + c), load_piece<N>(bias + c)));
 }
 
 template <typename T, int N>

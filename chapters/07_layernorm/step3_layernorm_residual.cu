@@ -133,12 +133,12 @@ __global__ void __launch_bounds__(BLOCK ? MAX_THREADS : 32 * WARP_ROWS)
         const unsigned c = first + 32 * N * i;
         if (c >= C) continue;
         frag[i] = add_pieces<T, N>(frag[i], frag2[i]);
-        *reinterpret_cast<Piece<T, N> *>(x + c) = frag[i];
+        store_piece(x + c, frag[i]);
         sum += piece_sum<T, N>(frag[i]);
     }
     for (unsigned c = rest; c < C && BLOCK; c += step) {
         const Piece<T, N> piece = add_pieces<T, N>(load_piece<N>(x1 + c), load_piece<N>(x2 + c));
-        *reinterpret_cast<Piece<T, N> *>(x + c) = piece;
+        store_piece(x + c, piece);
         sum += piece_sum<T, N>(piece);
     }
     const float row_mean = row_sum(sum, warp_value[0]) * one_by_C;
@@ -162,12 +162,11 @@ __global__ void __launch_bounds__(BLOCK ? MAX_THREADS : 32 * WARP_ROWS)
         const unsigned c = first + 32 * N * i;
         keep_packed(frag[i]);
         if (c < C)
-            *reinterpret_cast<Piece<T, N> *>(y + c) =
-                normalize<T, N>(frag[i], row_mean, row_rstd, weight_frag[i], bias_frag[i]);
+            store_piece(y + c, normalize<T, N>(frag[i], row_mean, row_rstd, weight_frag[i], bias_frag[i]));
     }
     for (unsigned c = rest; c < C && BLOCK; c += step)
-        *reinterpret_cast<Piece<T, N> *>(y + c) = normalize<T, N>(
-            load_piece<N>(x + c), row_mean, row_rstd, load_piece<N>(weight + c), load_piece<N>(bias + c));
+        store_piece(y + c, normalize<T, N>(load_piece<N>(x + c), row_mean, row_rstd,
+                                           load_piece<N>(weight + c), load_piece<N>(bias + c)));
 }
 
 template <typename T, int N>

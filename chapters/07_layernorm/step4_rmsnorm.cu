@@ -102,13 +102,10 @@ __global__ void __launch_bounds__(BLOCK ? MAX_THREADS : 32 * WARP_ROWS)
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
         keep_packed(frag[i]);
-        if (inside(i))
-            *reinterpret_cast<Piece<T, N> *>(y + first + i * step) =
-                normalize<T, N>(frag[i], row_rstd, weight_frag[i]);
+        if (inside(i)) store_piece(y + first + i * step, normalize<T, N>(frag[i], row_rstd, weight_frag[i]));
     }
     for (unsigned c = rest; c < C && BLOCK; c += step)
-        *reinterpret_cast<Piece<T, N> *>(y + c) =
-            normalize<T, N>(load_piece<N>(x + c), row_rstd, load_piece<N>(weight + c));
+        store_piece(y + c, normalize<T, N>(load_piece<N>(x + c), row_rstd, load_piece<N>(weight + c)));
 }
 
 template <typename T, int N>

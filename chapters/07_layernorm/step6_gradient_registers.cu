@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
                 const float n = (x[k] - row_mean) * row_rstd;
                 x[k] = (w[k] * dy[k] - d_mean - n * dn_mean) * row_rstd;
             }
-            store_piece(dinp + begin + c, make_pack(x, T()));
+            store_piece_once(dinp + begin + c, make_pack(x, T()));
         }
     }
 #pragma unroll

@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(threads_of(PIECES *N), 1)
         for (int i = 0; i < PIECES; i++) {
 #pragma unroll
             for (int k = 0; k < N; k++) d[i][k] = d[i][k] * r + (n[i][k] * slope + shift);
-            if (inside[i]) *reinterpret_cast<Piece<T, N> *>(dinp_row + 32 * N * i) = make_pack(d[i], T());
+            if (inside[i]) store_piece(dinp_row + 32 * N * i, make_pack(d[i], T()));
         }
     }
     add_groups(smem, dweight_sum, dbias_sum, partials + (size_t)blockIdx.x * 2 * C + tile_begin, first,

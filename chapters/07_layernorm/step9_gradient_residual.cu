@@ -104,8 +104,7 @@ __global__ void __launch_bounds__(threads_of(PIECES *N), 1)
             unpack(beside, beside_frag[i], T());
 #pragma unroll
             for (int k = 0; k < N; k++) d[i][k] = beside[k] + (d[i][k] * r + (n[i][k] * slope + shift));
-            if (inside[i])
-                *reinterpret_cast<Piece<T, N> *>(dresidual_row + 32 * N * i) = make_pack(d[i], T());
+            if (inside[i]) store_piece(dresidual_row + 32 * N * i, make_pack(d[i], T()));
         }
         if (row + stride < rows) load_beside(row + stride);
     }

@@ -95,6 +95,12 @@ __device__ inline Piece<T, N> load_piece(const T *src)
     return *reinterpret_cast<const Piece<T, N> *>(src);
 }
 
+template <typename T, typename PIECE>
+__device__ inline void store_piece(T *dst, PIECE piece)
+{
+    *reinterpret_cast<PIECE *>(dst) = piece;
+}
+
 // Loads a piece that is read once, stores one that is not read soon: first to be evicted from the caches (ld.cs, st.cs).
 template <int N, typename T>
 __device__ inline Piece<T, N> load_piece_once(const T *src)
@@ -103,7 +109,7 @@ __device__ inline Piece<T, N> load_piece_once(const T *src)
 }
 
 template <typename T, typename PIECE>
-__device__ inline void store_piece(T *dst, PIECE piece)
+__device__ inline void store_piece_once(T *dst, PIECE piece)
 {
     __stcs(reinterpret_cast<PIECE *>(dst), piece);
 }
