@@ -74,6 +74,22 @@ every_order() {
     shapes matmul_f32 m=300,n=568,k=72
 }
 
+# The simulated GPU's memory is an H100's.
+@test "chapter 14: where k is deep and the memory slow, step 6 has step 4's tiles of 256 columns, and is right" {
+    local json=$BATS_TEST_TMPDIR/counters.json rows_of_A='^cp_async_bulk_tensor_2d\(smem.A'
+    export SIMGPU_SMS=4 # two clusters
+    golden m=256,n=512,k=8192
+    every_order 6
+    counters "$json" $CHAPTER 6 plain --op matmul --golden "$GOLDEN"
+    assert_equal "$(total "$json" global_sectors "$rows_of_A")" $((2 * 256 * 8192 * 2 / 32))
+    golden m=256,n=512,k=8128
+    counters "$json" $CHAPTER 6 plain --op matmul --golden "$GOLDEN"
+    assert_equal "$(total "$json" global_sectors "$rows_of_A")" $((4 * 256 * 8128 * 2 / 32))
+    golden m=256,n=640,k=8192 # three tiles of 256 columns would take two rounds
+    counters "$json" $CHAPTER 6 plain --op matmul --golden "$GOLDEN"
+    [[ $(total "$json" global_sectors "$rows_of_A") -gt $((3 * 256 * 8192 * 2 / 32)) ]]
+}
+
 @test "chapter 14: few rows, with k split within a cluster, are right" {
     split_k
     every_order 7 8

@@ -14,7 +14,9 @@
 //
 // A tile has 128, 144, 160, 176 or 192 columns, what gives the busiest cluster the least to do: 4096 x 2112 is 272 tiles of 128, which
 // must be cut, but 192 of 176, three rounds less six tiles. A wide tile also needs fewer bytes from the L2 for its products, which
-// is what counts where rows of A and B are no multiple of 128 bytes: there each row of a box is in two lines.
+// is what counts where rows of A and B are no multiple of 128 bytes: there each row of a box is in two lines. It counts also where
+// k is deep and the memory slow: clusters drift apart, and what one has fetched has left the L2 when another wants it. There
+// step 4's kernel, whose tile of 256 columns needs the fewest bytes, has the work if its rounds are not much longer.
 //
 // Grows from: step 5 (ping_pong).
 // New instructions: griddepcontrol. Shared memory: at most 232,448 bytes. Registers: 192 accumulators a
@@ -41,6 +43,10 @@ constexpr int NARROWEST = 128, WIDEST = 192;           // columns of C a block o
 constexpr int CLUSTER = 2;      // blocks, one above the other, that share their tiles of B
 constexpr int MAX_BLOCKS = 144; // of a Hopper GPU, one an SM; none has more
 constexpr int GROUP_M = 4;      // rows of cluster tiles that clusters of neighbouring numbers share
+constexpr int DEEP_K = 8192;    // all of k of what 66 clusters are at, 1,024 rows of A and 2,112 of B, is more than the L2
+constexpr double SLOW_MEMORY = 4000; // GB/s; an H100 has 3,352 and loses by drifting, an H200 4,800 and does not
+constexpr int WIDE_COLUMNS = 256;    // of step 4's tiles
+constexpr double LONGER = 1.15;      // what rounds of those may take, if the tiles here took 1
 constexpr int ROW_BYTES = BLOCK_K * 2;
 static_assert(ROW_BYTES == 128, "rows of the swizzle's width");
 
@@ -436,6 +442,19 @@ static cudaError_t ask_clusters(int *clusters)
     return cudaOccupancyMaxActiveClusters(clusters, kernel, &config);
 }
 
+// The memory's bandwidth in GB/s: two words a cycle.
+static cudaError_t ask_bandwidth(double *gigabytes)
+{
+    int device, kilohertz = 0, bits = 0;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, device);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, device);
+    *gigabytes = 2e-6 * kilohertz * (bits / 8);
+    return error;
+}
+
 // A width that a tile can have, and what launches it.
 template <typename T, typename TC>
 struct Width {
@@ -465,9 +484,11 @@ extern "C" cudaError_t stream_k(enum dtype dtype, enum dtype C_dtype, const void
     return with_matmul_types(dtype, C_dtype, [&](auto t, auto tc) {
         using T = decltype(t);
         using TC = decltype(tc);
-        static int clusters; // that fit the GPU, asked for once
+        static int clusters;     // that fit the GPU, asked for once
+        static double gigabytes; // a second, of the memory
         if (clusters == 0) {
-            const cudaError_t error = ask_clusters<T, TC>(&clusters);
+            cudaError_t error = ask_bandwidth(&gigabytes);
+            if (error == cudaSuccess) error = ask_clusters<T, TC>(&clusters);
             if (error != cudaSuccess) return error;
             if (clusters == 0) return cudaErrorLaunchOutOfResources;
         }
@@ -484,6 +505,11 @@ extern "C" cudaError_t stream_k(enum dtype dtype, enum dtype C_dtype, const void
             best = schedule;
             best_width = &width;
         }
+        const int64_t wide_tiles = (int64_t)tiles_m * ((N - 1) / WIDE_COLUMNS + 1);
+        const double wide_work = (double)((wide_tiles - 1) / at_most + 1) * k_tiles * WIDE_COLUMNS;
+        if (K >= DEEP_K && gigabytes < SLOW_MEMORY &&
+            wide_work <= LONGER * work(best, best_width->columns, K))
+            return tma_store(dtype, C_dtype, A, B, bias, C, M, N, K, stream);
         return best_width->launch(best, (const T *)A, (const T *)B, (const T *)bias, (TC *)C, M, N, K,
                                   stream);
     });

@@ -28,7 +28,7 @@
 constexpr int WG_Q = 64;                  // queries of a consumer, a warpgroup: the rows of a wgmma
 constexpr int MMA_K = 16;                 // k of a wgmma
 constexpr float RESCALE_LOG2 = 8;         // how far a score may be above m
-constexpr int CAUSAL_L2_BYTES = 32 << 20; // what K and V of a group of heads may take of the L2,
+constexpr int CAUSAL_L2_BYTES = 16 << 20; // what K and V of a group of heads may take of the L2,
 constexpr int FULL_L2_BYTES = 8 << 20;    // with a causal mask and without
 
 // The tiles of a block, by head dimension.
@@ -500,7 +500,7 @@ static cudaError_t launch(const attention &a, cudaStream_t stream)
 
     const int64_t fitting =
         (a.causal ? CAUSAL_L2_BYTES : FULL_L2_BYTES) / ((int64_t)a.k_len * D * 2 * sizeof(T));
-    const int heads_in_group = (int)(fitting < 1 ? 1 : fitting < heads ? fitting : heads);
+    const int heads_in_group = (int)(fitting < 1 ? 1 : fitting < a.heads ? fitting : a.heads);
     longest_first_kernel<T, D>
         <<<(int)num_tiles, Tile<D>::THREADS, smem_bytes, stream>>>(Q_map, K_map, V_map, a, heads_in_group);
     return cudaGetLastError();

@@ -3,7 +3,7 @@
 
 #include "variants.h"
 
-constexpr int CAUSAL_L2_BYTES = 32 << 20; // what K and V of a group of heads may take of the L2,
+constexpr int CAUSAL_L2_BYTES = 16 << 20; // what K and V of a group of heads may take of the L2,
 constexpr int FULL_L2_BYTES = 8 << 20;    // where queries see few keys behind them, and where they see all
 
 // The variants, in the order of the steps that bring them.

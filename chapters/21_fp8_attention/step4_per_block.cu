@@ -34,7 +34,7 @@ constexpr int TRANSPOSERS = 3; // warps of the producer's
 constexpr int TOP_LOG2 = 7;    // the largest P of a row, once m is known, is at most 2^TOP_LOG2
 constexpr int AGAIN_AFTER = 3; // tiles of queries: then the block comes back to one in which a score was lost
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.69314718f;
-constexpr int CAUSAL_L2_BYTES = 32 << 20; // what K and V of a group of heads may take of the L2,
+constexpr int CAUSAL_L2_BYTES = 16 << 20; // what K and V of a group of heads may take of the L2,
 constexpr int FULL_L2_BYTES = 8 << 20;    // with a causal mask and without
 
 enum NamedBarrier {
@@ -631,7 +631,7 @@ static cudaError_t launch(const fp8_attention &f, cudaStream_t stream)
     if (error != cudaSuccess) return error;
 
     const int64_t fitting = (a.causal ? CAUSAL_L2_BYTES : FULL_L2_BYTES) / ((int64_t)a.k_len * D * 2);
-    const int heads_in_group = (int)(fitting < 1 ? 1 : fitting < heads ? fitting : heads);
+    const int heads_in_group = (int)(fitting < 1 ? 1 : fitting < a.heads ? fitting : a.heads);
     per_block_kernel<D><<<(int)(num_tiles < sms ? num_tiles : sms), Tile<D>::THREADS, smem_bytes, stream>>>(
         Q_map, K_map, V_map, O_map, f, heads_in_group, (int)num_tiles);
     return cudaGetLastError();
