@@ -82,33 +82,31 @@ __device__ inline void with_first(int first, LOOP loop)
         loop(Columns<GROUP>());
 }
 
-// A tile's scales of B, one for each 128 of k, `count` of them `stride` apart: a lane has every 32nd of them. So a load serves 32
-// steps, and is under way for as long; nobody waits for one between two products.
+// A tile's scales of B, one for each 128 of k, `count` of them `stride` apart: a lane has one of 32 steps. So a load serves 32
+// steps. It is begun when the 32 before have been asked for, and the products of a step are under way until it is needed.
 struct LaneScales {
     const float *scale;
     int stride, count;
-    float now, next; // of the 32 steps under way and of the 32 behind them
+    float own; // this lane's, of the 32 steps under way
 
     __device__ LaneScales(const float *scale, int stride, int count)
         : scale(scale), stride(stride), count(count)
     {
-        next = load(0);
+        load(0);
     }
 
-    __device__ float load(int first) const
+    __device__ void load(int first)
     {
         const int k = first + threadIdx.x % 32;
-        return k < count ? scale[k * stride] : 0.0f;
+        own = k < count ? scale[k * stride] : 0.0f;
     }
 
     // Of step k, for all lanes. The steps come one by one.
     __device__ float operator[](int k)
     {
-        if (k % 32 == 0) {
-            now = next;
-            next = load(k + 32);
-        }
-        return __shfl_sync(0xffffffff, now, k % 32);
+        const float all = __shfl_sync(0xffffffff, own, k % 32);
+        if (k % 32 == 31) load(k + 1); // Not at the head of the next step: its products would wait for it.
+        return all;
     }
 };
 
