@@ -10,8 +10,10 @@ struct TilePlace {
 template <int GROUP_M>
 __device__ inline TilePlace tile_place(int tile, int tiles_m, int tiles_n)
 {
-    const int group = tile / (GROUP_M * tiles_n);
+    const int group = (unsigned)tile / (unsigned)(GROUP_M * tiles_n);
     const int rows = min(GROUP_M, tiles_m - group * GROUP_M);
     const int in_group = tile - group * GROUP_M * tiles_n;
-    return {group * GROUP_M + in_group % rows, in_group / rows};
+    // A block waits for this before each tile: mostly it is a shift, not a division.
+    const int n = rows == GROUP_M ? (unsigned)in_group / GROUP_M : (unsigned)in_group / (unsigned)rows;
+    return {group * GROUP_M + in_group - n * rows, n};
 }
