@@ -55,6 +55,7 @@ __device__ inline void consume(float (&sum)[WAVES][BLOCK_N / 2], STORAGE &smem,
     LaneScales first_B(scale_B, 1, k_tiles), second_B(scale_B + next_square, 1, k_tiles);
     with_first<BLOCK_N>(first, [&](auto in_first) {
         float acc[BLOCK_N / 2];
+        __builtin_assume(k_tiles > 0); // Else the compiler puts zeros into the sums twice.
 #pragma unroll 4 // So that the next stage is waited for in the midst of this one's promotion.
         for (int k = 0; k < k_tiles; k++) {
             trace(WAIT_FULL);
