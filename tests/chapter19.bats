@@ -231,6 +231,13 @@ assert total("persistent_multicast", "global_sectors") < 0.8 * total("two_math_w
     wrong $CHAPTER persistent_multicast several_tiles --op gemm
 }
 
+@test "chapter 19: behind a tile's 32nd and 64th step the lanes have the next steps' scales of B, and not the same again" {
+    run -0 "$PYTHON" reference/golden.py fp8_gemm --types e4m3 --op gemm --out "$BATS_TEST_TMPDIR/case" --shape m=70,n=250,k=8336
+    run -0 "$SIMGPU" "$(chapter $CHAPTER)" --op gemm --golden "$BATS_TEST_TMPDIR/case" --step persistent_multicast
+    HEADER=gemm.cuh broken $CHAPTER step4_persistent_multicast.cu 's/load\(k \+ 1\)/load(k - 31)/'
+    run -1 "$SIMGPU" "$BROKEN" --op gemm --golden "$BATS_TEST_TMPDIR/case" --step persistent_multicast
+}
+
 @test "chapter 19: a consumer that frees its own block's stage only leaves the other waiting" {
     broken $CHAPTER step4_persistent_multicast.cu 's/consume<BLOCK_N, CLUSTER>/consume<BLOCK_N, 1>/; /(consumers == 3|waves == 2)\) return/d; /case (128|160): return/d; s/launch<2, 1, 192,/launch<2, 1, 96,/'
     fails $CHAPTER persistent_multicast deep --op gemm
