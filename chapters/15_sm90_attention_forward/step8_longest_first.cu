@@ -7,8 +7,8 @@
 //      group of heads 1: ...
 //
 // As in chapter 12, step 10. The longest begin first, the short ones fill the gaps at the end. A group is as large as keeps
-// its K and V in the L2: 32 MB with a causal mask, where a larger group spreads the long tiles over more SMs, 8 MB
-// without one.
+// its K and V in the L2: 16 MB with a causal mask, where a larger group spreads the long tiles over more SMs, 8 MB
+// without one; and no larger than a sequence, so that short ones come one by one, with their Q and O.
 //
 // Grows from: step 7 (packed_growth).
 // New instructions: none.
