@@ -8,7 +8,13 @@
 //      row of vp = 50304 bf16, 2 blocks    [ 25152 ][ 25105 | 47 padding ]                      50 KB each
 //      row of vp = 128256 bf16, 4 blocks   [ 32064 ][ 32064 ][ 32064 ][ 32064 ]                 63 KB each
 //
-// A row that is less than a part has a block of as few warps as can hold it, a cluster of its own.
+// A row that one block holds is no cluster's: a GPU begins fewer clusters a microsecond than blocks, and of a row of 1024 bf16 not
+// as many as the memory would serve. As in step 5 a short row is a warp's, and four of them a block's.
+//
+//      packs in a row    who holds it                                      bytes of a row at most
+//      up to 256         a warp; a block has 4 rows, no barrier              4 KB
+//      up to 4096        a block of 64 to 512 threads                       64 KB
+//      more              a cluster of 2 to 16 blocks of 512 threads          1 MB
 //
 // New instructions: as in step 19; they need sm_90. Registers: at most 64. Shared memory: 2 KB.
 // Run: make chapter-8 OP=classifier STEP=classifier_cluster
@@ -26,6 +32,7 @@ constexpr int MAX_WARPS = MAX_THREADS / 32;
 constexpr int MAX_PACKS = 8;                        // a thread keeps
 constexpr int PART_PACKS = MAX_THREADS * MAX_PACKS; // a block holds at most: 64 KB
 constexpr int BLOCKS_PER_SM = 2;
+constexpr int WARP_ROWS = 4;         // rows of a block when a warp holds a row
 constexpr bool EVICT_FIRST = false;  // nothing is read again
 constexpr float LOG2E = 1.44269504f; // exp(x) = 2^(x * LOG2E)
 static_assert(BLOCKS_PER_SM * MAX_THREADS * 64 <= 65536, "64 registers a thread");
@@ -63,6 +70,18 @@ static __device__ State warp_merge(State state)
     return state;
 }
 
+// Merges the states of the blockDim.x threads that hold a row: a warp, or the block.
+static __device__ State row_merge(State state)
+{
+    __shared__ State warp_state[MAX_WARPS];
+    state = warp_merge(state);
+    if (blockDim.x == 32) return state;
+    if (threadIdx.x % 32 == 0) warp_state[threadIdx.x / 32] = state;
+    __syncthreads(); // Every warp's state is there.
+    const int lane = threadIdx.x % 32;
+    return warp_merge(lane < blockDim.x / 32 ? warp_state[lane] : identity());
+}
+
 // Merges the states of all threads of a cluster that has arrived once; every thread gets the row's.
 static __device__ State cluster_merge(State state)
 {
@@ -82,15 +101,15 @@ static __device__ State cluster_merge(State state)
 }
 
 // The state of the elements in frag; -infinity stands for those that are no element.
-template <typename T>
-static __device__ State state_of(uint4 (&frag)[MAX_PACKS])
+template <typename T, int PACKS>
+static __device__ State state_of(uint4 (&frag)[PACKS])
 {
     State state = identity();
     float values[PACK<T>];
 #pragma unroll
-    for (int i = 0; i < MAX_PACKS; i++) state.max = fmaxf(state.max, pack_max(frag[i], T()));
+    for (int i = 0; i < PACKS; i++) state.max = fmaxf(state.max, pack_max(frag[i], T()));
 #pragma unroll
-    for (int i = 0; i < MAX_PACKS; i++) {
+    for (int i = 0; i < PACKS; i++) {
         keep_packed(frag[i]);
         unpack(values, frag[i], T());
 #pragma unroll
@@ -111,37 +130,40 @@ static __device__ uint4 scaled_softmax(uint4 pack, State state, float scale)
     return make_pack(values, T());
 }
 
-template <typename T>
-__global__ void __launch_bounds__(MAX_THREADS, BLOCKS_PER_SM)
+// CLUSTER: a row's threads are a cluster's, not a warp's or a block's.
+template <typename T, int PACKS, bool CLUSTER>
+__global__ void __launch_bounds__(PACKS < MAX_PACKS ? 32 * WARP_ROWS : MAX_THREADS,
+                                  PACKS < MAX_PACKS ? 1 : BLOCKS_PER_SM)
     classifier_cluster_kernel(T *logits,          // (rows, vp), becomes their gradient
                               float *loss,        // (rows)
                               const int *target,  // (rows), each below v
                               const float *dloss, // (rows) or NULL
                               float mean,         // 1 / rows
-                              int v, int vp)
+                              int rows, int v, int vp)
 {
-    cluster_arrive_relaxed(); // This block has started; cluster_merge waits for the others.
-    const int split = cluster_nctarank();
-    const int i = blockIdx.x / split;
+    if (CLUSTER) cluster_arrive_relaxed(); // This block has started; cluster_merge waits for the others.
+    const int split = CLUSTER ? cluster_nctarank() : 1;
+    const int i = blockIdx.x / split * blockDim.y + threadIdx.y;
+    if (i >= rows) return; // a whole warp, in blocks without barriers
     T *row = logits + (size_t)i * vp;
     const Row<T> out = make_row(row, vp);
     const Row<T> in = first_cols(out, v);
     const int share = packs_each(out.count, split);
-    const int begin = cluster_ctarank() * share;
+    const int begin = CLUSTER ? cluster_ctarank() * share : 0;
     const int end = min(begin + share, out.count);
-    const int first = first_pack<MAX_PACKS>(begin, threadIdx.x);
+    const int first = first_pack<PACKS>(begin, threadIdx.x);
 
-    uint4 frag[MAX_PACKS]; // with -infinity for the padding
-    load_packs<MAX_PACKS, EVICT_FIRST>(frag, in, first, min(end, in.count), -INFINITY);
+    uint4 frag[PACKS]; // with -infinity for the padding
+    load_packs<PACKS, EVICT_FIRST>(frag, in, first, min(end, in.count), -INFINITY);
     // One thread has the target's pack; it writes the loss, and the target's gradient.
-    const bool has_target = pack_index<MAX_PACKS>(first, end, (out.skip + target[i]) / PACK<T>) < MAX_PACKS;
+    const bool has_target = pack_index<PACKS>(first, end, (out.skip + target[i]) / PACK<T>) < PACKS;
     const float right_logit = has_target ? to_float(row[target[i]]) : 0.0f;
-    const State state = cluster_merge(state_of<T>(frag));
+    const State state = CLUSTER ? cluster_merge(state_of<T>(frag)) : row_merge(state_of<T>(frag));
 
     const float factor = dloss ? dloss[i] : mean;
     const float scale = factor / state.sum;
-    store_packs<MAX_PACKS, EVICT_FIRST>(
-        out, first, end, frag, [=](uint4 pack, int) { return scaled_softmax<T>(pack, state, scale); });
+    store_packs<PACKS, EVICT_FIRST>(out, first, end, frag,
+                                    [=](uint4 pack, int) { return scaled_softmax<T>(pack, state, scale); });
     if (has_target) {
         loss[i] = logf(state.sum) + (state.max - right_logit);
         from_float(&row[target[i]], exp_below(right_logit, state.max) * scale - factor);
@@ -154,10 +176,20 @@ static cudaError_t launch(void *logits, float *loss, const int *target, const fl
 {
     if (!logits || !loss || !target || rows <= 0 || v <= 0 || vp < v || (uintptr_t)logits % 16)
         return cudaErrorInvalidValue;
+    T *inout = (T *)logits;
+    const float mean = 1.0f / (float)rows;
     const int packs = max_packs<T>(vp);
-    const int threads = packs < PART_PACKS ? ((packs - 1) / (32 * MAX_PACKS) + 1) * 32 : MAX_THREADS;
-    return launch_clusters(classifier_cluster_kernel<T>, rows, packs, PART_PACKS, 0, threads, stream,
-                           (T *)logits, loss, target, dloss, 1.0f / (float)rows, v, vp);
+    if (packs > PART_PACKS)
+        return launch_clusters(classifier_cluster_kernel<T, MAX_PACKS, true>, rows, packs, PART_PACKS, 0,
+                               MAX_THREADS, stream, inout, loss, target, dloss, mean, rows, v, vp);
+    const auto kernel = packs <= 32    ? classifier_cluster_kernel<T, 1, false>
+                        : packs <= 64  ? classifier_cluster_kernel<T, 2, false>
+                        : packs <= 128 ? classifier_cluster_kernel<T, 4, false>
+                                       : classifier_cluster_kernel<T, MAX_PACKS, false>;
+    const int warps = (packs - 1) / (32 * MAX_PACKS) + 1;
+    const dim3 block = warps == 1 ? dim3(32, WARP_ROWS) : dim3(32 * warps);
+    kernel<<<(rows - 1) / block.y + 1, block, 0, stream>>>(inout, loss, target, dloss, mean, rows, v, vp);
+    return cudaGetLastError();
 }
 
 extern "C" cudaError_t classifier_cluster(enum dtype dtype, void *logits, float *loss, const int *target,
