@@ -94,6 +94,13 @@ CHAPTER=08_online_softmax
     assert_equal "$(count short_rows warp shared_wavefronts)" 0
 }
 
+@test "chapter 8: a classifier's short row is a warp's and needs no shared memory, one of a block needs no cluster" {
+    assert_equal "$(count classifier_cluster ragged shared_wavefronts)" 0
+    [[ $(count classifier_cluster block shared_wavefronts 'row_merge|warp_state') -gt 0 ]]
+    assert_equal "$(count classifier_cluster block warp_instructions 'st_shared_cluster|cluster_wait')" 0
+    [[ $(count classifier_cluster two_blocks warp_instructions 'st_shared_cluster|cluster_wait') -gt 0 ]]
+}
+
 @test "chapter 8: one block reads most of a long row twice, several blocks read it once" {
     local row=$((131072 * 4 / 32))
     # A quarter of it fits. The line that reads the rest again writes as much.
@@ -210,7 +217,8 @@ END
     local file op step case
     for file in step1_three_pass.cu:forward:three_pass:ragged step4_registers.cu:forward:registers:block \
         step7_split_shared.cu:forward:split_shared:many_blocks step11_backward.cu:backward:backward:ragged \
-        step12_backward_registers.cu:backward:backward_registers:ragged_block; do
+        step12_backward_registers.cu:backward:backward_registers:ragged_block \
+        step21_classifier_cluster.cu:classifier:classifier_cluster:block; do
         IFS=: read -r file op step case <<<"$file"
         broken $CHAPTER "$file" "/__syncthreads.*Every warp.s (value|state|sum) is there/d"
         races $CHAPTER "$step" "$case" --op "$op"
@@ -227,6 +235,16 @@ END
     broken $CHAPTER step5_short_rows.cu '/if \(row >= rows\) return;/d'
     run -3 "$SIMGPU" "$BROKEN" --op forward --step short_rows --case ragged
     assert_output --partial "step5_short_rows.cu"
+    broken $CHAPTER step21_classifier_cluster.cu '/if \(i >= rows\) return;/d'
+    run -3 "$SIMGPU" "$BROKEN" --op classifier --step classifier_cluster --case ragged
+    assert_output --partial "step21_classifier_cluster.cu"
+}
+
+@test "chapter 8: a block that takes the row for a warp's is wrong, and warps that take theirs for one are a race" {
+    broken $CHAPTER step21_classifier_cluster.cu 's/if \(blockDim\.x == 32\) return state;/return state;/'
+    wrong $CHAPTER classifier_cluster block --op classifier
+    broken $CHAPTER step21_classifier_cluster.cu '/if \(blockDim\.x == 32\) return state;/d'
+    races $CHAPTER classifier_cluster ragged --op classifier
 }
 
 @test "chapter 8: blocks that do not wait for each other fail" {

@@ -1,26 +1,27 @@
-// Chapter 6, step 3: two packs a thread.
+// Chapter 6, step 3: blocks of 1,024 threads.
 //
 // Question: a thread waits for its only two loads. Can it have more in flight?
 //
 // Grows from: step 2 (residual_packs).
-// It asks for all its packs before it adds the first: PACKS * 2 * 16 bytes in flight, 128 KB for an SM's 2,048 threads.
-// Little's law asks for 4.2 TB/s * 1 us / 132 = 32 KB: the rest pays for threads that are starting, adding or ending. A
-// block's packs are neighbours:
+// It asks for all its packs before it adds the first: PACKS * 2 * 16 bytes in flight, for an SM's 2,048 threads 64 KB with
+// one pack, 128 KB with two. Little's law asks for 4.2 TB/s * 1 us / 132 = 32 KB, and two packs cost 0.1 to 0.3 % in blocks
+// of 512. What gains is 1,024 threads for 512, 0.2 to 0.6 % (results/trials/layers_variants_h100.csv). A block's packs are
+// neighbours:
 //
-//      block 0:  packs 0 to 511 (thread 0 to 511), packs 512 to 1023 (thread 0 to 511);  block 1: packs 1024 …
+//      PACKS = 2, block 0:  packs 0 to 1023 (thread 0 to 1023), packs 1024 to 2047 (thread 0 to 1023);  block 1: packs 2048 …
 //
-// ld.cs and st.cs, which mark lines that only stream through as the first to be evicted, gain nothing here;
-// blocks of 512 threads gain 0.1 %, and 0.3 % in step 4 (results/trials/06_block_sizes.csv).
+// ld.cs and st.cs, which mark lines that only stream through as the first to be evicted, gain nothing here
+// (06_block_sizes.csv).
 //
-// Registers: at most 40. Shared memory: none.
+// Registers: at most 24. Shared memory: none.
 // Run: make chapter-6 OP=residual_forward STEP=residual_stream
 #include "../../common/device/pack.cuh"
 #include "launchers.h"
 
 #include <cuda_runtime.h>
 
-constexpr int NUM_THREADS = 512;
-constexpr int PACKS = 2; // of each array, a thread has in flight
+constexpr int NUM_THREADS = 1024;
+constexpr int PACKS = 1; // of each array, a thread has in flight
 
 template <typename T>
 static __device__ uint4 add_packs(uint4 pack1, uint4 pack2)

@@ -9,7 +9,7 @@
 //
 //      e = ex2(x (A + B x^2))        out = x rcp(1 + e)
 //
-// A thread has one pack: with two, as in step 3, the same instructions take 5 % longer (results/trials/06_gelu_packs.csv). In
+// A thread has one pack: with two, as in step 5, the same instructions take 5 % longer (results/trials/06_gelu_packs.csv). In
 // blocks of 256 threads they take half a per cent longer (06_block_sizes.csv).
 //
 // x -> infinity: e = 0, out = x.  x -> -infinity: e = infinity, rcp(e) = 0, out = -0; at -infinity itself NaN, as in PyTorch.
