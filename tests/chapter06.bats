@@ -189,7 +189,7 @@ np.testing.assert_array_equal(np.load(out + "/dwpe.npy"), dwpe)' "build/golden/$
     done <<'END'
 6,656 residual aligned_bf16 warp_instructions ^
 2,208 residual_packs aligned_bf16 warp_instructions ^
-2,112 residual_stream aligned_bf16 warp_instructions ^
+2,336 residual_stream aligned_bf16 warp_instructions ^
 5,984 gelu aligned_bf16 warp_instructions ^
 3,653 gelu_exp2 aligned_bf16 warp_instructions ^
 95,232 encoder aligned warp_instructions ^
