@@ -1,14 +1,14 @@
 // Chapter 6, step 3: blocks of 1,024 threads.
 //
-// Question: a thread waits for its only two loads. Can it have more in flight?
+// Question: a thread waits for its only two loads. Does it gain to have more in flight, or to start more threads at once?
 //
 // Grows from: step 2 (residual_packs).
-// It asks for all its packs before it adds the first: PACKS * 2 * 16 bytes in flight, for an SM's 2,048 threads 64 KB with
-// one pack, 128 KB with two. Little's law asks for 4.2 TB/s * 1 us / 132 = 32 KB, and two packs cost 0.1 to 0.3 % in blocks
-// of 512. What gains is 1,024 threads for 512, 0.2 to 0.6 % (results/trials/layers_variants_h100.csv). A block's packs are
-// neighbours:
+// A thread can have any number of packs, PACKS, and asks for all of them before it adds the first: PACKS * 2 * 16 bytes in
+// flight, for an SM's 2,048 threads 64 KB with one pack, 128 KB with two. Little's law asks for 4.2 TB/s * 1 us / 132 = 32 KB,
+// and two packs cost 0.1 to 0.3 % in blocks of 512: so it has one. What gains is 1,024 threads for 512, 0.2 to 0.6 %
+// (results/trials/layers_variants_h100.csv). With two, as steps 4 and 5 have them, a block's packs are neighbours:
 //
-//      PACKS = 2, block 0:  packs 0 to 1023 (thread 0 to 1023), packs 1024 to 2047 (thread 0 to 1023);  block 1: packs 2048 …
+//      block 0:  packs 0 to 1023 (thread 0 to 1023), packs 1024 to 2047 (thread 0 to 1023);  block 1: packs 2048 …
 //
 // ld.cs and st.cs, which mark lines that only stream through as the first to be evicted, gain nothing here
 // (06_block_sizes.csv).
