@@ -82,7 +82,7 @@ END
         rm -rf "$dir"
     done <<'END'
 90 96
-190 96
+190 192
 250 128
 640 160
 760 192
@@ -191,11 +191,18 @@ assert actual == ideal > 10000, (actual, ideal)' "$json"
 
 # --- Broken kernels -------------------------------------------------------------------------------------------------------
 
-@test "chapter 20: a tile that takes another group's scales, and one that asks its last row for the group, are wrong" {
+@test "chapter 20: a tile that takes another group's scales, and one that asks its last row for the group, are found" {
     broken $CHAPTER step1_aligned_segments.cu 's/\(size_t\)tile\.group \* squares/(size_t)(tile.group \/ 2) * squares/'
     wrong $CHAPTER aligned_segments odd_n --op aligned
-    broken $CHAPTER step1_aligned_segments.cu 's/row_group\[row\]\}/row_group[min(row + BLOCK_M, tiles_m * BLOCK_M - BLOCK_M)]}/'
+    broken $CHAPTER step1_aligned_segments.cu 's/group = row_group\[row\]/group = row_group[min(row + BLOCK_M, tiles_m * BLOCK_M - BLOCK_M)]/'
+    fails $CHAPTER aligned_segments two_groups --op aligned
+}
+
+@test "chapter 20: a pair of two groups that shares B all the same is wrong, and a stage that does not go round where a block has no group is found" {
+    broken $CHAPTER step1_aligned_segments.cu 's/place\.stacked && group == other/place.stacked/'
     wrong $CHAPTER aligned_segments two_groups --op aligned
+    broken $CHAPTER step1_aligned_segments.cu 's/if \(tile\.group < 0 && tile\.other < 0\) continue/if (tile.group < 0) continue/'
+    fails $CHAPTER aligned_segments ragged --op aligned
 }
 
 @test "chapter 20: a group's tail rows that are written are found, by TMA or one by one" {

@@ -65,17 +65,23 @@ __device__ inline void promote(float (&sum)[COUNT], const float (&acc)[COUNT], c
 template <int COLUMNS>
 using Columns = std::integral_constant<int, COLUMNS>;
 
-// Calls loop(first), with a constant for how many of a tile's columns have its first scale of B, a multiple of 32: a loop over k is
-// compiled for each that there may be, and has no test in it.
+// Calls loop(first), with a constant for how many of a tile's columns have its first scale of B, a multiple of what BLOCK_N and 128 are
+// multiples of: a loop over k is compiled for each that there may be, and has no test in it.
 template <int BLOCK_N, typename LOOP>
 __device__ inline void with_first(int first, LOOP loop)
 {
     if (BLOCK_N == GROUP || first >= BLOCK_N)
         loop(Columns<BLOCK_N>());
+    else if (BLOCK_N % 32 != 0 && first == 16)
+        loop(Columns<16>());
     else if (BLOCK_N % 64 != 0 && first == 32)
         loop(Columns<32>());
+    else if (BLOCK_N % 32 != 0 && first == 48)
+        loop(Columns<48>());
     else if (first == 64)
         loop(Columns<64>());
+    else if (BLOCK_N % 32 != 0 && first == 80)
+        loop(Columns<80>());
     else if (BLOCK_N % 64 != 0 && first == 96)
         loop(Columns<96>());
     else

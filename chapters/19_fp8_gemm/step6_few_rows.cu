@@ -362,10 +362,11 @@ static cudaError_t ask_clusters(int (&fitting)[MAX_PARTS + 1])
 // The plan with which the busiest block has the fewest bytes to fetch, and the tile's width; plan.clusters is 0 if none fits.
 static Plan make_plan(int M, int N, int K, const int (&fitting)[MAX_PARTS + 1], int *width)
 {
-    constexpr int WIDTHS[] = {64, 96, 128, 192};
+    constexpr int WIDTHS[] = {64, 96, 112, 128, 192};
     constexpr int ROW_BYTES = BLOCK_K;
-    // What could be fetched while a tile is stored, or its sums are sent (chapter 14's, from trials on an H200).
-    constexpr int TILE_BYTES = 65536;
+    // What could be fetched while a tile is stored (chapter 14's, from trials on an H200), and while a warpgroup's sums are sent and
+    // added (from trials on an H100).
+    constexpr int TILE_BYTES = 65536, SUMS_BYTES = 131072;
     const int block_rows = ((M - 1) / 8 + 1) * 8, consumers = (block_rows - 1) / MMA_M + 1;
     const int k_tiles = (K - 1) / BLOCK_K + 1;
     Plan best = {};
@@ -376,8 +377,8 @@ static Plan make_plan(int M, int N, int K, const int (&fitting)[MAX_PARTS + 1], 
             const int tiles = (N - 1) / block_n + 1, clusters = min(tiles, fitting[parts]);
             if (clusters == 0) continue;
             const double steps = (k_tiles - 1) / parts + 1, step_bytes = (block_rows + block_n) * ROW_BYTES;
-            const double bytes =
-                ((tiles - 1) / clusters + 1) * (steps * step_bytes + (parts > 1 ? 2 : 1) * TILE_BYTES);
+            const double bytes = ((tiles - 1) / clusters + 1) *
+                                 (steps * step_bytes + TILE_BYTES + (parts > 1 ? consumers * SUMS_BYTES : 0));
             if (bytes >= least) continue;
             const int stages_bytes =
                 SMEM_BYTES - (int)sizeof(Barriers) - sums_bytes(parts, consumers, block_n);
@@ -443,10 +444,12 @@ extern "C" cudaError_t few_rows(enum dtype D_dtype, const void *A, const void *B
         switch (plan.consumers * 1000 + width) {
         case 1064: return with_width(launch<1, 64, TD>);
         case 1096: return with_width(launch<1, 96, TD>);
+        case 1112: return with_width(launch<1, 112, TD>);
         case 1128: return with_width(launch<1, 128, TD>);
         case 1192: return with_width(launch<1, 192, TD>);
         case 2064: return with_width(launch<2, 64, TD>);
         case 2096: return with_width(launch<2, 96, TD>);
+        case 2112: return with_width(launch<2, 112, TD>);
         case 2128: return with_width(launch<2, 128, TD>);
         default: return cudaErrorLaunchOutOfResources; // not one cluster fits
         }

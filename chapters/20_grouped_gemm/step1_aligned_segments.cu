@@ -11,8 +11,9 @@
 //           128 … 255   group 0          B's tile: rows group * N + col … of (groups * N, K)
 //           256 … 383   group 1          -1: nobody's, whoever finds it goes on to its next tile
 //
-// The pair of a cluster stands side by side, as there: one above the other they may have different groups. It shares A, which is any
-// group's: each fetches 64 of the 128 rows for both. Beyond the right edge a block has no columns, but its rows of A to fetch.
+// The pair of a cluster stands one above the other and shares B, of which each fetches half for both: for 256 x 192 of D that is less than
+// for the 128 x 384 that chapter 19's pair would have, side by side with a shared A. Two tiles of different groups share nothing, but keep
+// step: a stage is refilled when all of the pair have done with it.
 // New instructions: none. Shared memory: up to 215,168 bytes, 49,152 of them for D. Registers: 40 (producer) and 232.
 // Run: make chapter-20 OP=aligned STEP=aligned_segments
 #include "../../common/device/tensor_map.h"
@@ -34,51 +35,35 @@ struct SharedStorage {
 struct Tile {
     int row, col; // of D, and row of A
     int group;    // negative: nobody's
+    int other;    // the other block's group
+    bool shared;  // so the other block has the same rows of B
 };
 
-// Where the work is: `tile` of a cluster, this block's part of it.
+// Where the work is: this block's tiles of the cluster's pairs.
 template <int BLOCK_N>
 struct Tiles {
-    int tiles_m, tiles_n; // in cluster tiles of (BLOCK_M, CLUSTER * BLOCK_N)
-    int first, step;      // this cluster's first tile, and from one to its next
-    int rank;             // this block's number in its cluster
+    int tiles_m, tiles_n;
+    int first, step; // this cluster's first pair, and from one to its next
+    int rank;        // this block's number in its cluster
     int groups;
     const int *row_group;
 
     __device__ Tiles(int M, int N, int groups, const int *row_group)
-        : tiles_m((M - 1) / BLOCK_M + 1), tiles_n((N - 1) / (CLUSTER * BLOCK_N) + 1),
-          first(blockIdx.x / CLUSTER), step(gridDim.x / CLUSTER), rank(cluster_ctarank()), groups(groups),
-          row_group(row_group)
+        : tiles_m((M - 1) / BLOCK_M + 1), tiles_n((N - 1) / BLOCK_N + 1), first(blockIdx.x / CLUSTER),
+          step(gridDim.x / CLUSTER), rank(cluster_ctarank()), groups(groups), row_group(row_group)
     {
     }
 
-    __device__ int count() const { return tiles_m * tiles_n; }
+    __device__ int count() const { return pairs_of(tiles_m, tiles_n); }
 
-    __device__ Tile operator[](int tile) const
+    __device__ Tile operator[](int pair) const
     {
-        const TilePlace place = tile_place<GROUP_M>(tile, tiles_m, tiles_n);
-        const int row = place.m * BLOCK_M;
-        return {row, (place.n * CLUSTER + rank) * BLOCK_N, row_group[row]};
+        const Place place = pair_place(pair, tiles_m, tiles_n, rank);
+        const int row = place.m * BLOCK_M, other_row = (place.stacked ? place.m ^ 1 : place.m) * BLOCK_M;
+        const int group = row_group[row], other = row_group[other_row];
+        return {row, place.n * BLOCK_N, group, other, place.stacked && group == other};
     }
 };
-
-// Starts the copies of step k_tile into a stage, and of this block's part of A for the whole cluster. One thread does. The other part
-// of A comes from the other block, and is counted here as well.
-template <int BLOCK_N>
-static __device__ void load_tile(SharedStorage<BLOCK_N> &smem, const CUtensorMap &A_map,
-                                 const CUtensorMap &B_map, const CUtensorMap &scale_map, int row, int B_row,
-                                 int k_tile, int stage, int rank)
-{
-    trace(LOAD);
-    constexpr int PART = BLOCK_M / CLUSTER;
-    uint64_t *full = &smem.full[stage];
-    mbarrier_arrive_expect_tx(full, sizeof smem.A_smem[stage] + sizeof smem.B_smem[stage] +
-                                        sizeof smem.scale_smem[stage]);
-    cp_async_bulk_tensor_2d_multicast(smem.A_smem[stage][rank * PART], A_map, full, k_tile * BLOCK_K,
-                                      row + rank * PART, (1 << CLUSTER) - 1);
-    cp_async_bulk_tensor_2d(smem.scale_smem[stage], scale_map, full, row, k_tile);
-    cp_async_bulk_tensor_2d(smem.B_smem[stage], B_map, full, k_tile * BLOCK_K, B_row);
-}
 
 // The producer, one thread: fills stage after stage, each as soon as it is empty. Nobody has used the stages of the first
 // round: a new barrier lets a wait for parity 1 pass.
@@ -91,12 +76,15 @@ static __device__ void produce(SharedStorage<BLOCK_N> &smem, const CUtensorMap &
     for (int n = tiles.first; n < tiles.count(); n += tiles.step) {
         const Tile tile = tiles[n];
         if (tile.group >= tiles.groups) __trap(); // There is no such B.
-        if (tile.group < 0) continue;
+        if (tile.group < 0 && tile.other < 0) continue;
         for (int k = 0; k < k_tiles; k++) {
             trace(WAIT_EMPTY);
             mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
-            load_tile(smem, A_map, B_map, scale_map, tile.row, tile.group * N + tile.col, k, state.stage,
-                      tiles.rank);
+            if (tile.group < 0)
+                mbarrier_arrive(&smem.full[state.stage]); // Nothing comes, but the stage goes round.
+            else
+                load_tile(smem, A_map, B_map, scale_map, tile.row, tile.group * N + tile.col, tile.shared, k,
+                          state.stage, tiles.rank);
             state.advance();
         }
     }
@@ -110,8 +98,8 @@ static __device__ void produce(SharedStorage<BLOCK_N> &smem, const CUtensorMap &
 
 template <int BLOCK_N>
 __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) aligned_segments_kernel(
-    const __grid_constant__ CUtensorMap A_map,     // (M, K), boxes (BLOCK_M / CLUSTER, BLOCK_K)
-    const __grid_constant__ CUtensorMap B_map,     // (groups * N, K), boxes (BLOCK_N, BLOCK_K)
+    const __grid_constant__ CUtensorMap A_map,     // (M, K), boxes (BLOCK_M, BLOCK_K)
+    const __grid_constant__ CUtensorMap B_map,     // (groups * N, K), boxes (BLOCK_N / CLUSTER, BLOCK_K)
     const __grid_constant__ CUtensorMap D_map,     // (M, N), boxes (BLOCK_M, 32 or 64)
     const __grid_constant__ CUtensorMap scale_map, // (k_tiles, scale_rows), boxes (1, SCALES)
     const float *scale_B,                          // (groups, squares, k_tiles)
@@ -149,8 +137,8 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) alig
         PipelineState<NUM_STAGES<BLOCK_N>> state;
         for (int n = tiles.first; n < tiles.count(); n += tiles.step) {
             const Tile tile = tiles[n];
-            if (tile.group < 0 || tile.group >= groups) continue;
-            if (tile.col >= N) {
+            if ((tile.group < 0 && tile.other < 0) || tile.group >= groups) continue;
+            if (tile.group < 0 || tile.col >= N) {
                 pass_stages<CLUSTER>(smem, state, k_tiles, tid);
                 continue;
             }
@@ -181,7 +169,8 @@ static cudaError_t launch(const void *A, const void *B, const float *scale_A, co
     constexpr int smem_bytes = sizeof(SharedStorage<BLOCK_N>);
     static_assert(smem_bytes <= MAX_SMEM, "there is room");
     const auto kernel = aligned_segments_kernel<BLOCK_N>;
-    cudaError_t error = make_maps<BLOCK_N>(maps, A, B, scale_A, D, M, N, K, groups);
+    cudaError_t error =
+        make_maps<BLOCK_N>(maps, BLOCK_M, BLOCK_N / CLUSTER, A, B, scale_A, D, M, N, K, groups);
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
@@ -197,8 +186,9 @@ extern "C" cudaError_t aligned_segments(const void *A, const void *B, const floa
     if (!can_multiply_groups(A, B, scale_A, scale_B, row_group, D, M, N, K, groups))
         return cudaErrorInvalidValue;
     const int tiles_m = (M - 1) / BLOCK_M + 1;
-    return with_width(tiles_m, tiles_m, N, [&](auto width, int clusters) {
-        return launch<width>(A, B, scale_A, scale_B, row_group, (__nv_bfloat16 *)D, M, N, K, groups, clusters,
-                             stream);
-    });
+    return with_width([&](int tiles_n) { return (long long)pairs_of(tiles_m, tiles_n); }, tiles_m, N,
+                      [&](auto width, int clusters) {
+                          return launch<width>(A, B, scale_A, scale_B, row_group, (__nv_bfloat16 *)D, M, N, K,
+                                               groups, clusters, stream);
+                      });
 }

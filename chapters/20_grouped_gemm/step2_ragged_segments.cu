@@ -36,23 +36,24 @@ struct Tile {
     int row, col; // of D, and row of A
     int end;      // of the group's rows
     int group;
+    bool shared; // so the other block has the same rows of B
 };
 
-// Where the work is: tiles of cluster tiles (BLOCK_M, CLUSTER * BLOCK_N), this block's part of them, group after group.
+// Where the work is: this block's tiles of the cluster's pairs, group after group.
 template <int BLOCK_N>
 struct Tiles {
     const int *counts;
     int groups, tiles_n;
     int M;              // rows that there are
-    int tile, step;     // this cluster's next tile, and from one to its next
+    int pair, step;     // this cluster's next pair, and from one to its next
     int rank;           // this block's number in its cluster
-    int group = 0;      // the tile's, if it has one
+    int group = 0;      // the pair's, if it has one
     int first_row = 0;  // of the group
-    int first_tile = 0; // of the group
+    int first_pair = 0; // of the group
 
     __device__ Tiles(const int *counts, int groups, int M, int N)
-        : counts(counts), groups(groups), tiles_n((N - 1) / (CLUSTER * BLOCK_N) + 1), M(M),
-          tile(blockIdx.x / CLUSTER), step(gridDim.x / CLUSTER), rank(cluster_ctarank())
+        : counts(counts), groups(groups), tiles_n((N - 1) / BLOCK_N + 1), M(M), pair(blockIdx.x / CLUSTER),
+          step(gridDim.x / CLUSTER), rank(cluster_ctarank())
     {
     }
 
@@ -63,37 +64,20 @@ struct Tiles {
             const int rows = counts[group];
             if (rows < 0 || rows > M - first_row) return false; // They would be others' rows.
             const int tiles_m = (rows + BLOCK_M - 1) / BLOCK_M;
-            if (tile < first_tile + tiles_m * tiles_n) {
-                const TilePlace place = tile_place<GROUP_M>(tile - first_tile, tiles_m, tiles_n);
-                next = {first_row + place.m * BLOCK_M, (place.n * CLUSTER + rank) * BLOCK_N, first_row + rows,
-                        group};
-                tile += step;
+            const int pairs = pairs_of(tiles_m, tiles_n);
+            if (pair < first_pair + pairs) {
+                const Place place = pair_place(pair - first_pair, tiles_m, tiles_n, rank);
+                next = {first_row + place.m * BLOCK_M, place.n * BLOCK_N, first_row + rows, group,
+                        place.stacked};
+                pair += step;
                 return true;
             }
-            first_tile += tiles_m * tiles_n;
+            first_pair += pairs;
             first_row += rows;
         }
         return false;
     }
 };
-
-// Starts the copies of step k_tile into a stage, and of this block's part of A for the whole cluster. One thread does. The other part
-// of A comes from the other block, and is counted here as well.
-template <int BLOCK_N>
-static __device__ void load_tile(SharedStorage<BLOCK_N> &smem, const CUtensorMap &A_map,
-                                 const CUtensorMap &B_map, const CUtensorMap &scale_map, int row, int B_row,
-                                 int k_tile, int stage, int rank)
-{
-    trace(LOAD);
-    constexpr int PART = BLOCK_M / CLUSTER;
-    uint64_t *full = &smem.full[stage];
-    mbarrier_arrive_expect_tx(full, sizeof smem.A_smem[stage] + sizeof smem.B_smem[stage] +
-                                        sizeof smem.scale_smem[stage]);
-    cp_async_bulk_tensor_2d_multicast(smem.A_smem[stage][rank * PART], A_map, full, k_tile * BLOCK_K,
-                                      row + rank * PART, (1 << CLUSTER) - 1);
-    cp_async_bulk_tensor_2d(smem.scale_smem[stage], scale_map, full, row / 4 * 4, k_tile);
-    cp_async_bulk_tensor_2d(smem.B_smem[stage], B_map, full, k_tile * BLOCK_K, B_row);
-}
 
 // The producer, one thread: fills stage after stage, each as soon as it is empty. Nobody has used the stages of the first
 // round: a new barrier lets a wait for parity 1 pass.
@@ -108,8 +92,8 @@ static __device__ void produce(SharedStorage<BLOCK_N> &smem, const CUtensorMap &
         for (int k = 0; k < k_tiles; k++) {
             trace(WAIT_EMPTY);
             mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
-            load_tile(smem, A_map, B_map, scale_map, tile.row, tile.group * N + tile.col, k, state.stage,
-                      tiles.rank);
+            load_tile(smem, A_map, B_map, scale_map, tile.row, tile.group * N + tile.col, tile.shared, k,
+                      state.stage, tiles.rank);
             state.advance();
         }
     }
@@ -124,8 +108,8 @@ static __device__ void produce(SharedStorage<BLOCK_N> &smem, const CUtensorMap &
 
 template <int BLOCK_N>
 __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) ragged_segments_kernel(
-    const __grid_constant__ CUtensorMap A_map,     // (M, K), boxes (BLOCK_M / CLUSTER, BLOCK_K)
-    const __grid_constant__ CUtensorMap B_map,     // (groups * N, K), boxes (BLOCK_N, BLOCK_K)
+    const __grid_constant__ CUtensorMap A_map,     // (M, K), boxes (BLOCK_M, BLOCK_K)
+    const __grid_constant__ CUtensorMap B_map,     // (groups * N, K), boxes (BLOCK_N / CLUSTER, BLOCK_K)
     const __grid_constant__ CUtensorMap D_map,     // (M, N), boxes (BLOCK_M, 32 or 64)
     const __grid_constant__ CUtensorMap scale_map, // (k_tiles, scale_rows), boxes (1, SCALES)
     const float *scale_B,                          // (groups, squares, k_tiles)
@@ -194,7 +178,8 @@ static cudaError_t launch(const void *A, const void *B, const float *scale_A, co
     constexpr int smem_bytes = sizeof(SharedStorage<BLOCK_N>);
     static_assert(smem_bytes <= MAX_SMEM, "there is room");
     const auto kernel = ragged_segments_kernel<BLOCK_N>;
-    cudaError_t error = make_maps<BLOCK_N>(maps, A, B, scale_A, D, M, N, K, groups);
+    cudaError_t error =
+        make_maps<BLOCK_N>(maps, BLOCK_M, BLOCK_N / CLUSTER, A, B, scale_A, D, M, N, K, groups);
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
@@ -209,7 +194,9 @@ extern "C" cudaError_t ragged_segments(const void *A, const void *B, const float
 {
     if (!can_multiply_groups(A, B, scale_A, scale_B, counts, D, M, N, K, groups))
         return cudaErrorInvalidValue;
-    return with_width((M - 1) / BLOCK_M + 1 + groups / 2, (M - 1) / BLOCK_M + 1LL + groups, N,
+    const long long likely_m = (M - 1) / BLOCK_M + 1 + groups / 2;
+    return with_width([&](int tiles_n) { return (likely_m * tiles_n + CLUSTER - 1) / CLUSTER; },
+                      (M - 1) / BLOCK_M + 1LL + groups, N,
                       [&](auto width, int clusters) {
                           return launch<width>(A, B, scale_A, scale_B, counts, (__nv_bfloat16 *)D, M, N, K,
                                                groups, clusters, stream);

@@ -197,7 +197,8 @@ static cudaError_t launch(const void *A, const void *B, const float *scale_A, co
     constexpr int smem_bytes = sizeof(SharedStorage<BLOCK_N>);
     static_assert(smem_bytes <= MAX_SMEM, "there is room");
     const auto kernel = masked_kernel<BLOCK_N>;
-    cudaError_t error = make_maps<BLOCK_N>(maps, A, B, scale_A, D, groups * capacity, N, K, groups);
+    cudaError_t error = make_maps<BLOCK_N>(maps, BLOCK_M / CLUSTER, BLOCK_N, A, B, scale_A, D,
+                                           groups * capacity, N, K, groups);
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
@@ -224,7 +225,9 @@ extern "C" cudaError_t masked(const void *A, const void *B, const float *scale_A
     if (!can_multiply_groups(A, B, scale_A, scale_B, counts, D, groups * capacity, N, K, groups))
         return cudaErrorInvalidValue;
     const long long rows = std::max(1, std::min(expected, capacity));
-    return with_width(groups * ((rows - 1) / BLOCK_M + 1), groups * ((capacity - 1LL) / BLOCK_M + 1), N,
+    const long long likely_m = groups * ((rows - 1) / BLOCK_M + 1);
+    return with_width([&](int tiles_n) { return likely_m * ((tiles_n - 1) / CLUSTER + 1); },
+                      groups * ((capacity - 1LL) / BLOCK_M + 1), N,
                       [&](auto width, int clusters) {
                           return launch<width>(A, B, scale_A, scale_B, counts, (__nv_bfloat16 *)D, capacity,
                                                N, K, groups, clusters, stream);

@@ -154,11 +154,7 @@ static __device__ void consume(float (&sum)[BLOCK_N / 2], SharedStorage &smem, P
     for (int k = 0; k < k_tiles; k++) {
         trace(WAIT_FULL);
         mbarrier_wait(&smem.full[state.stage], state.parity);
-        wgmma_touch(acc);
-        wgmma_fence();
-        mma_tile<BLOCK_N>(acc, A_desc + state.stage * (int)(sizeof smem.A_smem[0] / 16),
-                          B_desc + state.stage * (int)(sizeof smem.B_smem[0] / 16));
-        wgmma_commit_group();
+        // Before the products begin: they take what shared memory can give, and whoever reads beside them waits.
         const float scale0 = smem.scale_A_smem[state.stage][row0];
         const float scale1 = smem.scale_A_smem[state.stage][row0 + 8];
 #pragma unroll
@@ -167,6 +163,11 @@ static __device__ void consume(float (&sum)[BLOCK_N / 2], SharedStorage &smem, P
             scale_B[c] = pair.x;
             scale_B[c + 1] = pair.y;
         }
+        wgmma_touch(acc);
+        wgmma_fence();
+        mma_tile<BLOCK_N>(acc, A_desc + state.stage * (int)(sizeof smem.A_smem[0] / 16),
+                          B_desc + state.stage * (int)(sizeof smem.B_smem[0] / 16));
+        wgmma_commit_group();
         wgmma_wait_group<0>();
         wgmma_touch(acc);
         __syncwarp(); // Every lane has read its scales.

@@ -210,9 +210,11 @@ __device__ inline void wgmma(float (&acc)[N / 2], uint64_t A_desc, uint64_t B_de
 template <int N>
 __device__ inline void wgmma_e4m3(float (&acc)[N / 2], uint64_t A_desc, uint64_t B_desc, bool accumulate)
 {
-    static_assert(N == 64 || N == 96 || N == 128 || N == 160 || N == 192, "the shapes that are used");
+    static_assert(N == 64 || N == 96 || N == 112 || N == 128 || N == 160 || N == 192,
+                  "the shapes that are used");
     if constexpr (N == 64) WGMMA_N64(WGMMA_SS_8, "e4m3");
     if constexpr (N == 96) WGMMA_N96(WGMMA_SS_8, "e4m3");
+    if constexpr (N == 112) WGMMA_N112(WGMMA_SS_8, "e4m3");
     if constexpr (N == 128) WGMMA_N128(WGMMA_SS_8, "e4m3");
     if constexpr (N == 160) WGMMA_N160(WGMMA_SS_8, "e4m3");
     if constexpr (N == 192) WGMMA_N192(WGMMA_SS_8, "e4m3");
