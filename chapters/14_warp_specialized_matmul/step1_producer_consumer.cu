@@ -10,8 +10,8 @@
 // is one thread; it runs as far ahead as there are empty stages. Its warpgroup gives registers it does not need to the others.
 //
 // Grows from: chapter 13, step 3 (large_tile).
-// New instructions: setmaxnreg. Shared memory: 196,608 bytes for 4 stages, one block an SM. Registers: 40 for the producer,
-// 232 for a consumer thread, 128 of them accumulators.
+// New instructions: setmaxnreg, elect.sync. Shared memory: 196,608 bytes for 4 stages, one block an SM. Registers: 40 for the
+// producer, 232 for a consumer thread, 128 of them accumulators.
 // Run: make chapter-14 STEP=producer_consumer
 #include "../../common/device/matmul_types.cuh"
 #include "../../common/device/mbarrier.cuh"
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
 
     if (warpgroup == 0) {
         setmaxnreg_dec<PRODUCER_REGS>();
-        if (tid == 0) produce(smem, A_map, B_map, row, col, k_tiles);
+        if (tid / 32 == 0 && elect_one()) produce(smem, A_map, B_map, row, col, k_tiles);
     } else {
         setmaxnreg_inc<CONSUMER_REGS>();
         const int warpgroup_row = (warpgroup - 1) * MMA_M; // this warpgroup's rows of the tile

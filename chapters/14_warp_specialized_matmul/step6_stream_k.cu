@@ -379,7 +379,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
 
     if (warpgroup == 0) {
         setmaxnreg_dec<PRODUCER_REGS>();
-        if (tid == 0) produce<T, BLOCK_N>(smem, A_map, B_map, schedule, rank);
+        if (tid / 32 == 0 && elect_one()) produce<T, BLOCK_N>(smem, A_map, B_map, schedule, rank);
     } else {
         setmaxnreg_inc<CONSUMER_REGS>();
         consume<T, TC, BLOCK_N>(smem, C_map, bias, tma_store, C, M, N, schedule, rank, warpgroup - 1, tid);

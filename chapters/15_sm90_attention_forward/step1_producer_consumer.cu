@@ -348,7 +348,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     __syncthreads();
 
     if (threadIdx.x < 128) {
-        if (threadIdx.x == 0) produce<T, D>(smem, Q_map, K_map, V_map, a);
+        if (threadIdx.x / 32 == 0 && elect_one()) produce<T, D>(smem, Q_map, K_map, V_map, a);
     } else {
         consume<T, D>(smem, a);
     }

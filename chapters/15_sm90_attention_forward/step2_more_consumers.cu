@@ -364,7 +364,7 @@ __global__ void __launch_bounds__(Tile<D>::THREADS, 1)
 
     if (threadIdx.x < 128) {
         setmaxnreg_dec<Tile<D>::PRODUCER_REGS>();
-        if (threadIdx.x == 0) produce<T, D>(smem, Q_map, K_map, V_map, a);
+        if (threadIdx.x / 32 == 0 && elect_one()) produce<T, D>(smem, Q_map, K_map, V_map, a);
     } else {
         setmaxnreg_inc<Tile<D>::CONSUMER_REGS>();
         // The shuffle tells the compiler that all lanes have the same: descriptors then take no registers of a thread.

@@ -951,7 +951,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
 
     if (threadIdx.x < 128) {
         setmaxnreg_dec<PRODUCER_REGS>();
-        if (threadIdx.x == 0) produce<T, C>(smem, Q_map, dO_map, K_map, V_map, plan);
+        if (threadIdx.x / 32 == 0 && elect_one()) produce<T, C>(smem, Q_map, dO_map, K_map, V_map, plan);
         if (!C::GRADIENT_EACH && (threadIdx.x == 32 || threadIdx.x == 64))
             store_dQ<T, C>(smem, b, plan, threadIdx.x / 32 - 1);
     } else {

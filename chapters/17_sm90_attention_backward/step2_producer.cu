@@ -350,7 +350,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
 
     if (threadIdx.x < 128) {
         setmaxnreg_dec<PRODUCER_REGS>();
-        if (threadIdx.x == 0) produce<T, D>(smem, Q_map, dO_map, K_map, V_map, backward);
+        if (threadIdx.x / 32 == 0 && elect_one()) produce<T, D>(smem, Q_map, dO_map, K_map, V_map, backward);
     } else {
         setmaxnreg_inc<CONSUMER_REGS>();
         // The shuffle tells the compiler that all lanes have the same: descriptors then take no registers of a thread.

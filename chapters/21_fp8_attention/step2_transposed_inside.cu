@@ -15,7 +15,7 @@
 //
 // Grows from: step 1 (transposed_v).
 // New instructions: ldmatrix.trans of bytes. Registers: as step 1.
-// spills: allowed, 5 registers of the producer's warpgroup at D = 256.
+// spills: allowed, 2 registers of the producer's warpgroup at D = 256.
 // Shared memory, D = 128: Q 24,576 | K 4 x 12,288 | V 2 x 12,288 | Vt 4 x 16,384 | O 49,152 | barriers
 // Run: make chapter-21 OP=per_head STEP=transposed_inside
 #include <cfloat>
@@ -585,7 +585,8 @@ __global__ void __launch_bounds__(Tile<D>::THREADS, 1) transposed_inside_kernel(
 
     if (threadIdx.x < 128) {
         setmaxnreg_dec<Tile<D>::PRODUCER_REGS>();
-        if (threadIdx.x == 0) load<D>(smem, Q_map, K_map, V_map, f.a, heads_in_group, num_tiles);
+        if (threadIdx.x / 32 == 0 && elect_one())
+            load<D>(smem, Q_map, K_map, V_map, f.a, heads_in_group, num_tiles);
         if (threadIdx.x >= 32) transpose<D>(smem, threadIdx.x / 32 - 1, threadIdx.x % 32);
     } else {
         setmaxnreg_inc<Tile<D>::CONSUMER_REGS>();

@@ -592,7 +592,8 @@ __global__ void __launch_bounds__(Tile<D>::THREADS, 1)
 
     if (threadIdx.x < 128) {
         setmaxnreg_dec<Tile<D>::PRODUCER_REGS>();
-        if (threadIdx.x == 0) load<D>(smem, Q_map, K_map, V_map, f.a, heads_in_group, num_tiles);
+        if (threadIdx.x / 32 == 0 && elect_one())
+            load<D>(smem, Q_map, K_map, V_map, f.a, heads_in_group, num_tiles);
         if (threadIdx.x >= 32) transpose<D>(smem, threadIdx.x / 32 - 1, threadIdx.x % 32);
     } else {
         setmaxnreg_inc<Tile<D>::CONSUMER_REGS>();

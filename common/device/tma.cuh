@@ -6,6 +6,18 @@
 
 #include "ptx.cuh"
 
+// elect.sync: true in one lane of the warp, the same each time (PTX ISA, elect.sync). It names the thread that issues copies. All 32
+// lanes must come here, for it waits for them: what stands before it must hold for the whole warp, as in `tid / 32 == 0 && elect_one()`.
+// Why not tid == 0: ptxas does not see there that no other lane has come along, and makes of each copy a loop over those that may have.
+// Behind elect.sync a copy is one instruction. Which lane it is PTX does not say; it was the lowest on an H200 (recorded for
+// tests/simgpu/conformance.bats), and the marks of trace.cuh count on lane 0.
+__device__ inline bool elect_one()
+{
+    uint32_t elected;
+    asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }" : "=r"(elected));
+    return elected;
+}
+
 // prefetch.tensormap: the map will be needed soon.
 __device__ inline void prefetch_tensormap(const CUtensorMap &map)
 {

@@ -66,7 +66,8 @@ __device__ inline uint32_t trace_begin(uint32_t block, uint64_t clock)
     return 1 + place;
 }
 
-// Lane 0 of each warp notes the event and the time. It alone knows and changes what belongs to its warp.
+// Lane 0 of each warp notes the event and the time; a producer that is one thread is that lane too (elect_one in tma.cuh). It alone
+// knows and changes what belongs to its warp.
 __device__ inline void trace_mark(enum trace_event event)
 {
     const struct trace_log &log = trace_log;
