@@ -384,7 +384,7 @@ __global__ void __launch_bounds__(WARPGROUPS * 128 + 32, 1)
 
     if (threadIdx.x < WARPGROUPS * 128)
         consume<T, TC, WARPGROUPS, BLOCK_N>(bar, stages, sums, bias, C, staged, M, N, plan, place);
-    else if (elect_one())
+    else if (threadIdx.x == WARPGROUPS * 128)
         produce<T, WARPGROUPS, BLOCK_N>(bar, stages, A_map, B_map, plan, place);
     // No block leaves before its producer has seen the last arrival, and its consumers the last sums.
 }
