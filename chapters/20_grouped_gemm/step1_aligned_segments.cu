@@ -36,7 +36,7 @@ struct Tile {
     int row, col; // of D, and row of A
     int group;    // negative: nobody's
     int other;    // the other block's group
-    bool shared;  // so the other block has the same rows of B
+    bool shared;  // the other block multiplies by the same rows of B
 };
 
 // Where the work is: this block's tiles of the cluster's pairs.

@@ -11,7 +11,8 @@
 //                                  128 … 255   group 0, 2     tile 1: 128 … 199 stored
 //                                  200 … 327   group 2        tile 2: 200 … 259 stored
 //
-// Where a group begins is the sum of the counts before it. Everybody takes tiles of rising numbers, so that the sum goes along: a
+// Pairs are made inside a group, so that two tiles one above the other always share B; a last single row of tiles is taken side by side.
+// Where a group begins is the sum of the counts before it. Everybody takes pairs of rising numbers, so that the sum goes along: a
 // walk over the groups, of which the empty ones are passed. A row's scale may be at any place now, but a bulk copy begins at a
 // multiple of 16 bytes: up to three scales too many come first.
 // New instructions: none. Shared memory, registers: as step 1.
@@ -36,7 +37,7 @@ struct Tile {
     int row, col; // of D, and row of A
     int end;      // of the group's rows
     int group;
-    bool shared; // so the other block has the same rows of B
+    bool shared; // the other block multiplies by the same rows of B
 };
 
 // Where the work is: this block's tiles of the cluster's pairs, group after group.
