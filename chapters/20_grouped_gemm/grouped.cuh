@@ -46,7 +46,8 @@ __host__ __device__ constexpr int pairs_of(int tiles_m, int tiles_n)
 }
 
 // Where block `rank` of a cluster is whose pair has this number. Two blocks stand one above the other and can share B. Of an odd number of
-// rows of tiles the last is left: there they stand side by side and share nothing; the right one may be beyond the right edge.
+// rows of tiles the last is left: there they stand side by side and share nothing; the right one may be beyond the right edge, where it
+// has nothing to do.
 __device__ inline Place pair_place(int pair, int tiles_m, int tiles_n, int rank)
 {
     const int stacked = tiles_m / CLUSTER * tiles_n;

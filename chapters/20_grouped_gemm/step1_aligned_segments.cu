@@ -80,7 +80,7 @@ static __device__ void produce(SharedStorage<BLOCK_N> &smem, const CUtensorMap &
         for (int k = 0; k < k_tiles; k++) {
             trace(WAIT_EMPTY);
             mbarrier_wait(&smem.empty[state.stage], state.parity ^ 1);
-            if (tile.group < 0)
+            if (tile.group < 0 || tile.col >= N)
                 mbarrier_arrive(&smem.full[state.stage]); // Nothing comes, but the stage goes round.
             else
                 load_tile(smem, A_map, B_map, scale_map, tile.row, tile.group * N + tile.col, tile.shared, k,
