@@ -137,7 +137,7 @@ def build_libraries():
         if None in folders:
             fail("build/libdeep_gemm.so is missing, or made of other sources: say DEEP_GEMM=FOLDER and CUTLASS=FOLDER to make it")
         includes = [os.path.join(folders[0], "deep_gemm/include"), folders[1], os.path.join(ROOT, "tools")]
-        objects = deep_gemm_kernels.compile_units(sources, config()["NVCC"].split(), includes, os.path.join(ROOT, "build", "deep_gemm"))
+        objects = deep_gemm_kernels.compile_units(sources, [*config()["NVCC"].split(), *deep_gemm_kernels.OPTIONS], includes, os.path.join(ROOT, "build", "deep_gemm"))
         link(THEIRS, objects, *build_id(identity))
     build_ours(OURS, SOURCES)
 

@@ -203,15 +203,15 @@ def units(products):
     return {symbol(product, tiling): unit(product, tiling) for product in products for tiling in [best_tiling(product)]}
 
 
-def compile_units(sources, nvcc, includes, folder):
-    """Compiles every source, as many at once as there are processors; the objects."""
+def compile_units(sources, command, includes, folder):
+    """Compiles every source, a text by its name, as many at once as there are processors; the objects."""
     os.makedirs(folder, exist_ok=True)
 
     def compile_unit(name):
         path = os.path.join(folder, name)
         with open(f"{path}.cu", "w", encoding="utf-8") as file:
             file.write(sources[name])
-        subprocess.run([*nvcc, *OPTIONS, *(f"-I{include}" for include in includes), "-c", "-o", f"{path}.o", f"{path}.cu"], check=True)
+        subprocess.run([*command, *(f"-I{include}" for include in includes), "-c", "-o", f"{path}.o", f"{path}.cu"], check=True)
         return f"{path}.o"
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
