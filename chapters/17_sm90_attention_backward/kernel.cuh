@@ -73,17 +73,18 @@ struct Work {
     int q_tile;                // the number of the sequence's first tile of queries
 };
 
-// The work of the block at `place`: x counts tiles of keys, y K/V heads, z sequences, those of one length; of packed ones x counts the
-// tiles of all. So blocks that run together have the heads of few sequences, whose rows are neighbours in memory, and none divides before
-// it can load. The first keys first: behind a causal mask more queries see them, and blocks that take long should begin early.
-// Deterministic: the last first, see wait_for_turn.
+// The work of the block at `place`: x counts tiles of keys, of each of heads_together K/V heads in turn; y groups of so many heads, z
+// sequences, those of one length; of packed ones x counts the tiles of all. So blocks that run together have the heads of few sequences, whose
+// rows are neighbours in memory, and none divides before it can load. The first keys first: behind a causal mask more queries see them, and
+// blocks that take long should begin early. Deterministic: the last first, see wait_for_turn.
 template <class C>
 static __device__ Work find_work(const attention_variant_backward &b, const BackwardPlan &plan, uint3 place)
 {
     const attention_variant &v = b.forward;
     Work work;
     const int last_first = gridDim.z - 1 - place.z; // what preprocess cleared last is still in the L2
-    const int number = last_first * gridDim.x + place.x;
+    const int number =
+        last_first * (gridDim.x >> plan.log2_heads_together) + (place.x >> plan.log2_heads_together);
     const int i = v.cu_k ? find_sequence(v.cu_k, v.batch, v.k_len, C::KV, number) : last_first;
     const Sequence queries(v.cu_q, i, v.q_len), keys(v.cu_k, i, v.k_len);
     work.q_begin = queries.begin, work.q_len = queries.len;
@@ -94,7 +95,7 @@ static __device__ Work find_work(const attention_variant_backward &b, const Back
     work.first_key = (b.deterministic && tile < tiles ? tiles - 1 - tile : tile) * C::KV;
     work.first_row = max(work.first_key - work.shift - v.right, 0) / C::Q * C::Q;
     work.end_row = min(min(work.first_key + C::KV, keys.len) - work.shift + v.left, queries.len);
-    work.kv_head = place.y;
+    work.kv_head = (place.y << plan.log2_heads_together) + place.x % (1 << plan.log2_heads_together);
     work.first_head = work.kv_head * plan.sharing_heads;
     work.last_head = work.first_head + plan.sharing_heads;
     work.tiles = max(tiles_in(work.end_row - work.first_row, C::Q), 0) * plan.sharing_heads;
@@ -491,6 +492,14 @@ static __device__ void add_dQ(float4 *dQ_sum, const float (&dQ)[REGS], int tid)
         red_add_v4(own + i / 4 * 128, make_float4(dQ[i], dQ[i + 1], dQ[i + 2], dQ[i + 3]));
 }
 
+// The same number, of which the compiler no longer knows that the thread's number is in a special register: else it reads that again
+// in every round of a loop, and waits for it, where registers are few.
+static __device__ int kept(int x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
 // A warp is done with what the barrier guards.
 static __device__ void give_back(uint64_t *empty, int lane)
 {
@@ -570,13 +579,14 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &dK_
     const attention_variant &v = b.forward;
     const Work &work = smem.work;
     const Keys<C> keys(v, work, consumer);
-    const int tid = threadIdx.x % 128, lane = tid % 32;
+    const int tid = kept(threadIdx.x % 128), lane = tid % 32;
+    const int tiles = work.tiles, first_row = work.first_row, end_row = work.end_row;
     float dK[C::D / 2] = {}, dV[C::D / 2] = {};
-    int row = work.first_row;
+    int row = first_row;
     trace(WAIT_FULL);
     mbarrier_wait(&smem.KV_full, 0);
 
-    for (int i = 0; i < work.tiles; i++) {
+    for (int i = 0; i < tiles; i++) {
         const int stage = i % C::STAGES, parity = i / C::STAGES % 2;
         float S[C::Q / 2], dP[C::Q / 2], dQ[C::DQ_REGS];
         uint32_t P[C::Q / MMA_K][4], dS[C::Q / MMA_K][4];
@@ -639,7 +649,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &dK_
         wgmma_touch(dS);
         give_back(&smem.Q_empty[stage], lane);
         row += C::Q;
-        if (row >= work.end_row) row = work.first_row; // of the next head
+        if (row >= end_row) row = first_row; // of the next head
     }
 
     store_gradients<T, C>(smem, dK_map, dV_map, dK, dV, work, keys.first, consumer, tid);
@@ -983,7 +993,8 @@ static cudaError_t launch_tile(const attention_variant_backward &b, const Backwa
     static_assert(smem_bytes <= SMEM_BYTES, "what a block may have");
     constexpr CUtensorMapDataType type = tensor_map_type<T>();
     const int sequences = v.cu_k ? 1 : v.batch; // that the grid tells apart
-    const dim3 grid(plan.kv_tiles / sequences, v.kv_heads, sequences);
+    const dim3 grid(plan.kv_tiles / sequences << plan.log2_heads_together,
+                    v.kv_heads >> plan.log2_heads_together, sequences);
     if ((int64_t)plan.kv_tiles * v.kv_heads > INT_MAX) return cudaErrorInvalidValue;
     cudaError_t error = tensor_map_ragged(&Q_map, type, v.Q, plan.q_rows, v.heads, C::D, C::Q, C::D);
     if (error == cudaSuccess)

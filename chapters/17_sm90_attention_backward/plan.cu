@@ -6,6 +6,8 @@
 
 #include "workspace.cuh"
 
+constexpr int64_t L2_BYTES = 32 << 20; // for the heads whose tiles of keys are worked on in turn
+
 static bool is_aligned(const void *pointer)
 {
     return pointer && (uintptr_t)pointer % 16 == 0;
@@ -84,6 +86,10 @@ static BackwardPlan make_plan(const attention_variant_backward &b, int q_tile, b
     plan.q_tile = q_tile;
     plan.by_columns = by_columns;
     plan.sharing_heads = v.heads / v.kv_heads;
+    const int64_t head_bytes = (int64_t)plan.sharing_heads * v.q_len * v.head_dim * 8; // of Q, dO, dQ_sum
+    while (plan.log2_heads_together < 2 && v.kv_heads % (2 << plan.log2_heads_together) == 0 &&
+           head_bytes << (plan.log2_heads_together + 1) <= L2_BYTES)
+        plan.log2_heads_together++;
     plan.q_rows = v.cu_q ? v.q_total : v.batch * v.q_len;
     plan.k_rows = v.cu_k ? v.k_total : v.batch * v.k_len;
     plan.q_tiles = all_tiles(v.cu_q, plan.q_rows, v.batch, v.q_len, q_tile);
