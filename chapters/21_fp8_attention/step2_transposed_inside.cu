@@ -15,7 +15,7 @@
 //
 // Grows from: step 1 (transposed_v).
 // New instructions: ldmatrix.trans of bytes. Registers: as step 1.
-// spills: allowed, 2 registers of the producer's warpgroup at D = 256.
+// spills: allowed, 10 registers of the producer's warpgroup at D = 256, outside the loop over strips.
 // Shared memory, D = 128: Q 24,576 | K 4 x 12,288 | V 2 x 12,288 | Vt 4 x 16,384 | O 49,152 | barriers
 // Run: make chapter-21 OP=per_head STEP=transposed_inside
 #include <cfloat>
@@ -63,7 +63,6 @@ struct Tile {
         65536 / THREADS / 8 * 8; // what __launch_bounds__ makes of 65,536 registers
     static_assert(PRODUCER_REGS + CONSUMERS * CONSUMER_REGS <= (1 + CONSUMERS) * LAUNCH_REGS,
                   "setmaxnreg moves registers of the block, it makes none");
-    static constexpr int IN_FLIGHT = D == 256 ? 2 : 3; // matrices that a warp transposes at a time
     static constexpr int Q_BYTES = WG_Q * D, K_BYTES = KV * D, V_BYTES = KV * COLS; // what TMA counts
 };
 
@@ -180,24 +179,33 @@ static __device__ void load(SharedStorage<D> &smem, const CUtensorMap &Q_map, co
     mbarrier_arrive(&smem.V_full[V_state.stage]);
 }
 
-// Transposes a box of V, as one of TRANSPOSERS warps: 32 keys and 16 columns at a time. Vt_smem begins with the box's first column.
+// Transposes a box of V, as one of TRANSPOSERS warps: strip by strip of 16 columns, 32 keys at a time. Vt_smem begins with the box's
+// first column. 32 keys on are 32 rows of V, and 32 bytes of Vt's rows: two bits of the swizzled address.
 template <int D>
 static __device__ void transpose_box(uint8_t (*Vt_smem)[128], const uint8_t (&V_smem)[Tile<D>::KV][128],
                                      int warp, int lane)
 {
-    constexpr int STRIPS = Tile<D>::COLS / 16;          // of 16 columns
+    constexpr int UNITS = Tile<D>::KV / 32;             // of 32 keys
     const uint32_t bytes = lane < 16 ? 0x6420 : 0x7531; // of the lower of two columns, or of the upper
     const int row = lane % 8 * 2 + (lane / 8 % 2 ^ lane / 4 % 2); // of Vt, of 16: where this lane's row goes
-    const uint32_t V_addr = smem_addr(V_smem), Vt_addr = smem_addr(Vt_smem);
-#pragma unroll Tile < D> ::IN_FLIGHT
-    for (unsigned unit = warp; unit < STRIPS * (Tile<D>::KV / 32); unit += TRANSPOSERS) {
-        const unsigned col = unit % STRIPS * 16, key = unit / STRIPS * 32;
-        uint32_t V_frag[4], Vt_frag[4]; // 8 keys each; one column and the other of 16 keys, and of 16 keys
-        ldmatrix_x4_trans(V_frag, V_addr + key * 128 + swizzle(lane * 128 + col, 3));
+    const uint32_t V_addr = smem_addr(V_smem),
+                   Vt_addr = smem_addr(Vt_smem) + swizzle(row * 128 + lane / 16 * 16, 3);
+#pragma unroll 1 // Else the addresses of all strips take more registers than there are.
+    for (int strip = warp; strip < Tile<D>::COLS / 16; strip += TRANSPOSERS) {
+        uint32_t V_frag[UNITS][4]; // 8 keys each
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            Vt_frag[i] = __byte_perm(V_frag[i / 2 * 2], V_frag[i / 2 * 2 + 1], bytes ^ i % 2 * 0x1111);
-        stmatrix_x4(Vt_addr + col * 128 + swizzle(row * 128 + key + lane / 16 * 16, 3), Vt_frag);
+        for (int unit = 0; unit < UNITS; unit++)
+            ldmatrix_x4_trans(V_frag[unit],
+                              V_addr + swizzle(lane * 128 + strip * 16, 3) + unit * 32 * 128);
+#pragma unroll
+        for (int unit = 0; unit < UNITS; unit++) {
+            const uint32_t *V = V_frag[unit];
+            const uint32_t Vt_frag[4] = {
+                // One column and the other of 16 keys, and of 16 keys.
+                __byte_perm(V[0], V[1], bytes), __byte_perm(V[0], V[1], bytes ^ 0x1111),
+                __byte_perm(V[2], V[3], bytes), __byte_perm(V[2], V[3], bytes ^ 0x1111)};
+            stmatrix_x4((Vt_addr + strip * 16 * 128) ^ unit * 32, Vt_frag);
+        }
     }
 }
 
