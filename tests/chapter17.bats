@@ -39,6 +39,11 @@ setup() { export PYTHONPATH=$ROOT/reference; }
     assert_line --regexp '^ +7 deterministic +full +b=1,q=77,k=190,h=2,g=1,d=256,causal=0 right'
     run -0 make chapter-17 DEVICE=sim OP=varlen SHAPE=b=3,q=77,k=190,h=2,g=1,d=128 PROFILE=0
     assert_line --partial "all 4 runs right"
+    # Tiles of four heads come in turn.
+    run -0 make chapter-17 DEVICE=sim OP=attention SHAPE=b=2,q=70,k=150,h=4,g=4,d=64 PROFILE=0
+    assert_line --partial "all 14 runs right"
+    run -0 make chapter-17 DEVICE=sim OP=varlen SHAPE=b=3,q=77,k=190,h=8,g=4,d=128 PROFILE=0
+    assert_line --partial "all 4 runs right"
     run -2 make --no-print-directory chapter-17 OP=attention SHAPE=b=1,q=9,k=9,h=2,g=1,d=96
     assert_line --partial "d, the head dimension, must be 64, 128 or 256"
 }
@@ -52,6 +57,17 @@ setup() { export PYTHONPATH=$ROOT/reference; }
     gcc -shared -o "$TORCH_LIB/libtorch_cuda.so" -x c /dev/null
     run "$SIMGPU" "$(chapter $CHAPTER)" --op attention --step 0 --case len129_causal
     assert_output --regexp 'aoti_torch_[a-z_]+'
+}
+
+@test "chapter 17: the script that times FlashAttention says what it misses" {
+    run -2 "$PYTHON" -B tools/bench_attention.py decode
+    assert_output "bench_attention: 'decode': expected one of forward, backward, fp8"
+    run -2 "$PYTHON" -B tools/bench_attention.py forward many
+    assert_output "bench_attention: 'many': expected how many rounds"
+    mkdir "$BATS_TEST_TMPDIR/tools"
+    cp tools/*deep_gemm* tools/bench_attention.py tools/flash_attention_3.cu "$BATS_TEST_TMPDIR/tools"
+    run -2 env -u FLASH_ATTENTION "$PYTHON" -B "$BATS_TEST_TMPDIR/tools/bench_attention.py" --build
+    assert_output "bench_attention: build/libflash_attention_3.so is missing, or made of other sources: say FLASH_ATTENTION=FOLDER and CUTLASS=FOLDER to make it"
 }
 
 @test "chapter 17: the headers end with the commands that run their steps" {

@@ -234,10 +234,15 @@ def main():
     if arguments == ["--build"]:
         build_libraries()
         return
+    if arguments in (["--help"], ["-h"]):
+        print(__doc__.strip())
+        return
     operations = [arguments[0]] if arguments else list(OPERATIONS)
-    rounds = int(arguments[1]) if len(arguments) > 1 else 9
     if operations[0] not in OPERATIONS:
         fail(f"'{operations[0]}': expected one of {', '.join(OPERATIONS)}")
+    if len(arguments) > 1 and not (arguments[1].isdecimal() and int(arguments[1]) > 0):
+        fail(f"'{arguments[1]}': expected how many rounds")
+    rounds = int(arguments[1]) if len(arguments) > 1 else 9
     build_libraries()
     try:
         import torch
