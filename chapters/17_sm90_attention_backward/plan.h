@@ -88,11 +88,11 @@ __host__ __device__ constexpr int column_place(int row)
 // Rows of Q are padded to whole tiles, so that the kernels need not ask where the last one ends: a padded row has LSE_log2 =
 // infinity, and so has one that sees no key, for P = 2^(S - infinity) = 0 without a mask.
 struct BackwardPlan {
-    int q_tile;            // queries in a tile
-    bool by_columns;       // statistics are in the order of column_place
-    int q_tiles, kv_tiles; // of all sequences, for each head
-    int q_rows, k_rows;    // of Q, of K
-    int sharing_heads;     // query heads that read a K/V head
+    int q_tile;              // queries in a tile
+    bool by_columns;         // statistics are in the order of column_place
+    int q_tiles, kv_tiles;   // of all sequences, for each head
+    int q_rows, k_rows;      // of Q, of K
+    int sharing_heads;       // query heads that read a K/V head
     int log2_heads_together; // K/V heads, whose tiles of keys are worked on in turn
     float c, cap_c; // P = 2^(S c - LSE_log2); with softcap S is first tanh, of S times half cap_c to base e
     float *LSE_log2, *dPsum; // (heads, q_tiles, q_tile): LSE log2(e), the sum of dO O over a row

@@ -194,8 +194,7 @@ static __device__ void transpose_box(uint8_t (*Vt_smem)[128], const uint8_t (&V_
         uint32_t V_frag[UNITS][4]; // 8 keys each
 #pragma unroll
         for (int unit = 0; unit < UNITS; unit++)
-            ldmatrix_x4_trans(V_frag[unit],
-                              V_addr + swizzle(lane * 128 + strip * 16, 3) + unit * 32 * 128);
+            ldmatrix_x4_trans(V_frag[unit], V_addr + swizzle(lane * 128 + strip * 16, 3) + unit * 32 * 128);
 #pragma unroll
         for (int unit = 0; unit < UNITS; unit++) {
             const uint32_t *V = V_frag[unit];
