@@ -18,7 +18,7 @@ import os
 import statistics
 import sys
 
-from bench_deep_gemm import ROOT, build_id, build_ours, config, graph_of, is_made_of, link, load, read, stamp, take_turns, timed
+from bench_deep_gemm import ROOT, build_id, build_ours, config, fail, graph_of, is_made_of, link, load, read, stamp, take_turns, timed
 from deep_gemm_kernels import compile_units
 
 SOURCES = [
@@ -66,11 +66,6 @@ class Fp8Attention(ctypes.Structure):
 
 
 OUR_LAUNCHERS = {name: [P, P] for name in ("tma_store", "tiles", "transposed_v", "transposed_inside")}
-
-
-def fail(text):
-    print(f"bench_attention: {text}", file=sys.stderr)
-    sys.exit(2)
 
 
 def build_libraries():
@@ -215,12 +210,9 @@ def time_shape(torch, name, problem, rounds):
     if wrong:
         print(f"{name}: WRONG, so not timed: {wrong}'s results and ours differ", flush=True)
         return None
-    graphs = {}
-    for contender, (run, _) in problem.contenders.items():
-        once = timed(torch, graph_of(torch, [run], 4)) / 4
-        graphs[contender] = max(1, round(TURN_MS / once))
-    launches = dict(graphs)
-    graphs = {contender: graph_of(torch, [problem.contenders[contender][0]], launches[contender]) for contender in graphs}
+    runs = {contender: run for contender, (run, _) in problem.contenders.items()}
+    launches = {c: max(1, round(TURN_MS / (timed(torch, graph_of(torch, [run], 4)) / 4))) for c, run in runs.items()}
+    graphs = {c: graph_of(torch, [run], launches[c]) for c, run in runs.items()}
     times = [{contender: ms / launches[contender] for contender, ms in turn.items()} for turn in take_turns(torch, graphs, rounds)]
     rates = [f"{c} {problem.products * problem.flops() / 1e9 / statistics.median(turn[c] for turn in times):.1f}" for c in graphs]
     others = [c for c in graphs if c not in ("ours", "V transposed")]

@@ -54,7 +54,8 @@ SETS = 4  # of numbers, at most: used in turn, so that L2 does not keep them
 
 
 def fail(text):
-    print(f"bench_deep_gemm: {text}", file=sys.stderr)
+    """Ends the script that was started, this one or one that imports it, with a line."""
+    print(f"{os.path.basename(sys.argv[0]).removesuffix('.py')}: {text}", file=sys.stderr)
     sys.exit(2)
 
 

@@ -22,7 +22,7 @@ import statistics
 import subprocess
 import sys
 
-from bench_deep_gemm import ROOT, build_ours, graph_of, load, take_turns
+from bench_deep_gemm import ROOT, build_ours, fail, graph_of, load, take_turns
 
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # a layer is a kernel or two: nothing for a pool of compilers
 
@@ -76,11 +76,6 @@ TURN_MS, L2_BYTES, MAX_SETS = 5.0, 200 << 20, 64
 SHAPES = [(rows, c) for rows in (16384, 32768) for c in (768, 1600, 4096)]
 ROWS_OF = {c: (1 << 27) // c for c in (1024, 4096, 16384, 32768, 65536, 131072)}  # softmax's, of as many numbers
 P, INT, SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
-
-
-def fail(text):
-    print(f"bench_layers: {text}", file=sys.stderr)
-    sys.exit(2)
 
 
 def torch_type(name):
