@@ -62,27 +62,30 @@ gemm_f32 2 250 480 2, 2, 128
 END
 }
 
-@test "chapter 19: few_rows is right whatever its plan: one or two warpgroups, k in one to four parts, tiles that come round" {
-    local sms m n k tile dir=$BATS_TEST_TMPDIR/case seed
-    while read -r sms m n k tile; do
+@test "chapter 19: few_rows is right whatever its plan: one or two warpgroups, k whole or divided, tiles that come round, both" {
+    local sms m n k parts tile dir=$BATS_TEST_TMPDIR/case seed
+    while read -r sms m n k parts tile; do
         run -0 "$PYTHON" reference/golden.py fp8_gemm --types e4m3 --op gemm --out "$dir" --shape "m=$m,n=$n,k=$k"
         for seed in 1 2; do
             run -0 "$SIMGPU" --seed $seed --sms "$sms" --json "$BATS_TEST_TMPDIR/plan.json" "$(chapter $CHAPTER)" --op gemm --golden "$dir" --step few_rows
             assert_line "$CHAPTER: all 1 runs right"
         done
         grep -q "few_rows_kernel<__nv_bfloat16, $tile>" "$BATS_TEST_TMPDIR/plan.json" || fail "m=$m,n=$n,k=$k on $sms SMs: $(grep -o 'few_rows_kernel<[^>]*>' "$BATS_TEST_TMPDIR/plan.json")"
+        assert_equal "$(grep -q 'st_async(sums_addr' "$BATS_TEST_TMPDIR/plan.json" && echo divided || echo whole)" "$parts"
         rm -rf "$dir"
     done <<'END'
-132 64 400 2064 1, 64
-132 100 267 784 2, 64
-8 128 400 1040 2, 64
-2 8 192 1040 1, 96
-2 8 800 144 1, 192
-4 33 704 272 1, 192
-8 20 896 144 1, 112
-8 100 896 144 2, 112
-132 100 200 4112 2, 64
-2 100 64 4112 2, 64
+132 64 400 2064 divided 1, 64
+132 100 267 784 whole 2, 64
+8 128 400 1040 whole 2, 64
+2 8 192 1040 whole 1, 96
+2 8 800 144 whole 1, 192
+4 33 704 272 whole 1, 192
+8 20 896 144 whole 1, 112
+8 100 896 144 whole 2, 112
+132 100 200 4112 divided 2, 64
+2 100 64 4112 divided 2, 64
+2 64 528 6160 divided 1, 192
+2 128 272 8208 divided 2, 96
 END
 }
 
