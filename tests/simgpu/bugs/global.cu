@@ -272,6 +272,22 @@ __global__ void last_block_sums(u32 *box)
     if (ticket == gridDim.x - 1 && T < gridDim.x) box[OTHERS + T] = box[T]; // last_block_sums
 }
 
+// The same of what all threads left: each fences, on either side, and one takes the ticket.
+// bug last_block_not_met: must pass __threadfence() and then set the flag | this thread has not acquired it
+template <bool BROKEN>
+__global__ void last_block_not_met(u32 *box)
+{
+    __shared__ u32 ticket;
+    box[64 * B + T] = B; // last_block_not_met
+    __threadfence();
+    if (!BROKEN) __syncthreads();
+    if (T == 0) ticket = atomicAdd(box + FLAGS, 1);
+    __syncthreads();
+    __threadfence();
+    if (ticket == gridDim.x - 1)
+        for (u32 k = 0; k < gridDim.x; k++) box[OTHERS + 64 * k + T] = box[64 * k + T]; // last_block_not_met
+}
+
 // bug grid_barrier_unfenced: race on global memory
 template <bool BROKEN>
 __global__ void grid_barrier_unfenced(u32 *box)
@@ -473,6 +489,7 @@ static const bug bugs[] = {
     BUG(passed_on_unacquired, 3, 1),
     BUG(slot_freed_early, 2, 1),
     BUG(last_block_sums, 8, 64),
+    BUG(last_block_not_met, 8, 64),
     BUG(grid_barrier_unfenced, 8, 64),
     BUG(counted_without_atomics, 4, 64),
     BUG(counted_for_the_block, 4, 64),

@@ -323,12 +323,15 @@ bool lower_fence(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     static const char *const known[] = {"sc",      "acq_rel", "acquire", "release", "cta",
                                         "cluster", "gpu",     "sys",     "gl",      "level"};
+    bool weaker = false;
     for (u32 k = 0; k < p->mod_count; k++) {
         bool ok = false;
         for (u32 q = 0; q < sizeof known / sizeof *known; q++) ok |= streq(known[q], p->mod[k]);
         if (!ok) return refuse(lo, p, "the modifier .%s is not supported", p->mod[k]);
         if (streq(p->mod[k], "cta")) in->flags |= ORDER_CTA;
+        weaker |= streq(p->mod[k], "acq_rel") || streq(p->mod[k], "acquire") || streq(p->mod[k], "release");
     }
+    if (!weaker) in->flags |= ORDER_SC; /* membar as well */
     in->exec = exec_fence;
     return true;
 }

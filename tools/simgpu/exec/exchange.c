@@ -7,6 +7,7 @@
 #endif
 
 #include "../front/lower.h"
+#include "undefined.h"
 #include "warp.h"
 
 /* Each lane names in its member mask the lanes it acts with; a warp may hold several such groups at once, as a labelled
@@ -135,8 +136,8 @@ static __attribute__((noinline)) void shuffle(struct warp *w, const struct inst 
     u32 got[LANES], *d = lanes_of(w, in->d);
     if (w->live != ALL_LANES) must_be_live(w, in, mask, s);
     fetch(got, a, s);
-    if (mask != ALL_LANES) /* from a lane that takes no part: undefined; here 0 */
-        for (int i = 0; i < LANES; i++) got[i] = mask >> s->lane[i] & 1 ? got[i] : 0;
+    if (mask != ALL_LANES) /* from a lane that takes no part: undefined; no number that is neutral in a sum */
+        for (int i = 0; i < LANES; i++) got[i] = mask >> s->lane[i] & 1 ? got[i] : UNWRITTEN;
     FOR_LANES(mask, { d[i] = got[i]; });
     if (in->more[0] != NO_OPERAND) set_predicate(w, in->more[0], mask, s->inside);
 }

@@ -59,6 +59,8 @@ struct record {
 struct warp_view {
     struct view fenced,
         seen; /* what it knew at its last fence; what its relaxed looks have seen, known at its next one */
+    u32 fenced_at, seen_at; /* when; 0: the fence was none of ORDER_SC */
+    bool seen_known;        /* it has fenced since: kept for the fences of others */
     struct recent {
         const struct inst *in;
         u32 time, number;
@@ -295,16 +297,35 @@ static struct flag *new_flag(u64 address)
     return f;
 }
 
+/* The next warp of the cluster behind `k` that has a view, but for w; NULL if there is none. */
+static struct warp *next_with_view(const struct warp *w, u32 *k)
+{
+    const struct cluster *c = w->block->cluster;
+    for (; *k < c->size * w->block->warp_count; ++*k) {
+        struct warp *x = &c->block[*k / w->block->warp_count]->warps[*k % w->block->warp_count];
+        if (x != w && x->view) {
+            ++*k;
+            return x;
+        }
+    }
+    return NULL;
+}
+
 void global_publish(struct warp *w, u32 mask, const u64 at[LANES], enum order order)
 {
     struct view all = {0}, *v = &all;
     if (!grid.writes.lines || order & ORDER_CTA) return;
-    if (order & ORDER_RELEASE)
+    if (order & ORDER_RELEASE) {
         collect(w, v);
-    else if (w->view && w->view->fenced.count)
-        v = &w->view->fenced;
-    else
-        return;
+    } else {
+        struct warp *x;
+        if (w->view) view_join(v, &w->view->fenced);
+        for (u32 k = 0; (x = next_with_view(w, &k));)
+            if (x->view->fenced_at && knows_actor(w, actor_of(x), x->view->fenced_at))
+                view_join(v, &x->view->fenced);
+        v->waited = false;
+        if (!v->count && !v->all) return;
+    }
     pthread_mutex_lock(&grid.lock);
     for (u32 left = mask; left; left &= left - 1) {
         u32 i = first_lane(left);
@@ -320,9 +341,14 @@ void global_fence(struct warp *w, enum order order)
 {
     if (!grid.writes.lines || order & ORDER_CTA) return;
     struct warp_view *v = own(w);
-    if (v->seen.count || v->seen.all) acquire(w, &v->seen);
-    view_clear(&v->seen);
+    if (!v->seen_known && (v->seen.count || v->seen.all)) acquire(w, &v->seen);
+    v->seen_known = true;
+    struct warp *x;
+    for (u32 k = 0; order & ORDER_SC && (x = next_with_view(w, &k));)
+        if ((x->view->seen.count || x->view->seen.all) && knows_actor(w, actor_of(x), x->view->seen_at))
+            acquire(w, &x->view->seen);
     collect(w, &v->fenced);
+    v->fenced_at = order & ORDER_SC ? w->time : 0;
 }
 
 void global_wait_for_launch(struct warp *w)
@@ -409,6 +435,8 @@ void global_start_warp(struct warp *w)
     if (!w->view) return;
     view_clear(&w->view->fenced);
     view_clear(&w->view->seen);
+    w->view->fenced_at = w->view->seen_at = 0;
+    w->view->seen_known = false;
     memset(w->view->recent, 0, sizeof w->view->recent);
 }
 
@@ -839,7 +867,12 @@ void global_observe(struct warp *w, const struct inst *in, u32 mask, const u64 a
     pthread_mutex_unlock(&grid.lock);
     if (order & ORDER_ACQUIRE)
         acquire(w, &now);
-    else if (now.count || now.all)
-        view_join(&own(w)->seen, &now);
+    else if (now.count || now.all) {
+        struct warp_view *v = own(w);
+        if (v->seen_known) view_clear(&v->seen);
+        v->seen_known = false;
+        view_join(&v->seen, &now);
+        v->seen_at = w->time;
+    }
     free(now.entries);
 }

@@ -13,6 +13,10 @@
  * .release on the flag does for the writer's fence, .acquire for the reader's. A scope of .cta does for nothing here. What a
  * writer has acquired itself it passes on with what it wrote.
  *
+ * fence.sc, which __threadfence() is, may change places with __syncthreads() on either side: every writer's fence, then the flag of
+ * one of them; one reader's look, then the fence of each. Two such fences have an order, and were the reader's the first, its look,
+ * which is before it, would be before the flag that it has seen.
+ *
  *      a view          how far each warp of other clusters has come, as far as somebody knows: times of their blocks' clocks
  *      a flag's view   what has been released there; an atomic leaves it, a store adds to it as well: nothing is ever forgotten, so
  *                      that what is told is a race
@@ -31,7 +35,8 @@
 enum order {
     ORDER_ACQUIRE = 1,
     ORDER_RELEASE = 2,
-    ORDER_CTA = 4 /* its scope is the block's */
+    ORDER_CTA = 4, /* its scope is the block's */
+    ORDER_SC = 16  /* of a fence: in one order with all others, as __threadfence() */
 };
 
 void global_start_launch(struct launch *l);
