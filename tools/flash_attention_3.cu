@@ -8,6 +8,7 @@
 
 #include "flash.h"
 
+// What all its kernels are told: dense tensors, and no tile of keys in parts.
 static void set_sizes(Flash_fwd_params &p, int batch, int len, int heads, int head_dim, bool causal)
 {
     p.b = p.b_k = batch;

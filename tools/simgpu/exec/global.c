@@ -313,28 +313,27 @@ static struct warp *next_with_view(const struct warp *w, u32 *k)
 
 void global_publish(struct warp *w, u32 mask, const u64 at[LANES], enum order order)
 {
-    struct view all = {0}, *v = &all;
+    struct view v = {0};
     if (!grid.writes.lines || order & ORDER_CTA) return;
     if (order & ORDER_RELEASE) {
-        collect(w, v);
+        collect(w, &v);
     } else {
         struct warp *x;
-        if (w->view) view_join(v, &w->view->fenced);
+        if (w->view) view_join(&v, &w->view->fenced);
         for (u32 k = 0; (x = next_with_view(w, &k));)
             if (x->view->fenced_at && knows_actor(w, actor_of(x), x->view->fenced_at))
-                view_join(v, &x->view->fenced);
-        v->waited = false;
-        if (!v->count && !v->all) return;
+                view_join(&v, &x->view->fenced);
+        if (!v.count && !v.all) return;
     }
     pthread_mutex_lock(&grid.lock);
     for (u32 left = mask; left; left &= left - 1) {
         u32 i = first_lane(left);
         if ((i && at[i] == at[i - 1] && mask >> (i - 1) & 1) || is_shared(w, at[i])) continue;
-        view_join(&new_flag(at[i])->view, v);
+        view_join(&new_flag(at[i])->view, &v);
     }
     grid.published = true;
     pthread_mutex_unlock(&grid.lock);
-    free(all.entries);
+    free(v.entries);
 }
 
 void global_fence(struct warp *w, enum order order)
@@ -865,9 +864,9 @@ void global_observe(struct warp *w, const struct inst *in, u32 mask, const u64 a
         if (grid.flag_capacity) view_join(&now, &flag_at(at[i])->view);
     }
     pthread_mutex_unlock(&grid.lock);
-    if (order & ORDER_ACQUIRE)
+    if (order & ORDER_ACQUIRE) {
         acquire(w, &now);
-    else if (now.count || now.all) {
+    } else if (now.count || now.all) {
         struct warp_view *v = own(w);
         if (v->seen_known) view_clear(&v->seen);
         v->seen_known = false;
