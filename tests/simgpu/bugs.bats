@@ -62,6 +62,17 @@ family() {
     done
 }
 
+@test "bugs: with a seed, static shared memory is only as aligned as its variables are" {
+    local seed
+    run -0 "$SIMGPU" "$PROGRAMS/luck" vectors_by_luck
+    for seed in 1 2 3; do
+        run -1 "$SIMGPU" --seed $seed "$PROGRAMS/luck" vectors_by_luck
+        assert_output --partial "misaligned shared address"
+        assert_output --partial "with a seed, no better aligned than its variables are"
+        run -0 "$SIMGPU" --seed $seed "$PROGRAMS/luck" vectors_by_luck right
+    done
+}
+
 @test "bugs: blocks that wait for more blocks than the device holds are told so" {
     run -0 timeout 60 "$SIMGPU" --sms 2 "$PROGRAMS/luck" barrier_of_the_grid
     run -1 timeout 60 "$SIMGPU" --sms 1 "$PROGRAMS/luck" barrier_of_the_grid

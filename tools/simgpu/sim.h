@@ -120,6 +120,7 @@ struct function {
     u32 local_bytes;     /* .local bytes a thread */
     u32 shared_bytes;    /* static shared memory of a kernel */
     u32 shared_align;    /* alignment wanted for dynamic shared memory */
+    u32 static_align;    /* ... and for the strictest of its static variables; 0: it has none */
     u32 param_bytes;     /* kernel: parameter buffer */
     u32 arg_bytes;       /* .param variables a thread: a function's formal ones, and those of its calls */
     struct param *params,
@@ -230,7 +231,7 @@ struct split {
     u32 barrier;   /* SPLIT_WAIT_BARRIER: which */
     u64 phase;     /* SPLIT_WAIT_CLUSTER: the phase of barrier.cluster that must be over */
 };
-enum { MAX_SPLITS = 64, HEAP_BOUNDS = 256 };
+enum { MAX_SPLITS = 64, HEAP_BOUNDS = 256, PASSED = 64 };
 
 /* What --profile counts for an instruction; report/counters.c sums over workers and source lines. */
 struct counter {
@@ -260,6 +261,7 @@ struct warp {
     u32 live;                 /* lanes that have not exited */
     u32 lanes_met;            /* when its lanes last synchronised, by the block's clock */
     u32 time;                 /* of what it does now: later than its last release, by the block's clock */
+    u32 passed_count;         /* of `passed` until now */
     s32 current;              /* index of the running split */
     s32 split_count;          /* splits beyond this index were never used */
     u64 executed;             /* warp instructions until its turn began, or until it last stopped */
@@ -276,6 +278,10 @@ struct warp {
     u32 wgmma_in_flight; /* products that have not been waited for */
     u32 undefined_registers; /* that hold bits which nobody has written: exec/undefined.c */
     struct split splits[MAX_SPLITS];
+    struct passed {
+        u32 time, lanes;
+        bool met;
+    } passed[PASSED]; /* which lanes released what they had done until when, and when all met: exec/order.h */
     struct bounds {
         u64 lo, hi;
     } heap[HEAP_BOUNDS];      /* of global allocations touched lately, by the instruction that did */
@@ -373,8 +379,8 @@ struct block {
     struct worker *worker; /* the host thread that runs it */
     u32 index, ctaid[3];
     u32 threads, warp_count;
-    u8 *shared; /* shared memory; shared address a is shared[a - SHARED_BASE] */
-    u32 shared_bytes;
+    u8 *shared; /* shared memory; shared address a is shared[a - shared_base] */
+    u32 shared_base, shared_bytes;
     _Alignas(16) u8
         reserved[GROUPS_SCRATCH]; /* %reserved_smem_offset_1: at shared address 0, for cooperative groups */
     struct barrier barriers[NUM_BARRIERS];
@@ -411,7 +417,8 @@ struct launch {
     u32 grid[3], block[3], cluster[3];
     u32 shared_bytes; /* static + dynamic */
     u32 dynamic_bytes;
-    u32 displaced;   /* bytes left out before the dynamic ones: runtime/scheduler.c */
+    u32 shared_base; /* where they begin: SHARED_BASE or, with a seed, behind it: runtime/scheduler.c */
+    u32 displaced;   /* bytes left out before the dynamic ones: the same */
     u32 local_bytes; /* local memory a thread */
     u8 *params;      /* the kernel's parameter buffer */
     u64 grid_id;

@@ -182,13 +182,30 @@ __global__ void __cluster_dims__(2) multicast_over_the_other(u32 *out)
     CLUSTER_SYNC;
 }
 
+// Both blocks count in the first one's memory, each with the scope of its own block.
+// bug counted_by_blocks: the scope of one is .cta, its own block: it must be .cluster where blocks meet
+template <bool BROKEN>
+__global__ void __cluster_dims__(2) counted_by_blocks(u32 *out)
+{
+    if (T == 0) tile[0] = 0;
+    CLUSTER_SYNC;
+    u32 *count = peer(tile, 0);
+    if (BROKEN)
+        atomicAdd_block(count, 1); // counted_by_blocks
+    else
+        atomicAdd(count, 1);
+    CLUSTER_SYNC;
+    out[64 * blockIdx.x + T] = *count;
+    CLUSTER_SYNC;
+}
+
 static const bug bugs[] = {
-    BUG(peer_not_started, 2, 64),         BUG(leaves_while_read, 2, 64),
-    BUG(partial_sums_read_early, 2, 64),  BUG(remote_store_unordered, 2, 64),
-    BUG(own_address_is_local, 2, 64),     BUG(rank_beyond_the_cluster, 2, 64),
-    BUG(one_thread_arrives, 2, 64),       BUG(arrives_again, 2, 64),
-    BUG(init_not_released, 2, 64),        BUG(arrival_in_flight, 2, 64),
-    BUG(multicast_over_the_other, 2, 64),
+    BUG(counted_by_blocks, 2, 64),       BUG(peer_not_started, 2, 64),
+    BUG(leaves_while_read, 2, 64),       BUG(partial_sums_read_early, 2, 64),
+    BUG(remote_store_unordered, 2, 64),  BUG(own_address_is_local, 2, 64),
+    BUG(rank_beyond_the_cluster, 2, 64), BUG(one_thread_arrives, 2, 64),
+    BUG(arrives_again, 2, 64),           BUG(init_not_released, 2, 64),
+    BUG(arrival_in_flight, 2, 64),       BUG(multicast_over_the_other, 2, 64),
 };
 
 int main(int argc, char **argv)

@@ -24,6 +24,18 @@ __global__ void aligned_by_luck(u32 *out)
     out[T] = tile[T];
 }
 
+// Bytes read as vectors: a static array is as aligned as its type.
+template <bool BROKEN>
+__global__ void vectors_by_luck(u32 *out)
+{
+    __shared__ u8 bytes[64 * 16];
+    __shared__ uint4 vectors[64];
+    u8 *tile = BROKEN ? bytes : (u8 *)vectors;
+    for (u32 k = 0; k < 16; k++) tile[16 * T + k] = (u8)k;
+    const uint4 sum = ((uint4 *)tile)[T]; // vectors_by_luck
+    out[T] = sum.x + sum.y + sum.z + sum.w;
+}
+
 // A barrier of the whole grid, made by hand: all blocks must fit the device at once.
 template <bool BROKEN>
 __global__ void barrier_of_the_grid(u32 *out)
@@ -40,6 +52,7 @@ __global__ void barrier_of_the_grid(u32 *out)
 
 static const bug bugs[] = {
     BUG_DYNAMIC(aligned_by_luck, 1, 64),
+    BUG(vectors_by_luck, 1, 64),
     BUG(barrier_of_the_grid, 64, 64),
 };
 

@@ -121,7 +121,14 @@ __global__ void mbarrier_of_another_stage(u32 *out)
 // ---- Parity ----------------------------------------------------------------------------------------------------------------
 
 // A pipeline: warp 0 fetches, warp 1 consumes. What each does wrong is a template argument.
-enum fault { RIGHT, PARITY_STAYS, PARITY_STARTS_WRONG, EMPTY_NOT_AWAITED, RELEASED_EARLY };
+enum fault {
+    RIGHT,
+    PARITY_STAYS,
+    PARITY_STARTS_WRONG,
+    EMPTY_NOT_AWAITED,
+    RELEASED_EARLY,
+    RELEASED_BY_A_LANE
+};
 
 template <fault WRONG>
 __device__ static void fetch(u32 *out)
@@ -144,7 +151,7 @@ __device__ static u32 consume()
         bar_wait(FULL(stage), parity);
         if (WRONG == RELEASED_EARLY && T == 32) bar_arrive(EMPTY(stage));
         sum += stages[stage][T]; // (consume)
-        __syncwarp();
+        if (WRONG != RELEASED_BY_A_LANE) __syncwarp();
         if (WRONG != RELEASED_EARLY && T == 32) bar_arrive(EMPTY(stage));
     }
     return sum;
@@ -168,6 +175,42 @@ PIPELINE(parity_of_the_producer, PARITY_STARTS_WRONG)
 PIPELINE(stage_overrun, EMPTY_NOT_AWAITED)
 // bug stage_released_early: is read before the copy that brings it | may still read: nothing that this thread has waited for says that it is done
 PIPELINE(stage_released_early, RELEASED_EARLY)
+// bug stage_released_by_a_lane: may still read: nothing that this thread has waited for says that it is done (another lane of that warp has arrived
+PIPELINE(stage_released_by_a_lane, RELEASED_BY_A_LANE)
+
+// Lane 0 arrives for its warp, whose other lanes may not have written yet.
+// bug announced_by_a_lane: (another lane of that warp has arrived since, which says nothing of this one: __syncwarp() before the arrival)
+template <bool BROKEN>
+__global__ void announced_by_a_lane(u32 *out)
+{
+    init(1, 1);
+    if (T >= 32) {
+        stages[0][T] = T; // announced_by_a_lane
+        if (!BROKEN) __syncwarp();
+        if (T == 32) bar_arrive(FULL(0));
+    } else {
+        bar_wait(FULL(0), 0);
+        out[T] = stages[0][T + 32]; // announced_by_a_lane
+    }
+}
+
+// The same where each has fenced what it wrote for the copy that reads it.
+// bug announced_to_a_copy: a barrier is missing: warp 1 wrote shared offset
+template <bool BROKEN>
+__global__ void announced_to_a_copy(u32 *out)
+{
+    init(1, 1);
+    if (T >= 32) {
+        stages[0][T - 32] = T; // announced_to_a_copy
+        PROXY_FENCE;
+        if (!BROKEN) __syncwarp();
+        if (T == 32) bar_arrive(FULL(0));
+    } else if (T == 0) {
+        bar_wait(FULL(0), 0);
+        copy_out(out, stages[0], 128); // announced_to_a_copy
+        WAIT_ALL;
+    }
+}
 
 // Who waits looks only at every second phase, and takes them for one after the other.
 // bug phases_unwatched: phases have passed with nobody waiting
@@ -445,6 +488,33 @@ __global__ void leaves_with_an_open_store(u32 *out)
     }
 }
 
+// Another block is told of what a bulk store writes when only its source is free again.
+// bug store_announced_early: the thread that issued it must wait for it, by cp.async.bulk.wait_group without .read
+template <bool BROKEN>
+__global__ void store_announced_early(u32 *out)
+{
+    u32 *flag = out + 8192;
+    if (blockIdx.x == 0) {
+        stages[0][T] = T;
+        PROXY_FENCE;
+        __syncthreads();
+        if (T) return;
+        copy_out(out, stages[0], 256); // store_announced_early
+        if (BROKEN)
+            WAIT_READ;
+        else
+            WAIT_ALL;
+        __threadfence();
+        atomicExch(flag, 1);
+    } else {
+        if (T == 0)
+            while (!atomicAdd(flag, 0)) __nanosleep(100);
+        __threadfence();
+        __syncthreads();
+        out[1024 + T] = out[T]; // store_announced_early
+    }
+}
+
 // bug copy_never_awaited: the block leaves, and nobody has waited for the mbarrier
 template <bool BROKEN>
 __global__ void copy_never_awaited(u32 *out)
@@ -489,6 +559,9 @@ static const bug bugs[] = {
     BUG(parity_of_the_producer, 1, 64),
     BUG(stage_overrun, 1, 64),
     BUG(stage_released_early, 1, 64),
+    BUG(stage_released_by_a_lane, 1, 64),
+    BUG(announced_by_a_lane, 1, 64),
+    BUG(announced_to_a_copy, 1, 64),
     BUG(phases_unwatched, 1, 64),
     BUG(init_not_visible, 1, 64),
     BUG(init_not_fenced, 1, 128),
@@ -507,6 +580,7 @@ static const bug bugs[] = {
     BUG(store_buffer_rewritten_by_lanes, 1, 32),
     BUG(store_buffer_rewritten_by_warps, 1, 64),
     BUG(leaves_with_an_open_store, 1, 64),
+    BUG(store_announced_early, 2, 64),
     BUG(copy_never_awaited, 1, 32),
     BUG(told_by_a_flag, 1, 64),
 };

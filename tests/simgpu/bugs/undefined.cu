@@ -20,6 +20,40 @@ __global__ void index_unwritten(u32 *out)
     out[at] = T;       // index_unwritten
 }
 
+// The largest of a row whose end nobody has written: a maximum drops NaN, and by luck it is right.
+__device__ static float largest_of(float own)
+{
+    for (int mask = 16; mask; mask /= 2) own = fmaxf(own, __shfl_xor_sync(0xffffffff, own, mask));
+    return own;
+}
+
+// bug maximum_over_the_end: which way the thread goes depends on a value that nobody has written
+template <bool BROKEN>
+__global__ void maximum_over_the_end(u32 *out)
+{
+    __shared__ float row[32];
+    if (T < 20) row[T] = T;
+    __syncwarp();
+    float own = 0;
+    if (BROKEN || T < 20) own = ((volatile float *)row)[T];
+    if (largest_of(own) > 18) // maximum_over_the_end
+        asm volatile("st.global.u32 [%0], 1;" ::"l"(out + T) : "memory");
+}
+
+// What comes of it is no number, wherever it goes.
+// bug maximum_is_no_number: trap
+template <bool BROKEN>
+__global__ void maximum_is_no_number(u32 *out)
+{
+    __shared__ float row[32];
+    if (T < 20) row[T] = T;
+    __syncwarp();
+    float own = 0;
+    if (BROKEN || T < 20) own = ((volatile float *)row)[T];
+    ((volatile float *)out)[T] = largest_of(own);
+    if (((volatile float *)out)[T] != 19) __trap(); // maximum_is_no_number
+}
+
 // The flag that a search raises, and nobody lowered before.
 // bug flag_unwritten: which way the thread goes depends on a value that nobody has written
 template <bool BROKEN>
@@ -137,7 +171,7 @@ static const bug bugs[] = {
     BUG(index_unwritten, 1, 256),       BUG(flag_unwritten, 1, 256),      BUG(half_a_word, 1, 32),
     BUG(tail_not_copied, 1, 32),        BUG(padding_summed, 1, 32),       BUG(histogram_unwritten, 1, 32),
     BUG(histogram_not_cleared, 1, 128), BUG(counter_not_cleared, 4, 128), BUG(lock_not_cleared, 4, 32),
-    BUG(table_unwritten, 1, 256),
+    BUG(table_unwritten, 1, 256),       BUG(maximum_over_the_end, 1, 32), BUG(maximum_is_no_number, 1, 32),
 };
 
 static void prepare(u32 *)

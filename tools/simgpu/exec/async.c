@@ -673,7 +673,7 @@ static void exec_arrive(struct warp *w, const struct inst *in, u32 mask)
         u32 bytes = in->flags & EXPECTS ? ((u32 *)lanes_of(w, in->b))[i] : 0;
         state[i] = (mbarrier_word(m) & ~0xffffffffull) |
                    (in->flags & EXPECTS ? bytes : count); /* the low word, as on an H200 */
-        order_mbarrier_arrive(w, m, in->flags & RELAXED);
+        order_mbarrier_arrive(w, left == mask ? mask : 0, m, in->flags & RELAXED); /* as one */
         if (at.block[i] != w->block) order_remote(w, in, i, at.block[i], m);
         if (in->flags & EXPECTS) add_tx(w, in, i, m, bytes);
         if (in->flags & DROPS) m->expected -= (s32)count;
@@ -785,7 +785,7 @@ static void exec_copy_arrive(struct warp *w, const struct inst *in, u32 mask)
         left &= ~lanes;
         s32 count = __builtin_popcount(lanes);
         u32 time = w->time;
-        order_mbarrier_arrive(w, m, false);
+        order_mbarrier_arrive(w, lanes, m, false);
         if (!(in->flags & NO_INCREMENT)) m->pending += count;
         if (m->pending > MAX_COUNT)
             fault(w, in, lanes, ERR_LAUNCH_FAILURE,

@@ -118,7 +118,7 @@ static void exec_barrier(struct warp *w, const struct inst *in, u32 mask)
         bar->all &= truth == mask;
         bar->any |= truth != 0;
     }
-    order_barrier_arrive(w, id);
+    order_barrier_arrive(w, id, mask);
     /* With a count, a warp's arrival counts as all its 32 threads, as on hardware. */
     if (in->count) bar->warps |= 1u << w->id;
     bar->arrived += expected && mask == w->live ? LANES : (u32)__builtin_popcount(mask);
@@ -177,7 +177,7 @@ static void exec_cluster_arrive(struct warp *w, const struct inst *in, u32 mask)
               "a second barrier.cluster.arrive without a barrier.cluster.wait between");
     w->cluster_arrived |= mask;
     if (!in->flags) w->cluster_released = ++w->block->clock;
-    order_cluster_arrive(w, in->flags);
+    order_cluster_arrive(w, mask, in->flags);
     for (u32 left = mask; left; left &= left - 1) w->cluster_phase[first_lane(left)] = c->phase;
     c->arrived += (u32)__builtin_popcount(mask);
     cluster_check(c);
@@ -275,8 +275,7 @@ bool lower_bar(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 /* Every access is visible to all threads as soon as it executes, but other host threads need the fence. */
 static void exec_fence(struct warp *w, const struct inst *in, u32 mask)
 {
-    (void)mask;
-    order_fence(w);
+    order_fence(w, mask);
     global_fence(w, in->flags);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }

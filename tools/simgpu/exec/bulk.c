@@ -123,8 +123,8 @@ static void gather(struct warp *w, const struct inst *in, const struct bulk *c, 
 /* The offset in shared memory of byte `k`, a multiple of 16, of a row. */
 static u32 piece(const struct bulk *c, u32 row, u32 k)
 {
-    u32 a = SHARED_BASE + c->at + row * c->pitch + k;
-    return (a ^ (a >> 7 & ((1u << c->swizzle) - 1)) << 4) - SHARED_BASE;
+    u32 a = c->block->shared_base + c->at + row * c->pitch + k;
+    return (a ^ (a >> 7 & ((1u << c->swizzle) - 1)) << 4) - c->block->shared_base;
 }
 
 /* Bytes from offset k of a row that lie together. */
@@ -427,8 +427,9 @@ static void send(struct warp *w, const struct inst *in, const struct bulk *c, st
     memcpy(k->data, c->data, c->bytes);
     k->block = block;
     if (k->op < 0 && k->row_bytes % 16 == 0) announce(w, in, k, m);
-    order_mbarrier_arrive(w, m, false); /* whoever waits for the copy knows what it waited for */
-    if (k->op < 0) poison(k);           /* what it is combined with stays until then */
+    order_mbarrier_arrive(w, 1u << c->lane, m,
+                          false); /* whoever waits for the copy knows what it waited for */
+    if (k->op < 0) poison(k);     /* what it is combined with stays until then */
     block->in_flight++;
     async_attach(w, in, m, k);
 }
@@ -485,6 +486,22 @@ static void load(struct warp *w, const struct inst *in, u32 lane, const struct f
     free(c);
 }
 
+/* Where a row of a store goes; false where nothing of it does. */
+static bool goes_to(const struct bulk *c, u32 row, u64 *at, u32 *bytes)
+{
+    const struct tensor_map *m = &c->map;
+    *at = c->global;
+    *bytes = c->bytes;
+    if (!m->rank) return true;
+    /* Dimension 0 ends only at the next multiple of 16 bytes: measured on an H200. */
+    u64 size = elements[m->type].bytes, begin = (u64)c->corner[0] * size,
+        end = (m->dim[0] * size + 15) / 16 * 16, a;
+    if (end <= begin || !row_address(c, row, &a)) return false;
+    *at = a + begin;
+    *bytes = end - begin < c->row_bytes ? (u32)(end - begin) : c->row_bytes;
+    return true;
+}
+
 static void store(struct warp *w, const struct inst *in, u32 lane, const struct form *f)
 {
     struct bulk about = describe(w, in, lane, f), *c;
@@ -502,6 +519,10 @@ static void store(struct warp *w, const struct inst *in, u32 lane, const struct 
         proxy_reads(w, in, 1u << lane, c->block, at, n);
         memcpy(c->data + row * c->row_bytes + k, c->block->shared + at, n);
     }
+    u64 to;
+    u32 bytes;
+    for (u32 row = 0; row < c->rows; row++)
+        if (goes_to(c, row, &to, &bytes)) global_bulk_store(w, in, to, bytes, c->op >= 0, &c->record);
     struct bulk **last = &a->stores;
     while (*last) last = &(*last)->next;
     *last = c;
@@ -563,7 +584,8 @@ static void check_source(struct warp *w, const struct inst *in, struct bulk *c)
         for (u32 p = at; p < at + n; p += 16)
             if (proxy_changed(c->block, p, 16, c->issued))
                 copy_fault(w, in, c, "shared memory that a bulk store still reads was written", p);
-        for (u32 p = at / 16; p < (at + n) / 16; p++) order_reader(c->block, w->id)[p] = c->block->clock;
+        for (u32 p = at / 16; p < (at + n) / 16; p++)
+            order_read(w, order_reader(c->block, w->id), p, 1u << c->lane);
         begin[c->lane] = at; /* for ordinary writes, it is this lane that has read it, until now */
         race_access(w, in, 1u << c->lane, c->block, begin, n, ACCESS_READ);
     }
@@ -572,22 +594,11 @@ static void check_source(struct warp *w, const struct inst *in, struct bulk *c)
 
 static void write_out(struct warp *w, const struct inst *in, const struct bulk *c)
 {
-    const struct tensor_map *m = &c->map;
-    if (!m->rank) {
-        put(c, global_pointer(w, in, c->lane, c->global, c->bytes, true), c->data, c->bytes);
-        return;
-    }
-    /* Dimension 0 ends only at the next multiple of 16 bytes: measured on an H200. */
-    u64 size = elements[m->type].bytes, begin = (u64)c->corner[0] * size,
-        end = (m->dim[0] * size + 15) / 16 * 16,
-        bytes = end <= begin                 ? 0
-                : end - begin < c->row_bytes ? end - begin
-                                             : c->row_bytes,
-        a;
-    for (u32 row = 0; row < c->rows && bytes; row++)
-        if (row_address(c, row, &a))
-            put(c, global_pointer(w, in, c->lane, a + begin, bytes, true), c->data + row * c->row_bytes,
-                (u32)bytes);
+    u64 at;
+    u32 bytes;
+    for (u32 row = 0; row < c->rows; row++)
+        if (goes_to(c, row, &at, &bytes))
+            put(c, global_pointer(w, in, c->lane, at, bytes, true), c->data + row * c->row_bytes, bytes);
 }
 
 /* Ends the groups of these lanes but for the latest `pending`; with `reads_only`, only their sources are free again. */
@@ -605,6 +616,7 @@ static void finish(struct warp *w, const struct inst *in, u32 lanes, s32 pending
             continue;
         }
         write_out(w, in, c);
+        global_bulk_waited(w, c->record);
         *at = c->next;
         free(c);
     }
@@ -627,10 +639,13 @@ void bulk_leave(struct warp *w, u32 lanes)
 {
     const struct inst *in = w->pc - 1;
     struct block *b = w->block;
-    for (const struct bulk *c = w->async ? w->async->stores : NULL; c; c = c->next)
-        if (lanes >> c->lane & 1 && c->issued)
+    for (struct bulk *c = w->async ? w->async->stores : NULL; c; c = c->next) {
+        if (!(lanes >> c->lane & 1)) continue;
+        c->record = 0; /* over only when the launch is */
+        if (c->issued)
             breach_against(w, in, lanes, ERR_LAUNCH_FAILURE, c->fn, c->in, DURING,
                            "the thread leaves, without cp.async.bulk.wait_group.read,", COPY_PLACE(c));
+    }
     if (w->async && w->async->stores) finish(w, in, lanes, -1, false);
     if (b->live_threads) return;
     const struct bulk *open = async_open_load(b, ANYWHERE_IN_BLOCK);

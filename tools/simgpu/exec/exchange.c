@@ -142,6 +142,13 @@ static __attribute__((noinline)) void shuffle(struct warp *w, const struct inst 
     if (in->more[0] != NO_OPERAND) set_predicate(w, in->more[0], mask, s->inside);
 }
 
+void exchange_sources(struct warp *w, const struct inst *in, s32 lane[LANES])
+{
+    struct sources s;
+    find_sources(in->flags, lanes_of(w, in->b), lanes_of(w, in->more[1]), &s);
+    memcpy(lane, s.lane, sizeof s.lane);
+}
+
 /* more: predicate destination, clamp and segment mask, member mask. flags: mode. */
 static void exec_shfl(struct warp *w, const struct inst *in, u32 mask)
 {

@@ -19,6 +19,7 @@ enum {
 enum { MOST_UNITS = 512, MOST_ACQUIRED = 32, FIRST_FLAGS = 256, RECENT = 8, NUMBERS = 256 };
 #define MOST_RECORDS (1u << 27)
 #define MOST_KEPT    (1ull << 30) /* bytes of written memory after which what is known of it is given back */
+#define NOT_WAITED   UINT32_MAX
 
 /* ---- Views ------------------------------------------------------------------------------------------------------------ */
 
@@ -51,7 +52,8 @@ struct flag {
 struct record {
     const struct function *fn;
     const struct inst *in;
-    u32 unit, time;
+    u32 unit;
+    u32 time; /* NOT_WAITED: a bulk store that its thread has not waited for */
     u16 actor;
     u8 how, bytes; /* enum access; which bytes of the word, 15: all */
 };
@@ -518,13 +520,11 @@ __attribute__((no_sanitize("thread"))) static bool same_number(const struct numb
     return !differ;
 }
 
-/* The number of the record of what w does here and now; 0 when there are too many. */
-static u32 record(struct warp *w, const struct inst *in, enum access how, u32 bytes)
+/* The number of a new record of what w does, known from `time` on; 0 when there are too many. */
+static u32 new_record(const struct warp *w, const struct inst *in, u32 time, enum access how, u32 bytes)
 {
     static _Thread_local u32 next, end;
     static _Thread_local u64 launch;
-    struct recent *r = &own(w)->recent[((uintptr_t)in / sizeof *in ^ bytes) % RECENT];
-    if (r->in == in && r->time == w->time && r->how == (u8)how && r->bytes == bytes) return r->number;
     if (next == end || launch != grid.launches) {
         launch = grid.launches;
         next = atomic_fetch_add(&grid.next, NUMBERS);
@@ -532,9 +532,26 @@ static u32 record(struct warp *w, const struct inst *in, enum access how, u32 by
     }
     if (end - grid.first >= MOST_RECORDS) return 0;
     grid.records[next - grid.first] = (struct record){
-        w->frame->fn, in, w->block->cluster->number, w->time, (u16)actor_of(w), (u8)how, (u8)bytes};
-    *r = (struct recent){in, w->time, next, (u8)how, (u8)bytes};
+        w->frame->fn, in, w->block->cluster->number, time, (u16)actor_of(w), (u8)how, (u8)bytes};
     return next++;
+}
+
+/* The same of what it does here and now. */
+static u32 record(struct warp *w, const struct inst *in, enum access how, u32 bytes)
+{
+    struct recent *r = &own(w)->recent[((uintptr_t)in / sizeof *in ^ bytes) % RECENT];
+    if (r->in == in && r->time == w->time && r->how == (u8)how && r->bytes == bytes) return r->number;
+    u32 number = new_record(w, in, w->time, how, bytes);
+    if (number) *r = (struct recent){in, w->time, number, (u8)how, (u8)bytes};
+    return number;
+}
+
+/* Whether w synchronises with what this record is of. */
+static bool knows_record(const struct warp *w, const struct record *r)
+{
+    u32 time =
+        __atomic_load_n(&r->time, __ATOMIC_RELAXED); /* another host thread may wait for the store just now */
+    return time != NOT_WAITED && knows(w, r->unit, r->actor, time);
 }
 
 static const struct record *record_of(u32 number)
@@ -577,6 +594,9 @@ static void describe(const struct warp *w, const struct record *r, char *text, s
 static const char *what_is_missing(const struct warp *w, const struct record *r, enum access how)
 {
     bool strong = how & ACCESS_STRONG, other = r->how & ACCESS_STRONG;
+    if (r->how & ACCESS_BULK)
+        return "that is a bulk store: the thread that issued it must wait for it, by cp.async.bulk.wait_group without .read (with .read "
+               "only its source is free again), and then pass __threadfence() and set a flag, or pass a barrier";
     if ((strong || how & ACCESS_CTA) && (other || r->how & ACCESS_CTA))
         return "the scope of one is .cta, its own block: it must be .gpu where blocks meet";
     if (r->unit == w->block->cluster->number) {
@@ -661,7 +681,7 @@ static void check(struct warp *w, const struct inst *in, u32 lane, u64 at, u32 b
     }
     bool same_block = r->unit == w->block->cluster->number && r->actor / MAX_WARPS == w->block->cluster_rank;
     u32 strong = same_block ? ACCESS_STRONG | ACCESS_CTA : ACCESS_STRONG;
-    if ((how & strong && r->how & strong) || knows(w, r->unit, r->actor, r->time)) return;
+    if ((how & strong && r->how & strong) || knows_record(w, r)) return;
     if (how == ACCESS_WRITE && r->how == ACCESS_WRITE && same) {
         struct suspect_write *s = &own(w)->suspect;
         if (s->set) return;
@@ -683,7 +703,7 @@ static void access_word(struct warp *w, const struct inst *in, u32 lane, u64 at,
                      : word_number(&grid.writes, k),
         read = has_reads ? word_number(&grid.reads, k) : 0;
     const struct record *r = read >= grid.first ? record_of(read) : NULL;
-    bool known = r && knows(w, r->unit, r->actor, r->time);
+    bool known = r && knows_record(w, r);
     /* A strong write that a strong read has seen is before what follows that read. */
     bool observed =
         known && r->how & ACCESS_STRONG && wrote >= grid.first && record_of(wrote)->how & ACCESS_STRONG;
@@ -725,7 +745,7 @@ static bool waited(const struct warp *w)
 static bool is_before(const struct warp *w, u32 number)
 {
     const struct record *r = number >= grid.first ? record_of(number) : NULL;
-    return r && !(r->how & ACCESS_STRONG) && knows(w, r->unit, r->actor, r->time);
+    return r && !(r->how & ACCESS_STRONG) && knows_record(w, r);
 }
 
 /* The same as access_word of words that follow each other and have all been written, and read, by the same instruction of the same
@@ -780,6 +800,23 @@ void global_access_now(struct warp *w, const struct inst *in, u32 mask, const u6
             mask &= ~((u32)((1ull << lanes) - 1) << first);
     }
     if (mask) access_lanes(w, in, mask, at, bytes, how, floor, has_reads);
+}
+
+void global_bulk_store(struct warp *w, const struct inst *in, u64 at, u64 bytes, bool reduces, u32 *number)
+{
+    if (!grid.writes.lines || at - grid.base >= grid.bytes) return;
+    if (!*number)
+        *number =
+            new_record(w, in, NOT_WAITED, ACCESS_WRITE | ACCESS_BULK | (reduces ? ACCESS_STRONG : 0), 15);
+    if (!*number || !bytes) return;
+    widen(&global_written.low, &global_written.high, at, at + bytes);
+    set_numbers(&grid.writes, (at - grid.base) / 4, (at - grid.base + bytes) / 4, *number);
+}
+
+void global_bulk_waited(const struct warp *w, u32 number)
+{
+    if (number >= grid.first)
+        __atomic_store_n(&grid.records[number - grid.first].time, w->time, __ATOMIC_RELAXED);
 }
 
 void global_write_line(struct warp *w, const struct inst *in, u64 at, u32 bytes, u64 low, u64 high)

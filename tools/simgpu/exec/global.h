@@ -68,6 +68,11 @@ static inline void global_access(struct warp *w, const struct inst *in, u32 mask
 /* The same for a store of all lanes, one after the other from `at` on. */
 void global_write_line(struct warp *w, const struct inst *in, u64 at, u32 bytes, u64 low, u64 high);
 
+/* A bulk store of w will write these bytes: of `number`, which is 0 at first. From when it has been waited for others may
+ * know of it. `reduces`: it adds to what is there, or the like. */
+void global_bulk_store(struct warp *w, const struct inst *in, u64 at, u64 bytes, bool reduces, u32 *number);
+void global_bulk_waited(const struct warp *w, u32 number);
+
 /* A store of w has been executed: a write that races, but of the value that is there, is only remarked on. */
 void global_settle_now(struct warp *w, const struct inst *in);
 static inline void global_settle(struct warp *w, const struct inst *in)

@@ -182,18 +182,18 @@ u8 *shared_pointer(struct warp *w, const struct inst *in, enum space space, u32 
     struct block *b = shared_owner(w, in, space, lane, a);
     u32 at = (u32)a & 0xffffff;
     if ((u64)at + bytes <= GROUPS_SCRATCH) return b->reserved + at;
-    if (at < SHARED_BASE || (u64)at + bytes > (u64)SHARED_BASE + b->shared_bytes)
+    if (at < b->shared_base || (u64)at + bytes > (u64)b->shared_base + b->shared_bytes)
         fault(
             w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
             "out of bounds: %s of %u bytes at shared offset %lld; the block has %u bytes of shared memory (%u static, %u dynamic)",
-            is_write ? "write" : "read", bytes, (long long)at - SHARED_BASE, b->shared_bytes,
+            is_write ? "write" : "read", bytes, (long long)at - b->shared_base, b->shared_bytes,
             b->shared_bytes - b->launch->dynamic_bytes, b->launch->dynamic_bytes);
     if (b != w->block && !is_write) b->visitors |= 1u << w->block->cluster_rank;
     if (b->stamps && is_write) {
-        order_store(w, in, lane, b, at - SHARED_BASE, bytes);
-        proxy_wrote(b, at - SHARED_BASE, bytes, b == w->block ? w->id : WRITER_REMOTE, 1u << lane);
+        order_store(w, in, lane, b, at - b->shared_base, bytes);
+        proxy_wrote(b, at - b->shared_base, bytes, b == w->block ? w->id : WRITER_REMOTE, 1u << lane);
     }
-    return b->shared + (at - SHARED_BASE);
+    return b->shared + (at - b->shared_base);
 }
 
 u32 shared_offset(struct warp *w, const struct inst *in, enum space space, u32 lane, u64 a, u32 bytes,
@@ -271,7 +271,7 @@ const u8 *memory_peek(struct warp *w, const struct inst *in, u64 address, u32 by
     struct allocation found;
     bool window = in->space == SPACE_GENERIC && address - SHARED_WINDOW < WINDOW_BYTES;
     if (in->space == SPACE_SHARED || in->space == SPACE_CLUSTER || window) {
-        u64 at = (u32)address - ((u64)b->cluster_rank << 24) - SHARED_BASE;
+        u64 at = (u32)address - ((u64)b->cluster_rank << 24) - b->shared_base;
         return at < b->shared_bytes && bytes <= b->shared_bytes - at ? b->shared + at : NULL;
     }
     bool inside = global_never_written(address) && heap_find(address, &found) &&
@@ -284,7 +284,7 @@ static void resolve_shared(struct warp *w, const struct inst *in, u32 mask, u64 
 {
     struct block *b = w->block;
     bool is_write = how & ACCESS_WRITE;
-    u64 own = ((u64)b->cluster_rank << 24) + SHARED_BASE, size = b->shared_bytes, bad = size < bytes,
+    u64 own = ((u64)b->cluster_rank << 24) + b->shared_base, size = b->shared_bytes, bad = size < bytes,
         host = (u64)(uintptr_t)b->shared;
     u64 span = size - bytes;
     if (w->counters) count_shared(w, in, mask, address, bytes);
@@ -433,7 +433,7 @@ static inline bool regular(struct warp *w, const struct inst *in, u64 *first, u3
 static inline bool shared_words(struct warp *w, const struct inst *in, u32 word[LANES])
 {
     const struct block *b = w->block;
-    u32 base = (b->cluster_rank << 24) + SHARED_BASE - (u32)in->imm, span = b->shared_bytes - 4,
+    u32 base = (b->cluster_rank << 24) + b->shared_base - (u32)in->imm, span = b->shared_bytes - 4,
         bad = b->shared_bytes < 4;
     if (in->addr64) {
         const u64 *a = lanes_of(w, in->a);
@@ -484,7 +484,7 @@ static inline bool load_same(u32 *d, const u32 *from)
 static inline bool load_regular(struct warp *w, const struct inst *in, u64 first, u32 step)
 {
     const struct block *b = w->block;
-    u64 at = first - ((u64)b->cluster_rank << 24) - SHARED_BASE, bytes = 4 + 4 * (LANES - 1) * step;
+    u64 at = first - ((u64)b->cluster_rank << 24) - b->shared_base, bytes = 4 + 4 * (LANES - 1) * step;
     if (at & 3 || at > b->shared_bytes || bytes > b->shared_bytes - at) return false;
     const u32 *from = (const u32 *)(b->shared + at);
     u32 *d = lanes_of(w, in->d);
@@ -776,7 +776,7 @@ static __attribute__((noinline)) void store_words(struct warp *w, const struct i
         u32 i = first_lane(mask);
         u64 a = in->addr64 ? ((u64 *)lanes_of(w, in->a))[i] + (u64)in->imm
                            : (u32)(((u32 *)lanes_of(w, in->a))[i] + (u32)in->imm);
-        u64 offset = a - ((u64)b->cluster_rank << 24) - SHARED_BASE;
+        u64 offset = a - ((u64)b->cluster_rank << 24) - b->shared_base;
         if (!(offset & 3) && offset < b->shared_bytes && b->shared_bytes - offset >= 4 && !b->stamps) {
             race_write_word(w, in, i, (u32)offset / 4);
             at[i] = (u64)(uintptr_t)b->shared + offset;
@@ -851,7 +851,7 @@ static __attribute__((noinline)) void store_elements(struct warp *w, const struc
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, whole, whole, ACCESS_WRITE | access_of(in));
     if (in->flags & ORDER_RELEASE) { /* itself included */
-        order_publish(w);
+        order_publish(w, mask);
         __atomic_thread_fence(__ATOMIC_RELEASE);
     }
     if (in->flags & POLLS) global_publish(w, mask, at, in->flags & ORDERS);

@@ -29,6 +29,7 @@ void order_start_block(struct block *b)
     u32 pieces = b->shared_bytes / 16 + 2;
     if (!o) {
         if (!(o = b->order = calloc(1, sizeof *o))) abort();
+        o->pieces = pieces;
         o->length = ACTORS * b->cluster->size + 1;
         o->clocks = calloc(CLOCKS * o->length, sizeof *o->clocks);
         o->landing = b->stamps ? malloc(pieces * sizeof *o->landing) : NULL;
@@ -57,9 +58,9 @@ void order_free_block(struct block *b)
     free(o);
 }
 
-u32 *order_new_reader(struct block_order *o, u32 actor, u32 shared_bytes)
+u32 *order_new_reader(struct block_order *o, u32 actor)
 {
-    if (!(o->read[actor] = calloc(shared_bytes / 16 + 2, sizeof **o->read))) abort();
+    if (!(o->read[actor] = calloc(2 * o->pieces, sizeof **o->read))) abort();
     return o->read[actor];
 }
 
@@ -88,11 +89,12 @@ static void join(const struct block *b, u32 *restrict to, const u32 *restrict fr
         for (int n = 0; n < EIGHT; n++) to[n] = to[n] > from[n] ? to[n] : from[n];
 }
 
-/* What w has done until now is before whatever acquires this clock. */
-static void release(struct warp *w, u32 *to, bool relaxed)
+/* What these lanes of w have done until now is before whatever acquires this clock. */
+static void release(struct warp *w, u32 *to, u32 lanes, bool relaxed)
 {
     struct block *b = w->block;
     join(b, to, relaxed ? order_clock(b, CLOCK_FENCED + w->id) : now(w));
+    if (!relaxed) order_pass(w, b->clock, lanes == w->live ? ALL_LANES : lanes, false);
     if (!relaxed) { /* after the join: the host waits for a number just stored before it reads the eight around it */
         u32 self = b->cluster_rank * ACTORS + w->id;
         now(w)[self] = to[self] = b->clock++;
@@ -115,9 +117,9 @@ static void acquire_after_wait(struct warp *w, const u32 *from, bool relaxed)
     warp_waited(w, from[w->block->order->length - 1]);
 }
 
-void order_barrier_arrive(struct warp *w, u32 id)
+void order_barrier_arrive(struct warp *w, u32 id, u32 lanes)
 {
-    if (w->block->order) release(w, order_clock(w->block, CLOCK_BARRIER + id), false);
+    if (w->block->order) release(w, order_clock(w->block, CLOCK_BARRIER + id), lanes, false);
 }
 
 void order_barrier_complete(struct block *b, u32 id)
@@ -156,9 +158,10 @@ s32 order_barrier_open(const struct warp *w, u32 id)
     return open;
 }
 
-void order_cluster_arrive(struct warp *w, bool relaxed)
+void order_cluster_arrive(struct warp *w, u32 lanes, bool relaxed)
 {
-    if (w->block->order) release(w, order_clock(w->block->cluster->block[0], CLOCK_CLUSTER_ARRIVED), relaxed);
+    if (w->block->order)
+        release(w, order_clock(w->block->cluster->block[0], CLOCK_CLUSTER_ARRIVED), lanes, relaxed);
 }
 
 void order_cluster_complete(struct cluster *c)
@@ -183,9 +186,9 @@ void order_mbarrier_init(struct mbarrier *m)
     m->place = o->mbarriers < SHARED_PLACE ? o->mbarriers++ : SHARED_PLACE;
 }
 
-void order_mbarrier_arrive(struct warp *w, const struct mbarrier *m, bool relaxed)
+void order_mbarrier_arrive(struct warp *w, u32 lanes, const struct mbarrier *m, bool relaxed)
 {
-    if (w->block->order) release(w, order_clock(m->block, CLOCK_ARRIVED + m->place), relaxed);
+    if (w->block->order) release(w, order_clock(m->block, CLOCK_ARRIVED + m->place), lanes, relaxed);
 }
 
 /* What was left at the mbarrier stays there: a later arrival continues the release sequence of those before. */
@@ -204,9 +207,9 @@ void order_mbarrier_wait(struct warp *w, const struct mbarrier *m, bool relaxed)
     if (w->block->order) acquire_after_wait(w, order_clock(m->block, CLOCK_COMPLETED + m->place), relaxed);
 }
 
-void order_publish(struct warp *w)
+void order_publish(struct warp *w, u32 lanes)
 {
-    if (w->block->order) release(w, order_clock(w->block->cluster->block[0], CLOCK_MEMORY), false);
+    if (w->block->order) release(w, order_clock(w->block->cluster->block[0], CLOCK_MEMORY), lanes, false);
 }
 
 void order_observe(struct warp *w)
@@ -214,10 +217,10 @@ void order_observe(struct warp *w)
     if (w->block->order) acquire(w, order_clock(w->block->cluster->block[0], CLOCK_MEMORY), false);
 }
 
-void order_fence(struct warp *w)
+void order_fence(struct warp *w, u32 lanes)
 {
     if (!w->block->order) return;
-    order_publish(w);
+    order_publish(w, lanes);
     order_observe(w);
     acquire(w, order_clock(w->block, CLOCK_SEEN + w->id), false);
     memcpy(order_clock(w->block, CLOCK_FENCED + w->id), now(w), w->block->order->length * sizeof(u32));
@@ -237,6 +240,20 @@ void order_products_done(struct warp *w, u64 number)
 
 /* ---- Checks ----------------------------------------------------------------------------------------------------------- */
 
+u32 order_not_passed(const struct warp *w, const struct block *b, u32 other, u32 when, u32 lanes)
+{
+    const struct warp *x = &b->warps[other];
+    u32 known = order_known(w)[b->cluster_rank * ACTORS + other];
+    if (x == w) return 0;
+    for (u32 k = x->passed_count; k > 0 && lanes; k--) {
+        const struct passed *p = &x->passed[(k - 1) % PASSED];
+        if (x->passed_count - k == PASSED) return 0;
+        if (p->time < when) break;
+        if (p->time <= known) lanes &= ~p->lanes;
+    }
+    return lanes;
+}
+
 void order_not_landed(struct warp *w, const struct inst *in, u32 lanes, u32 piece)
 {
     fault(
@@ -246,8 +263,9 @@ void order_not_landed(struct warp *w, const struct inst *in, u32 lanes, u32 piec
         16 * piece);
 }
 
+/* By lanes of a warp of which another has arrived; 0: nothing is known since the read. */
 _Noreturn void order_still_read(struct warp *w, const struct inst *in, u32 lane, struct block *b, u32 actor,
-                                u32 piece, const char *access)
+                                u32 lanes, u32 piece, const char *access)
 {
     char who[64];
     u32 group = actor - ACTOR_WARPGROUP, number = b->order->read[actor][piece];
@@ -256,6 +274,7 @@ _Noreturn void order_still_read(struct warp *w, const struct inst *in, u32 lane,
     if (actor < ACTOR_WARPGROUP) {
         with = race_reader(b, actor, 16 * piece, &fn);
         snprintf(who, sizeof who, "warp %u", actor);
+        if (lanes) snprintf(who, sizeof who, "lane %u of warp %u", first_lane(lanes), actor);
     } else {
         const struct product_place *p = &b->order->products[group][number % KEPT_PRODUCTS];
         char line[24] = ""; /* one of long ago has been forgotten */
@@ -269,7 +288,9 @@ _Noreturn void order_still_read(struct warp *w, const struct inst *in, u32 lane,
         "this %s writes shared offset %u of block (%u,%u,%u) where %s may still read: nothing that this thread has "
         "waited for says that it is done%s",
         access, 16 * piece, b->ctaid[0], b->ctaid[1], b->ctaid[2], who,
-        actor < ACTOR_WARPGROUP ? "" : " (only an arrival after its wgmma.wait_group does)");
+        lanes                     ? ORDER_OTHER_LANE
+        : actor < ACTOR_WARPGROUP ? ""
+                                  : " (only an arrival after its wgmma.wait_group does)");
 }
 
 void order_copy(struct warp *w, const struct inst *in, u32 lane, struct block *b, const struct mbarrier *m,
@@ -284,18 +305,25 @@ void order_copy(struct warp *w, const struct inst *in, u32 lane, struct block *b
         u32 latest = 0;
         for (u32 k = at / 16; k < (at + bytes) / 16; k++) latest = read[k] > latest ? read[k] : latest;
         for (u32 k = at / 16; latest > known[actor]; k++)
-            if (read[k] > known[actor]) order_still_read(w, in, lane, b, actor, k, "copy");
+            if (read[k] > known[actor]) order_still_read(w, in, lane, b, actor, 0, k, "copy");
+        u32 of_all = actor < MAX_WARPS && latest ? order_known_of_all(w, b, actor) : latest;
+        for (u32 k = at / 16; latest > of_all && k < (at + bytes) / 16; k++) {
+            u32 not_passed = read[k] ? order_not_passed(w, b, actor, read[k], read[o->pieces + k]) : 0;
+            if (not_passed) order_still_read(w, in, lane, b, actor, not_passed, k, "copy");
+        }
     }
     for (u32 k = at / 16; k < (at + bytes) / 16; k++) {
         u32 before = o->landing[k], writer = b->stamps[k] & ((1 << WRITER_BITS) - 1);
-        if (writer < MAX_WARPS && !order_knows_warp(w, b, writer, b->stamps[k] >> WRITER_BITS)) {
+        u32 when = b->stamps[k] >> WRITER_BITS;
+        bool unknown = writer < MAX_WARPS && !order_knows_warp(w, b, writer, when);
+        if (unknown || (writer < MAX_WARPS && order_not_passed(w, b, writer, when, b->lanes[k]))) {
             const struct function *fn;
             const struct inst *store = race_writer(b, 16 * k, &fn);
             fault_against(
                 w, in, 1u << lane, ERR_LAUNCH_FAILURE, fn, store,
                 "this copy writes shared offset %u of block (%u,%u,%u), which warp %u has written: nothing that this "
-                "thread has waited for says so",
-                16 * k, b->ctaid[0], b->ctaid[1], b->ctaid[2], writer);
+                "thread has waited for says so%s",
+                16 * k, b->ctaid[0], b->ctaid[1], b->ctaid[2], writer, unknown ? "" : ORDER_OTHER_LANE);
         }
         if ((writer == WRITER_ASYNC || writer == WRITER_IN_FLIGHT) &&
             known[ACTOR_MBARRIER + before % TRACKED_MBARRIERS] < before / TRACKED_MBARRIERS)
@@ -331,7 +359,7 @@ void order_leave(struct warp *w)
     struct block *b = w->block;
     if (!b->order) return;
     u32 *left = order_clock(b, CLOCK_LEFT);
-    release(w, left, false);
+    release(w, left, ALL_LANES, false);
     for (u32 i = 0; i < b->order->remote_count && !b->live_threads; i++) {
         const struct remote *r = &b->order->remotes[i];
         bool arrival = r->mbarrier != NO_MBARRIER;

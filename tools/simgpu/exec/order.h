@@ -16,7 +16,8 @@
  * What is ordered by what, and where it is held:
  *
  *      ordinary accesses to shared memory      by all that passes such lists on; race.h. Lanes of one warp, which are not told
- *                                              apart in the lists, by __syncwarp or a barrier (PTX: bar.warp.sync)
+ *                                              apart in the lists, by __syncwarp or a barrier (PTX: bar.warp.sync); and what
+ *                                              a lane did by an arrival of its own, or of another's after one of these
  *      ordinary stores, then the async proxy   by fence.proxy.async and the same; proxy.h
  *      bulk copies, products, remote arrivals  by the mbarrier they complete at, by wgmma.wait_group; below
  *
@@ -44,13 +45,19 @@ enum {
     KEPT_PRODUCTS = 256
 };
 
+/* What is said where it is lanes that have not. */
+#define ORDER_OTHER_LANE \
+    " (another lane of that warp has arrived since, which says nothing of this one: __syncwarp() before the arrival)"
+
 /* A piece is 16 bytes of shared memory. */
 struct block_order {
     u32 length; /* of a clock: ACTORS for each block of the cluster, and the latest warp_clock of a release */
-    u32 *clocks;               /* enum clock_of of them */
-    u32 *read[ACTOR_MBARRIER]; /* by warp and warpgroup: when it last read each piece; NULL: never any */
-    u32 *landing;              /* the copy that brings each piece: its mbarrier | phases by then << 5; or 0 */
-    u32 mbarriers;             /* initialised so far */
+    u32 *clocks; /* enum clock_of of them */
+    u32 pieces;  /* of shared memory */
+    u32 *read
+        [ACTOR_MBARRIER]; /* by warp and warpgroup: when it last read each piece; then, of a warp, by which lanes */
+    u32 *landing;         /* the copy that brings each piece: its mbarrier | phases by then << 5; or 0 */
+    u32 mbarriers;        /* initialised so far */
     struct product_place {
         const struct function *fn;
         const struct inst *in;
@@ -87,31 +94,49 @@ static inline u32 *order_clock(const struct block *b, u32 which)
 
 /* ---- Edges; without effect in blocks that have no order ---------------------------------------------------------------------- */
 
-void order_barrier_arrive(struct warp *w, u32 id);
+void order_barrier_arrive(struct warp *w, u32 id, u32 lanes);
 void order_barrier_complete(struct block *b, u32 id);
 void order_barrier_leave(struct warp *w, u32 id);
 void order_barrier_end(struct block *b, u32 id);
 /* A warp that waited for the last phase of the barrier, when w neither did nor knows of any that has left it; else -1. */
 s32 order_barrier_open(const struct warp *w, u32 id);
 
-void order_cluster_arrive(struct warp *w, bool relaxed);
+void order_cluster_arrive(struct warp *w, u32 lanes, bool relaxed);
 void order_cluster_complete(struct cluster *c);
 void order_cluster_wait(struct warp *w);
 
 void order_mbarrier_init(struct mbarrier *m);
-void order_mbarrier_arrive(struct warp *w, const struct mbarrier *m, bool relaxed);
+void order_mbarrier_arrive(struct warp *w, u32 lanes, const struct mbarrier *m, bool relaxed);
 void order_mbarrier_complete(const struct mbarrier *m);
 void order_mbarrier_wait(struct warp *w, const struct mbarrier *m, bool relaxed);
 
 /* A fence; an atomic operation or a store with .release, a load with .acquire. */
-void order_fence(struct warp *w);
-void order_publish(struct warp *w);
+void order_fence(struct warp *w, u32 lanes);
+void order_publish(struct warp *w, u32 lanes);
 void order_observe(struct warp *w);
+
+/* What these lanes of w did until `time` is passed on by a release, or all lanes have met. Meetings that follow each other are one. */
+static inline void order_pass(struct warp *w, u32 time, u32 lanes, bool met)
+{
+    struct passed *last = &w->passed[(w->passed_count - 1) % PASSED];
+    if (!lanes) return;
+    if (!met || !w->passed_count || !last->met) last = &w->passed[w->passed_count++ % PASSED];
+    *last = (struct passed){time, lanes, met};
+}
 
 /* The lanes of w have synchronised with each other. */
 static inline void order_lanes_met(struct warp *w)
 {
+    order_pass(w, w->block->clock, ALL_LANES, true);
     w->lanes_met = w->time = ++w->block->clock;
+}
+
+/* ... have executed an instruction for the whole warp. That orders no memory, but who has come so far has issued what stood before:
+ * libraries (CUTLASS, DeepGEMM) let one lane arrive behind wgmma.wait_group for all. */
+static inline void order_executed_together(struct warp *w)
+{
+    order_pass(w, w->block->clock, ALL_LANES, true);
+    w->time = ++w->block->clock;
 }
 
 /* Product `number` of w's warpgroup is issued; it and those before have been waited for, by w. */
@@ -130,11 +155,26 @@ static inline bool order_knows_actor(const struct warp *w, u32 actor, u32 when)
     return order_known(w)[actor] >= when;
 }
 
-/* Whether w knows that warp `writer` of block b is past `when`. */
-static inline bool order_knows_warp(const struct warp *w, const struct block *b, u32 writer, u32 when)
+/* Whether w knows that warp `other` of block b is past `when`. */
+static inline bool order_knows_warp(const struct warp *w, const struct block *b, u32 other, u32 when)
 {
-    return (b == w->block && writer == w->id) ||
-           order_knows_actor(w, b->cluster_rank * ACTORS + writer, when);
+    return (b == w->block && other == w->id) || order_knows_actor(w, b->cluster_rank * ACTORS + other, when);
+}
+
+/* Of these lanes of warp `other` of block b, past `when` as w knows, those which have themselves passed on what they did then, or
+ * met one that has since. 0: there is none that w cannot know of. What was long ago is forgotten, and taken to be known. */
+u32 order_not_passed(const struct warp *w, const struct block *b, u32 other, u32 when, u32 lanes);
+
+/* Until when w knows of all lanes of warp `other` of block b. */
+static inline u32 order_known_of_all(const struct warp *w, const struct block *b, u32 other)
+{
+    const struct warp *x = &b->warps[other];
+    u32 known = order_known(w)[b->cluster_rank * ACTORS + other];
+    for (u32 k = x->passed_count; k > 0 && x->passed_count - k < PASSED; k--) {
+        const struct passed *p = &x->passed[(k - 1) % PASSED];
+        if (p->time <= known && p->lanes == ALL_LANES) return p->time;
+    }
+    return 0;
 }
 
 /* An instruction of w reads a piece, 16 bytes, of b's shared memory that a copy has brought: faults when w does not know that
@@ -149,17 +189,26 @@ static inline void order_landed(struct warp *w, const struct inst *in, u32 lanes
 }
 
 /* Where an actor of b notes for each piece when it has read it last, by its own time. */
-u32 *order_new_reader(struct block_order *o, u32 actor, u32 shared_bytes);
+u32 *order_new_reader(struct block_order *o, u32 actor);
 static inline u32 *order_reader(struct block *b, u32 actor)
 {
     u32 *read = b->order->read[actor];
-    return read ? read : order_new_reader(b->order, actor, b->shared_bytes);
+    return read ? read : order_new_reader(b->order, actor);
+}
+
+/* These lanes of w read a piece of its block: `read` is the warp's. Lanes that have read it since the last release are kept. */
+static inline void order_read(const struct warp *w, u32 *read, u32 piece, u32 lanes)
+{
+    u32 *by = &read[w->block->order->pieces + piece];
+    u32 last = w->passed_count ? w->passed[(w->passed_count - 1) % PASSED].time : 0;
+    *by = (read[piece] > last ? *by : 0) | lanes;
+    read[piece] = w->block->clock;
 }
 
 /* An ordinary store of w to b's shared memory: the products of other warpgroups that read these bytes must be done as far as w
  * knows. (Those of its own warpgroup are looked at when they end: exec/wgmma.c.) */
 _Noreturn void order_still_read(struct warp *w, const struct inst *in, u32 lane, struct block *b, u32 actor,
-                                u32 piece, const char *access);
+                                u32 lanes, u32 piece, const char *access);
 static inline void order_store(struct warp *w, const struct inst *in, u32 lane, struct block *b, u32 at,
                                u32 bytes)
 {
@@ -168,7 +217,7 @@ static inline void order_store(struct warp *w, const struct inst *in, u32 lane, 
         const u32 *read = b->order->read[actor];
         if (!read || (b == w->block && actor == ACTOR_WARPGROUP + w->id / 4)) continue;
         for (u32 k = at / 16; k <= (at + bytes - 1) / 16; k++)
-            if (read[k] > known[actor]) order_still_read(w, in, lane, b, actor, k, "store");
+            if (read[k] > known[actor]) order_still_read(w, in, lane, b, actor, 0, k, "store");
     }
 }
 

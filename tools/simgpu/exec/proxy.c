@@ -97,15 +97,15 @@ void proxy_unwaited(struct warp *w, const struct inst *in, u32 lane, const struc
 
 /* The write to a piece that `lanes` of w are about to read is fenced, but they do not know of it. */
 static _Noreturn void unordered(struct warp *w, const struct inst *in, u32 lanes, const struct block *b,
-                                u32 piece, u32 writer, bool by_lane)
+                                u32 piece, u32 writer, bool by_lane, const char *why)
 {
     const struct function *fn;
     const struct inst *store = race_writer(b, 16 * piece, &fn);
     if (!by_lane)
         fault_against(
             w, in, lanes, ERR_LAUNCH_FAILURE, fn, store,
-            "a barrier is missing: warp %u wrote shared offset %u, and nothing that this warp has waited for since says so",
-            writer, 16 * piece);
+            "a barrier is missing: warp %u wrote shared offset %u, and nothing that this warp has waited for since says so%s",
+            writer, 16 * piece, why);
     fault_against(
         w, in, lanes, ERR_LAUNCH_FAILURE, fn, store,
         "__syncwarp() is missing: lane %u of this warp wrote shared offset %u, and nothing since has made this lane wait "
@@ -120,7 +120,9 @@ void proxy_check(struct warp *w, const struct inst *in, u32 lanes, const struct 
     if (!when) return;
     must_be_fenced(w, in, lanes, b, piece, "reads");
     if (writer < MAX_WARPS && !order_knows_warp(w, b, writer, when))
-        unordered(w, in, lanes, b, piece, writer, false);
+        unordered(w, in, lanes, b, piece, writer, false, "");
+    if (writer < MAX_WARPS && order_not_passed(w, b, writer, when, b->lanes[piece]))
+        unordered(w, in, lanes, b, piece, writer, false, ORDER_OTHER_LANE);
     if (b == w->block && writer == w->id && b->lanes[piece] & ~lanes && when >= w->lanes_met)
-        unordered(w, in, lanes, b, piece, writer, true);
+        unordered(w, in, lanes, b, piece, writer, true, "");
 }

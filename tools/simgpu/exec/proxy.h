@@ -73,7 +73,7 @@ static inline void proxy_loads(struct warp *w, const struct inst *in, u32 lane, 
         u32 writer = b->stamps[k] & ((1 << WRITER_BITS) - 1);
         if (writer == WRITER_IN_FLIGHT) proxy_unwaited(w, in, lane, b, 16 * k);
         if (writer == WRITER_ASYNC) order_landed(w, in, 1u << lane, b, k);
-        if (b == w->block) order_reader(b, w->id)[k] = b->clock;
+        if (b == w->block) order_read(w, order_reader(b, w->id), k, 1u << lane);
     }
 }
 
@@ -83,14 +83,14 @@ static inline bool proxy_loads_words(struct warp *w, const u32 word[LANES])
     struct block *b = w->block;
     const u32 *landing = b->order->landing, *stamps = b->stamps,
               *phases = order_clock(b, CLOCK_NOW + w->id) + b->cluster_rank * ACTORS + ACTOR_MBARRIER;
-    u32 *read = order_reader(b, w->id), now = b->clock, bad = 0;
-    for (u32 i = 0, last = ~0u; i < LANES; i++) {
+    u32 *read = order_reader(b, w->id), bad = 0;
+    for (u32 i = 0, next; i < LANES; i = next) {
         u32 piece = word[i] / 4, writer = stamps[piece] & ((1 << WRITER_BITS) - 1), mark = landing[piece];
-        if (piece == last) continue; /* as its neighbour */
+        for (next = i + 1; next < LANES && word[next] / 4 == piece;) next++; /* as their neighbour */
         bad |=
             (u32)(writer == WRITER_IN_FLIGHT) |
             ((u32)(writer == WRITER_ASYNC) & (phases[mark % TRACKED_MBARRIERS] < mark / TRACKED_MBARRIERS));
-        read[last = piece] = now;
+        order_read(w, read, piece, (u32)((1ull << next) - (1ull << i)));
     }
     return !bad;
 }

@@ -23,6 +23,7 @@ enum {
 #define MIXED_FLAG    (1ull << 36) /* its bytes by several lanes, which ones is not known */
 #define PENDING_FLAG  (1ull << 37) /* cp.async, not yet waited for */
 #define STRONG_FLAG   (1ull << 38)
+#define CTA_FLAG      (1ull << 39) /* ... among the threads of its own block */
 #define WHO_MASK      (LANE_MASK | WARP_MASK | RANK_MASK | TOGETHER_FLAG | STRONG_FLAG | PENDING_FLAG | MIXED_FLAG)
 
 /* A warp's reads of a piece: site, lane, STRONG_FLAG (all of them) and time as above; which bytes; and by which lanes:
@@ -197,12 +198,13 @@ static inline u64 me(const struct warp *w, const struct races *r, const struct i
 {
     return in->site | (u64)lane << LANE_AT | (u64)w->id << WARP_AT | (u64)w->block->cluster_rank << RANK_AT |
            (how & ACCESS_TOGETHER ? TOGETHER_FLAG : 0) | (how & ACCESS_STRONG ? STRONG_FLAG : 0) |
-           (how & ACCESS_COPY ? PENDING_FLAG : 0) | (u64)(r->base + w->time) << TIME_AT;
+           (how & ACCESS_CTA ? CTA_FLAG : 0) | (how & ACCESS_COPY ? PENDING_FLAG : 0) |
+           (u64)(r->base + w->time) << TIME_AT;
 }
 
 /* ---- Faults ------------------------------------------------------------------------------------------------------------ */
 
-enum verdict { ORDERED, BY_LANES, BY_WARPS, IN_FLIGHT };
+enum verdict { ORDERED, BY_LANES, BY_WARPS, BY_LANES_OF_OTHERS, IN_FLIGHT };
 
 static _Noreturn void race_fault(struct warp *w, const struct inst *in, u32 lane, const struct block *b,
                                  u32 at, enum verdict what, u64 other, bool other_wrote, enum access how)
@@ -237,12 +239,19 @@ static _Noreturn void race_fault(struct warp *w, const struct inst *in, u32 lane
     snprintf(who, sizeof who, "warp %u", (u32)(other >> WARP_AT) & 31);
     if (rank != w->block->cluster_rank)
         snprintf(who + strlen(who), sizeof who - strlen(who), " of block %u of the cluster", rank);
-    fault_against(
-        w, in, 1u << lane, ERR_LAUNCH_FAILURE, fn, there,
-        "race on shared offset %u%s: this %s is not ordered after the %s by %s at line %u: a barrier that both pass "
-        "between them is missing, such as %s",
-        at, where, does, did, who, line,
-        rank == w->block->cluster_rank ? "__syncthreads()" : "barrier.cluster");
+    if (what == BY_LANES_OF_OTHERS)
+        fault_against(
+            w, in, 1u << lane, ERR_LAUNCH_FAILURE, fn, there,
+            "race on shared offset %u%s: this %s is not ordered after the %s by lane %u of %s at line %u%s",
+            at, where, does, did, (u32)(other >> LANE_AT) & 31, who, line, ORDER_OTHER_LANE);
+    bool scope = other & STRONG_FLAG && how & ACCESS_STRONG; /* of one: .cta */
+    fault_against(w, in, 1u << lane, ERR_LAUNCH_FAILURE, fn, there,
+                  "race on shared offset %u%s: this %s is not ordered after the %s by %s at line %u: %s", at,
+                  where, does, did, who, line,
+                  scope ? "the scope of one is .cta, its own block: it must be .cluster where blocks meet"
+                  : rank == w->block->cluster_rank
+                      ? "a barrier that both pass between them is missing, such as __syncthreads()"
+                      : "a barrier that both pass between them is missing, such as barrier.cluster");
 }
 
 /* ---- Verdicts ---------------------------------------------------------------------------------------------------------- */
@@ -259,10 +268,17 @@ static enum verdict after_write(const struct warp *w, const struct races *r, u64
     s64 when = since_start(r, cell);
     u32 warp = (u32)(cell >> WARP_AT) & 31, rank = (u32)(cell >> RANK_AT) & 15;
     if (when <= 0 || !((u32)(cell >> BYTES_AT) & bytes)) return ORDERED;
-    if (cell & STRONG_FLAG && how & ACCESS_STRONG) return ORDERED;
+    bool cta = cell & CTA_FLAG || how & ACCESS_CTA; /* its scope, of one of them */
+    if (cell & STRONG_FLAG && how & ACCESS_STRONG && !(cta && rank != w->block->cluster_rank)) return ORDERED;
     if (cell & PENDING_FLAG) return how & ACCESS_COPY ? ORDERED : IN_FLIGHT;
-    if (warp != w->id || rank != w->block->cluster_rank)
-        return order_knows_actor(w, rank * ACTORS + warp, (u32)when) ? ORDERED : BY_WARPS;
+    if (warp != w->id || rank != w->block->cluster_rank) {
+        if (!order_knows_actor(w, rank * ACTORS + warp, (u32)when)) return BY_WARPS;
+        if (cell & (TOGETHER_FLAG | MIXED_FLAG)) return ORDERED;
+        u32 writer = 1u << ((u32)(cell >> LANE_AT) & 31);
+        return order_not_passed(w, w->block->cluster->block[rank], warp, (u32)when, writer)
+                   ? BY_LANES_OF_OTHERS
+                   : ORDERED;
+    }
     if (when < w->lanes_met || cell & MIXED_FLAG) return ORDERED;
     bool own = !(cell & TOGETHER_FLAG) && !(how & ACCESS_TOGETHER) && (u32)(cell >> LANE_AT & 31) == lane;
     return own ? ORDERED : BY_LANES;
@@ -289,13 +305,18 @@ static void check_readers(struct warp *w, const struct inst *in, u32 lane, struc
         u64 e = r->readers[actor][piece];
         u32 both = (u32)(e >> READ_AT) & bytes & 0xffff, order = (u32)(e >> ORDER_AT) & 3;
         s64 when = since_start(r, e);
-        if (r->latest[actor] <= r->met || when <= 0 || !both || (e & STRONG_FLAG && how & ACCESS_STRONG))
-            continue;
-        u64 who = (e & (SITE_MASK | LANE_MASK)) | (u64)warp << WARP_AT | (u64)rank << RANK_AT;
+        bool strong =
+            e & STRONG_FLAG && how & ACCESS_STRONG && !(how & ACCESS_CTA && rank != w->block->cluster_rank);
+        if (r->latest[actor] <= r->met || when <= 0 || !both || strong) continue;
+        u64 who = (e & (SITE_MASK | LANE_MASK | STRONG_FLAG)) | (u64)warp << WARP_AT | (u64)rank << RANK_AT;
         u32 at = 16 * piece + first_lane(both), x = first_lane(both) / 4;
         if (rank != w->block->cluster_rank || warp != w->id) {
             if (!order_knows_actor(w, rank * ACTORS + warp, (u32)when))
                 race_fault(w, in, lane, b, at, BY_WARPS, who, false, how);
+            if (order == IN_ORDER) who = (who & ~LANE_MASK) | ((who + ((u64)x << LANE_AT)) & LANE_MASK);
+            if (order <= IN_ORDER && order_not_passed(w, w->block->cluster->block[rank], warp, (u32)when,
+                                                      1u << ((u32)(who >> LANE_AT) & 31)))
+                race_fault(w, in, lane, b, at, BY_LANES_OF_OTHERS, who, false, how);
         } else if (when >= w->lanes_met && read_by_others(e, x, lane, how)) {
             if (order == BY_MANY) who |= TOGETHER_FLAG;
             if (order == IN_ORDER) who = (who & ~LANE_MASK) | ((who + ((u64)x << LANE_AT)) & LANE_MASK);
@@ -386,6 +407,7 @@ static void read_piece(struct warp *w, const struct inst *in, u32 lane, struct b
 {
     struct races *r = b->races;
     u32 actor = w->block->cluster_rank * MAX_WARPS + w->id;
+    if (how & ACCESS_CTA && b != w->block) how &= ~(u32)ACCESS_STRONG;
     bool words = !((bytes ^ bytes >> 1) & 0x5555 || (bytes ^ bytes >> 2) & 0x3333);
     u64 order = !words                  ? UNKNOWN
                 : how & ACCESS_TOGETHER ? BY_MANY
@@ -661,9 +683,8 @@ void race_access(struct warp *w, const struct inst *in, u32 mask, struct block *
 /* Whether everything that these words' cells hold is ordered before an access by w, word i by lane i. */
 static bool words_ordered(const struct warp *w, const struct races *r, const u32 word[LANES])
 {
-    s32 known[MAX_WARPS], bad = 0;
-    const u32 *now = order_known(w) + w->block->cluster_rank * ACTORS;
-    for (u32 k = 0; k < MAX_WARPS; k++) known[k] = (s32)now[k];
+    s32 known[MAX_WARPS] = {0}, bad = 0;
+    for (u32 k = 0; k < w->block->warp_count; k++) known[k] = (s32)order_known_of_all(w, w->block, k);
     known[w->id] = (s32)w->lanes_met - 1;
     u64 own = (u64)w->id << WARP_AT | (u64)w->block->cluster_rank << RANK_AT, rank = own & RANK_MASK;
     for (u64 i = 0; i < LANES; i++) {

@@ -32,11 +32,12 @@ enum { SITE_BITS = 17 };
 enum access {
     ACCESS_READ = 0,
     ACCESS_WRITE = 1,
-    ACCESS_STRONG = 2,   /* atomic, volatile, relaxed, acquire or release */
-    ACCESS_TOGETHER = 4, /* by the warp as one, as ldmatrix does: no lane has bytes of its own */
-    ACCESS_COPY = 8,     /* cp.async: written only when it has been waited for */
-    ACCESS_CTA = 16,     /* strong, but its scope is the block's: for other blocks it is not */
-    ACCESS_CONSTANT = 32 /* ld.global.nc */
+    ACCESS_STRONG = 2,    /* atomic, volatile, relaxed, acquire or release */
+    ACCESS_TOGETHER = 4,  /* by the warp as one, as ldmatrix does: no lane has bytes of its own */
+    ACCESS_COPY = 8,      /* cp.async: written only when it has been waited for */
+    ACCESS_CTA = 16,      /* strong, but its scope is the block's: for other blocks it is not */
+    ACCESS_CONSTANT = 32, /* ld.global.nc */
+    ACCESS_BULK = 64      /* a bulk store */
 };
 
 void race_start_block(struct block *b);

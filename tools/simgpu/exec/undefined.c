@@ -32,6 +32,8 @@ struct undefined {
     u8 *bits, *from;
     struct origin origin[ORIGINS];
     u32 origins;
+    u8 *dropped_at; /* a result of the instruction before, of which these lanes' are to be as memory that nobody has written */
+    u32 dropped, dropped_bytes;
 };
 
 /* ---- Memory --------------------------------------------------------------------------------------------------------------- */
@@ -171,6 +173,7 @@ static void forget(struct warp *w)
     memset(u->bits, 0, u->reg_bytes);
     memset(u->from, 0, u->reg_bytes / 4);
     u->frame = NULL;
+    u->dropped = 0;
 }
 
 void undefined_start_warp(struct warp *w)
@@ -560,11 +563,41 @@ static void move_parts(struct warp *w, const struct ptx_operand *d, const struct
     if (parts == s) set_bits(w, wide->reg->offset, reg_lane_bytes(wide->reg), mask, bits, from);
 }
 
-static void propagate(struct warp *w, const struct ptx_inst *p, u32 mask)
+/* Each lane has the undefined bits of the lane that it reads. */
+static void move_between_lanes(struct warp *w, const struct inst *in, const struct ptx_inst *p, u32 mask)
+{
+    const struct ptx_operand *d = p->op[0].kind == OPERAND_PAIR ? &p->op[0].element[0] : &p->op[0];
+    u64 bits[LANES] = {0};
+    u8 from[LANES] = {0};
+    s32 lane[LANES];
+    if (d->kind != OPERAND_REG || p->op[1].kind != OPERAND_REG) return;
+    exchange_sources(w, in, lane);
+    for (u32 left = mask; left; left &= left - 1) {
+        u32 i = first_lane(left);
+        bits[i] = bits_of(w->undefined, p->op[1].reg, (u32)lane[i]);
+        from[i] = origin_in(w->undefined, &p->op[1], (u32)lane[i]);
+    }
+    visit_definitions(p, define, &(struct lanes){w, mask}); /* the predicate, too */
+    set_bits(w, d->reg->offset, reg_lane_bytes(d->reg), mask, bits, from);
+}
+
+/* max and min drop NaN: of a value that nobody has written they would make a number, and hide it. */
+static void leave_unwritten(struct undefined *u)
+{
+    const u64 unwritten = (u64)UNWRITTEN << 32 | UNWRITTEN;
+    for (; u->dropped; u->dropped &= u->dropped - 1)
+        memcpy(u->dropped_at + first_lane(u->dropped) * u->dropped_bytes, &unwritten, u->dropped_bytes);
+}
+
+static void propagate(struct warp *w, const struct inst *in, const struct ptx_inst *p, u32 mask)
 {
     const struct ptx_operand *d = &p->op[0];
     u32 count = p->op_count - 1;
     bool move = streq(p->opcode, "mov") && count == 1;
+    if (streq(p->opcode, "shfl")) {
+        move_between_lanes(w, in, p, mask);
+        return;
+    }
     if (move && (d->kind == OPERAND_VECTOR || p->op[1].kind == OPERAND_VECTOR)) {
         move_parts(w, d, &p->op[1], mask);
         return;
@@ -591,6 +624,11 @@ static void propagate(struct warp *w, const struct ptx_inst *p, u32 mask)
         bits[i] = result_of(p, v, count, bytes) & (predicate ? 1 : ones(bytes));
     }
     set_bits(w, d->reg->offset, reg_lane_bytes(d->reg), mask, bits, from);
+    if ((!streq(p->opcode, "max") && !streq(p->opcode, "min")) || lane_bytes(d->reg->type) > 8) return;
+    struct undefined *u = w->undefined;
+    u->dropped_at = w->frame->regs + d->reg->offset;
+    u->dropped_bytes = lane_bytes(d->reg->type);
+    for (u32 i = 0; i < LANES; i++) u->dropped |= (u32)(bits[i] == ones(bytes)) << i;
 }
 
 void undefined_step(struct warp *w, const struct inst *in, u32 mask)
@@ -599,6 +637,7 @@ void undefined_step(struct warp *w, const struct inst *in, u32 mask)
     const struct function *fn = w->frame->fn;
     u32 at = (u32)(in - fn->code);
     const struct ptx_inst *p = fn->ptx[at];
+    if (u->frame == w->frame) leave_unwritten(u);
     if (u->frame != w->frame || u->fn != fn || !p || (at + 1 < fn->code_count && fn->ptx[at + 1] == p))
         return; /* a part of p */
     struct search uses = {.u = u}, definitions = {.u = u};
@@ -608,5 +647,5 @@ void undefined_step(struct warp *w, const struct inst *in, u32 mask)
     check_guard(w, in, p);
     if (!mask) return;
     check_addresses(w, in, p, mask);
-    if (p->op_count) propagate(w, p, mask);
+    if (p->op_count) propagate(w, in, p, mask);
 }

@@ -639,7 +639,7 @@ void warp_start(struct warp *w, struct block *b, u32 id)
     w->id = id;
     w->cluster_arrived = 0;
     w->cluster_released = 0;
-    w->lanes_met = 0;
+    w->lanes_met = w->passed_count = 0;
     w->time = b->clock;
     w->ahead = 0 - w->executed;
     w->turn = w->budget = 0;

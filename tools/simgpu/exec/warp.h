@@ -109,4 +109,7 @@ static inline u32 warp_index_of(const struct warp *w, const struct inst *in)
     return (u32)(in - w->frame->fn->code);
 }
 
+/* The lanes that each lane reads from in this shfl (exec/exchange.c). */
+void exchange_sources(struct warp *w, const struct inst *in, s32 lane[LANES]);
+
 #endif

@@ -93,13 +93,13 @@ static struct matrix matrix_of(u64 descriptor, bool transposed)
 }
 
 /* The offsets in shared memory of a tile's pieces: K-major the first of each row, then the second; MN-major in the order of k. */
-static inline void find_pieces(const struct matrix *m, u32 tile, u32 at[PIECES])
+static inline void find_pieces(const struct block *b, const struct matrix *m, u32 tile, u32 at[PIECES])
 {
     struct matrix x = *m;
     u32 origin = x.start + tile * 16 / x.width * x.tile + tile * x.inside % x.width;
     for (u32 i = 0; i < PIECES; i++) {
         u32 linear = origin + i % 8 * x.row + i / 8 * x.next;
-        at[i] = ((linear ^ (((linear >> 7) - x.base) & x.mask) << 4) & 0x3ffff) - SHARED_BASE;
+        at[i] = ((linear ^ (((linear >> 7) - x.base) & x.mask) << 4) & 0x3ffff) - b->shared_base;
     }
 }
 
@@ -142,7 +142,7 @@ static void gather(struct warp *w, const struct inst *in, const struct matrix *m
                    const char *name, u32 tile, u32 sign, struct seen *seen, u32 words[WORDS][TILE])
 {
     u32 at[PIECES], four[PIECES][4];
-    find_pieces(m, tile, at);
+    find_pieces(w->block, m, tile, at);
     read_pieces(w, in, at, name, seen, four);
     for (u32 i = 0; i < PIECES && sign; i++)
         for (u32 q = 0; q < 4; q++) four[i][q] ^= sign;
@@ -160,7 +160,7 @@ static bool changed(const struct block *b, const struct matrix *m, u32 tiles, u3
 {
     u32 at[PIECES], latest = 0;
     for (u32 tile = 0; tile < tiles; tile++) {
-        find_pieces(m, tile, at);
+        find_pieces(b, m, tile, at);
         for (u32 i = 0; i < PIECES; i++) {
             u32 stamp = b->stamps[at[i] / 16];
             latest = stamp > latest ? stamp : latest;
@@ -168,7 +168,7 @@ static bool changed(const struct block *b, const struct matrix *m, u32 tiles, u3
     }
     if (latest >> WRITER_BITS < since) return false;
     for (u32 tile = tiles; tile-- > 0;) {
-        find_pieces(m, tile, at);
+        find_pieces(b, m, tile, at);
         for (u32 i = PIECES; i-- > 0;)
             if (b->stamps[at[i] / 16] == latest) *offset = at[i];
     }
@@ -186,11 +186,12 @@ struct decoded {
 /* ---- Counting ------------------------------------------------------------------------------------------------------- */
 
 /* An operand is read as its core matrices lie, 8 rows (or 8 k's) of 16 bytes: 128 bytes, one pass, unless rows meet in a bank. */
-static void count_matrix(struct counter *c, const struct matrix *m, u32 first, u32 tiles)
+static void count_matrix(struct counter *c, const struct block *b, const struct matrix *m, u32 first,
+                         u32 tiles)
 {
     u32 at[PIECES], ideal;
     for (u32 tile = first; tile < first + tiles; tile++) {
-        find_pieces(m, tile, at);
+        find_pieces(b, m, tile, at);
         for (u32 half = 0; half < 2; half++) {
             u64 address[LANES] = {0};
             for (u32 row = 0; row < 8; row++) address[row] = at[8 * half + row];
@@ -207,8 +208,8 @@ static void count_product(struct warp *w, const struct inst *in, const struct pr
     struct counter *c = &w->counters[warp_index_of(w, in)];
     struct matrix A = matrix_of(p->a, f->a_transposed), B = matrix_of(p->b, f->b_transposed);
     c->flops += 2ull * 16 * f->n * f->k;
-    if (!f->a_in_registers) count_matrix(c, &A, 2 * (w->id % 4), 2);
-    if (w->id % 4 == 0) count_matrix(c, &B, 0, f->n / TILE);
+    if (!f->a_in_registers) count_matrix(c, w->block, &A, 2 * (w->id % 4), 2);
+    if (w->id % 4 == 0) count_matrix(c, w->block, &B, 0, f->n / TILE);
 }
 
 /* ---- What is in flight ------------------------------------------------------------------------------------------------- */
@@ -573,6 +574,7 @@ static void exec_wait(struct warp *w, const struct inst *in, u32 mask)
     }
     s->done = done;
     order_products_done(w, last);
+    order_executed_together(w);
     for (u32 i = 0; i < before; i++) {
         struct product p = s->flight[i];
         if (p.group > done)

@@ -125,6 +125,7 @@ void link_place_shared(struct parser *p, struct parsed_function *kernel)
         if (!wanted[k]) continue;
         if (s->align > fn->shared_align) fn->shared_align = s->align;
         if (s->kind == SYM_DYNAMIC_SHARED) continue;
+        if (s->align > fn->static_align) fn->static_align = s->align;
         fn->shared_at[k] = (fn->shared_bytes + s->align - 1) / s->align * s->align;
         fn->shared_bytes = fn->shared_at[k] + (u32)s->bytes;
     }

@@ -185,8 +185,7 @@ static operand symbol_value(struct lowering *lo, struct symbol *s, s64 offset, u
     case SYM_SHARED: /* a kernel's own follow those that others have, too */
         if (s->number != SHARED_OWN && s->linkage == LINK_EXTERN) lower_undefined(lo, s);
         if (s->number != SHARED_OWN) return shared_const(lo, (u64)offset, bytes == 8, s->number);
-        return shared_const(lo, SHARED_BASE + lo->shared_before + s->address + (u64)offset, bytes == 8,
-                            SHARED_OWN);
+        return shared_const(lo, lo->shared_before + s->address + (u64)offset, bytes == 8, SHARED_OWN);
     case SYM_LOCAL: return lower_runtime_value(lo, RUNTIME_LOCAL, s->address + (u64)offset, bytes);
     case SYM_PARAM: return lower_runtime_value(lo, RUNTIME_PARAM, s->address + (u64)offset, bytes);
     case SYM_ARG:

@@ -635,6 +635,7 @@ static void declare_local_variable(struct parser *p, enum space space)
     if (own) {
         s->number = SHARED_OWN;
         if (d.align > f->shared_align) f->shared_align = d.align;
+        if (d.align > f->fn->static_align) f->fn->static_align = d.align;
     } else if (shared) {
         s->linkage = LINK_STATIC;
         link_number_shared(p, s);

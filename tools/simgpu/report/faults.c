@@ -142,6 +142,12 @@ static void tell(struct warp *w, const struct function *fn, const struct inst *i
                 "  (dynamic shared memory begins at 0x%x: with a seed, no better aligned than the kernel declares, as in "
                 "`extern __shared__ __align__(1024)`)\n",
                 SHARED_BASE + l->shared_bytes - l->dynamic_bytes);
+        if (error == ERR_MISALIGNED && l->shared_base > SHARED_BASE)
+            fprintf(
+                stderr,
+                "  (static shared memory begins at 0x%x: with a seed, no better aligned than its variables are "
+                "declared, as in `__shared__ __align__(16)`)\n",
+                l->shared_base);
     }
     pthread_mutex_unlock(&telling);
 }

@@ -65,6 +65,7 @@ static void block_start(struct block *b, struct worker *worker, struct cluster *
                         .threads = threads,
                         .live_threads = threads,
                         .warp_count = (threads + LANES - 1) / LANES,
+                        .shared_base = l->shared_base,
                         .shared_bytes = l->shared_bytes,
                         .cluster = c,
                         .cluster_rank = rank,
@@ -367,7 +368,7 @@ static void share(struct work *work, u32 count)
 static void place_shared_of(const struct launch *l, struct function *fn)
 {
     u32 align = l->kernel->shared_align > 16 ? l->kernel->shared_align : 16;
-    u64 dynamic = SHARED_BASE + (l->kernel->shared_bytes + align - 1) / align * align + l->displaced;
+    u64 dynamic = l->shared_base + (l->kernel->shared_bytes + align - 1) / align * align + l->displaced;
     fn->rank_consts[0] = fn->consts;
     for (u32 rank = 0; rank < cluster_size(l); rank++) {
         u8 **consts = &fn->rank_consts[rank];
@@ -380,9 +381,9 @@ static void place_shared_of(const struct launch *l, struct function *fn)
         for (u32 i = 0; i < fn->shared_ref_count; i++)
             for (u32 lane = 0; lane < LANES; lane++) {
                 const struct shared_ref *r = &fn->shared_refs[i];
-                u64 base = r->number == SHARED_OWN       ? 0
+                u64 base = r->number == SHARED_OWN       ? l->shared_base
                            : r->number == SHARED_DYNAMIC ? dynamic
-                                                         : SHARED_BASE + l->kernel->shared_at[r->number];
+                                                         : l->shared_base + l->kernel->shared_at[r->number];
                 u64 address = base + (u64)r->address + ((u64)rank << 24);
                 u32 bytes = r->is64 ? 8 : 4;
                 memcpy(*consts + SPECIAL_BYTES + r->at + lane * bytes, &address, bytes);
@@ -397,13 +398,16 @@ static void place_shared(const struct launch *l)
         if (m->functions[i] == l->kernel || !m->functions[i]->is_kernel) place_shared_of(l, m->functions[i]);
 }
 
-/* With a seed, dynamic shared memory begins at an address that is no better aligned than the kernel declares: who needs more
- * and does not say so has it by luck, as long as there are no static variables before it. */
+/* With a seed, shared memory begins at an address that is no better aligned than the kernel declares, the dynamic one where there
+ * is any: who needs more and does not say so has it by luck, as long as no other variables come before. */
 static void displace(struct launch *l)
 {
-    enum { PERIOD = 1024 }; /* of the widest swizzle: nobody asks for more */
-    u32 align = l->kernel->shared_align > 16 ? l->kernel->shared_align : 16;
-    if (!options.seed || !l->dynamic_bytes || align >= PERIOD) return;
+    enum { WORD = 4, VECTOR = 16, PERIOD = 1024 }; /* of the widest access, and of the widest swizzle */
+    u32 align = l->kernel->shared_align > 16 ? l->kernel->shared_align : 16, fixed = l->kernel->static_align;
+    l->shared_base = SHARED_BASE;
+    if (!options.seed) return;
+    if (!l->dynamic_bytes && fixed < VECTOR) l->shared_base += fixed < WORD ? WORD : fixed;
+    if (!l->dynamic_bytes || align >= PERIOD) return;
     l->displaced = (l->shared_bytes - l->dynamic_bytes) / align % 2 ? 0 : align;
     l->shared_bytes += l->displaced;
 }
