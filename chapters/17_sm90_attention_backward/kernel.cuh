@@ -40,6 +40,8 @@ struct Tile {
     // At D = 256 dK and dV of 64 keys are 128 registers each: one consumer has dV, the other dK.
     static constexpr bool GRADIENT_EACH = D == 256;
     static constexpr int KV = GRADIENT_EACH ? 64 : 128;
+    static constexpr int BLOCKS = 1; // that share the tile of keys
+    static constexpr int DQ_PARTS = CONSUMERS;
     static constexpr int STAGES = 2; // of Q, of dO, and of dS
     // dQ of a tile behind S of the next. With D = 64 and its 128 queries that gains nothing, and with softcap it is too many registers.
     static constexpr bool AHEAD = is_ahead(D, SOFTCAP);
@@ -73,7 +75,7 @@ struct Work {
     int q_tile;                // the number of the sequence's first tile of queries
 };
 
-// The work of the block at `place`: x counts tiles of keys, of each of heads_together K/V heads in turn; y groups of so many heads, z
+// The work of the block, or the cluster of C::BLOCKS along x, at `place`: x counts tiles of keys, of each of heads_together K/V heads in turn; y groups of so many heads, z
 // sequences, those of one length; of packed ones x counts the tiles of all. So blocks that run together have the heads of few sequences, whose
 // rows are neighbours in memory, and none divides before it can load. The first keys first: behind a causal mask more queries see them, and
 // blocks that take long should begin early. Deterministic: the last first, see wait_for_turn.
@@ -84,7 +86,7 @@ static __device__ Work find_work(const attention_variant_backward &b, const Back
     Work work;
     const int last_first = gridDim.z - 1 - place.z; // what preprocess cleared last is still in the L2
     const int number =
-        last_first * (gridDim.x >> plan.log2_heads_together) + (place.x >> plan.log2_heads_together);
+        last_first * (gridDim.x / C::BLOCKS >> plan.log2_heads_together) + (place.x >> plan.log2_heads_together);
     const int i = v.cu_k ? find_sequence(v.cu_k, v.batch, v.k_len, C::KV, number) : last_first;
     const Sequence queries(v.cu_q, i, v.q_len), keys(v.cu_k, i, v.k_len);
     work.q_begin = queries.begin, work.q_len = queries.len;
@@ -102,10 +104,12 @@ static __device__ Work find_work(const attention_variant_backward &b, const Back
     return work;
 }
 
-// Where block `index` of the grid is, x first.
+// Where block or cluster `index` of the grid is, x first.
+template <class C>
 static __device__ uint3 place_in_grid(unsigned index)
 {
-    return make_uint3(index % gridDim.x, index / gridDim.x % gridDim.y, index / gridDim.x / gridDim.y);
+    const unsigned across = gridDim.x / C::BLOCKS;
+    return make_uint3(index % across, index / across % gridDim.y, index / across / gridDim.y);
 }
 
 // A box of 64 columns has rows of 128 bytes, the swizzle's width; a tile of D columns is D / 64 boxes.
@@ -190,12 +194,12 @@ static __device__ void wait_for_turn(const unsigned *arrived, const attention_va
     }
 }
 
-// A part of dQ: consumer's of the tile at `row`, as threads have it in registers; and who has added to it.
+// Part `number` of dQ of the tile at `row`, a consumer's, as threads have it in registers; and who has added to it.
 template <class C>
 static __device__ float4 *part_of_dQ(const BackwardPlan &plan, const Work &work, int head, int row,
-                                     int consumer, unsigned **arrived)
+                                     int number, unsigned **arrived)
 {
-    const size_t part = ((size_t)head * plan.q_tiles + work.q_tile + row / C::Q) * CONSUMERS + consumer;
+    const size_t part = ((size_t)head * plan.q_tiles + work.q_tile + row / C::Q) * C::DQ_PARTS + number;
     *arrived = plan.arrived + part;
     return plan.dQ_sum + part * (C::DQ_REGS / 4 * 128);
 }
@@ -935,7 +939,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     // Setup, a thread of three warps each. In a fixed order blocks are numbered as they begin.
     if (threadIdx.x == 32)
         smem.work =
-            find_work<C>(b, plan, b.deterministic ? place_in_grid(atomicAdd(plan.blocks, 1)) : blockIdx);
+            find_work<C>(b, plan, b.deterministic ? place_in_grid<C>(atomicAdd(plan.blocks, 1)) : blockIdx);
     if (threadIdx.x == 64)
         for (const CUtensorMap *map : {&K_map, &V_map, &Q_map, &dO_map, &dK_map, &dV_map})
             prefetch_tensormap(*map);
@@ -1014,30 +1018,4 @@ static cudaError_t launch_tile(const attention_variant_backward &b, const Backwa
     backward_kernel<T, C>
         <<<grid, NUM_THREADS, smem_bytes, stream>>>(Q_map, dO_map, K_map, V_map, dK_map, dV_map, b, plan);
     return cudaGetLastError();
-}
-
-// The table of what can be launched: head dimensions and tiles, each without and with softcap.
-template <typename T>
-static cudaError_t launch_type(const attention_variant_backward &b, const BackwardPlan &plan,
-                               cudaStream_t stream)
-{
-    using launcher = cudaError_t(const attention_variant_backward &, const BackwardPlan &, cudaStream_t);
-    static const struct {
-        int head_dim, q_tile;
-        launcher *plain, *softcap;
-    } TABLE[] = {
-        {64, TILE_Q_64, launch_tile<T, Tile<64, TILE_Q_64, false>>, nullptr},
-        {64, TILE_Q_SOFTCAP, nullptr, launch_tile<T, Tile<64, TILE_Q_SOFTCAP, true>>},
-        {128, TILE_Q_128, launch_tile<T, Tile<128, TILE_Q_128, false>>, nullptr},
-        {128, TILE_Q_128_BOUNDED, launch_tile<T, Tile<128, TILE_Q_128_BOUNDED, false>>, nullptr},
-        {128, TILE_Q_SOFTCAP, nullptr, launch_tile<T, Tile<128, TILE_Q_SOFTCAP, true>>},
-        {256, TILE_Q_256, launch_tile<T, Tile<256, TILE_Q_256, false>>, nullptr},
-        {256, TILE_Q_SOFTCAP, nullptr, launch_tile<T, Tile<256, TILE_Q_SOFTCAP, true>>},
-    };
-    for (const auto &row : TABLE) {
-        launcher *launch = b.forward.softcap > 0 ? row.softcap : row.plain;
-        if (launch && row.head_dim == b.forward.head_dim && row.q_tile == plan.q_tile)
-            return launch(b, plan, stream);
-    }
-    return cudaErrorInvalidValue;
 }

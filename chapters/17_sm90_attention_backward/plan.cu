@@ -71,7 +71,7 @@ static size_t lay_out(BackwardPlan &plan, const attention_variant_backward &b)
     plan.dPsum = plan.LSE_log2 + rows;
     plan.dQ_sum = (float4 *)(plan.dPsum + rows);
     plan.arrived = (unsigned *)(plan.dQ_sum + rows * b.forward.head_dim / 4);
-    plan.blocks = plan.arrived + 2 * tiles;
+    plan.blocks = plan.arrived + DQ_PARTS * tiles;
     return (char *)(plan.blocks + 1) - (char *)b.workspace;
 }
 
@@ -79,7 +79,7 @@ static BackwardPlan make_plan(const attention_variant_backward &b, int q_tile, b
 {
     const attention_variant &v = b.forward;
     BackwardPlan plan = {};
-    const int kv_tile = v.head_dim == 256 ? 64 : 128;
+    const int kv_tile = v.head_dim == 256 && v.softcap > 0 ? 64 : 128;
     const float scale = 1 / std::sqrt((float)v.head_dim), log2_e = 1.44269504f;
     plan.c = (v.softcap > 0 ? v.softcap : scale) * log2_e;
     plan.cap_c = v.softcap > 0 ? 2 * log2_e * scale / v.softcap : 0;

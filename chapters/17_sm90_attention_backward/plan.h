@@ -31,6 +31,8 @@ __host__ __device__ constexpr DQ split_of_dQ(int q_tile)
     return q_tile == 128 ? ROWS : q_tile == 64 ? COLUMNS : TRANSPOSED;
 }
 
+constexpr int DQ_PARTS = 4; // of a tile, at most: two consumers of each of two blocks
+
 // Sequences are cut into tiles of `tile` rows, those of all of them numbered through. Of sequences one behind the other, the first
 // row of sequence i is in all rows row cu[i], and its first tile tile cu[i] / tile + i: one more than it need be for every sequence
 // before it, so that no tile of two sequences has one number, and nobody adds lengths up. Some numbers are then nobody's.
@@ -97,8 +99,9 @@ struct BackwardPlan {
     float c, cap_c; // P = 2^(S c - LSE_log2); with softcap S is first tanh, of S times half cap_c to base e
     float *LSE_log2, *dPsum; // (heads, q_tiles, q_tile): LSE log2(e), the sum of dO O over a row
     float4
-        *dQ_sum; // (heads, q_tiles, 2, q_tile * D / 1024, 128): dQ / scale, as two consumers' threads have it
-    unsigned *arrived; // (heads, q_tiles, 2): how many blocks have added to the part of dQ_sum
+        *dQ_sum; // (heads, q_tiles, 2, q_tile * D / 1024, 128): dQ / scale, as the threads have it of two consumers; or, of two blocks,
+            // (heads, q_tiles, 4, q_tile * D / 2048, 128)
+    unsigned *arrived; // (heads, q_tiles, DQ_PARTS), or 2 for DQ_PARTS: how many blocks have added to the part of dQ_sum
     unsigned *blocks;  // how many blocks have begun
 };
 

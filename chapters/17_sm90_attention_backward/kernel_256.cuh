@@ -1,0 +1,692 @@
+// The kernel of D = 256 without softcap: a cluster of two blocks has a tile of 128 keys.
+//
+// What holds a block of 64 keys for itself is dQ: its `red` keeps the L2 busy. Here a block has the scores of its own 64 keys, and of
+// all 128 keys its own half of the columns of dK, dV and dQ: so many bytes of dQ are added for twice the keys. Each needs P and dS of
+// the other's keys, in 16 bits: 8 KB a tile and direction each.
+//
+//      scores      S: own keys, all columns   P   to the gradients and to the other block    dV: all keys, own columns   dQ
+//      gradients   dP: the same               dS  to the scores and to the other block       dK: the same                dQ
+//
+// P goes as a thread's registers, which are A of the same thread there (st.async); dS as a tile of shared memory, keys as rows, A of
+// dK as it is and of dQ transposed. Each consumer has 64 of dQ's 128 columns.
+//
+//      issued by the scores       dV  S of the next           dQ      (dQ is added beside the next dV)
+//      beside them                            2^S, send P
+//      issued by the gradients                 dK of own keys  dP of the next  dK of the other's  dQ
+//      beside them                dS, send it                                                     dQ of the tile before is added
+#pragma once
+#include "kernel.cuh"
+
+// What may be tried with nvcc -D: they share what shared memory is left.
+#ifndef D256_P_FLOAT // P goes to the gradients in 32 bits; else rounded as for dV
+#define D256_P_FLOAT 0
+#endif
+#ifndef D256_DS_STAGES
+#define D256_DS_STAGES (D256_P_FLOAT ? 1 : 2)
+#endif
+#ifndef D256_Q_OTHER // stages of Q's other columns
+#define D256_Q_OTHER 1
+#endif
+#ifndef D256_DO_OTHER // of dO's
+#define D256_DO_OTHER 1
+#endif
+#ifndef D256_STORE_FIRST // dS is stored and sent before dK of the own keys is issued
+#define D256_STORE_FIRST 1
+#endif
+#ifndef D256_DRAIN_FIRST // the gradients wait for dQ of the tile before before they compute dS
+#define D256_DRAIN_FIRST 1
+#endif
+#ifndef D256_S_FIRST // the scores issue S of the next tile before dV of the other's keys
+#define D256_S_FIRST 0
+#endif
+#ifndef D256_DQ_EARLY // and dQ before the exponentials
+#define D256_DQ_EARLY 0
+#endif
+
+template <int Q_>
+struct ClusterTile {
+    static constexpr int D = 256, Q = Q_;
+    static constexpr bool SOFTCAP = false, AHEAD = false;
+    static constexpr int BLOCKS = 2;
+    static constexpr int KEYS = 64;             // of a block
+    static constexpr int KV = BLOCKS * KEYS;    // of the cluster
+    static constexpr int COLS = D / BLOCKS;     // of dK, dV and dQ, of a block
+    static constexpr int BOXES = COLS / 64;     // of 64 columns, that is
+    static constexpr int STAGES = 2;            // of the own columns of Q and dO, and of their statistics
+    static constexpr int Q_OTHER = D256_Q_OTHER, DO_OTHER = D256_DO_OTHER; // stages of the others
+    static constexpr int DS_STAGES = D256_DS_STAGES;
+    static constexpr int DQ_REGS = Q * COLS / (CONSUMERS * 128);
+    static constexpr int DQ_PARTS = BLOCKS * CONSUMERS;
+    static_assert(Q == 64, "rows of dQ, columns of a box of dS");
+};
+
+template <typename T, class C>
+struct ClusterStorage {
+    T K_smem[3][C::BOXES][C::KEYS][64]; // own keys: own columns, the others; the other block's keys: own columns
+    T V_smem[2][C::BOXES][C::KEYS][64]; // own keys: own columns, the others
+    T Q_smem[C::STAGES][C::BOXES][C::Q][64];
+    T dO_smem[C::STAGES][C::BOXES][C::Q][64];
+    T Q_other_smem[C::Q_OTHER][C::BOXES][C::Q][64];
+    T dO_other_smem[C::DO_OTHER][C::BOXES][C::Q][64];
+    T dS_smem[C::DS_STAGES][2][C::KEYS][C::Q];        // of own keys, of the other block's; rows are keys
+    uint4 P_smem[C::Q / MMA_K][128];                  // of the other block's keys, as threads have it
+    uint4 handed_smem[C::Q / (D256_P_FLOAT ? 8 : 16)][128]; // of own keys, for the gradients
+    float LSE_log2_smem[C::STAGES][C::Q];
+    float dPsum_smem[C::STAGES][C::Q];
+    Work work;      // read where it is needed: registers are too few to keep it
+    unsigned index; // in a fixed order, the cluster's
+    uint64_t K_full, V_full;
+    uint64_t Q_full[C::STAGES], Q_other_full[C::Q_OTHER];     // the stage has landed, and its statistics
+    uint64_t dO_full[C::STAGES], dO_other_full[C::DO_OTHER];
+    uint64_t Q_empty[C::STAGES], Q_other_empty[C::Q_OTHER];   // every warp that reads it is done with it
+    uint64_t dO_empty[C::STAGES], dO_other_empty[C::DO_OTHER];
+    uint64_t handed_full, handed_empty;
+    uint64_t P_full, P_empty;                           // P of the other's keys is here; the other has read what came from here
+    uint64_t dS_full[C::DS_STAGES];                     // dS of all keys is here
+    uint64_t dS_empty[C::DS_STAGES];                    // nobody reads dS of own keys any more, here and there
+};
+
+// A warp is done with what the other block sent: the barrier is there.
+static __device__ void give_back_to(uint64_t *empty, uint32_t rank, int lane)
+{
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive_release_cluster(empty, rank);
+}
+
+// --- The producer's warps -------------------------------------------------------------------------------------------------
+
+// A thread for Q, one for dO: starts the copies of every tile, of every head, as soon as their places are empty, own columns and others
+// apart: the others are done with after S or dP.
+template <typename T, class C, int OTHER>
+static __device__ void produce_tiles(T (&own_smem)[C::STAGES][C::BOXES][C::Q][64],
+                                     T (&other_smem)[OTHER][C::BOXES][C::Q][64],
+                                     float (&rows_smem)[C::STAGES][C::Q], uint64_t *own_full,
+                                     uint64_t *own_empty, uint64_t *other_full, uint64_t *other_empty,
+                                     const CUtensorMap &map, const float *rows, const Work &work,
+                                     const BackwardPlan &plan, int rank)
+{
+    const int end = work.q_begin + work.q_len;
+    PipelineState<C::STAGES> own;
+    PipelineState<OTHER> other;
+    for (int head = work.first_head; head < work.last_head; head++)
+        for (int row = work.first_row; row < work.end_row; row += C::Q) {
+            const size_t i = ((size_t)head * plan.q_tiles + work.q_tile) * C::Q + row;
+            const int first = RAGGED + work.q_begin + row - end, box = head * (C::D / 64);
+            uint64_t *full = &own_full[own.stage];
+            trace(WAIT_EMPTY);
+            mbarrier_wait(&own_empty[own.stage], own.parity ^ 1);
+            trace(LOAD);
+            mbarrier_arrive_expect_tx(full, sizeof own_smem[0] + sizeof rows_smem[0]);
+            cp_async_bulk_tensor_5d(own_smem[own.stage], map, full, 0, first, box + rank * C::BOXES, end,
+                                    RAGGED);
+            cp_async_bulk(rows_smem[own.stage], rows + i, sizeof rows_smem[0], full);
+            own.advance();
+            trace(WAIT_EMPTY);
+            mbarrier_wait(&other_empty[other.stage], other.parity ^ 1);
+            trace(LOAD);
+            mbarrier_arrive_expect_tx(&other_full[other.stage], sizeof other_smem[0]);
+            cp_async_bulk_tensor_5d(other_smem[other.stage], map, &other_full[other.stage], 0, first,
+                                    box + (rank ^ 1) * C::BOXES, end, RAGGED);
+            other.advance();
+        }
+}
+
+// Starts the copy of a box of K or V: keys of block key_rank, columns of block col_rank.
+template <typename T, class C>
+static __device__ void load_keys(T (&dst_smem)[C::BOXES][C::KEYS][64], const CUtensorMap &map, uint64_t *full,
+                                 const Work &work, int key_rank, int col_rank)
+{
+    const int end = work.k_begin + work.k_len;
+    cp_async_bulk_tensor_5d(dst_smem, map, full, 0,
+                            RAGGED + work.k_begin + work.first_key + key_rank * C::KEYS - end,
+                            work.kv_head * (C::D / 64) + col_rank * C::BOXES, end, RAGGED);
+}
+
+template <typename T, class C>
+static __device__ void produce_Q(ClusterStorage<T, C> &smem, const CUtensorMap &Q_map, const CUtensorMap &K_map,
+                                 const BackwardPlan &plan, int rank)
+{
+    trace(LOAD);
+    mbarrier_arrive_expect_tx(&smem.K_full, sizeof smem.K_smem);
+    load_keys<T, C>(smem.K_smem[0], K_map, &smem.K_full, smem.work, rank, rank);
+    load_keys<T, C>(smem.K_smem[1], K_map, &smem.K_full, smem.work, rank, rank ^ 1);
+    load_keys<T, C>(smem.K_smem[2], K_map, &smem.K_full, smem.work, rank ^ 1, rank);
+    produce_tiles<T, C, C::Q_OTHER>(smem.Q_smem, smem.Q_other_smem, smem.LSE_log2_smem, smem.Q_full,
+                                    smem.Q_empty, smem.Q_other_full, smem.Q_other_empty, Q_map, plan.LSE_log2,
+                                    smem.work, plan, rank);
+}
+
+template <typename T, class C>
+static __device__ void produce_dO(ClusterStorage<T, C> &smem, const CUtensorMap &dO_map,
+                                  const CUtensorMap &V_map, const BackwardPlan &plan, int rank)
+{
+    trace(LOAD);
+    mbarrier_arrive_expect_tx(&smem.V_full, sizeof smem.V_smem);
+    load_keys<T, C>(smem.V_smem[0], V_map, &smem.V_full, smem.work, rank, rank);
+    load_keys<T, C>(smem.V_smem[1], V_map, &smem.V_full, smem.work, rank, rank ^ 1);
+    produce_tiles<T, C, C::DO_OTHER>(smem.dO_smem, smem.dO_other_smem, smem.dPsum_smem, smem.dO_full,
+                                     smem.dO_empty, smem.dO_other_full, smem.dO_other_empty, dO_map,
+                                     plan.dPsum, smem.work, plan, rank);
+}
+
+// --- The products -----------------------------------------------------------------------------------------------------------
+
+// S = K Qᵀ or dP = V dOᵀ over a block's columns; of the first, or added.
+template <typename T, class C, bool FIRST>
+static __device__ void multiply_columns(float (&acc)[C::Q / 2], const T (*A_smem)[C::KEYS][64],
+                                        const T (*B_smem)[C::Q][64])
+{
+    const uint64_t A_desc = wgmma_descriptor(A_smem), B_desc = wgmma_descriptor(B_smem);
+#pragma unroll
+    for (int k = 0; k < C::COLS / MMA_K; k++)
+        wgmma<C::Q, T>(acc, A_desc + (k / 4 * sizeof A_smem[0] + k % 4 * 32) / 16,
+                       B_desc + (k / 4 * sizeof B_smem[0] + k % 4 * 32) / 16, !FIRST || k > 0);
+}
+
+// dV += Pᵀ dO or dK += dSᵀ Q of 64 keys and the own columns: A from registers.
+template <typename T, class C>
+static __device__ void multiply_own(float (&dV)[C::COLS / 2], const uint32_t (&P)[C::Q / MMA_K][4],
+                                    const T (*dO_smem)[C::Q][64])
+{
+    const uint64_t dO_desc = wgmma_descriptor_mn(dO_smem, sizeof dO_smem[0]);
+#pragma unroll
+    for (int k = 0; k < C::Q / MMA_K; k++)
+        wgmma_rs<C::COLS, T>(dV, P[k], dO_desc + k * MMA_K * 128 / 16, true);
+}
+
+// The same of the other block's keys: A from its tile of dS.
+template <typename T, class C>
+static __device__ void multiply_others(float (&dK)[C::COLS / 2], const T (*dS_smem)[C::Q],
+                                       const T (*Q_smem)[C::Q][64])
+{
+    const uint64_t dS_desc = wgmma_descriptor(dS_smem), Q_desc = wgmma_descriptor_mn(Q_smem, sizeof Q_smem[0]);
+#pragma unroll
+    for (int k = 0; k < C::Q / MMA_K; k++)
+        wgmma<C::COLS, T, false, true>(dK, dS_desc + k * 32 / 16, Q_desc + k * MMA_K * 128 / 16, true);
+}
+
+// A consumer's 64 columns of dQ = dS K: 64 keys of this block, 64 of the other.
+template <typename T, class C>
+static __device__ void multiply_dQ_columns(float (&dQ)[C::DQ_REGS], const ClusterStorage<T, C> &smem, int stage,
+                                           int consumer)
+{
+#pragma unroll
+    for (int block = 0; block < 2; block++) {
+        const uint64_t dS_desc = wgmma_descriptor_mn(smem.dS_smem[stage][block], sizeof smem.dS_smem[0][0]),
+                       K_desc = wgmma_descriptor_mn(smem.K_smem[block * 2][consumer], sizeof smem.K_smem[0][0]);
+#pragma unroll
+        for (int k = 0; k < C::KEYS / MMA_K; k++)
+            wgmma<64, T, true, true>(dQ, dS_desc + k * MMA_K * 128 / 16, K_desc + k * MMA_K * 128 / 16,
+                                     block + k > 0);
+    }
+}
+
+// --- Between the products -----------------------------------------------------------------------------------------------------
+
+// Sends a warp's 16 keys of dS to the other block from where they are stored here.
+template <typename T, class C>
+static __device__ void send_dS(ClusterStorage<T, C> &smem, int stage, const uint32_t (&dS)[C::Q / MMA_K][4],
+                               int other, int tid)
+{
+    const int warp = tid / 32, key = warp * 16 + tid % 16;
+    T(*const own_smem)[C::Q] = smem.dS_smem[stage][0];
+#pragma unroll
+    for (int k = 0; k < C::Q / MMA_K; k++) {
+        // Matrices 0 to 3: the upper and the lower 8 keys of 8 queries, then of the next 8 queries.
+        const int chunk = k * 2 + tid % 32 / 16;
+        stmatrix_x4(smem_addr(own_smem) + swizzle(key * 128 + chunk * 16, 3), dS[k]);
+    }
+    fence_proxy_async(); // What this thread wrote is there for wgmma and for the copy engine,
+    __syncwarp();        // and what the warp's others wrote.
+    if (tid % 32 > 0) return;
+    constexpr uint32_t BYTES = 16 * sizeof own_smem[0];
+    cp_async_bulk_to_block(smem.dS_smem[stage][1][warp * 16], own_smem[warp * 16], BYTES, &smem.dS_full[stage],
+                           other);
+    mbarrier_arrive_expect_tx(&smem.dS_full[stage], BYTES); // from the other's warp of this number
+}
+
+// Rounds 128 keys and the own columns of dK or dV, puts them where nobody reads any more, and has the copy engine store them: it
+// leaves out rows past the sequence's last.
+template <typename T, class C>
+static __device__ void store_columns(const CUtensorMap &map, T (*place_smem)[C::BOXES][64][64],
+                                     const float (&dK)[2][C::COLS / 2], float scale, const Work &work, int rank,
+                                     int consumer, int tid)
+{
+    trace(STORE);
+    const int row = tid / 32 * 16 + tid % 16;
+#pragma unroll
+    for (int block = 0; block < 2; block++)
+#pragma unroll
+        for (int i = 0; i < C::COLS / 2; i += 8) {
+            const float *d = dK[block] + i;
+            // Matrices 0 to 3: the upper and the lower 8 keys of 8 columns, then of the next 8 columns.
+            const uint32_t frag[4] = {pack_pair<T>(d[0] * scale, d[1] * scale),
+                                      pack_pair<T>(d[2] * scale, d[3] * scale),
+                                      pack_pair<T>(d[4] * scale, d[5] * scale),
+                                      pack_pair<T>(d[6] * scale, d[7] * scale)};
+            const int chunk = i / 4 % 8 + tid % 32 / 16; // of 8 columns
+            stmatrix_x4(smem_addr(place_smem[block][i / 32]) + swizzle(row * 128 + chunk * 16, 3), frag);
+        }
+    fence_proxy_async();                              // What this thread wrote is there for the copy engine,
+    named_barrier_sync(ONE_CONSUMER + consumer, 128); // and what the others wrote.
+    if (tid > 0) return;
+    const int end = work.k_begin + work.k_len;
+#pragma unroll
+    for (int block = 0; block < 2; block++)
+#pragma unroll
+        for (int box = 0; box < C::BOXES; box++)
+            cp_async_bulk_tensor_5d_store(
+                map, place_smem[block][box], 0,
+                RAGGED + work.k_begin + work.first_key + (rank ^ block) * C::KEYS - end,
+                work.kv_head * (C::D / 64) + rank * C::BOXES + box, end, RAGGED);
+    cp_async_bulk_commit_group();
+}
+
+// Which part of dQ a consumer adds to next: tile after tile, head after head.
+template <class C>
+struct PartOfDQ {
+    int head, row;
+
+    __device__ PartOfDQ(const Work &work) : head(work.first_head), row(work.first_row)
+    {
+    }
+    __device__ void add(const float (&dQ)[C::DQ_REGS], const attention_variant_backward &b,
+                        const BackwardPlan &plan, const Work &work, int rank, int consumer, int tid)
+    {
+        unsigned *arrived;
+        float4 *dQ_sum = part_of_dQ<C>(plan, work, head, row, rank * CONSUMERS + consumer, &arrived);
+        begin_turn<C>(arrived, b, work, row, consumer, tid);
+        add_dQ(dQ_sum, dQ, tid);
+        end_turn(arrived, b, consumer, tid);
+        row += C::Q;
+        if (row >= work.end_row) row = work.first_row, head++;
+    }
+};
+
+// --- The consumers ------------------------------------------------------------------------------------------------------------
+
+template <typename T, class C>
+static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensorMap &dV_map,
+                                      const attention_variant_backward &b, const BackwardPlan &plan, int rank)
+{
+    const attention_variant &v = b.forward;
+    const Work &work = smem.work;
+    const Keys<C> keys(v, work, rank);
+    const int tid = threadIdx.x % 128, lane = tid % 32, other = rank ^ 1;
+    const int tiles = work.tiles, first_row = work.first_row, end_row = work.end_row;
+    float dV[2][C::COLS / 2] = {}, S[C::Q / 2], dQ[C::DQ_REGS] = {}; // dV of own keys, of the other's
+    uint32_t P[C::Q / MMA_K][4];
+    PartOfDQ<C> part(work);
+    int row = first_row; // of P's tile
+    const auto multiply_S = [&](int i) {
+        const int stage = i % C::STAGES, other_stage = i % C::Q_OTHER;
+        trace(WAIT_FULL);
+        mbarrier_wait(&smem.Q_full[stage], i / C::STAGES % 2);
+        mbarrier_wait(&smem.Q_other_full[other_stage], i / C::Q_OTHER % 2);
+        wgmma_fence();
+        multiply_columns<T, C, true>(S, smem.K_smem[0], smem.Q_smem[stage]);
+        multiply_columns<T, C, false>(S, smem.K_smem[1], smem.Q_other_smem[other_stage]);
+        wgmma_commit_group();
+    };
+    const auto probabilities_of = [&](int i) {
+        const OfColumns<C> LSE_log2(smem.LSE_log2_smem[i % C::STAGES], tid);
+        trace(SOFTMAX);
+        keys.mask(S, v, work, row, tid);
+        exponentials<C::Q>(S, plan.c, LSE_log2);
+        round_tile<T, C::Q>(S, P);
+    };
+    const auto send_P = [&](int i) {
+        trace(WAIT_EMPTY);
+        mbarrier_wait(&smem.handed_empty, i % 2 ^ 1);
+        trace(STORE);
+        if constexpr (D256_P_FLOAT) {
+#pragma unroll
+            for (int j = 0; j < C::Q / 2; j += 4)
+                reinterpret_cast<float4 &>(smem.handed_smem[j / 4][tid]) =
+                    make_float4(S[j], S[j + 1], S[j + 2], S[j + 3]);
+        } else {
+#pragma unroll
+            for (int k = 0; k < C::Q / MMA_K; k++)
+                smem.handed_smem[k][tid] = make_uint4(P[k][0], P[k][1], P[k][2], P[k][3]);
+        }
+        mbarrier_arrive(&smem.handed_full);
+        trace(WAIT_EMPTY);
+        mbarrier_wait_acquire_cluster(&smem.P_empty, i % 2 ^ 1);
+        trace(STORE);
+        const uint32_t to = mapa(smem_addr(&smem.P_smem[0][tid]), other), full = mapa(smem_addr(&smem.P_full), other);
+#pragma unroll
+        for (int k = 0; k < C::Q / MMA_K; k++)
+            st_async(to + k * sizeof smem.P_smem[0],
+                     make_float4(__uint_as_float(P[k][0]), __uint_as_float(P[k][1]), __uint_as_float(P[k][2]),
+                                 __uint_as_float(P[k][3])),
+                     full);
+    };
+    const auto multiply_dQ = [&](int i) {
+        const int stage = i % C::DS_STAGES;
+        trace(WAIT_TURN);
+        mbarrier_wait_acquire_cluster(&smem.dS_full[stage], i / C::DS_STAGES % 2);
+        wgmma_fence();
+        multiply_dQ_columns<T, C>(dQ, smem, stage, 0);
+        wgmma_commit_group();
+    };
+    trace(WAIT_FULL);
+    mbarrier_wait(&smem.K_full, 0);
+
+    // P of tile i has been sent.
+    const auto work_on = [&](int i, auto is_first) {
+        constexpr bool FIRST = decltype(is_first)::value; // there is no tile before
+        const int stage = i % C::STAGES;
+        const int next = min(i + 1, tiles - 1); // Behind the last tile: S and P once more, for nobody.
+        uint32_t P_other[C::Q / MMA_K][4];
+        if constexpr (!FIRST && !D256_DQ_EARLY) multiply_dQ(i - 1);
+        trace(WAIT_FULL);
+        mbarrier_wait(&smem.dO_full[stage], i / C::STAGES % 2);
+        wgmma_touch(dV[0]);
+        wgmma_touch(P);
+        wgmma_fence();
+        multiply_own<T, C>(dV[0], P, smem.dO_smem[stage]);
+        wgmma_commit_group();
+        if constexpr (D256_S_FIRST) multiply_S(next);
+        if constexpr (!FIRST) {
+            wgmma_wait_group<1 + D256_S_FIRST>();
+            wgmma_touch(dQ);
+            give_back(&smem.dS_empty[(i - 1) % C::DS_STAGES], lane);
+            give_back_to(&smem.dS_empty[(i - 1) % C::DS_STAGES], other, lane);
+            part.add(dQ, b, plan, work, rank, 0, tid);
+        }
+
+        trace(WAIT_TURN);
+        mbarrier_wait_acquire_cluster(&smem.P_full, i % 2);
+#pragma unroll
+        for (int k = 0; k < C::Q / MMA_K; k++) {
+            const uint4 four = smem.P_smem[k][tid];
+            P_other[k][0] = four.x, P_other[k][1] = four.y, P_other[k][2] = four.z, P_other[k][3] = four.w;
+        }
+        if (tid == 0 && i + 1 < tiles) mbarrier_arrive_expect_tx(&smem.P_full, sizeof smem.P_smem);
+        give_back_to(&smem.P_empty, other, lane);
+        wgmma_touch(dV[1]);
+        wgmma_touch(P_other);
+        wgmma_fence();
+        multiply_own<T, C>(dV[1], P_other, smem.dO_smem[stage]);
+        wgmma_commit_group();
+        if constexpr (!D256_S_FIRST) {
+            multiply_S(next);
+            wgmma_wait_group<1>();
+            wgmma_touch(dV[1]);
+            wgmma_touch(P_other);
+            give_back(&smem.dO_empty[stage], lane);
+        }
+        if constexpr (D256_DQ_EARLY) multiply_dQ(i);
+        wgmma_wait_group<D256_S_FIRST + D256_DQ_EARLY>();
+        wgmma_touch(dV[0]);
+        wgmma_touch(P);
+        wgmma_touch(S);
+        give_back(&smem.Q_other_empty[next % C::Q_OTHER], lane);
+        row = row + C::Q < end_row ? row + C::Q : first_row;
+        probabilities_of(next);
+        if constexpr (D256_S_FIRST) {
+            wgmma_wait_group<D256_DQ_EARLY>();
+            wgmma_touch(dV[1]);
+            wgmma_touch(P_other);
+            give_back(&smem.dO_empty[stage], lane);
+        }
+        if (i + 1 < tiles) send_P(i + 1);
+    };
+    if (tiles > 0) {
+        multiply_S(0);
+        wgmma_wait_group<0>();
+        wgmma_touch(S);
+        give_back(&smem.Q_other_empty[0], lane);
+        probabilities_of(0);
+        send_P(0);
+        work_on(0, std::true_type());
+        for (int i = 1; i < tiles; i++) work_on(i, std::false_type());
+        if constexpr (!D256_DQ_EARLY) multiply_dQ(tiles - 1);
+        wgmma_wait_group<0>();
+        wgmma_touch(dQ);
+        part.add(dQ, b, plan, work, rank, 0, tid);
+    }
+
+    named_barrier_sync(CONSUMERS_ONLY, CONSUMERS * 128); // The other has multiplied dO as well.
+    store_columns<T, C>(dV_map, smem.dO_smem, dV, 1, work, rank, 0, tid);
+}
+
+template <typename T, class C>
+static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUtensorMap &dK_map,
+                                         const attention_variant_backward &b, const BackwardPlan &plan,
+                                         int rank)
+{
+    using T2 = typename std::conditional<std::is_same<T, __half>::value, __half2, __nv_bfloat162>::type;
+    const Work &work = smem.work;
+    const int tid = threadIdx.x % 128, lane = tid % 32, other = rank ^ 1;
+    const int tiles = work.tiles;
+    float dK[2][C::COLS / 2] = {}, dP[C::Q / 2], dQ[C::DQ_REGS] = {}; // dK of own keys, of the other's
+    uint32_t dS[C::Q / MMA_K][4] = {};
+    PartOfDQ<C> part(work);
+    const auto multiply_dP = [&](int i) {
+        const int stage = i % C::STAGES, other_stage = i % C::DO_OTHER;
+        trace(WAIT_FULL);
+        mbarrier_wait(&smem.dO_full[stage], i / C::STAGES % 2);
+        mbarrier_wait(&smem.dO_other_full[other_stage], i / C::DO_OTHER % 2);
+        wgmma_fence();
+        multiply_columns<T, C, true>(dP, smem.V_smem[0], smem.dO_smem[stage]);
+        multiply_columns<T, C, false>(dP, smem.V_smem[1], smem.dO_other_smem[other_stage]);
+        wgmma_commit_group();
+    };
+    const auto gradient_of_scores = [&](int stage) {
+        const OfColumns<C> dPsum(smem.dPsum_smem[stage], tid);
+        trace(SOFTMAX);
+#pragma unroll
+        for (int k = 0; k < C::Q / MMA_K; k++) {
+            float P[8];
+            if constexpr (D256_P_FLOAT) {
+#pragma unroll
+                for (int j = 0; j < 2; j++) {
+                    const float4 four = reinterpret_cast<const float4 &>(smem.handed_smem[k * 2 + j][tid]);
+                    P[j * 4] = four.x, P[j * 4 + 1] = four.y, P[j * 4 + 2] = four.z, P[j * 4 + 3] = four.w;
+                }
+            } else {
+                const uint4 four = smem.handed_smem[k][tid];
+                const T2 *pairs = reinterpret_cast<const T2 *>(&four);
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    const float2 two = to_float2(pairs[j]);
+                    P[j * 2] = two.x, P[j * 2 + 1] = two.y;
+                }
+            }
+#pragma unroll
+            for (int j = 0; j < 8; j += 4) {
+                const float2 sum = dPsum(k * 8 + j);
+                const float *d = dP + k * 8 + j;
+                dS[k][j / 2] = pack_pair<T>(P[j] * (d[0] - sum.x), P[j + 1] * (d[1] - sum.y));
+                dS[k][j / 2 + 1] = pack_pair<T>(P[j + 2] * (d[2] - sum.x), P[j + 3] * (d[3] - sum.y));
+            }
+        }
+    };
+    const auto drain = [&](int i) { // dK and dQ of tile i
+        wgmma_wait_group<0>();
+        wgmma_touch(dK[1]);
+        wgmma_touch(dQ);
+        give_back(&smem.Q_empty[i % C::STAGES], lane);
+        give_back_to(&smem.dS_empty[i % C::DS_STAGES], other, lane);
+    };
+    trace(WAIT_FULL);
+    mbarrier_wait(&smem.V_full, 0);
+    wgmma_touch(dK[0]); // Their zeros come before the product in flight.
+    wgmma_touch(dK[1]);
+    wgmma_touch(dQ);
+    mbarrier_wait(&smem.K_full, 0);
+
+    // dP of tile i is there.
+    const auto work_on = [&](int i, auto is_first) {
+        constexpr bool FIRST = decltype(is_first)::value; // there is no tile before
+        const int stage = i % C::STAGES, dS_stage = i % C::DS_STAGES;
+        trace(WAIT_TURN);
+        mbarrier_wait(&smem.handed_full, i % 2);
+        gradient_of_scores(stage);
+        give_back(&smem.handed_empty, lane);
+        give_back(&smem.dO_empty[stage], lane);
+        if constexpr (!FIRST && !D256_DRAIN_FIRST) drain(i - 1);
+
+        const auto send = [&] {
+            trace(WAIT_EMPTY);
+            mbarrier_wait_acquire_cluster(&smem.dS_empty[dS_stage], i / C::DS_STAGES % 2 ^ 1);
+            trace(STORE);
+            send_dS<T, C>(smem, dS_stage, dS, other, tid);
+        };
+        if constexpr (D256_STORE_FIRST) send();
+        wgmma_touch(dK[0]);
+        wgmma_touch(dS);
+        wgmma_fence();
+        multiply_own<T, C>(dK[0], dS, smem.Q_smem[stage]);
+        wgmma_commit_group();
+        if constexpr (!D256_STORE_FIRST) send();
+        multiply_dP(min(i + 1, tiles - 1)); // Behind the last tile once more, for nobody.
+        if (!FIRST && (!D256_DRAIN_FIRST || i > 0)) part.add(dQ, b, plan, work, rank, 1, tid);
+
+        trace(WAIT_TURN);
+        mbarrier_wait_acquire_cluster(&smem.dS_full[dS_stage], i / C::DS_STAGES % 2);
+        wgmma_touch(dK[1]);
+        wgmma_touch(dQ);
+        wgmma_fence();
+        multiply_others<T, C>(dK[1], smem.dS_smem[dS_stage][1], smem.Q_smem[stage]);
+        multiply_dQ_columns<T, C>(dQ, smem, dS_stage, 1);
+        wgmma_commit_group();
+        wgmma_wait_group<1>();
+        wgmma_touch(dP);
+        wgmma_touch(dK[0]);
+        wgmma_touch(dS);
+        give_back(&smem.dO_other_empty[(i + 1) % C::DO_OTHER], lane);
+        if constexpr (D256_DRAIN_FIRST) drain(i);
+    };
+    if (tiles > 0) {
+        multiply_dP(0);
+        wgmma_wait_group<0>();
+        wgmma_touch(dP);
+        give_back(&smem.dO_other_empty[0], lane);
+        if constexpr (!D256_DRAIN_FIRST) work_on(0, std::true_type());
+        for (int i = !D256_DRAIN_FIRST; i < tiles; i++) work_on(i, std::false_type());
+        if constexpr (!D256_DRAIN_FIRST) drain(tiles - 1);
+        part.add(dQ, b, plan, work, rank, 1, tid);
+    }
+
+    named_barrier_sync(CONSUMERS_ONLY, CONSUMERS * 128);
+    store_columns<T, C>(dK_map, smem.V_smem, dK, rsqrtf(C::D), work, rank, 1, tid);
+}
+
+template <typename T, class C>
+__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(NUM_THREADS, 1)
+    cluster_kernel(const __grid_constant__ CUtensorMap Q_map,  // boxes of C::Q rows and C::COLS columns
+                   const __grid_constant__ CUtensorMap dO_map, // the same
+                   const __grid_constant__ CUtensorMap K_map,  // boxes of C::KEYS rows and C::COLS columns
+                   const __grid_constant__ CUtensorMap V_map,  // the same
+                   const __grid_constant__ CUtensorMap dK_map, // boxes of 64 rows and columns
+                   const __grid_constant__ CUtensorMap dV_map, // the same
+                   const __grid_constant__ attention_variant_backward b,
+                   const __grid_constant__ BackwardPlan plan)
+{
+    extern __shared__ __align__(1024) char smem_bytes[];
+    ClusterStorage<T, C> &smem = *reinterpret_cast<ClusterStorage<T, C> *>(smem_bytes);
+    const int rank = cluster_ctarank();
+
+    // Setup, a thread of three warps each.
+    if (threadIdx.x == 32 && !b.deterministic)
+        smem.work = find_work<C>(b, plan, make_uint3(blockIdx.x / C::BLOCKS, blockIdx.y, blockIdx.z));
+    if (threadIdx.x == 64)
+        for (const CUtensorMap *map : {&K_map, &V_map, &Q_map, &dO_map, &dK_map, &dV_map})
+            prefetch_tensormap(*map);
+    // TMA counts at the barriers, and the other block: they must see them initialised.
+    if (threadIdx.x == 0) {
+        mbarrier_init(&smem.K_full, 1); // the producer's arrival, and the bytes it expects
+        mbarrier_init(&smem.V_full, 1);
+        for (int stage = 0; stage < C::STAGES; stage++) {
+            mbarrier_init(&smem.Q_full[stage], 1);
+            mbarrier_init(&smem.dO_full[stage], 1);
+            mbarrier_init(&smem.Q_empty[stage], 4);              // the gradients' warps: dK comes after S
+            mbarrier_init(&smem.dO_empty[stage], CONSUMERS * 4);
+        }
+        for (int stage = 0; stage < C::Q_OTHER; stage++) {
+            mbarrier_init(&smem.Q_other_full[stage], 1);
+            mbarrier_init(&smem.Q_other_empty[stage], 4);
+        }
+        for (int stage = 0; stage < C::DO_OTHER; stage++) {
+            mbarrier_init(&smem.dO_other_full[stage], 1);
+            mbarrier_init(&smem.dO_other_empty[stage], 4);
+        }
+        mbarrier_init(&smem.handed_full, 128);
+        mbarrier_init(&smem.handed_empty, 4);
+        mbarrier_init(&smem.P_full, 1); // and the bytes that the other sends
+        mbarrier_init(&smem.P_empty, 4);
+        for (int stage = 0; stage < C::DS_STAGES; stage++) {
+            mbarrier_init(&smem.dS_full[stage], 4);               // and the bytes that the other sends
+            mbarrier_init(&smem.dS_empty[stage], (1 + 2) * 4);    // the scores here, both consumers there
+        }
+        fence_mbarrier_init();
+        mbarrier_arrive_expect_tx(&smem.P_full, sizeof smem.P_smem);
+    }
+    cluster_arrive();
+    cluster_wait();
+    if (b.deterministic) { // Clusters are numbered as they begin.
+        if (rank == 0 && threadIdx.x == 32) {
+            const float index = __uint_as_float(atomicAdd(plan.blocks, 1));
+            for (int to = 0; to < C::BLOCKS; to++) st_shared_cluster(mapa(smem_addr(&smem.index), to), index);
+        }
+        cluster_arrive();
+        cluster_wait();
+        if (threadIdx.x == 32) smem.work = find_work<C>(b, plan, place_in_grid<C>(smem.index));
+        __syncthreads();
+    }
+    if (smem.work.first_key >= smem.work.k_len) return; // a number that is nobody's
+
+    if (threadIdx.x < 128) {
+        setmaxnreg_dec<PRODUCER_REGS>();
+        if (threadIdx.x / 32 == 0 && elect_one()) produce_Q<T, C>(smem, Q_map, K_map, plan, rank);
+        if (threadIdx.x / 32 == 1 && elect_one()) produce_dO<T, C>(smem, dO_map, V_map, plan, rank);
+    } else {
+        setmaxnreg_inc<CONSUMER_REGS>();
+        // The shuffle tells the compiler that all lanes have the same: descriptors then take no registers of a thread.
+        const int consumer = __shfl_sync(0xffffffff, threadIdx.x / 128, 0) - 1;
+        if (consumer == 0)
+            consume_scores<T, C>(smem, dV_map, b, plan, rank);
+        else
+            consume_gradients<T, C>(smem, dK_map, b, plan, rank);
+        if (threadIdx.x % 128 == 0) cp_async_bulk_wait_group_read<0>(); // Shared memory ends with the block.
+    }
+    __syncwarp();
+    cluster_arrive(); // The other may still arrive at barriers here.
+    cluster_wait();
+    trace(END);
+}
+
+template <typename T, class C>
+static cudaError_t launch_cluster(const attention_variant_backward &b, const BackwardPlan &plan,
+                                  cudaStream_t stream)
+{
+    const attention_variant &v = b.forward;
+    CUtensorMap Q_map, dO_map, K_map, V_map, dK_map, dV_map;
+    constexpr int smem_bytes = sizeof(ClusterStorage<T, C>);
+    static_assert(smem_bytes <= SMEM_BYTES, "what a block may have");
+    constexpr CUtensorMapDataType type = tensor_map_type<T>();
+    const int sequences = v.cu_k ? 1 : v.batch; // that the grid tells apart
+    if ((int64_t)plan.kv_tiles * v.kv_heads > INT_MAX / C::BLOCKS) return cudaErrorInvalidValue;
+    const dim3 grid((plan.kv_tiles / sequences << plan.log2_heads_together) * C::BLOCKS,
+                    v.kv_heads >> plan.log2_heads_together, sequences);
+    cudaError_t error = tensor_map_ragged(&Q_map, type, v.Q, plan.q_rows, v.heads, C::D, C::Q, C::COLS);
+    if (error == cudaSuccess)
+        error = tensor_map_ragged(&dO_map, type, b.dO, plan.q_rows, v.heads, C::D, C::Q, C::COLS);
+    if (error == cudaSuccess)
+        error = tensor_map_ragged(&K_map, type, v.K, plan.k_rows, v.kv_heads, C::D, C::KEYS, C::COLS);
+    if (error == cudaSuccess)
+        error = tensor_map_ragged(&V_map, type, v.V, plan.k_rows, v.kv_heads, C::D, C::KEYS, C::COLS);
+    if (error == cudaSuccess)
+        error = tensor_map_ragged(&dK_map, type, b.dK, plan.k_rows, v.kv_heads, C::D, 64, 64);
+    if (error == cudaSuccess)
+        error = tensor_map_ragged(&dV_map, type, b.dV, plan.k_rows, v.kv_heads, C::D, 64, 64);
+    if (error == cudaSuccess)
+        error = cudaFuncSetAttribute(cluster_kernel<T, C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     smem_bytes);
+    if (error != cudaSuccess) return error;
+    cluster_kernel<T, C>
+        <<<grid, NUM_THREADS, smem_bytes, stream>>>(Q_map, dO_map, K_map, V_map, dK_map, dV_map, b, plan);
+    return cudaGetLastError();
+}
