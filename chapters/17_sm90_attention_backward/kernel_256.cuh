@@ -18,11 +18,12 @@
 #include "kernel.cuh"
 
 // What may be tried with nvcc -D: they share what shared memory is left.
-#ifndef D256_P_FLOAT // P goes to the gradients in 32 bits; else rounded as for dV
-#define D256_P_FLOAT 0
+#ifndef D256_HANDED // P goes to the gradients in f16, or as the two below; shared memory is too little for fp32 and two stages of dS
+#define D256_HANDED HANDED_F16
 #endif
+enum { HANDED_F16, HANDED_ROUNDED, HANDED_F32 }; // ROUNDED: as for dV
 #ifndef D256_DS_STAGES
-#define D256_DS_STAGES (D256_P_FLOAT ? 1 : 2)
+#define D256_DS_STAGES (D256_HANDED == HANDED_F32 ? 1 : 2)
 #endif
 #ifndef D256_Q_OTHER // stages of Q's other columns
 #define D256_Q_OTHER 1
@@ -39,9 +40,16 @@
 #ifndef D256_S_FIRST // the scores issue S of the next tile before dV of the other's keys
 #define D256_S_FIRST 0
 #endif
-#ifndef D256_DQ_EARLY // and dQ before the exponentials
+#ifndef D256_ADD_LATE // and add dQ when S has been issued
+#define D256_ADD_LATE 0
+#endif
+#ifndef D256_DQ_EARLY // and issue dQ before the exponentials
 #define D256_DQ_EARLY 0
 #endif
+
+// Of P for the gradients.
+template <typename T>
+using HandedType = typename std::conditional<D256_HANDED == HANDED_F16, __half, T>::type;
 
 template <int Q_>
 struct ClusterTile {
@@ -70,7 +78,7 @@ struct ClusterStorage {
     T dO_other_smem[C::DO_OTHER][C::BOXES][C::Q][64];
     T dS_smem[C::DS_STAGES][2][C::KEYS][C::Q];        // of own keys, of the other block's; rows are keys
     uint4 P_smem[C::Q / MMA_K][128];                  // of the other block's keys, as threads have it
-    uint4 handed_smem[C::Q / (D256_P_FLOAT ? 8 : 16)][128]; // of own keys, for the gradients
+    uint4 handed_smem[C::Q / (D256_HANDED == HANDED_F32 ? 8 : 16)][128]; // of own keys, for the gradients
     float LSE_log2_smem[C::STAGES][C::Q];
     float dPsum_smem[C::STAGES][C::Q];
     Work work;      // read where it is needed: registers are too few to keep it
@@ -316,6 +324,7 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
     const int tiles = work.tiles, first_row = work.first_row, end_row = work.end_row;
     float dV[2][C::COLS / 2] = {}, S[C::Q / 2], dQ[C::DQ_REGS] = {}; // dV of own keys, of the other's
     uint32_t P[C::Q / MMA_K][4];
+    using Handed = HandedType<T>;
     PartOfDQ<C> part(work);
     int row = first_row; // of P's tile
     const auto multiply_S = [&](int i) {
@@ -339,15 +348,18 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         trace(WAIT_EMPTY);
         mbarrier_wait(&smem.handed_empty, i % 2 ^ 1);
         trace(STORE);
-        if constexpr (D256_P_FLOAT) {
+        if constexpr (D256_HANDED == HANDED_F32) {
 #pragma unroll
             for (int j = 0; j < C::Q / 2; j += 4)
                 reinterpret_cast<float4 &>(smem.handed_smem[j / 4][tid]) =
                     make_float4(S[j], S[j + 1], S[j + 2], S[j + 3]);
         } else {
 #pragma unroll
-            for (int k = 0; k < C::Q / MMA_K; k++)
-                smem.handed_smem[k][tid] = make_uint4(P[k][0], P[k][1], P[k][2], P[k][3]);
+            for (int k = 0; k < C::Q / MMA_K; k++) {
+                const float *p = S + k * 8;
+                smem.handed_smem[k][tid] = make_uint4(pack_pair<Handed>(p[0], p[1]), pack_pair<Handed>(p[2], p[3]),
+                                                      pack_pair<Handed>(p[4], p[5]), pack_pair<Handed>(p[6], p[7]));
+            }
         }
         mbarrier_arrive(&smem.handed_full);
         trace(WAIT_EMPTY);
@@ -387,12 +399,15 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         multiply_own<T, C>(dV[0], P, smem.dO_smem[stage]);
         wgmma_commit_group();
         if constexpr (D256_S_FIRST) multiply_S(next);
-        if constexpr (!FIRST) {
-            wgmma_wait_group<1 + D256_S_FIRST>();
+        const auto finish_dQ = [&] { // of tile i - 1
             wgmma_touch(dQ);
             give_back(&smem.dS_empty[(i - 1) % C::DS_STAGES], lane);
             give_back_to(&smem.dS_empty[(i - 1) % C::DS_STAGES], other, lane);
             part.add(dQ, b, plan, work, rank, 0, tid);
+        };
+        if constexpr (!FIRST && !D256_ADD_LATE) {
+            wgmma_wait_group<1 + D256_S_FIRST>();
+            finish_dQ();
         }
 
         trace(WAIT_TURN);
@@ -409,8 +424,12 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         wgmma_fence();
         multiply_own<T, C>(dV[1], P_other, smem.dO_smem[stage]);
         wgmma_commit_group();
+        if constexpr (!D256_S_FIRST) multiply_S(next);
+        if constexpr (!FIRST && D256_ADD_LATE) {
+            wgmma_wait_group<3>();
+            finish_dQ();
+        }
         if constexpr (!D256_S_FIRST) {
-            multiply_S(next);
             wgmma_wait_group<1>();
             wgmma_touch(dV[1]);
             wgmma_touch(P_other);
@@ -448,7 +467,7 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
     }
 
     named_barrier_sync(CONSUMERS_ONLY, CONSUMERS * 128); // The other has multiplied dO as well.
-    store_columns<T, C>(dV_map, smem.dO_smem, dV, 1, work, rank, 0, tid);
+    store_columns<T, C>(dV_map, smem.dO_smem, dV, 1.f / (1 << P_LOG2_OF_CLUSTERS), work, rank, 0, tid);
 }
 
 template <typename T, class C>
@@ -456,7 +475,7 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
                                          const attention_variant_backward &b, const BackwardPlan &plan,
                                          int rank)
 {
-    using T2 = typename std::conditional<std::is_same<T, __half>::value, __half2, __nv_bfloat162>::type;
+    using Handed2 = typename std::conditional<std::is_same<HandedType<T>, __half>::value, __half2, __nv_bfloat162>::type;
     const Work &work = smem.work;
     const int tid = threadIdx.x % 128, lane = tid % 32, other = rank ^ 1;
     const int tiles = work.tiles;
@@ -475,11 +494,12 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
     };
     const auto gradient_of_scores = [&](int stage) {
         const OfColumns<C> dPsum(smem.dPsum_smem[stage], tid);
+        constexpr float unscale = 1.f / (1 << P_LOG2_OF_CLUSTERS); // dPsum is so much smaller, P so much larger
         trace(SOFTMAX);
 #pragma unroll
         for (int k = 0; k < C::Q / MMA_K; k++) {
             float P[8];
-            if constexpr (D256_P_FLOAT) {
+            if constexpr (D256_HANDED == HANDED_F32) {
 #pragma unroll
                 for (int j = 0; j < 2; j++) {
                     const float4 four = reinterpret_cast<const float4 &>(smem.handed_smem[k * 2 + j][tid]);
@@ -487,7 +507,7 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
                 }
             } else {
                 const uint4 four = smem.handed_smem[k][tid];
-                const T2 *pairs = reinterpret_cast<const T2 *>(&four);
+                const Handed2 *pairs = reinterpret_cast<const Handed2 *>(&four);
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
                     const float2 two = to_float2(pairs[j]);
@@ -498,8 +518,9 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
             for (int j = 0; j < 8; j += 4) {
                 const float2 sum = dPsum(k * 8 + j);
                 const float *d = dP + k * 8 + j;
-                dS[k][j / 2] = pack_pair<T>(P[j] * (d[0] - sum.x), P[j + 1] * (d[1] - sum.y));
-                dS[k][j / 2 + 1] = pack_pair<T>(P[j + 2] * (d[2] - sum.x), P[j + 3] * (d[3] - sum.y));
+                dS[k][j / 2] = pack_pair<T>(P[j] * (d[0] * unscale - sum.x), P[j + 1] * (d[1] * unscale - sum.y));
+                dS[k][j / 2 + 1] =
+                    pack_pair<T>(P[j + 2] * (d[2] * unscale - sum.x), P[j + 3] * (d[3] * unscale - sum.y));
             }
         }
     };
