@@ -34,17 +34,14 @@ enum { HANDED_F16, HANDED_ROUNDED, HANDED_F32 }; // ROUNDED: as for dV
 #ifndef D256_STORE_FIRST // dS is stored and sent before dK of the own keys is issued
 #define D256_STORE_FIRST 1
 #endif
-#ifndef D256_DRAIN_FIRST // the gradients wait for dQ of the tile before before they compute dS
-#define D256_DRAIN_FIRST 1
-#endif
 #ifndef D256_S_FIRST // the scores issue S of the next tile before dV of the other's keys
 #define D256_S_FIRST 0
 #endif
-#ifndef D256_ADD_LATE // and add dQ when S has been issued
+#ifndef D256_ADD_LATE // and add dQ when that dV has been issued
 #define D256_ADD_LATE 0
 #endif
-#ifndef D256_DQ_EARLY // and issue dQ before the exponentials
-#define D256_DQ_EARLY 0
+#ifndef D256_ADD_NOW // the gradients add dQ as soon as it is there; else when the next dP has been issued
+#define D256_ADD_NOW 0
 #endif
 
 // Of P for the gradients.
@@ -331,9 +328,11 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         const int stage = i % C::STAGES, other_stage = i % C::Q_OTHER;
         trace(WAIT_FULL);
         mbarrier_wait(&smem.Q_full[stage], i / C::STAGES % 2);
-        mbarrier_wait(&smem.Q_other_full[other_stage], i / C::Q_OTHER % 2);
         wgmma_fence();
         multiply_columns<T, C, true>(S, smem.K_smem[0], smem.Q_smem[stage]);
+        trace(WAIT_FULL);
+        mbarrier_wait(&smem.Q_other_full[other_stage], i / C::Q_OTHER % 2);
+        wgmma_fence();
         multiply_columns<T, C, false>(S, smem.K_smem[1], smem.Q_other_smem[other_stage]);
         wgmma_commit_group();
     };
@@ -381,6 +380,10 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         multiply_dQ_columns<T, C>(dQ, smem, stage, 0);
         wgmma_commit_group();
     };
+    const auto release_dS = [&](int i) {
+        give_back(&smem.dS_empty[i % C::DS_STAGES], lane);
+        give_back_to(&smem.dS_empty[i % C::DS_STAGES], other, lane);
+    };
     trace(WAIT_FULL);
     mbarrier_wait(&smem.K_full, 0);
 
@@ -390,7 +393,14 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         const int stage = i % C::STAGES;
         const int next = min(i + 1, tiles - 1); // Behind the last tile: S and P once more, for nobody.
         uint32_t P_other[C::Q / MMA_K][4];
-        if constexpr (!FIRST && !D256_DQ_EARLY) multiply_dQ(i - 1);
+        // dQ of the tile before; behind it PENDING products have been issued.
+        const auto finish_dQ = [&](auto pending) {
+            wgmma_wait_group<decltype(pending)::value>();
+            wgmma_touch(dQ);
+            release_dS(i - 1);
+            part.add(dQ, b, plan, work, rank, 0, tid);
+        };
+        if constexpr (!FIRST) multiply_dQ(i - 1);
         trace(WAIT_FULL);
         mbarrier_wait(&smem.dO_full[stage], i / C::STAGES % 2);
         wgmma_touch(dV[0]);
@@ -398,17 +408,8 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         wgmma_fence();
         multiply_own<T, C>(dV[0], P, smem.dO_smem[stage]);
         wgmma_commit_group();
+        if constexpr (!FIRST && !D256_ADD_LATE) finish_dQ(std::integral_constant<int, 1>());
         if constexpr (D256_S_FIRST) multiply_S(next);
-        const auto finish_dQ = [&] { // of tile i - 1
-            wgmma_touch(dQ);
-            give_back(&smem.dS_empty[(i - 1) % C::DS_STAGES], lane);
-            give_back_to(&smem.dS_empty[(i - 1) % C::DS_STAGES], other, lane);
-            part.add(dQ, b, plan, work, rank, 0, tid);
-        };
-        if constexpr (!FIRST && !D256_ADD_LATE) {
-            wgmma_wait_group<1 + D256_S_FIRST>();
-            finish_dQ();
-        }
 
         trace(WAIT_TURN);
         mbarrier_wait_acquire_cluster(&smem.P_full, i % 2);
@@ -424,19 +425,15 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         wgmma_fence();
         multiply_own<T, C>(dV[1], P_other, smem.dO_smem[stage]);
         wgmma_commit_group();
-        if constexpr (!D256_S_FIRST) multiply_S(next);
-        if constexpr (!FIRST && D256_ADD_LATE) {
-            wgmma_wait_group<3>();
-            finish_dQ();
-        }
+        if constexpr (!FIRST && D256_ADD_LATE) finish_dQ(std::integral_constant<int, 2>());
         if constexpr (!D256_S_FIRST) {
+            multiply_S(next);
             wgmma_wait_group<1>();
             wgmma_touch(dV[1]);
             wgmma_touch(P_other);
             give_back(&smem.dO_empty[stage], lane);
         }
-        if constexpr (D256_DQ_EARLY) multiply_dQ(i);
-        wgmma_wait_group<D256_S_FIRST + D256_DQ_EARLY>();
+        wgmma_wait_group<D256_S_FIRST>();
         wgmma_touch(dV[0]);
         wgmma_touch(P);
         wgmma_touch(S);
@@ -444,7 +441,7 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         row = row + C::Q < end_row ? row + C::Q : first_row;
         probabilities_of(next);
         if constexpr (D256_S_FIRST) {
-            wgmma_wait_group<D256_DQ_EARLY>();
+            wgmma_wait_group<0>();
             wgmma_touch(dV[1]);
             wgmma_touch(P_other);
             give_back(&smem.dO_empty[stage], lane);
@@ -460,7 +457,7 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         send_P(0);
         work_on(0, std::true_type());
         for (int i = 1; i < tiles; i++) work_on(i, std::false_type());
-        if constexpr (!D256_DQ_EARLY) multiply_dQ(tiles - 1);
+        multiply_dQ(tiles - 1);
         wgmma_wait_group<0>();
         wgmma_touch(dQ);
         part.add(dQ, b, plan, work, rank, 0, tid);
@@ -486,9 +483,11 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
         const int stage = i % C::STAGES, other_stage = i % C::DO_OTHER;
         trace(WAIT_FULL);
         mbarrier_wait(&smem.dO_full[stage], i / C::STAGES % 2);
-        mbarrier_wait(&smem.dO_other_full[other_stage], i / C::DO_OTHER % 2);
         wgmma_fence();
         multiply_columns<T, C, true>(dP, smem.V_smem[0], smem.dO_smem[stage]);
+        trace(WAIT_FULL);
+        mbarrier_wait(&smem.dO_other_full[other_stage], i / C::DO_OTHER % 2);
+        wgmma_fence();
         multiply_columns<T, C, false>(dP, smem.V_smem[1], smem.dO_other_smem[other_stage]);
         wgmma_commit_group();
     };
@@ -524,13 +523,6 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
             }
         }
     };
-    const auto drain = [&](int i) { // dK and dQ of tile i
-        wgmma_wait_group<0>();
-        wgmma_touch(dK[1]);
-        wgmma_touch(dQ);
-        give_back(&smem.Q_empty[i % C::STAGES], lane);
-        give_back_to(&smem.dS_empty[i % C::DS_STAGES], other, lane);
-    };
     trace(WAIT_FULL);
     mbarrier_wait(&smem.V_full, 0);
     wgmma_touch(dK[0]); // Their zeros come before the product in flight.
@@ -538,17 +530,20 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
     wgmma_touch(dQ);
     mbarrier_wait(&smem.K_full, 0);
 
-    // dP of tile i is there.
-    const auto work_on = [&](int i, auto is_first) {
-        constexpr bool FIRST = decltype(is_first)::value; // there is no tile before
+    if (tiles > 0) {
+        multiply_dP(0);
+        wgmma_wait_group<0>();
+        wgmma_touch(dP);
+        give_back(&smem.dO_other_empty[0], lane);
+    }
+
+    for (int i = 0; i < tiles; i++) { // dP of tile i is there, and dQ of the tile before.
         const int stage = i % C::STAGES, dS_stage = i % C::DS_STAGES;
         trace(WAIT_TURN);
         mbarrier_wait(&smem.handed_full, i % 2);
         gradient_of_scores(stage);
         give_back(&smem.handed_empty, lane);
         give_back(&smem.dO_empty[stage], lane);
-        if constexpr (!FIRST && !D256_DRAIN_FIRST) drain(i - 1);
-
         const auto send = [&] {
             trace(WAIT_EMPTY);
             mbarrier_wait_acquire_cluster(&smem.dS_empty[dS_stage], i / C::DS_STAGES % 2 ^ 1);
@@ -563,7 +558,7 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
         wgmma_commit_group();
         if constexpr (!D256_STORE_FIRST) send();
         multiply_dP(min(i + 1, tiles - 1)); // Behind the last tile once more, for nobody.
-        if (!FIRST && (!D256_DRAIN_FIRST || i > 0)) part.add(dQ, b, plan, work, rank, 1, tid);
+        if (!D256_ADD_NOW && i > 0) part.add(dQ, b, plan, work, rank, 1, tid);
 
         trace(WAIT_TURN);
         mbarrier_wait_acquire_cluster(&smem.dS_full[dS_stage], i / C::DS_STAGES % 2);
@@ -571,25 +566,23 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
         wgmma_touch(dQ);
         wgmma_fence();
         multiply_others<T, C>(dK[1], smem.dS_smem[dS_stage][1], smem.Q_smem[stage]);
+        wgmma_commit_group();
         multiply_dQ_columns<T, C>(dQ, smem, dS_stage, 1);
         wgmma_commit_group();
-        wgmma_wait_group<1>();
+        wgmma_wait_group<2>();
         wgmma_touch(dP);
         wgmma_touch(dK[0]);
         wgmma_touch(dS);
         give_back(&smem.dO_other_empty[(i + 1) % C::DO_OTHER], lane);
-        if constexpr (D256_DRAIN_FIRST) drain(i);
-    };
-    if (tiles > 0) {
-        multiply_dP(0);
+        wgmma_wait_group<1>();
+        wgmma_touch(dK[1]);
+        give_back(&smem.Q_empty[stage], lane);
         wgmma_wait_group<0>();
-        wgmma_touch(dP);
-        give_back(&smem.dO_other_empty[0], lane);
-        if constexpr (!D256_DRAIN_FIRST) work_on(0, std::true_type());
-        for (int i = !D256_DRAIN_FIRST; i < tiles; i++) work_on(i, std::false_type());
-        if constexpr (!D256_DRAIN_FIRST) drain(tiles - 1);
-        part.add(dQ, b, plan, work, rank, 1, tid);
+        wgmma_touch(dQ);
+        give_back_to(&smem.dS_empty[dS_stage], other, lane);
+        if (D256_ADD_NOW) part.add(dQ, b, plan, work, rank, 1, tid);
     }
+    if (!D256_ADD_NOW && tiles > 0) part.add(dQ, b, plan, work, rank, 1, tid);
 
     named_barrier_sync(CONSUMERS_ONLY, CONSUMERS * 128);
     store_columns<T, C>(dK_map, smem.V_smem, dK, rsqrtf(C::D), work, rank, 1, tid);
