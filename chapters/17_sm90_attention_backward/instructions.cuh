@@ -1,6 +1,6 @@
 // The PTX instructions that this chapter brings in, one inline function each, named after the instruction.
 #pragma once
-#include "../../common/device/mbarrier.cuh"
+#include "../../common/device/ptx.cuh"
 
 // Parallel synchronization, red.global.add.v4.f32: adds each of the four to memory, relaxed: others may add to the same at the same
 // time, in any order. dst is a multiple of 16 bytes.
@@ -33,29 +33,6 @@ __device__ inline void stmatrix_x4_trans(uint32_t addr, const uint32_t (&frag)[4
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(addr),
                  "r"(frag[0]), "r"(frag[1]), "r"(frag[2]), "r"(frag[3])
                  : "memory");
-}
-
-// mbarrier.arrive.release.cluster at the barrier of the same place in block `rank` of the cluster, and mbarrier.try_wait.acquire.cluster:
-// what the thread there did before comes before what this one does after the wait, in the memory of either block.
-__device__ inline void mbarrier_arrive_release_cluster(uint64_t *bar, uint32_t rank)
-{
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
-                     mapa(smem_addr(bar), rank))
-                 : "memory");
-}
-__device__ inline void mbarrier_wait_acquire_cluster(uint64_t *bar, uint32_t parity)
-{
-    uint32_t ended;
-    do {
-        asm volatile("{\n"
-                     ".reg .pred p;\n"
-                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, p;\n"
-                     "}"
-                     : "=r"(ended)
-                     : "r"(smem_addr(bar)), "r"(parity)
-                     : "memory");
-    } while (!ended);
 }
 
 // cp.async.bulk, shared memory to that of block `rank` of the cluster, at the same place as dst_smem here; counted there at its

@@ -95,7 +95,7 @@ struct ClusterStorage {
 static __device__ void give_back_to(uint64_t *empty, uint32_t rank, int lane)
 {
     __syncwarp();
-    if (lane == 0) mbarrier_arrive_release_cluster(empty, rank);
+    if (lane == 0) mbarrier_arrive_cluster(empty, rank);
 }
 
 // --- The producer's warps -------------------------------------------------------------------------------------------------
@@ -362,7 +362,7 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         }
         mbarrier_arrive(&smem.handed_full);
         trace(WAIT_EMPTY);
-        mbarrier_wait_acquire_cluster(&smem.P_empty, i % 2 ^ 1);
+        mbarrier_wait(&smem.P_empty, i % 2 ^ 1);
         trace(STORE);
         const uint32_t to = mapa(smem_addr(&smem.P_smem[0][tid]), other), full = mapa(smem_addr(&smem.P_full), other);
 #pragma unroll
@@ -375,7 +375,7 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
     const auto multiply_dQ = [&](int i) {
         const int stage = i % C::DS_STAGES;
         trace(WAIT_TURN);
-        mbarrier_wait_acquire_cluster(&smem.dS_full[stage], i / C::DS_STAGES % 2);
+        mbarrier_wait(&smem.dS_full[stage], i / C::DS_STAGES % 2);
         wgmma_fence();
         multiply_dQ_columns<T, C>(dQ, smem, stage, 0);
         wgmma_commit_group();
@@ -412,19 +412,19 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         if constexpr (D256_S_FIRST) multiply_S(next);
 
         trace(WAIT_TURN);
-        mbarrier_wait_acquire_cluster(&smem.P_full, i % 2);
+        mbarrier_wait(&smem.P_full, i % 2);
 #pragma unroll
         for (int k = 0; k < C::Q / MMA_K; k++) {
             const uint4 four = smem.P_smem[k][tid];
             P_other[k][0] = four.x, P_other[k][1] = four.y, P_other[k][2] = four.z, P_other[k][3] = four.w;
         }
         if (tid == 0 && i + 1 < tiles) mbarrier_arrive_expect_tx(&smem.P_full, sizeof smem.P_smem);
-        give_back_to(&smem.P_empty, other, lane);
         wgmma_touch(dV[1]);
         wgmma_touch(P_other);
         wgmma_fence();
         multiply_own<T, C>(dV[1], P_other, smem.dO_smem[stage]);
         wgmma_commit_group();
+        give_back_to(&smem.P_empty, other, lane);
         if constexpr (!FIRST && D256_ADD_LATE) finish_dQ(std::integral_constant<int, 2>());
         if constexpr (!D256_S_FIRST) {
             multiply_S(next);
@@ -546,7 +546,7 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
         give_back(&smem.dO_empty[stage], lane);
         const auto send = [&] {
             trace(WAIT_EMPTY);
-            mbarrier_wait_acquire_cluster(&smem.dS_empty[dS_stage], i / C::DS_STAGES % 2 ^ 1);
+            mbarrier_wait(&smem.dS_empty[dS_stage], i / C::DS_STAGES % 2 ^ 1);
             trace(STORE);
             send_dS<T, C>(smem, dS_stage, dS, other, tid);
         };
@@ -561,7 +561,7 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
         if (!D256_ADD_NOW && i > 0) part.add(dQ, b, plan, work, rank, 1, tid);
 
         trace(WAIT_TURN);
-        mbarrier_wait_acquire_cluster(&smem.dS_full[dS_stage], i / C::DS_STAGES % 2);
+        mbarrier_wait(&smem.dS_full[dS_stage], i / C::DS_STAGES % 2);
         wgmma_touch(dK[1]);
         wgmma_touch(dQ);
         wgmma_fence();
