@@ -31,6 +31,9 @@ enum { HANDED_F16, HANDED_ROUNDED, HANDED_F32 }; // ROUNDED: as for dV
 #ifndef D256_DO_OTHER // of dO's
 #define D256_DO_OTHER 1
 #endif
+#ifndef D256_FORWARD // a block fetches its own columns of Q and dO only, and sends them to the other, whose others they are
+#define D256_FORWARD 0
+#endif
 #ifndef D256_STORE_FIRST // dS is stored and sent before dK of the own keys is issued
 #define D256_STORE_FIRST 1
 #endif
@@ -98,6 +101,16 @@ static __device__ void give_back_to(uint64_t *empty, uint32_t rank, int lane)
     if (lane == 0) mbarrier_arrive_cluster(empty, rank);
 }
 
+// A consumer's warp is done with a stage of the other columns: whoever fills it is told, the other block if that sends them. Then thread
+// 0 says first what is to come, if anything is.
+static __device__ void give_back_others(uint64_t *full, uint64_t *empty, uint32_t bytes, bool is_more,
+                                        uint32_t other, int tid)
+{
+    if constexpr (!D256_FORWARD) return give_back(empty, tid % 32);
+    if (tid == 0 && is_more) mbarrier_arrive_expect_tx(full, bytes);
+    give_back_to(empty, other, tid % 32);
+}
+
 // --- The producer's warps -------------------------------------------------------------------------------------------------
 
 // A thread for Q, one for dO: starts the copies of every tile, of every head, as soon as their places are empty, own columns and others
@@ -126,6 +139,7 @@ static __device__ void produce_tiles(T (&own_smem)[C::STAGES][C::BOXES][C::Q][64
                                     RAGGED);
             cp_async_bulk(rows_smem[own.stage], rows + i, sizeof rows_smem[0], full);
             own.advance();
+            if constexpr (D256_FORWARD) continue;
             trace(WAIT_EMPTY);
             mbarrier_wait(&other_empty[other.stage], other.parity ^ 1);
             trace(LOAD);
@@ -134,6 +148,27 @@ static __device__ void produce_tiles(T (&own_smem)[C::STAGES][C::BOXES][C::Q][64
                                     box + (rank ^ 1) * C::BOXES, end, RAGGED);
             other.advance();
         }
+}
+
+// A thread for Q, one for dO: sends the own columns of every tile to the other block, as they land here and their place there is
+// empty. What has been read there has left its place here.
+template <typename T, class C, int OTHER>
+static __device__ void forward_tiles(const T (&own_smem)[C::STAGES][C::BOXES][C::Q][64],
+                                     const T (&other_smem)[OTHER][C::BOXES][C::Q][64], uint64_t *own_full,
+                                     uint64_t *own_empty, const uint64_t *other_full, uint64_t *other_empty,
+                                     int tiles, int other)
+{
+    for (int i = 0; i < tiles; i++) {
+        const int stage = i % C::STAGES, other_stage = i % OTHER;
+        trace(WAIT_EMPTY);
+        mbarrier_wait(&other_empty[other_stage], i / OTHER % 2 ^ 1);
+        if (i >= OTHER) mbarrier_arrive(&own_empty[(i - OTHER) % C::STAGES]);
+        trace(WAIT_FULL);
+        mbarrier_wait(&own_full[stage], i / C::STAGES % 2);
+        trace(STORE);
+        cp_async_bulk_to_block(other_smem[other_stage], own_smem[stage], sizeof own_smem[0],
+                               &other_full[other_stage], other);
+    }
 }
 
 // Starts the copy of a box of K or V: keys of block key_rank, columns of block col_rank.
@@ -380,6 +415,11 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         multiply_dQ_columns<T, C>(dQ, smem, stage, 0);
         wgmma_commit_group();
     };
+    const auto give_back_Q = [&](int i) {
+        const int stage = i % C::Q_OTHER;
+        give_back_others(&smem.Q_other_full[stage], &smem.Q_other_empty[stage], sizeof smem.Q_other_smem[0],
+                         i + C::Q_OTHER < tiles, other, tid);
+    };
     const auto release_dS = [&](int i) {
         give_back(&smem.dS_empty[i % C::DS_STAGES], lane);
         give_back_to(&smem.dS_empty[i % C::DS_STAGES], other, lane);
@@ -437,7 +477,7 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         wgmma_touch(dV[0]);
         wgmma_touch(P);
         wgmma_touch(S);
-        give_back(&smem.Q_other_empty[next % C::Q_OTHER], lane);
+        give_back_Q(next);
         row = row + C::Q < end_row ? row + C::Q : first_row;
         probabilities_of(next);
         if constexpr (D256_S_FIRST) {
@@ -452,7 +492,7 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         multiply_S(0);
         wgmma_wait_group<0>();
         wgmma_touch(S);
-        give_back(&smem.Q_other_empty[0], lane);
+        give_back_Q(0);
         probabilities_of(0);
         send_P(0);
         work_on(0, std::true_type());
@@ -490,6 +530,11 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
         wgmma_fence();
         multiply_columns<T, C, false>(dP, smem.V_smem[1], smem.dO_other_smem[other_stage]);
         wgmma_commit_group();
+    };
+    const auto give_back_dO = [&](int i) {
+        const int stage = i % C::DO_OTHER;
+        give_back_others(&smem.dO_other_full[stage], &smem.dO_other_empty[stage], sizeof smem.dO_other_smem[0],
+                         i + C::DO_OTHER < tiles, other, tid);
     };
     const auto gradient_of_scores = [&](int stage) {
         const OfColumns<C> dPsum(smem.dPsum_smem[stage], tid);
@@ -534,7 +579,7 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
         multiply_dP(0);
         wgmma_wait_group<0>();
         wgmma_touch(dP);
-        give_back(&smem.dO_other_empty[0], lane);
+        give_back_dO(0);
     }
 
     for (int i = 0; i < tiles; i++) { // dP of tile i is there, and dQ of the tile before.
@@ -573,7 +618,7 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
         wgmma_touch(dP);
         wgmma_touch(dK[0]);
         wgmma_touch(dS);
-        give_back(&smem.dO_other_empty[(i + 1) % C::DO_OTHER], lane);
+        give_back_dO(i + 1);
         wgmma_wait_group<1>();
         wgmma_touch(dK[1]);
         give_back(&smem.Q_empty[stage], lane);
@@ -616,8 +661,8 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(NUM_THREADS, 1)
         for (int stage = 0; stage < C::STAGES; stage++) {
             mbarrier_init(&smem.Q_full[stage], 1);
             mbarrier_init(&smem.dO_full[stage], 1);
-            mbarrier_init(&smem.Q_empty[stage], 4);              // the gradients' warps: dK comes after S
-            mbarrier_init(&smem.dO_empty[stage], CONSUMERS * 4);
+            mbarrier_init(&smem.Q_empty[stage], 4 + D256_FORWARD); // the gradients' warps: dK comes after S
+            mbarrier_init(&smem.dO_empty[stage], CONSUMERS * 4 + D256_FORWARD);
         }
         for (int stage = 0; stage < C::Q_OTHER; stage++) {
             mbarrier_init(&smem.Q_other_full[stage], 1);
@@ -637,6 +682,12 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(NUM_THREADS, 1)
         }
         fence_mbarrier_init();
         mbarrier_arrive_expect_tx(&smem.P_full, sizeof smem.P_smem);
+        if constexpr (D256_FORWARD) {
+            for (uint64_t &full : smem.Q_other_full)
+                mbarrier_arrive_expect_tx(&full, sizeof smem.Q_other_smem[0]);
+            for (uint64_t &full : smem.dO_other_full)
+                mbarrier_arrive_expect_tx(&full, sizeof smem.dO_other_smem[0]);
+        }
     }
     cluster_arrive();
     cluster_wait();
@@ -656,6 +707,15 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(NUM_THREADS, 1)
         setmaxnreg_dec<PRODUCER_REGS>();
         if (threadIdx.x / 32 == 0 && elect_one()) produce_Q<T, C>(smem, Q_map, K_map, plan, rank);
         if (threadIdx.x / 32 == 1 && elect_one()) produce_dO<T, C>(smem, dO_map, V_map, plan, rank);
+        if constexpr (D256_FORWARD) {
+            if (threadIdx.x / 32 == 2 && elect_one())
+                forward_tiles<T, C, C::Q_OTHER>(smem.Q_smem, smem.Q_other_smem, smem.Q_full, smem.Q_empty,
+                                                smem.Q_other_full, smem.Q_other_empty, smem.work.tiles, rank ^ 1);
+            if (threadIdx.x / 32 == 3 && elect_one())
+                forward_tiles<T, C, C::DO_OTHER>(smem.dO_smem, smem.dO_other_smem, smem.dO_full, smem.dO_empty,
+                                                 smem.dO_other_full, smem.dO_other_empty, smem.work.tiles,
+                                                 rank ^ 1);
+        }
     } else {
         setmaxnreg_inc<CONSUMER_REGS>();
         // The shuffle tells the compiler that all lanes have the same: descriptors then take no registers of a thread.
