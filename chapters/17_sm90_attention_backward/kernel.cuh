@@ -85,8 +85,8 @@ static __device__ Work find_work(const attention_variant_backward &b, const Back
     const attention_variant &v = b.forward;
     Work work;
     const int last_first = gridDim.z - 1 - place.z; // what preprocess cleared last is still in the L2
-    const int number =
-        last_first * (gridDim.x / C::BLOCKS >> plan.log2_heads_together) + (place.x >> plan.log2_heads_together);
+    const int number = last_first * (gridDim.x / C::BLOCKS >> plan.log2_heads_together) +
+                       (place.x >> plan.log2_heads_together);
     const int i = v.cu_k ? find_sequence(v.cu_k, v.batch, v.k_len, C::KV, number) : last_first;
     const Sequence queries(v.cu_q, i, v.q_len), keys(v.cu_k, i, v.k_len);
     work.q_begin = queries.begin, work.q_len = queries.len;

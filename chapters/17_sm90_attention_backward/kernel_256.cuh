@@ -56,11 +56,11 @@ struct ClusterTile {
     static constexpr int D = 256, Q = Q_;
     static constexpr bool SOFTCAP = false, AHEAD = false;
     static constexpr int BLOCKS = 2;
-    static constexpr int KEYS = 64;             // of a block
-    static constexpr int KV = BLOCKS * KEYS;    // of the cluster
-    static constexpr int COLS = D / BLOCKS;     // of dK, dV and dQ, of a block
-    static constexpr int BOXES = COLS / 64;     // of 64 columns, that is
-    static constexpr int STAGES = 2;            // of the own columns of Q and dO, and of their statistics
+    static constexpr int KEYS = 64;          // of a block
+    static constexpr int KV = BLOCKS * KEYS; // of the cluster
+    static constexpr int COLS = D / BLOCKS;  // of dK, dV and dQ, of a block
+    static constexpr int BOXES = COLS / 64;  // of 64 columns, that is
+    static constexpr int STAGES = 2;         // of the own columns of Q and dO, and of their statistics
     static constexpr int Q_OTHER = D256_Q_OTHER, DO_OTHER = D256_DO_OTHER; // stages of the others
     static constexpr int DS_STAGES = D256_DS_STAGES;
     static constexpr int DQ_REGS = Q * COLS / (CONSUMERS * 128);
@@ -70,28 +70,29 @@ struct ClusterTile {
 
 template <typename T, class C>
 struct ClusterStorage {
-    T K_smem[3][C::BOXES][C::KEYS][64]; // own keys: own columns, the others; the other block's keys: own columns
+    T K_smem[3][C::BOXES][C::KEYS]
+            [64]; // own keys: own columns, the others; the other block's keys: own columns
     T V_smem[2][C::BOXES][C::KEYS][64]; // own keys: own columns, the others
     T Q_smem[C::STAGES][C::BOXES][C::Q][64];
     T dO_smem[C::STAGES][C::BOXES][C::Q][64];
     T Q_other_smem[C::Q_OTHER][C::BOXES][C::Q][64];
     T dO_other_smem[C::DO_OTHER][C::BOXES][C::Q][64];
-    T dS_smem[C::DS_STAGES][2][C::KEYS][C::Q];        // of own keys, of the other block's; rows are keys
-    uint4 P_smem[C::Q / MMA_K][128];                  // of the other block's keys, as threads have it
+    T dS_smem[C::DS_STAGES][2][C::KEYS][C::Q]; // of own keys, of the other block's; rows are keys
+    uint4 P_smem[C::Q / MMA_K][128];           // of the other block's keys, as threads have it
     uint4 handed_smem[C::Q / (D256_HANDED == HANDED_F32 ? 8 : 16)][128]; // of own keys, for the gradients
     float LSE_log2_smem[C::STAGES][C::Q];
     float dPsum_smem[C::STAGES][C::Q];
     Work work;      // read where it is needed: registers are too few to keep it
     unsigned index; // in a fixed order, the cluster's
     uint64_t K_full, V_full;
-    uint64_t Q_full[C::STAGES], Q_other_full[C::Q_OTHER];     // the stage has landed, and its statistics
+    uint64_t Q_full[C::STAGES], Q_other_full[C::Q_OTHER]; // the stage has landed, and its statistics
     uint64_t dO_full[C::STAGES], dO_other_full[C::DO_OTHER];
-    uint64_t Q_empty[C::STAGES], Q_other_empty[C::Q_OTHER];   // every warp that reads it is done with it
+    uint64_t Q_empty[C::STAGES], Q_other_empty[C::Q_OTHER]; // every warp that reads it is done with it
     uint64_t dO_empty[C::STAGES], dO_other_empty[C::DO_OTHER];
     uint64_t handed_full, handed_empty;
-    uint64_t P_full, P_empty;                           // P of the other's keys is here; the other has read what came from here
-    uint64_t dS_full[C::DS_STAGES];                     // dS of all keys is here
-    uint64_t dS_empty[C::DS_STAGES];                    // nobody reads dS of own keys any more, here and there
+    uint64_t P_full, P_empty;        // P of the other's keys is here; the other has read what came from here
+    uint64_t dS_full[C::DS_STAGES];  // dS of all keys is here
+    uint64_t dS_empty[C::DS_STAGES]; // nobody reads dS of own keys any more, here and there
 };
 
 // A warp is done with what the other block sent: the barrier is there.
@@ -116,12 +117,11 @@ static __device__ void give_back_others(uint64_t *full, uint64_t *empty, uint32_
 // A thread for Q, one for dO: starts the copies of every tile, of every head, as soon as their places are empty, own columns and others
 // apart: the others are done with after S or dP.
 template <typename T, class C, int OTHER>
-static __device__ void produce_tiles(T (&own_smem)[C::STAGES][C::BOXES][C::Q][64],
-                                     T (&other_smem)[OTHER][C::BOXES][C::Q][64],
-                                     float (&rows_smem)[C::STAGES][C::Q], uint64_t *own_full,
-                                     uint64_t *own_empty, uint64_t *other_full, uint64_t *other_empty,
-                                     const CUtensorMap &map, const float *rows, const Work &work,
-                                     const BackwardPlan &plan, int rank)
+static __device__ void
+produce_tiles(T (&own_smem)[C::STAGES][C::BOXES][C::Q][64], T (&other_smem)[OTHER][C::BOXES][C::Q][64],
+              float (&rows_smem)[C::STAGES][C::Q], uint64_t *own_full, uint64_t *own_empty,
+              uint64_t *other_full, uint64_t *other_empty, const CUtensorMap &map, const float *rows,
+              const Work &work, const BackwardPlan &plan, int rank)
 {
     const int end = work.q_begin + work.q_len;
     PipelineState<C::STAGES> own;
@@ -183,8 +183,8 @@ static __device__ void load_keys(T (&dst_smem)[C::BOXES][C::KEYS][64], const CUt
 }
 
 template <typename T, class C>
-static __device__ void produce_Q(ClusterStorage<T, C> &smem, const CUtensorMap &Q_map, const CUtensorMap &K_map,
-                                 const BackwardPlan &plan, int rank)
+static __device__ void produce_Q(ClusterStorage<T, C> &smem, const CUtensorMap &Q_map,
+                                 const CUtensorMap &K_map, const BackwardPlan &plan, int rank)
 {
     trace(LOAD);
     mbarrier_arrive_expect_tx(&smem.K_full, sizeof smem.K_smem);
@@ -239,7 +239,8 @@ template <typename T, class C>
 static __device__ void multiply_others(float (&dK)[C::COLS / 2], const T (*dS_smem)[C::Q],
                                        const T (*Q_smem)[C::Q][64])
 {
-    const uint64_t dS_desc = wgmma_descriptor(dS_smem), Q_desc = wgmma_descriptor_mn(Q_smem, sizeof Q_smem[0]);
+    const uint64_t dS_desc = wgmma_descriptor(dS_smem),
+                   Q_desc = wgmma_descriptor_mn(Q_smem, sizeof Q_smem[0]);
 #pragma unroll
     for (int k = 0; k < C::Q / MMA_K; k++)
         wgmma<C::COLS, T, false, true>(dK, dS_desc + k * 32 / 16, Q_desc + k * MMA_K * 128 / 16, true);
@@ -247,13 +248,14 @@ static __device__ void multiply_others(float (&dK)[C::COLS / 2], const T (*dS_sm
 
 // A consumer's 64 columns of dQ = dS K: 64 keys of this block, 64 of the other.
 template <typename T, class C>
-static __device__ void multiply_dQ_columns(float (&dQ)[C::DQ_REGS], const ClusterStorage<T, C> &smem, int stage,
-                                           int consumer)
+static __device__ void multiply_dQ_columns(float (&dQ)[C::DQ_REGS], const ClusterStorage<T, C> &smem,
+                                           int stage, int consumer)
 {
 #pragma unroll
     for (int block = 0; block < 2; block++) {
         const uint64_t dS_desc = wgmma_descriptor_mn(smem.dS_smem[stage][block], sizeof smem.dS_smem[0][0]),
-                       K_desc = wgmma_descriptor_mn(smem.K_smem[block * 2][consumer], sizeof smem.K_smem[0][0]);
+                       K_desc =
+                           wgmma_descriptor_mn(smem.K_smem[block * 2][consumer], sizeof smem.K_smem[0][0]);
 #pragma unroll
         for (int k = 0; k < C::KEYS / MMA_K; k++)
             wgmma<64, T, true, true>(dQ, dS_desc + k * MMA_K * 128 / 16, K_desc + k * MMA_K * 128 / 16,
@@ -280,8 +282,8 @@ static __device__ void send_dS(ClusterStorage<T, C> &smem, int stage, const uint
     __syncwarp();        // and what the warp's others wrote.
     if (tid % 32 > 0) return;
     constexpr uint32_t BYTES = 16 * sizeof own_smem[0];
-    cp_async_bulk_to_block(smem.dS_smem[stage][1][warp * 16], own_smem[warp * 16], BYTES, &smem.dS_full[stage],
-                           other);
+    cp_async_bulk_to_block(smem.dS_smem[stage][1][warp * 16], own_smem[warp * 16], BYTES,
+                           &smem.dS_full[stage], other);
     mbarrier_arrive_expect_tx(&smem.dS_full[stage], BYTES); // from the other's warp of this number
 }
 
@@ -289,8 +291,8 @@ static __device__ void send_dS(ClusterStorage<T, C> &smem, int stage, const uint
 // leaves out rows past the sequence's last.
 template <typename T, class C>
 static __device__ void store_columns(const CUtensorMap &map, T (*place_smem)[C::BOXES][64][64],
-                                     const float (&dK)[2][C::COLS / 2], float scale, const Work &work, int rank,
-                                     int consumer, int tid)
+                                     const float (&dK)[2][C::COLS / 2], float scale, const Work &work,
+                                     int rank, int consumer, int tid)
 {
     trace(STORE);
     const int row = tid / 32 * 16 + tid % 16;
@@ -300,10 +302,9 @@ static __device__ void store_columns(const CUtensorMap &map, T (*place_smem)[C::
         for (int i = 0; i < C::COLS / 2; i += 8) {
             const float *d = dK[block] + i;
             // Matrices 0 to 3: the upper and the lower 8 keys of 8 columns, then of the next 8 columns.
-            const uint32_t frag[4] = {pack_pair<T>(d[0] * scale, d[1] * scale),
-                                      pack_pair<T>(d[2] * scale, d[3] * scale),
-                                      pack_pair<T>(d[4] * scale, d[5] * scale),
-                                      pack_pair<T>(d[6] * scale, d[7] * scale)};
+            const uint32_t frag[4] = {
+                pack_pair<T>(d[0] * scale, d[1] * scale), pack_pair<T>(d[2] * scale, d[3] * scale),
+                pack_pair<T>(d[4] * scale, d[5] * scale), pack_pair<T>(d[6] * scale, d[7] * scale)};
             const int chunk = i / 4 % 8 + tid % 32 / 16; // of 8 columns
             stmatrix_x4(smem_addr(place_smem[block][i / 32]) + swizzle(row * 128 + chunk * 16, 3), frag);
         }
@@ -315,10 +316,10 @@ static __device__ void store_columns(const CUtensorMap &map, T (*place_smem)[C::
     for (int block = 0; block < 2; block++)
 #pragma unroll
         for (int box = 0; box < C::BOXES; box++)
-            cp_async_bulk_tensor_5d_store(
-                map, place_smem[block][box], 0,
-                RAGGED + work.k_begin + work.first_key + (rank ^ block) * C::KEYS - end,
-                work.kv_head * (C::D / 64) + rank * C::BOXES + box, end, RAGGED);
+            cp_async_bulk_tensor_5d_store(map, place_smem[block][box], 0,
+                                          RAGGED + work.k_begin + work.first_key + (rank ^ block) * C::KEYS -
+                                              end,
+                                          work.kv_head * (C::D / 64) + rank * C::BOXES + box, end, RAGGED);
     cp_async_bulk_commit_group();
 }
 
@@ -327,9 +328,7 @@ template <class C>
 struct PartOfDQ {
     int head, row;
 
-    __device__ PartOfDQ(const Work &work) : head(work.first_head), row(work.first_row)
-    {
-    }
+    __device__ PartOfDQ(const Work &work) : head(work.first_head), row(work.first_row) {}
     __device__ void add(const float (&dQ)[C::DQ_REGS], const attention_variant_backward &b,
                         const BackwardPlan &plan, const Work &work, int rank, int consumer, int tid)
     {
@@ -376,7 +375,6 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         trace(SOFTMAX);
         keys.mask(S, v, work, row, tid);
         exponentials<C::Q>(S, plan.c, LSE_log2);
-        round_tile<T, C::Q>(S, P);
     };
     const auto send_P = [&](int i) {
         trace(WAIT_EMPTY);
@@ -391,15 +389,18 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
 #pragma unroll
             for (int k = 0; k < C::Q / MMA_K; k++) {
                 const float *p = S + k * 8;
-                smem.handed_smem[k][tid] = make_uint4(pack_pair<Handed>(p[0], p[1]), pack_pair<Handed>(p[2], p[3]),
-                                                      pack_pair<Handed>(p[4], p[5]), pack_pair<Handed>(p[6], p[7]));
+                smem.handed_smem[k][tid] =
+                    make_uint4(pack_pair<Handed>(p[0], p[1]), pack_pair<Handed>(p[2], p[3]),
+                               pack_pair<Handed>(p[4], p[5]), pack_pair<Handed>(p[6], p[7]));
             }
         }
         mbarrier_arrive(&smem.handed_full);
+        round_tile<T, C::Q>(S, P); // Nobody waits for it as the gradients do for theirs.
         trace(WAIT_EMPTY);
         mbarrier_wait(&smem.P_empty, i % 2 ^ 1);
         trace(STORE);
-        const uint32_t to = mapa(smem_addr(&smem.P_smem[0][tid]), other), full = mapa(smem_addr(&smem.P_full), other);
+        const uint32_t to = mapa(smem_addr(&smem.P_smem[0][tid]), other),
+                       full = mapa(smem_addr(&smem.P_full), other);
 #pragma unroll
         for (int k = 0; k < C::Q / MMA_K; k++)
             st_async(to + k * sizeof smem.P_smem[0],
@@ -512,7 +513,8 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
                                          const attention_variant_backward &b, const BackwardPlan &plan,
                                          int rank)
 {
-    using Handed2 = typename std::conditional<std::is_same<HandedType<T>, __half>::value, __half2, __nv_bfloat162>::type;
+    using Handed2 =
+        typename std::conditional<std::is_same<HandedType<T>, __half>::value, __half2, __nv_bfloat162>::type;
     const Work &work = smem.work;
     const int tid = threadIdx.x % 128, lane = tid % 32, other = rank ^ 1;
     const int tiles = work.tiles;
@@ -533,12 +535,13 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
     };
     const auto give_back_dO = [&](int i) {
         const int stage = i % C::DO_OTHER;
-        give_back_others(&smem.dO_other_full[stage], &smem.dO_other_empty[stage], sizeof smem.dO_other_smem[0],
-                         i + C::DO_OTHER < tiles, other, tid);
+        give_back_others(&smem.dO_other_full[stage], &smem.dO_other_empty[stage],
+                         sizeof smem.dO_other_smem[0], i + C::DO_OTHER < tiles, other, tid);
     };
     const auto gradient_of_scores = [&](int stage) {
         const OfColumns<C> dPsum(smem.dPsum_smem[stage], tid);
-        constexpr float unscale = 1.f / (1 << P_LOG2_OF_CLUSTERS); // dPsum is so much smaller, P so much larger
+        constexpr float unscale =
+            1.f / (1 << P_LOG2_OF_CLUSTERS); // dPsum is so much smaller, P so much larger
         trace(SOFTMAX);
 #pragma unroll
         for (int k = 0; k < C::Q / MMA_K; k++) {
@@ -562,7 +565,8 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
             for (int j = 0; j < 8; j += 4) {
                 const float2 sum = dPsum(k * 8 + j);
                 const float *d = dP + k * 8 + j;
-                dS[k][j / 2] = pack_pair<T>(P[j] * (d[0] * unscale - sum.x), P[j + 1] * (d[1] * unscale - sum.y));
+                dS[k][j / 2] =
+                    pack_pair<T>(P[j] * (d[0] * unscale - sum.x), P[j + 1] * (d[1] * unscale - sum.y));
                 dS[k][j / 2 + 1] =
                     pack_pair<T>(P[j + 2] * (d[2] * unscale - sum.x), P[j + 3] * (d[3] * unscale - sum.y));
             }
@@ -677,8 +681,8 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(NUM_THREADS, 1)
         mbarrier_init(&smem.P_full, 1); // and the bytes that the other sends
         mbarrier_init(&smem.P_empty, 4);
         for (int stage = 0; stage < C::DS_STAGES; stage++) {
-            mbarrier_init(&smem.dS_full[stage], 4);               // and the bytes that the other sends
-            mbarrier_init(&smem.dS_empty[stage], (1 + 2) * 4);    // the scores here, both consumers there
+            mbarrier_init(&smem.dS_full[stage], 4);            // and the bytes that the other sends
+            mbarrier_init(&smem.dS_empty[stage], (1 + 2) * 4); // the scores here, both consumers there
         }
         fence_mbarrier_init();
         mbarrier_arrive_expect_tx(&smem.P_full, sizeof smem.P_smem);
@@ -710,11 +714,12 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(NUM_THREADS, 1)
         if constexpr (D256_FORWARD) {
             if (threadIdx.x / 32 == 2 && elect_one())
                 forward_tiles<T, C, C::Q_OTHER>(smem.Q_smem, smem.Q_other_smem, smem.Q_full, smem.Q_empty,
-                                                smem.Q_other_full, smem.Q_other_empty, smem.work.tiles, rank ^ 1);
+                                                smem.Q_other_full, smem.Q_other_empty, smem.work.tiles,
+                                                rank ^ 1);
             if (threadIdx.x / 32 == 3 && elect_one())
-                forward_tiles<T, C, C::DO_OTHER>(smem.dO_smem, smem.dO_other_smem, smem.dO_full, smem.dO_empty,
-                                                 smem.dO_other_full, smem.dO_other_empty, smem.work.tiles,
-                                                 rank ^ 1);
+                forward_tiles<T, C, C::DO_OTHER>(smem.dO_smem, smem.dO_other_smem, smem.dO_full,
+                                                 smem.dO_empty, smem.dO_other_full, smem.dO_other_empty,
+                                                 smem.work.tiles, rank ^ 1);
         }
     } else {
         setmaxnreg_inc<CONSUMER_REGS>();
