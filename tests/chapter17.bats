@@ -256,20 +256,20 @@ varlen: 1 dtype must be BF16 or F16"
     noted $CHAPTER 'register … is read before the wgmma at line …, whose result it holds, has been waited for'
 }
 
-# --- Broken kernels: kernel.cuh with one edit, and one kernel of its table --------------------------------------------
+# --- Broken kernels: kernel.cuh or kernel_256.cuh with one edit, and one kernel of the table ----------------------------
 
-# kernel bf16|f16 ROW SED...: builds the chapter with an edited kernel.cuh, for one type and one row of the table, by its beginning; sets
-# BROKEN.
+# kernel bf16|f16 ROW SED...: builds the chapter with an edited kernel.cuh, or HEADER, for one type and one row of the table, by its
+# beginning; sets BROKEN.
 kernel() {
-    local dir=$BATS_TEST_TMPDIR/tree type=$1 row=$2 objects nvcc
+    local dir=$BATS_TEST_TMPDIR/tree type=$1 row=$2 header=${HEADER:-kernel.cuh} objects nvcc
     shift 2
     nvcc=$(sed -n 's/^NVCC *:= *//p' build/config.mk)
     mkdir -p "$dir/chapters/$CHAPTER"
     ln -sfn "$ROOT/common" "$dir/common"
     cp "chapters/$CHAPTER"/*.h "chapters/$CHAPTER"/*.cuh "chapters/$CHAPTER/kernel_$type.cu" "$dir/chapters/$CHAPTER"
-    sed -E "$@" "chapters/$CHAPTER/kernel.cuh" >"$dir/chapters/$CHAPTER/kernel.cuh"
-    run ! cmp -s "chapters/$CHAPTER/kernel.cuh" "$dir/chapters/$CHAPTER/kernel.cuh"
-    sed -E -i "/^ *\\{$row,/!{/launch_tile<T, Tile</d}" "$dir/chapters/$CHAPTER/kernel.cuh"
+    sed -E "$@" "chapters/$CHAPTER/$header" >"$dir/chapters/$CHAPTER/$header"
+    run ! cmp -s "chapters/$CHAPTER/$header" "$dir/chapters/$CHAPTER/$header"
+    sed -E -i "/^ *\\{$row,/!{/launch_(tile<T, Tile|cluster<T, ClusterTile)</d}" "$dir/chapters/$CHAPTER/kernel.cuh"
     compiled "$BATS_TEST_TMPDIR/kernel.o" "$nvcc" -std=c++17 -O3 -lineinfo -gencode arch=compute_90a,code=compute_90a -c \
         "$dir/chapters/$CHAPTER/kernel_$type.cu"
     mapfile -t objects < <(objects $CHAPTER "kernel_$type")
@@ -304,7 +304,7 @@ kernel() {
     wrong $CHAPTER varlen full
 }
 
-# in_consumer NAME EDIT: a sed program for the function NAME of kernel.cuh.
+# in_consumer NAME EDIT: a sed program for the function NAME of the header.
 in_consumer() {
     printf '/^static __device__ void %s\\(/,/^\\}/{%s}' "$1" "$2"
 }
@@ -314,7 +314,7 @@ kernel_faults() {
     local seed
     for seed in 0 1 2 3; do
         run -3 "$SIMGPU" --seed $seed "$BROKEN" --golden "build/golden/$CHAPTER" --step tiles --case "$1"
-        assert_line --regexp "at .*/chapters/$CHAPTER/kernel.cuh:[0-9]+"
+        assert_line --regexp "at .*/chapters/$CHAPTER/${HEADER:-kernel.cuh}:[0-9]+"
     done
 }
 
@@ -328,9 +328,10 @@ kernel_faults() {
 @test "chapter 17: dK where the copy engine still reads dQ, or stored before it is there, is a fault" {
     kernel bf16 '64, TILE_Q_64' "$(in_consumer store_gradients '/mbarrier_wait/d')"
     kernel_faults len250
-    kernel bf16 '256, TILE_Q_256' "$(in_consumer store_gradient '/fence_proxy_async/d')"
+    local HEADER=kernel_256.cuh
+    kernel bf16 '256, TILE_Q_256' "$(in_consumer store_columns '/fence_proxy_async/d')"
     kernel_faults d256_causal
-    kernel bf16 '256, TILE_Q_256' "$(in_consumer consume_scores 's/dO_smem\[0\]\[0\]\[0\]/V_smem[0][0]/')"
+    kernel bf16 '256, TILE_Q_256' "$(in_consumer consume_scores '/named_barrier_sync\(CONSUMERS_ONLY/d')"
     kernel_faults d256_causal
 }
 
@@ -339,12 +340,15 @@ kernel_faults() {
     wrong $CHAPTER tiles len250
 }
 
-@test "chapter 17: P and dS that one consumer hands the other, or the place for P, not waited for are a fault" {
-    local edit
-    for edit in consume_gradients:handed_full consume_scores:handed_empty consume_scores:dS_full; do
+@test "chapter 17: P and dS that one consumer hands the other, and one block the other, or the places for them, not waited for are a fault" {
+    local edit HEADER=kernel_256.cuh
+    for edit in consume_gradients:handed_full consume_scores:handed_empty consume_scores:dS_full \
+        consume_scores:P_full consume_scores:P_empty consume_gradients:dS_empty consume_gradients:dS_full; do
         kernel bf16 '256, TILE_Q_256' "$(in_consumer "${edit%:*}" "/mbarrier_wait\\(&smem\\.${edit#*:}/d")"
         kernel_faults d256_causal
     done
+    kernel bf16 '256, TILE_Q_256' '/cluster_arrive\(\); \/\/ The other/,/cluster_wait/d' # A block ends while the other arrives there.
+    kernel_faults d256_causal
 }
 
 @test "chapter 17: tiles of 80 queries, whose dQ is computed transposed, are right" {
