@@ -6,7 +6,7 @@
 //      block = a tile of keys of a sequence and a K/V head x the tiles of queries that see any of them
 //
 // Three ways to share a block's work between two consumers, and to order it: consume (D = 64), consume_ahead (D = 128),
-// consume_scores with consume_gradients (D = 256).
+// consume_scores with consume_gradients (D = 256 with softcap; without it see kernel_256.cuh).
 //
 // What it grows from is step5_in_registers.cu: diff -w shows what is new.
 #pragma once

@@ -10,10 +10,14 @@
 // P goes as a thread's registers, which are A of the same thread there (st.async); dS as a tile of shared memory, keys as rows, A of
 // dK as it is and of dQ transposed. Each consumer has 64 of dQ's 128 columns.
 //
-//      issued by the scores       dV  S of the next           dQ      (dQ is added beside the next dV)
-//      beside them                            2^S, send P
-//      issued by the gradients                 dK of own keys  dP of the next  dK of the other's  dQ
-//      beside them                dS, send it                                                     dQ of the tile before is added
+// In the order in which they are issued, and what happens beside them; "before" and "next" are tiles of queries:
+//
+//      scores       dQ of the one before  dV of own keys       dV of the other's  S of the next      |
+//                                         add dQ                                                     | 2^S, hand over P, send P
+//      gradients                        | dK of own keys  dP of the next         dK of the other's  dQ
+//                   dS, store, send     |                 add dQ of the one before
+//
+// A consumer's exponentials, or dS, are beside the other's products. What is sent is wanted one product later or more.
 #pragma once
 #include "kernel.cuh"
 

@@ -31,8 +31,9 @@ __host__ __device__ constexpr DQ split_of_dQ(int q_tile)
     return q_tile == 128 ? ROWS : q_tile == 64 ? COLUMNS : TRANSPOSED;
 }
 
-// At D = 256 without softcap P is handed over in f16, whose numbers have all their bits from 2^-14 on; times 2^15 P has them from 2^-29.
-constexpr int P_LOG2_OF_CLUSTERS = 15;
+// At D = 256 without softcap P is handed over in f16, whose numbers have all their bits from 2^-14 on; times 2^14 P
+// has them from 2^-28, and no P is too large.
+constexpr int P_LOG2_OF_CLUSTERS = 14;
 
 constexpr int DQ_PARTS = 4; // of a tile, at most: two consumers of each of two blocks
 
