@@ -1,4 +1,4 @@
-// The kernel of D = 256 without softcap: a cluster of two blocks has a tile of 128 keys.
+// The kernel of D = 256: a cluster of two blocks has a tile of 128 keys.
 //
 // What holds a block of 64 keys for itself is dQ: its `red` keeps the L2 busy. Here a block has the scores of its own 64 keys, and of
 // all 128 keys its own half of the columns of dK, dV and dQ: so many bytes of dQ are added for twice the keys. Each needs P and dS of
@@ -10,63 +10,31 @@
 // P goes as a thread's registers, which are A of the same thread there (st.async); dS as a tile of shared memory, keys as rows, A of
 // dK as it is and of dQ transposed. Each consumer has 64 of dQ's 128 columns.
 //
+// P goes to the gradients in f16: for fp32 shared memory is too little beside two stages of Q's other columns. With softcap that is P
+// times the softcap's derivative.
+//
 // In the order in which they are issued, and what happens beside them; "before" and "next" are tiles of queries:
 //
-//      scores       dQ of the one before  dV of own keys       dV of the other's  S of the next      |
-//                                         add dQ                                                     | 2^S, hand over P, send P
-//      gradients                        | dK of own keys  dP of the next         dK of the other's  dQ
-//                   dS, store, send     |                 add dQ of the one before
+//      scores       dQ of the one before  dV of own keys  dV of the other's  S of the next      |
+//                                                                      add dQ                   | 2^S, hand over P, send P
+//      gradients                        | dK of own keys       dP of the next         dK of the other's  dQ
+//                   dS                  |      store, send dS    add dQ of the one before
 //
 // A consumer's exponentials, or dS, are beside the other's products. What is sent is wanted one product later or more.
 #pragma once
 #include "kernel.cuh"
 
-// What may be tried with nvcc -D: they share what shared memory is left.
-#ifndef D256_HANDED // P goes to the gradients in f16, or as the two below; shared memory is too little for fp32 and two stages of dS
-#define D256_HANDED HANDED_F16
-#endif
-enum { HANDED_F16, HANDED_ROUNDED, HANDED_F32 }; // ROUNDED: as for dV
-#ifndef D256_DS_STAGES
-#define D256_DS_STAGES (D256_HANDED == HANDED_F32 ? 1 : 2)
-#endif
-#ifndef D256_Q_OTHER // stages of Q's other columns
-#define D256_Q_OTHER 1
-#endif
-#ifndef D256_DO_OTHER // of dO's
-#define D256_DO_OTHER 1
-#endif
-#ifndef D256_FORWARD // a block fetches its own columns of Q and dO only, and sends them to the other, whose others they are
-#define D256_FORWARD 0
-#endif
-#ifndef D256_STORE_FIRST // dS is stored and sent before dK of the own keys is issued
-#define D256_STORE_FIRST 1
-#endif
-#ifndef D256_S_FIRST // the scores issue S of the next tile before dV of the other's keys
-#define D256_S_FIRST 0
-#endif
-#ifndef D256_ADD_LATE // and add dQ when that dV has been issued
-#define D256_ADD_LATE 0
-#endif
-#ifndef D256_ADD_NOW // the gradients add dQ as soon as it is there; else when the next dP has been issued
-#define D256_ADD_NOW 0
-#endif
-
-// Of P for the gradients.
-template <typename T>
-using HandedType = typename std::conditional<D256_HANDED == HANDED_F16, __half, T>::type;
-
-template <int Q_>
+template <int Q_, bool SOFTCAP_>
 struct ClusterTile {
     static constexpr int D = 256, Q = Q_;
-    static constexpr bool SOFTCAP = false, AHEAD = false;
+    static constexpr bool SOFTCAP = SOFTCAP_, AHEAD = false;
     static constexpr int BLOCKS = 2;
     static constexpr int KEYS = 64;          // of a block
     static constexpr int KV = BLOCKS * KEYS; // of the cluster
     static constexpr int COLS = D / BLOCKS;  // of dK, dV and dQ, of a block
     static constexpr int BOXES = COLS / 64;  // of 64 columns, that is
     static constexpr int STAGES = 2;         // of the own columns of Q and dO, and of their statistics
-    static constexpr int Q_OTHER = D256_Q_OTHER, DO_OTHER = D256_DO_OTHER; // stages of the others
-    static constexpr int DS_STAGES = D256_DS_STAGES;
+    static constexpr int Q_OTHER = 2;        // of Q's other columns, which the scores, a tile ahead, take first; dO's and dS have one
     static constexpr int DQ_REGS = Q * COLS / (CONSUMERS * 128);
     static constexpr int DQ_PARTS = BLOCKS * CONSUMERS;
     static_assert(Q == 64, "rows of dQ, columns of a box of dS");
@@ -80,23 +48,23 @@ struct ClusterStorage {
     T Q_smem[C::STAGES][C::BOXES][C::Q][64];
     T dO_smem[C::STAGES][C::BOXES][C::Q][64];
     T Q_other_smem[C::Q_OTHER][C::BOXES][C::Q][64];
-    T dO_other_smem[C::DO_OTHER][C::BOXES][C::Q][64];
-    T dS_smem[C::DS_STAGES][2][C::KEYS][C::Q]; // of own keys, of the other block's; rows are keys
+    T dO_other_smem[1][C::BOXES][C::Q][64];
+    T dS_smem[2][C::KEYS][C::Q]; // of own keys, of the other block's; rows are keys
     uint4 P_smem[C::Q / MMA_K][128];           // of the other block's keys, as threads have it
-    uint4 handed_smem[C::Q / (D256_HANDED == HANDED_F32 ? 8 : 16)][128]; // of own keys, for the gradients
+    uint4 handed_smem[C::Q / MMA_K][128];      // of own keys, for the gradients
     float LSE_log2_smem[C::STAGES][C::Q];
     float dPsum_smem[C::STAGES][C::Q];
     Work work;      // read where it is needed: registers are too few to keep it
     unsigned index; // in a fixed order, the cluster's
     uint64_t K_full, V_full;
     uint64_t Q_full[C::STAGES], Q_other_full[C::Q_OTHER]; // the stage has landed, and its statistics
-    uint64_t dO_full[C::STAGES], dO_other_full[C::DO_OTHER];
+    uint64_t dO_full[C::STAGES], dO_other_full;
     uint64_t Q_empty[C::STAGES], Q_other_empty[C::Q_OTHER]; // every warp that reads it is done with it
-    uint64_t dO_empty[C::STAGES], dO_other_empty[C::DO_OTHER];
+    uint64_t dO_empty[C::STAGES], dO_other_empty;
     uint64_t handed_full, handed_empty;
     uint64_t P_full, P_empty;        // P of the other's keys is here; the other has read what came from here
-    uint64_t dS_full[C::DS_STAGES];  // dS of all keys is here
-    uint64_t dS_empty[C::DS_STAGES]; // nobody reads dS of own keys any more, here and there
+    uint64_t dS_full;         // dS of all keys is here
+    uint64_t dS_empty;        // nobody reads dS of own keys any more, here and there
 };
 
 // A warp is done with what the other block sent: the barrier is there.
@@ -104,16 +72,6 @@ static __device__ void give_back_to(uint64_t *empty, uint32_t rank, int lane)
 {
     __syncwarp();
     if (lane == 0) mbarrier_arrive_cluster(empty, rank);
-}
-
-// A consumer's warp is done with a stage of the other columns: whoever fills it is told, the other block if that sends them. Then thread
-// 0 says first what is to come, if anything is.
-static __device__ void give_back_others(uint64_t *full, uint64_t *empty, uint32_t bytes, bool is_more,
-                                        uint32_t other, int tid)
-{
-    if constexpr (!D256_FORWARD) return give_back(empty, tid % 32);
-    if (tid == 0 && is_more) mbarrier_arrive_expect_tx(full, bytes);
-    give_back_to(empty, other, tid % 32);
 }
 
 // --- The producer's warps -------------------------------------------------------------------------------------------------
@@ -143,7 +101,6 @@ produce_tiles(T (&own_smem)[C::STAGES][C::BOXES][C::Q][64], T (&other_smem)[OTHE
                                     RAGGED);
             cp_async_bulk(rows_smem[own.stage], rows + i, sizeof rows_smem[0], full);
             own.advance();
-            if constexpr (D256_FORWARD) continue;
             trace(WAIT_EMPTY);
             mbarrier_wait(&other_empty[other.stage], other.parity ^ 1);
             trace(LOAD);
@@ -152,27 +109,6 @@ produce_tiles(T (&own_smem)[C::STAGES][C::BOXES][C::Q][64], T (&other_smem)[OTHE
                                     box + (rank ^ 1) * C::BOXES, end, RAGGED);
             other.advance();
         }
-}
-
-// A thread for Q, one for dO: sends the own columns of every tile to the other block, as they land here and their place there is
-// empty. What has been read there has left its place here.
-template <typename T, class C, int OTHER>
-static __device__ void forward_tiles(const T (&own_smem)[C::STAGES][C::BOXES][C::Q][64],
-                                     const T (&other_smem)[OTHER][C::BOXES][C::Q][64], uint64_t *own_full,
-                                     uint64_t *own_empty, const uint64_t *other_full, uint64_t *other_empty,
-                                     int tiles, int other)
-{
-    for (int i = 0; i < tiles; i++) {
-        const int stage = i % C::STAGES, other_stage = i % OTHER;
-        trace(WAIT_EMPTY);
-        mbarrier_wait(&other_empty[other_stage], i / OTHER % 2 ^ 1);
-        if (i >= OTHER) mbarrier_arrive(&own_empty[(i - OTHER) % C::STAGES]);
-        trace(WAIT_FULL);
-        mbarrier_wait(&own_full[stage], i / C::STAGES % 2);
-        trace(STORE);
-        cp_async_bulk_to_block(other_smem[other_stage], own_smem[stage], sizeof own_smem[0],
-                               &other_full[other_stage], other);
-    }
 }
 
 // Starts the copy of a box of K or V: keys of block key_rank, columns of block col_rank.
@@ -208,8 +144,8 @@ static __device__ void produce_dO(ClusterStorage<T, C> &smem, const CUtensorMap 
     mbarrier_arrive_expect_tx(&smem.V_full, sizeof smem.V_smem);
     load_keys<T, C>(smem.V_smem[0], V_map, &smem.V_full, smem.work, rank, rank);
     load_keys<T, C>(smem.V_smem[1], V_map, &smem.V_full, smem.work, rank, rank ^ 1);
-    produce_tiles<T, C, C::DO_OTHER>(smem.dO_smem, smem.dO_other_smem, smem.dPsum_smem, smem.dO_full,
-                                     smem.dO_empty, smem.dO_other_full, smem.dO_other_empty, dO_map,
+    produce_tiles<T, C, 1>(smem.dO_smem, smem.dO_other_smem, smem.dPsum_smem, smem.dO_full,
+                                     smem.dO_empty, &smem.dO_other_full, &smem.dO_other_empty, dO_map,
                                      plan.dPsum, smem.work, plan, rank);
 }
 
@@ -253,11 +189,11 @@ static __device__ void multiply_others(float (&dK)[C::COLS / 2], const T (*dS_sm
 // A consumer's 64 columns of dQ = dS K: 64 keys of this block, 64 of the other.
 template <typename T, class C>
 static __device__ void multiply_dQ_columns(float (&dQ)[C::DQ_REGS], const ClusterStorage<T, C> &smem,
-                                           int stage, int consumer)
+                                           int consumer)
 {
 #pragma unroll
     for (int block = 0; block < 2; block++) {
-        const uint64_t dS_desc = wgmma_descriptor_mn(smem.dS_smem[stage][block], sizeof smem.dS_smem[0][0]),
+        const uint64_t dS_desc = wgmma_descriptor_mn(smem.dS_smem[block], sizeof smem.dS_smem[0]),
                        K_desc =
                            wgmma_descriptor_mn(smem.K_smem[block * 2][consumer], sizeof smem.K_smem[0][0]);
 #pragma unroll
@@ -271,11 +207,11 @@ static __device__ void multiply_dQ_columns(float (&dQ)[C::DQ_REGS], const Cluste
 
 // Sends a warp's 16 keys of dS to the other block from where they are stored here.
 template <typename T, class C>
-static __device__ void send_dS(ClusterStorage<T, C> &smem, int stage, const uint32_t (&dS)[C::Q / MMA_K][4],
+static __device__ void send_dS(ClusterStorage<T, C> &smem, const uint32_t (&dS)[C::Q / MMA_K][4],
                                int other, int tid)
 {
     const int warp = tid / 32, key = warp * 16 + tid % 16;
-    T(*const own_smem)[C::Q] = smem.dS_smem[stage][0];
+    T(*const own_smem)[C::Q] = smem.dS_smem[0];
 #pragma unroll
     for (int k = 0; k < C::Q / MMA_K; k++) {
         // Matrices 0 to 3: the upper and the lower 8 keys of 8 queries, then of the next 8 queries.
@@ -286,9 +222,9 @@ static __device__ void send_dS(ClusterStorage<T, C> &smem, int stage, const uint
     __syncwarp();        // and what the warp's others wrote.
     if (tid % 32 > 0) return;
     constexpr uint32_t BYTES = 16 * sizeof own_smem[0];
-    cp_async_bulk_to_block(smem.dS_smem[stage][1][warp * 16], own_smem[warp * 16], BYTES,
-                           &smem.dS_full[stage], other);
-    mbarrier_arrive_expect_tx(&smem.dS_full[stage], BYTES); // from the other's warp of this number
+    cp_async_bulk_to_block(smem.dS_smem[1][warp * 16], own_smem[warp * 16], BYTES,
+                           &smem.dS_full, other);
+    mbarrier_arrive_expect_tx(&smem.dS_full, BYTES); // from the other's warp of this number
 }
 
 // Rounds 128 keys and the own columns of dK or dV, puts them where nobody reads any more, and has the copy engine store them: it
@@ -359,7 +295,6 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
     const int tiles = work.tiles, first_row = work.first_row, end_row = work.end_row;
     float dV[2][C::COLS / 2] = {}, S[C::Q / 2], dQ[C::DQ_REGS] = {}; // dV of own keys, of the other's
     uint32_t P[C::Q / MMA_K][4];
-    using Handed = HandedType<T>;
     PartOfDQ<C> part(work);
     int row = first_row; // of P's tile
     const auto multiply_S = [&](int i) {
@@ -376,30 +311,21 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
     };
     const auto probabilities_of = [&](int i) {
         const OfColumns<C> LSE_log2(smem.LSE_log2_smem[i % C::STAGES], tid);
-        trace(SOFTMAX);
-        keys.mask(S, v, work, row, tid);
-        exponentials<C::Q>(S, plan.c, LSE_log2);
+        probabilities<T, C>(S, P, LSE_log2, keys, v, plan, work, row, tid);
     };
     const auto send_P = [&](int i) {
         trace(WAIT_EMPTY);
         mbarrier_wait(&smem.handed_empty, i % 2 ^ 1);
         trace(STORE);
-        if constexpr (D256_HANDED == HANDED_F32) {
 #pragma unroll
-            for (int j = 0; j < C::Q / 2; j += 4)
-                reinterpret_cast<float4 &>(smem.handed_smem[j / 4][tid]) =
-                    make_float4(S[j], S[j + 1], S[j + 2], S[j + 3]);
-        } else {
-#pragma unroll
-            for (int k = 0; k < C::Q / MMA_K; k++) {
-                const float *p = S + k * 8;
-                smem.handed_smem[k][tid] =
-                    make_uint4(pack_pair<Handed>(p[0], p[1]), pack_pair<Handed>(p[2], p[3]),
-                               pack_pair<Handed>(p[4], p[5]), pack_pair<Handed>(p[6], p[7]));
-            }
+        for (int k = 0; k < C::Q / MMA_K; k++) {
+            const float *p = S + k * 8;
+            smem.handed_smem[k][tid] =
+                make_uint4(pack_pair<__half>(p[0], p[1]), pack_pair<__half>(p[2], p[3]),
+                           pack_pair<__half>(p[4], p[5]), pack_pair<__half>(p[6], p[7]));
         }
         mbarrier_arrive(&smem.handed_full);
-        round_tile<T, C::Q>(S, P); // Nobody waits for it as the gradients do for theirs.
+        if (!C::SOFTCAP) round_tile<T, C::Q>(S, P); // Nobody waits for it as the gradients do for theirs.
         trace(WAIT_EMPTY);
         mbarrier_wait(&smem.P_empty, i % 2 ^ 1);
         trace(STORE);
@@ -413,21 +339,11 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
                      full);
     };
     const auto multiply_dQ = [&](int i) {
-        const int stage = i % C::DS_STAGES;
         trace(WAIT_TURN);
-        mbarrier_wait(&smem.dS_full[stage], i / C::DS_STAGES % 2);
+        mbarrier_wait(&smem.dS_full, i % 2);
         wgmma_fence();
-        multiply_dQ_columns<T, C>(dQ, smem, stage, 0);
+        multiply_dQ_columns<T, C>(dQ, smem, 0);
         wgmma_commit_group();
-    };
-    const auto give_back_Q = [&](int i) {
-        const int stage = i % C::Q_OTHER;
-        give_back_others(&smem.Q_other_full[stage], &smem.Q_other_empty[stage], sizeof smem.Q_other_smem[0],
-                         i + C::Q_OTHER < tiles, other, tid);
-    };
-    const auto release_dS = [&](int i) {
-        give_back(&smem.dS_empty[i % C::DS_STAGES], lane);
-        give_back_to(&smem.dS_empty[i % C::DS_STAGES], other, lane);
     };
     trace(WAIT_FULL);
     mbarrier_wait(&smem.K_full, 0);
@@ -438,13 +354,6 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         const int stage = i % C::STAGES;
         const int next = min(i + 1, tiles - 1); // Behind the last tile: S and P once more, for nobody.
         uint32_t P_other[C::Q / MMA_K][4];
-        // dQ of the tile before; behind it PENDING products have been issued.
-        const auto finish_dQ = [&](auto pending) {
-            wgmma_wait_group<decltype(pending)::value>();
-            wgmma_touch(dQ);
-            release_dS(i - 1);
-            part.add(dQ, b, plan, work, rank, 0, tid);
-        };
         if constexpr (!FIRST) multiply_dQ(i - 1);
         trace(WAIT_FULL);
         mbarrier_wait(&smem.dO_full[stage], i / C::STAGES % 2);
@@ -453,8 +362,6 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         wgmma_fence();
         multiply_own<T, C>(dV[0], P, smem.dO_smem[stage]);
         wgmma_commit_group();
-        if constexpr (!FIRST && !D256_ADD_LATE) finish_dQ(std::integral_constant<int, 1>());
-        if constexpr (D256_S_FIRST) multiply_S(next);
 
         trace(WAIT_TURN);
         mbarrier_wait(&smem.P_full, i % 2);
@@ -470,34 +377,32 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         multiply_own<T, C>(dV[1], P_other, smem.dO_smem[stage]);
         wgmma_commit_group();
         give_back_to(&smem.P_empty, other, lane);
-        if constexpr (!FIRST && D256_ADD_LATE) finish_dQ(std::integral_constant<int, 2>());
-        if constexpr (!D256_S_FIRST) {
-            multiply_S(next);
-            wgmma_wait_group<1>();
-            wgmma_touch(dV[1]);
-            wgmma_touch(P_other);
-            give_back(&smem.dO_empty[stage], lane);
+        if constexpr (!FIRST) { // Behind the products of dV: the adding is beside them.
+            wgmma_wait_group<2>();
+            wgmma_touch(dQ);
+            give_back(&smem.dS_empty, lane);
+            give_back_to(&smem.dS_empty, other, lane);
+            part.add(dQ, b, plan, work, rank, 0, tid);
         }
-        wgmma_wait_group<D256_S_FIRST>();
+        multiply_S(next);
+        wgmma_wait_group<1>();
         wgmma_touch(dV[0]);
         wgmma_touch(P);
+        wgmma_touch(dV[1]);
+        wgmma_touch(P_other);
+        give_back(&smem.dO_empty[stage], lane);
+        wgmma_wait_group<0>();
         wgmma_touch(S);
-        give_back_Q(next);
+        give_back(&smem.Q_other_empty[next % C::Q_OTHER], lane);
         row = row + C::Q < end_row ? row + C::Q : first_row;
         probabilities_of(next);
-        if constexpr (D256_S_FIRST) {
-            wgmma_wait_group<0>();
-            wgmma_touch(dV[1]);
-            wgmma_touch(P_other);
-            give_back(&smem.dO_empty[stage], lane);
-        }
         if (i + 1 < tiles) send_P(i + 1);
     };
     if (tiles > 0) {
         multiply_S(0);
         wgmma_wait_group<0>();
         wgmma_touch(S);
-        give_back_Q(0);
+        give_back(&smem.Q_other_empty[0], lane);
         probabilities_of(0);
         send_P(0);
         work_on(0, std::true_type());
@@ -517,8 +422,6 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
                                          const attention_variant_backward &b, const BackwardPlan &plan,
                                          int rank)
 {
-    using Handed2 =
-        typename std::conditional<std::is_same<HandedType<T>, __half>::value, __half2, __nv_bfloat162>::type;
     const Work &work = smem.work;
     const int tid = threadIdx.x % 128, lane = tid % 32, other = rank ^ 1;
     const int tiles = work.tiles;
@@ -526,21 +429,16 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
     uint32_t dS[C::Q / MMA_K][4] = {};
     PartOfDQ<C> part(work);
     const auto multiply_dP = [&](int i) {
-        const int stage = i % C::STAGES, other_stage = i % C::DO_OTHER;
+        const int stage = i % C::STAGES;
         trace(WAIT_FULL);
         mbarrier_wait(&smem.dO_full[stage], i / C::STAGES % 2);
         wgmma_fence();
         multiply_columns<T, C, true>(dP, smem.V_smem[0], smem.dO_smem[stage]);
         trace(WAIT_FULL);
-        mbarrier_wait(&smem.dO_other_full[other_stage], i / C::DO_OTHER % 2);
+        mbarrier_wait(&smem.dO_other_full, i % 2);
         wgmma_fence();
-        multiply_columns<T, C, false>(dP, smem.V_smem[1], smem.dO_other_smem[other_stage]);
+        multiply_columns<T, C, false>(dP, smem.V_smem[1], smem.dO_other_smem[0]);
         wgmma_commit_group();
-    };
-    const auto give_back_dO = [&](int i) {
-        const int stage = i % C::DO_OTHER;
-        give_back_others(&smem.dO_other_full[stage], &smem.dO_other_empty[stage],
-                         sizeof smem.dO_other_smem[0], i + C::DO_OTHER < tiles, other, tid);
     };
     const auto gradient_of_scores = [&](int stage) {
         const OfColumns<C> dPsum(smem.dPsum_smem[stage], tid);
@@ -550,20 +448,12 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
 #pragma unroll
         for (int k = 0; k < C::Q / MMA_K; k++) {
             float P[8];
-            if constexpr (D256_HANDED == HANDED_F32) {
+            const uint4 four = smem.handed_smem[k][tid];
+            const __half2 *pairs = reinterpret_cast<const __half2 *>(&four);
 #pragma unroll
-                for (int j = 0; j < 2; j++) {
-                    const float4 four = reinterpret_cast<const float4 &>(smem.handed_smem[k * 2 + j][tid]);
-                    P[j * 4] = four.x, P[j * 4 + 1] = four.y, P[j * 4 + 2] = four.z, P[j * 4 + 3] = four.w;
-                }
-            } else {
-                const uint4 four = smem.handed_smem[k][tid];
-                const Handed2 *pairs = reinterpret_cast<const Handed2 *>(&four);
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    const float2 two = to_float2(pairs[j]);
-                    P[j * 2] = two.x, P[j * 2 + 1] = two.y;
-                }
+            for (int j = 0; j < 4; j++) {
+                const float2 two = to_float2(pairs[j]);
+                P[j * 2] = two.x, P[j * 2 + 1] = two.y;
             }
 #pragma unroll
             for (int j = 0; j < 8; j += 4) {
@@ -587,55 +477,50 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
         multiply_dP(0);
         wgmma_wait_group<0>();
         wgmma_touch(dP);
-        give_back_dO(0);
+        give_back(&smem.dO_other_empty, lane);
     }
 
     for (int i = 0; i < tiles; i++) { // dP of tile i is there, and dQ of the tile before.
-        const int stage = i % C::STAGES, dS_stage = i % C::DS_STAGES;
+        const int stage = i % C::STAGES;
         trace(WAIT_TURN);
         mbarrier_wait(&smem.handed_full, i % 2);
         gradient_of_scores(stage);
         give_back(&smem.handed_empty, lane);
         give_back(&smem.dO_empty[stage], lane);
-        const auto send = [&] {
-            trace(WAIT_EMPTY);
-            mbarrier_wait(&smem.dS_empty[dS_stage], i / C::DS_STAGES % 2 ^ 1);
-            trace(STORE);
-            send_dS<T, C>(smem, dS_stage, dS, other, tid);
-        };
-        if constexpr (D256_STORE_FIRST) send();
         wgmma_touch(dK[0]);
         wgmma_touch(dS);
         wgmma_fence();
         multiply_own<T, C>(dK[0], dS, smem.Q_smem[stage]);
         wgmma_commit_group();
-        if constexpr (!D256_STORE_FIRST) send();
+        trace(WAIT_EMPTY);
+        mbarrier_wait(&smem.dS_empty, i % 2 ^ 1);
+        trace(STORE);
+        send_dS<T, C>(smem, dS, other, tid);
         multiply_dP(min(i + 1, tiles - 1)); // Behind the last tile once more, for nobody.
-        if (!D256_ADD_NOW && i > 0) part.add(dQ, b, plan, work, rank, 1, tid);
+        if (i > 0) part.add(dQ, b, plan, work, rank, 1, tid);
 
         trace(WAIT_TURN);
-        mbarrier_wait(&smem.dS_full[dS_stage], i / C::DS_STAGES % 2);
+        mbarrier_wait(&smem.dS_full, i % 2);
         wgmma_touch(dK[1]);
         wgmma_touch(dQ);
         wgmma_fence();
-        multiply_others<T, C>(dK[1], smem.dS_smem[dS_stage][1], smem.Q_smem[stage]);
+        multiply_others<T, C>(dK[1], smem.dS_smem[1], smem.Q_smem[stage]);
         wgmma_commit_group();
-        multiply_dQ_columns<T, C>(dQ, smem, dS_stage, 1);
+        multiply_dQ_columns<T, C>(dQ, smem, 1);
         wgmma_commit_group();
         wgmma_wait_group<2>();
         wgmma_touch(dP);
         wgmma_touch(dK[0]);
         wgmma_touch(dS);
-        give_back_dO(i + 1);
+        give_back(&smem.dO_other_empty, lane);
         wgmma_wait_group<1>();
         wgmma_touch(dK[1]);
         give_back(&smem.Q_empty[stage], lane);
         wgmma_wait_group<0>();
         wgmma_touch(dQ);
-        give_back_to(&smem.dS_empty[dS_stage], other, lane);
-        if (D256_ADD_NOW) part.add(dQ, b, plan, work, rank, 1, tid);
+        give_back_to(&smem.dS_empty, other, lane);
     }
-    if (!D256_ADD_NOW && tiles > 0) part.add(dQ, b, plan, work, rank, 1, tid);
+    if (tiles > 0) part.add(dQ, b, plan, work, rank, 1, tid);
 
     named_barrier_sync(CONSUMERS_ONLY, CONSUMERS * 128);
     store_columns<T, C>(dK_map, smem.V_smem, dK, rsqrtf(C::D), work, rank, 1, tid);
@@ -669,33 +554,23 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(NUM_THREADS, 1)
         for (int stage = 0; stage < C::STAGES; stage++) {
             mbarrier_init(&smem.Q_full[stage], 1);
             mbarrier_init(&smem.dO_full[stage], 1);
-            mbarrier_init(&smem.Q_empty[stage], 4 + D256_FORWARD); // the gradients' warps: dK comes after S
-            mbarrier_init(&smem.dO_empty[stage], CONSUMERS * 4 + D256_FORWARD);
+            mbarrier_init(&smem.Q_empty[stage], 4); // the gradients' warps: dK comes after S
+            mbarrier_init(&smem.dO_empty[stage], CONSUMERS * 4);
         }
         for (int stage = 0; stage < C::Q_OTHER; stage++) {
             mbarrier_init(&smem.Q_other_full[stage], 1);
             mbarrier_init(&smem.Q_other_empty[stage], 4);
         }
-        for (int stage = 0; stage < C::DO_OTHER; stage++) {
-            mbarrier_init(&smem.dO_other_full[stage], 1);
-            mbarrier_init(&smem.dO_other_empty[stage], 4);
-        }
+        mbarrier_init(&smem.dO_other_full, 1);
+        mbarrier_init(&smem.dO_other_empty, 4);
         mbarrier_init(&smem.handed_full, 128);
         mbarrier_init(&smem.handed_empty, 4);
         mbarrier_init(&smem.P_full, 1); // and the bytes that the other sends
         mbarrier_init(&smem.P_empty, 4);
-        for (int stage = 0; stage < C::DS_STAGES; stage++) {
-            mbarrier_init(&smem.dS_full[stage], 4);            // and the bytes that the other sends
-            mbarrier_init(&smem.dS_empty[stage], (1 + 2) * 4); // the scores here, both consumers there
-        }
+        mbarrier_init(&smem.dS_full, 4);            // and the bytes that the other sends
+        mbarrier_init(&smem.dS_empty, (1 + 2) * 4); // the scores here, both consumers there
         fence_mbarrier_init();
         mbarrier_arrive_expect_tx(&smem.P_full, sizeof smem.P_smem);
-        if constexpr (D256_FORWARD) {
-            for (uint64_t &full : smem.Q_other_full)
-                mbarrier_arrive_expect_tx(&full, sizeof smem.Q_other_smem[0]);
-            for (uint64_t &full : smem.dO_other_full)
-                mbarrier_arrive_expect_tx(&full, sizeof smem.dO_other_smem[0]);
-        }
     }
     cluster_arrive();
     cluster_wait();
@@ -715,16 +590,6 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(NUM_THREADS, 1)
         setmaxnreg_dec<PRODUCER_REGS>();
         if (threadIdx.x / 32 == 0 && elect_one()) produce_Q<T, C>(smem, Q_map, K_map, plan, rank);
         if (threadIdx.x / 32 == 1 && elect_one()) produce_dO<T, C>(smem, dO_map, V_map, plan, rank);
-        if constexpr (D256_FORWARD) {
-            if (threadIdx.x / 32 == 2 && elect_one())
-                forward_tiles<T, C, C::Q_OTHER>(smem.Q_smem, smem.Q_other_smem, smem.Q_full, smem.Q_empty,
-                                                smem.Q_other_full, smem.Q_other_empty, smem.work.tiles,
-                                                rank ^ 1);
-            if (threadIdx.x / 32 == 3 && elect_one())
-                forward_tiles<T, C, C::DO_OTHER>(smem.dO_smem, smem.dO_other_smem, smem.dO_full,
-                                                 smem.dO_empty, smem.dO_other_full, smem.dO_other_empty,
-                                                 smem.work.tiles, rank ^ 1);
-        }
     } else {
         setmaxnreg_inc<CONSUMER_REGS>();
         // The shuffle tells the compiler that all lanes have the same: descriptors then take no registers of a thread.

@@ -23,6 +23,8 @@ enum BackwardVariant { TILES, DETERMINISTIC, WINDOW, SOFTCAP, VARLEN };
 #define TILE_Q_SOFTCAP 64
 #endif
 
+constexpr int TILE_KEYS = 128; // keys in a tile, at any head dimension
+
 // What a consumer, one of two, has of dQ: half the tile's rows; half the columns, of 64 rows; or half the columns as the rows of
 // a transposed product, which then takes any number of queries as its columns.
 enum DQ { ROWS, COLUMNS, TRANSPOSED };
@@ -31,7 +33,7 @@ __host__ __device__ constexpr DQ split_of_dQ(int q_tile)
     return q_tile == 128 ? ROWS : q_tile == 64 ? COLUMNS : TRANSPOSED;
 }
 
-// At D = 256 without softcap P is handed over in f16, whose numbers have all their bits from 2^-14 on; times 2^14 P
+// At D = 256 P is handed over in f16, whose numbers have all their bits from 2^-14 on; times 2^14 P
 // has them from 2^-28, and no P is too large.
 constexpr int P_LOG2_OF_CLUSTERS = 14;
 
