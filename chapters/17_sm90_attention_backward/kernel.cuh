@@ -117,7 +117,7 @@ struct SharedStorage {
     T Q_smem[C::STAGES][C::D / 64][C::Q][64];
     T dO_smem[C::STAGES][C::D / 64][C::Q][64];
     T dS_smem[C::STAGES][C::KV / 64][C::Q][64]; // rows are queries
-    float4 handed_smem[C::HANDED][128]; // dQ's parts, for the copy engine
+    float4 handed_smem[C::HANDED][128];         // dQ's parts, for the copy engine
     float LSE_log2_smem[C::STAGES][C::Q];
     float dPsum_smem[C::STAGES][C::Q];
     Work work;        // read where it is needed: registers are too few to keep it
@@ -809,8 +809,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     if (threadIdx.x < 128) {
         setmaxnreg_dec<PRODUCER_REGS>();
         if (threadIdx.x / 32 == 0 && elect_one()) produce<T, C>(smem, Q_map, dO_map, K_map, V_map, plan);
-        if (threadIdx.x == 32 || threadIdx.x == 64)
-            store_dQ<T, C>(smem, b, plan, threadIdx.x / 32 - 1);
+        if (threadIdx.x == 32 || threadIdx.x == 64) store_dQ<T, C>(smem, b, plan, threadIdx.x / 32 - 1);
     } else {
         setmaxnreg_inc<CONSUMER_REGS>();
         // The shuffle tells the compiler that all lanes have the same: descriptors then take no registers of a thread.

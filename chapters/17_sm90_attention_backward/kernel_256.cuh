@@ -10,15 +10,15 @@
 // P goes as a thread's registers, which are A of the same thread there (st.async); dS as a tile of shared memory, keys as rows, A of
 // dK as it is and of dQ transposed. Each consumer has 64 of dQ's 128 columns.
 //
-// P goes to the gradients in f16: for fp32 shared memory is too little beside two stages of Q's other columns. With softcap that is P
-// times the softcap's derivative.
+// P goes to the gradients in f16, 8 KB: fp32 would take the second stage of Q's other columns. With softcap it is P times the softcap's
+// derivative. The dS that is rounded may then be the neighbour of that of a P in fp32: at bf16 once in some ten.
 //
 // In the order in which they are issued, and what happens beside them; "before" and "next" are tiles of queries:
 //
-//      scores       dQ of the one before  dV of own keys  dV of the other's  S of the next      |
-//                                                                      add dQ                   | 2^S, hand over P, send P
-//      gradients                        | dK of own keys       dP of the next         dK of the other's  dQ
-//                   dS                  |      store, send dS    add dQ of the one before
+//      scores       dQ of the one before  dV of own keys  dV of the other's    S of the next      |
+//                                                         add dQ                                  | 2^S, hand over P, send P
+//      gradients                        | dK of own keys       dP of the next            dK of the other's  dQ
+//                   dS                  | store, send dS       add dQ of the one before
 //
 // A consumer's exponentials, or dS, are beside the other's products. What is sent is wanted one product later or more.
 #pragma once
@@ -34,7 +34,7 @@ struct ClusterTile {
     static constexpr int COLS = D / BLOCKS;  // of dK, dV and dQ, of a block
     static constexpr int BOXES = COLS / 64;  // of 64 columns, that is
     static constexpr int STAGES = 2;         // of the own columns of Q and dO, and of their statistics
-    static constexpr int Q_OTHER = 2;        // of Q's other columns, which the scores, a tile ahead, take first; dO's and dS have one
+    static constexpr int Q_OTHER = 2;        // of Q's other columns; dO's have one, as has dS
     static constexpr int DQ_REGS = Q * COLS / (CONSUMERS * 128);
     static constexpr int DQ_PARTS = BLOCKS * CONSUMERS;
     static_assert(Q == 64, "rows of dQ, columns of a box of dS");
@@ -42,16 +42,15 @@ struct ClusterTile {
 
 template <typename T, class C>
 struct ClusterStorage {
-    T K_smem[3][C::BOXES][C::KEYS]
-            [64]; // own keys: own columns, the others; the other block's keys: own columns
+    T K_smem[3][C::BOXES][C::KEYS][64]; // own keys: own columns, the others; the other's keys: own columns
     T V_smem[2][C::BOXES][C::KEYS][64]; // own keys: own columns, the others
     T Q_smem[C::STAGES][C::BOXES][C::Q][64];
     T dO_smem[C::STAGES][C::BOXES][C::Q][64];
     T Q_other_smem[C::Q_OTHER][C::BOXES][C::Q][64];
     T dO_other_smem[1][C::BOXES][C::Q][64];
-    T dS_smem[2][C::KEYS][C::Q]; // of own keys, of the other block's; rows are keys
-    uint4 P_smem[C::Q / MMA_K][128];           // of the other block's keys, as threads have it
-    uint4 handed_smem[C::Q / MMA_K][128];      // of own keys, for the gradients
+    T dS_smem[2][C::KEYS][C::Q];          // of own keys, of the other block's; rows are keys
+    uint4 P_smem[C::Q / MMA_K][128];      // of the other block's keys, as threads have it
+    uint4 handed_smem[C::Q / MMA_K][128]; // of own keys, for the gradients
     float LSE_log2_smem[C::STAGES][C::Q];
     float dPsum_smem[C::STAGES][C::Q];
     Work work;      // read where it is needed: registers are too few to keep it
@@ -62,7 +61,7 @@ struct ClusterStorage {
     uint64_t Q_empty[C::STAGES], Q_other_empty[C::Q_OTHER]; // every warp that reads it is done with it
     uint64_t dO_empty[C::STAGES], dO_other_empty;
     uint64_t handed_full, handed_empty;
-    uint64_t P_full, P_empty;        // P of the other's keys is here; the other has read what came from here
+    uint64_t P_full, P_empty; // P of the other's keys is here; the other has read what came from here
     uint64_t dS_full;         // dS of all keys is here
     uint64_t dS_empty;        // nobody reads dS of own keys any more, here and there
 };
@@ -144,9 +143,9 @@ static __device__ void produce_dO(ClusterStorage<T, C> &smem, const CUtensorMap 
     mbarrier_arrive_expect_tx(&smem.V_full, sizeof smem.V_smem);
     load_keys<T, C>(smem.V_smem[0], V_map, &smem.V_full, smem.work, rank, rank);
     load_keys<T, C>(smem.V_smem[1], V_map, &smem.V_full, smem.work, rank, rank ^ 1);
-    produce_tiles<T, C, 1>(smem.dO_smem, smem.dO_other_smem, smem.dPsum_smem, smem.dO_full,
-                                     smem.dO_empty, &smem.dO_other_full, &smem.dO_other_empty, dO_map,
-                                     plan.dPsum, smem.work, plan, rank);
+    produce_tiles<T, C, 1>(smem.dO_smem, smem.dO_other_smem, smem.dPsum_smem, smem.dO_full, smem.dO_empty,
+                           &smem.dO_other_full, &smem.dO_other_empty, dO_map, plan.dPsum, smem.work, plan,
+                           rank);
 }
 
 // --- The products -----------------------------------------------------------------------------------------------------------
@@ -207,8 +206,8 @@ static __device__ void multiply_dQ_columns(float (&dQ)[C::DQ_REGS], const Cluste
 
 // Sends a warp's 16 keys of dS to the other block from where they are stored here.
 template <typename T, class C>
-static __device__ void send_dS(ClusterStorage<T, C> &smem, const uint32_t (&dS)[C::Q / MMA_K][4],
-                               int other, int tid)
+static __device__ void send_dS(ClusterStorage<T, C> &smem, const uint32_t (&dS)[C::Q / MMA_K][4], int other,
+                               int tid)
 {
     const int warp = tid / 32, key = warp * 16 + tid % 16;
     T(*const own_smem)[C::Q] = smem.dS_smem[0];
@@ -222,8 +221,7 @@ static __device__ void send_dS(ClusterStorage<T, C> &smem, const uint32_t (&dS)[
     __syncwarp();        // and what the warp's others wrote.
     if (tid % 32 > 0) return;
     constexpr uint32_t BYTES = 16 * sizeof own_smem[0];
-    cp_async_bulk_to_block(smem.dS_smem[1][warp * 16], own_smem[warp * 16], BYTES,
-                           &smem.dS_full, other);
+    cp_async_bulk_to_block(smem.dS_smem[1][warp * 16], own_smem[warp * 16], BYTES, &smem.dS_full, other);
     mbarrier_arrive_expect_tx(&smem.dS_full, BYTES); // from the other's warp of this number
 }
 
