@@ -11,7 +11,7 @@
 // dK as it is and of dQ transposed. Each consumer has 64 of dQ's 128 columns.
 //
 // P goes to the gradients in f16, 8 KB: fp32 would take the second stage of Q's other columns. With softcap it is P times the softcap's
-// derivative. The dS that is rounded may then be the neighbour of that of a P in fp32: at bf16 once in some ten.
+// derivative. dS is then rounded to a neighbour of what P in fp32 gives: at bf16 one in thirty, at f16 one in four.
 //
 // In the order in which they are issued, and what happens beside them; "before" and "next" are tiles of queries:
 //
