@@ -48,6 +48,32 @@ setup() { export PYTHONPATH=$ROOT/reference; }
     assert_line --partial "d, the head dimension, must be 64, 128 or 256"
 }
 
+@test "chapter 17: at D = 256 clusters whose second 64 keys are past the sequence's end, and sequences of 1 to 65 keys, are right" {
+    local k
+    for k in 1 64 65 190; do
+        run -0 make chapter-17 DEVICE=sim OP=softcap SHAPE=b=1,q=70,k=$k,h=2,g=1,d=256 SEED=$k PROFILE=0
+        assert_line --partial "all 4 runs right"
+        run -0 make chapter-17 DEVICE=sim OP=attention STEP=deterministic SHAPE=b=2,q=70,k=$k,h=2,g=2,d=256 PROFILE=0
+        assert_line --partial "all 4 runs right"
+    done
+    run -0 make chapter-17 DEVICE=sim OP=varlen SHAPE=b=11,q=70,k=65,h=2,g=1,d=256 PROFILE=0 # 65, 43, 28, ..., 3, 2, 1 keys
+    assert_line --partial "all 4 runs right"
+    run -0 make chapter-17 DEVICE=sim OP=varlen SHAPE=b=11,q=3,k=65,h=1,g=1,d=256 PROFILE=0
+    assert_line --partial "all 4 runs right"
+}
+
+# RANDOM_SHAPES=N: so many of each operation and type instead of 2.
+@test "chapter 17: random shapes of D = 256 are right, with softcap too" {
+    local op type dir=$BATS_TEST_TMPDIR/random
+    for op in attention window softcap varlen; do
+        for type in bf16 f16; do
+            run -0 "$PYTHON" tests/random_shapes.py attention_backward $op $type "${RANDOM_SHAPES:-2}" 1 "$dir/$op/$type" b=2 q=200 k=300 h=4 g=2 d=256:256
+            run -0 "$SIMGPU" "$(chapter $CHAPTER)" --golden "$dir/$op/$type" --op $op
+            assert_line --regexp "^$CHAPTER: all [0-9]+ runs right"
+        done
+    done
+}
+
 @test "chapter 17: the baseline is handed what it needs, and a PyTorch without it is named" {
     torch_stub
     run -0 "$SIMGPU" "$(chapter $CHAPTER)" --op attention --step 0 --case len128_causal
@@ -300,6 +326,10 @@ kernel() {
 @test "chapter 17: softcap without its derivative, and the statistics of another sequence, are wrong" {
     kernel bf16 '128, TILE_Q_SOFTCAP' 's/S\[j\] = x \* \(1 - t \* t\)/S[j] = x/'
     wrong $CHAPTER softcap outliers
+    kernel bf16 '256, TILE_Q_SOFTCAP' 's/S\[j\] = x \* \(1 - t \* t\)/S[j] = x/'
+    wrong $CHAPTER softcap d256_window
+    HEADER=kernel_256.cuh kernel bf16 '256, TILE_Q_SOFTCAP' 's/if \(!C::SOFTCAP\) round_tile/round_tile/' # dV of what is for dS
+    wrong $CHAPTER softcap d256_window
     kernel bf16 '64, TILE_Q_64' 's/work\.q_tile = first_tile\(v\.cu_q, i,/work.q_tile = first_tile(v.cu_q, i > 0 ? i - 1 : 0,/'
     wrong $CHAPTER varlen full
 }
@@ -343,7 +373,8 @@ kernel_faults() {
 @test "chapter 17: P and dS that one consumer hands the other, and one block the other, or the places for them, not waited for are a fault" {
     local edit HEADER=kernel_256.cuh
     for edit in consume_gradients:handed_full consume_scores:handed_empty consume_scores:dS_full \
-        consume_scores:P_full consume_scores:P_empty consume_gradients:dS_empty consume_gradients:dS_full; do
+        consume_scores:P_full consume_scores:P_empty consume_gradients:dS_empty consume_gradients:dS_full \
+        consume_scores:Q_other_full consume_gradients:dO_other_full; do
         kernel bf16 '256, TILE_Q_256' "$(in_consumer "${edit%:*}" "/mbarrier_wait\\(&smem\\.${edit#*:}/d")"
         kernel_faults d256_causal
     done
