@@ -586,12 +586,9 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(NUM_THREADS, 1)
 
     if (threadIdx.x < 128) {
         setmaxnreg_dec<PRODUCER_REGS>();
-        if (threadIdx.x < 64 && elect_one()) {
-            if (threadIdx.x < 32)
-                produce_Q<T, C>(smem, Q_map, K_map, plan, rank);
-            else
-                produce_dO<T, C>(smem, dO_map, V_map, plan, rank);
-        }
+        // dO's first: the other way round ptxas spills two registers.
+        if (threadIdx.x / 32 == 1 && elect_one()) produce_dO<T, C>(smem, dO_map, V_map, plan, rank);
+        if (threadIdx.x / 32 == 0 && elect_one()) produce_Q<T, C>(smem, Q_map, K_map, plan, rank);
     } else {
         setmaxnreg_inc<CONSUMER_REGS>();
         // The shuffle tells the compiler that all lanes have the same: descriptors then take no registers of a thread.
