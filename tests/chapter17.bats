@@ -204,6 +204,12 @@ varlen: 1 dtype must be BF16 or F16"
     assert_equal "$(count 6 len250 shared_wavefronts 'stmatrix_x4\(')" "$(count 6 len250 shared_wavefronts_ideal 'stmatrix_x4\(')"
 }
 
+@test "chapter 17: at D = 256 dQ is added up once for 128 keys, and nothing in shared memory has a bank conflict" {
+    # Of 250 queries and keys, causal, as above; two heads.
+    assert_equal "$(count 6 d256_causal global_sectors 'add_dQ\(')" $((2 * 6 * 64 * 256 * 4 / 32))
+    assert_equal "$(count 6 d256_causal shared_wavefronts)" "$(count 6 d256_causal shared_wavefronts_ideal)"
+}
+
 # --- Broken kernels, each a step with one edit ----------------------------------------------------------------------
 
 @test "chapter 17: P or dS read by wgmma before they are there, or overwritten while they are read, are a fault" {
