@@ -10,8 +10,8 @@
 // P goes as a thread's registers, which are A of the same thread there (st.async); dS as a tile of shared memory, keys as rows, A of
 // dK as it is and of dQ transposed. Each consumer has 64 of dQ's 128 columns.
 //
-// P goes to the gradients in f16, 8 KB: fp32 would take the second stage of Q's other columns. With softcap it is P times the softcap's
-// derivative. dS is then rounded to a neighbour of what P in fp32 gives: at bf16 one in thirty, at f16 one in four.
+// P goes to the gradients in fp32; with softcap times the softcap's derivative. In 16 bits there would be room for a second stage of Q's other
+// columns, which is 1 to 2 % faster, but dS would be rounded once more than it need be.
 //
 // In the order in which they are issued, and what happens beside them; "before" and "next" are tiles of queries:
 //
@@ -33,8 +33,8 @@ struct ClusterTile {
     static constexpr int KV = BLOCKS * KEYS; // of the cluster
     static constexpr int COLS = D / BLOCKS;  // of dK, dV and dQ, of a block
     static constexpr int BOXES = COLS / 64;  // of 64 columns, that is
-    static constexpr int STAGES = 2;         // of the own columns of Q and dO, and of their statistics
-    static constexpr int Q_OTHER = 2;        // of Q's other columns; dO's have one, as has dS
+    static constexpr int STAGES =
+        2; // of the own columns of Q and dO, and of their statistics; the others have one, as has dS
     static constexpr int DQ_REGS = Q * COLS / (CONSUMERS * 128);
     static constexpr int DQ_PARTS = BLOCKS * CONSUMERS;
     static_assert(Q == 64, "rows of dQ, columns of a box of dS");
@@ -42,24 +42,24 @@ struct ClusterTile {
 
 template <typename T, class C>
 struct ClusterStorage {
-    T K_smem[3][C::BOXES][C::KEYS][64]; // own keys: own columns, the others; the other's keys: own columns
-    T V_smem[2][C::BOXES][C::KEYS][64]; // own keys: own columns, the others
+    T K_smem[2][C::BOXES][C::KEYS][64], V_smem[2][C::BOXES][C::KEYS][64]; // own keys: own columns, the others
+    T K_other_smem[C::BOXES][C::KEYS][64];                                // the other's keys: own columns
     T Q_smem[C::STAGES][C::BOXES][C::Q][64];
     T dO_smem[C::STAGES][C::BOXES][C::Q][64];
-    T Q_other_smem[C::Q_OTHER][C::BOXES][C::Q][64];
-    T dO_other_smem[1][C::BOXES][C::Q][64];
-    T dS_smem[2][C::KEYS][C::Q];          // of own keys, of the other block's; rows are keys
-    uint4 P_smem[C::Q / MMA_K][128];      // of the other block's keys, as threads have it
-    uint4 handed_smem[C::Q / MMA_K][128]; // of own keys, for the gradients
+    T Q_other_smem[C::BOXES][C::Q][64];
+    T dO_other_smem[C::BOXES][C::Q][64];
+    T dS_smem[2][C::KEYS][C::Q];       // of own keys, of the other block's; rows are keys
+    uint4 P_smem[C::Q / MMA_K][128];   // of the other block's keys, as threads have it
+    float4 handed_smem[C::Q / 8][128]; // of own keys, for the gradients
     float LSE_log2_smem[C::STAGES][C::Q];
     float dPsum_smem[C::STAGES][C::Q];
     Work work;      // read where it is needed: registers are too few to keep it
     unsigned index; // in a fixed order, the cluster's
     uint64_t K_full, V_full;
-    uint64_t Q_full[C::STAGES], Q_other_full[C::Q_OTHER]; // the stage has landed, and its statistics
-    uint64_t dO_full[C::STAGES], dO_other_full;
-    uint64_t Q_empty[C::STAGES], Q_other_empty[C::Q_OTHER]; // every warp that reads it is done with it
-    uint64_t dO_empty[C::STAGES], dO_other_empty;
+    uint64_t Q_full[C::STAGES], dO_full[C::STAGES];           // the stage has landed, and its statistics
+    uint64_t Q_other_full[C::BOXES], dO_other_full[C::BOXES]; // the box
+    uint64_t Q_empty[C::STAGES], dO_empty[C::STAGES];         // every warp that reads it is done with it
+    uint64_t Q_other_empty, dO_other_empty;
     uint64_t handed_full, handed_empty;
     uint64_t P_full, P_empty; // P of the other's keys is here; the other has read what came from here
     uint64_t dS_full;         // dS of all keys is here
@@ -77,18 +77,18 @@ static __device__ void give_back_to(uint64_t *empty, uint32_t rank, int lane)
 
 // A thread for Q, one for dO: starts the copies of every tile, of every head, as soon as their places are empty, own columns and others
 // apart: the others are done with after S or dP.
-template <typename T, class C, int OTHER>
-static __device__ void
-produce_tiles(T (&own_smem)[C::STAGES][C::BOXES][C::Q][64], T (&other_smem)[OTHER][C::BOXES][C::Q][64],
-              float (&rows_smem)[C::STAGES][C::Q], uint64_t *own_full, uint64_t *own_empty,
-              uint64_t *other_full, uint64_t *other_empty, const CUtensorMap &map, const float *rows,
-              const Work &work, const BackwardPlan &plan, int rank)
+template <typename T, class C>
+static __device__ void produce_tiles(T (&own_smem)[C::STAGES][C::BOXES][C::Q][64],
+                                     T (&other_smem)[C::BOXES][C::Q][64], float (&rows_smem)[C::STAGES][C::Q],
+                                     uint64_t *own_full, uint64_t *own_empty, uint64_t *other_full,
+                                     uint64_t *other_empty, const CUtensorMap &map, const float *rows,
+                                     const Work &work, const BackwardPlan &plan, int rank)
 {
     const int end = work.q_begin + work.q_len;
     PipelineState<C::STAGES> own;
-    PipelineState<OTHER> other;
+    uint32_t parity = 0; // of the others
     for (int head = work.first_head; head < work.last_head; head++)
-        for (int row = work.first_row; row < work.end_row; row += C::Q) {
+        for (int row = work.first_row; row < work.end_row; row += C::Q, parity ^= 1) {
             const size_t i = ((size_t)head * plan.q_tiles + work.q_tile) * C::Q + row;
             const int first = RAGGED + work.q_begin + row - end, box = head * (C::D / 64);
             uint64_t *full = &own_full[own.stage];
@@ -96,17 +96,19 @@ produce_tiles(T (&own_smem)[C::STAGES][C::BOXES][C::Q][64], T (&other_smem)[OTHE
             mbarrier_wait(&own_empty[own.stage], own.parity ^ 1);
             trace(LOAD);
             mbarrier_arrive_expect_tx(full, sizeof own_smem[0] + sizeof rows_smem[0]);
-            cp_async_bulk_tensor_5d(own_smem[own.stage], map, full, 0, first, box + rank * C::BOXES, end,
-                                    RAGGED);
+            for (int j = 0; j < C::BOXES; j++)
+                cp_async_bulk_tensor_5d(own_smem[own.stage][j], map, full, 0, first,
+                                        box + rank * C::BOXES + j, end, RAGGED);
             cp_async_bulk(rows_smem[own.stage], rows + i, sizeof rows_smem[0], full);
             own.advance();
             trace(WAIT_EMPTY);
-            mbarrier_wait(&other_empty[other.stage], other.parity ^ 1);
+            mbarrier_wait(other_empty, parity ^ 1);
             trace(LOAD);
-            mbarrier_arrive_expect_tx(&other_full[other.stage], sizeof other_smem[0]);
-            cp_async_bulk_tensor_5d(other_smem[other.stage], map, &other_full[other.stage], 0, first,
-                                    box + (rank ^ 1) * C::BOXES, end, RAGGED);
-            other.advance();
+            for (int j = 0; j < C::BOXES; j++) {
+                mbarrier_arrive_expect_tx(&other_full[j], sizeof other_smem[0]);
+                cp_async_bulk_tensor_5d(other_smem[j], map, &other_full[j], 0, first,
+                                        box + (rank ^ 1) * C::BOXES + j, end, RAGGED);
+            }
         }
 }
 
@@ -126,13 +128,12 @@ static __device__ void produce_Q(ClusterStorage<T, C> &smem, const CUtensorMap &
                                  const CUtensorMap &K_map, const BackwardPlan &plan, int rank)
 {
     trace(LOAD);
-    mbarrier_arrive_expect_tx(&smem.K_full, sizeof smem.K_smem);
+    mbarrier_arrive_expect_tx(&smem.K_full, sizeof smem.K_smem + sizeof smem.K_other_smem);
     load_keys<T, C>(smem.K_smem[0], K_map, &smem.K_full, smem.work, rank, rank);
     load_keys<T, C>(smem.K_smem[1], K_map, &smem.K_full, smem.work, rank, rank ^ 1);
-    load_keys<T, C>(smem.K_smem[2], K_map, &smem.K_full, smem.work, rank ^ 1, rank);
-    produce_tiles<T, C, C::Q_OTHER>(smem.Q_smem, smem.Q_other_smem, smem.LSE_log2_smem, smem.Q_full,
-                                    smem.Q_empty, smem.Q_other_full, smem.Q_other_empty, Q_map, plan.LSE_log2,
-                                    smem.work, plan, rank);
+    load_keys<T, C>(smem.K_other_smem, K_map, &smem.K_full, smem.work, rank ^ 1, rank);
+    produce_tiles<T, C>(smem.Q_smem, smem.Q_other_smem, smem.LSE_log2_smem, smem.Q_full, smem.Q_empty,
+                        smem.Q_other_full, &smem.Q_other_empty, Q_map, plan.LSE_log2, smem.work, plan, rank);
 }
 
 template <typename T, class C>
@@ -143,23 +144,44 @@ static __device__ void produce_dO(ClusterStorage<T, C> &smem, const CUtensorMap 
     mbarrier_arrive_expect_tx(&smem.V_full, sizeof smem.V_smem);
     load_keys<T, C>(smem.V_smem[0], V_map, &smem.V_full, smem.work, rank, rank);
     load_keys<T, C>(smem.V_smem[1], V_map, &smem.V_full, smem.work, rank, rank ^ 1);
-    produce_tiles<T, C, 1>(smem.dO_smem, smem.dO_other_smem, smem.dPsum_smem, smem.dO_full, smem.dO_empty,
-                           &smem.dO_other_full, &smem.dO_other_empty, dO_map, plan.dPsum, smem.work, plan,
-                           rank);
+    produce_tiles<T, C>(smem.dO_smem, smem.dO_other_smem, smem.dPsum_smem, smem.dO_full, smem.dO_empty,
+                        smem.dO_other_full, &smem.dO_other_empty, dO_map, plan.dPsum, smem.work, plan, rank);
 }
 
 // --- The products -----------------------------------------------------------------------------------------------------------
 
-// S = K Qᵀ or dP = V dOᵀ over a block's columns; of the first, or added.
-template <typename T, class C, bool FIRST>
-static __device__ void multiply_columns(float (&acc)[C::Q / 2], const T (*A_smem)[C::KEYS][64],
-                                        const T (*B_smem)[C::Q][64])
+// S += K Qᵀ or dP += V dOᵀ over a box of columns; `added`: to what is there.
+template <typename T, class C>
+static __device__ void multiply_box(float (&acc)[C::Q / 2], const T (&A_smem)[C::KEYS][64],
+                                    const T (&B_smem)[C::Q][64], bool added)
 {
     const uint64_t A_desc = wgmma_descriptor(A_smem), B_desc = wgmma_descriptor(B_smem);
 #pragma unroll
-    for (int k = 0; k < C::COLS / MMA_K; k++)
-        wgmma<C::Q, T>(acc, A_desc + (k / 4 * sizeof A_smem[0] + k % 4 * 32) / 16,
-                       B_desc + (k / 4 * sizeof B_smem[0] + k % 4 * 32) / 16, !FIRST || k > 0);
+    for (int k = 0; k < 64 / MMA_K; k++)
+        wgmma<C::Q, T>(acc, A_desc + k * 32 / 16, B_desc + k * 32 / 16, added || k > 0);
+}
+
+// S = K Qᵀ or dP = V dOᵀ of tile i: the own columns first, then the others, box by box as they land.
+template <typename T, class C>
+static __device__ void multiply_scores(float (&acc)[C::Q / 2], const T (&A_smem)[2][C::BOXES][C::KEYS][64],
+                                       const T (&own_smem)[C::STAGES][C::BOXES][C::Q][64],
+                                       const T (&other_smem)[C::BOXES][C::Q][64], uint64_t *own_full,
+                                       uint64_t *other_full, int i)
+{
+    trace(WAIT_FULL);
+    mbarrier_wait(&own_full[i % C::STAGES], i / C::STAGES % 2);
+    wgmma_fence();
+#pragma unroll
+    for (int j = 0; j < C::BOXES; j++)
+        multiply_box<T, C>(acc, A_smem[0][j], own_smem[i % C::STAGES][j], j > 0);
+#pragma unroll
+    for (int j = 0; j < C::BOXES; j++) {
+        trace(WAIT_FULL);
+        mbarrier_wait(&other_full[j], i % 2);
+        wgmma_fence();
+        multiply_box<T, C>(acc, A_smem[1][j], other_smem[j], true);
+    }
+    wgmma_commit_group();
 }
 
 // dV += Pᵀ dO or dK += dSᵀ Q of 64 keys and the own columns: A from registers.
@@ -194,7 +216,8 @@ static __device__ void multiply_dQ_columns(float (&dQ)[C::DQ_REGS], const Cluste
     for (int block = 0; block < 2; block++) {
         const uint64_t dS_desc = wgmma_descriptor_mn(smem.dS_smem[block], sizeof smem.dS_smem[0]),
                        K_desc =
-                           wgmma_descriptor_mn(smem.K_smem[block * 2][consumer], sizeof smem.K_smem[0][0]);
+                           wgmma_descriptor_mn(block ? smem.K_other_smem[consumer] : smem.K_smem[0][consumer],
+                                               sizeof smem.K_other_smem[0]);
 #pragma unroll
         for (int k = 0; k < C::KEYS / MMA_K; k++)
             wgmma<64, T, true, true>(dQ, dS_desc + k * MMA_K * 128 / 16, K_desc + k * MMA_K * 128 / 16,
@@ -296,16 +319,8 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
     PartOfDQ<C> part(work);
     int row = first_row; // of P's tile
     const auto multiply_S = [&](int i) {
-        const int stage = i % C::STAGES, other_stage = i % C::Q_OTHER;
-        trace(WAIT_FULL);
-        mbarrier_wait(&smem.Q_full[stage], i / C::STAGES % 2);
-        wgmma_fence();
-        multiply_columns<T, C, true>(S, smem.K_smem[0], smem.Q_smem[stage]);
-        trace(WAIT_FULL);
-        mbarrier_wait(&smem.Q_other_full[other_stage], i / C::Q_OTHER % 2);
-        wgmma_fence();
-        multiply_columns<T, C, false>(S, smem.K_smem[1], smem.Q_other_smem[other_stage]);
-        wgmma_commit_group();
+        multiply_scores<T, C>(S, smem.K_smem, smem.Q_smem, smem.Q_other_smem, smem.Q_full, smem.Q_other_full,
+                              i);
     };
     const auto probabilities_of = [&](int i) {
         const OfColumns<C> LSE_log2(smem.LSE_log2_smem[i % C::STAGES], tid);
@@ -316,12 +331,8 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         mbarrier_wait(&smem.handed_empty, i % 2 ^ 1);
         trace(STORE);
 #pragma unroll
-        for (int k = 0; k < C::Q / MMA_K; k++) {
-            const float *p = S + k * 8;
-            smem.handed_smem[k][tid] =
-                make_uint4(pack_pair<__half>(p[0], p[1]), pack_pair<__half>(p[2], p[3]),
-                           pack_pair<__half>(p[4], p[5]), pack_pair<__half>(p[6], p[7]));
-        }
+        for (int j = 0; j < C::Q / 2; j += 4)
+            smem.handed_smem[j / 4][tid] = make_float4(S[j], S[j + 1], S[j + 2], S[j + 3]);
         mbarrier_arrive(&smem.handed_full);
         if (!C::SOFTCAP) round_tile<T, C::Q>(S, P); // Nobody waits for it as the gradients do for theirs.
         trace(WAIT_EMPTY);
@@ -391,7 +402,7 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         give_back(&smem.dO_empty[stage], lane);
         wgmma_wait_group<0>();
         wgmma_touch(S);
-        give_back(&smem.Q_other_empty[next % C::Q_OTHER], lane);
+        give_back(&smem.Q_other_empty, lane);
         row = row + C::Q < end_row ? row + C::Q : first_row;
         probabilities_of(next);
         if (i + 1 < tiles) send_P(i + 1);
@@ -400,7 +411,7 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         multiply_S(0);
         wgmma_wait_group<0>();
         wgmma_touch(S);
-        give_back(&smem.Q_other_empty[0], lane);
+        give_back(&smem.Q_other_empty, lane);
         probabilities_of(0);
         send_P(0);
         work_on(0, std::true_type());
@@ -412,7 +423,7 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
     }
 
     named_barrier_sync(CONSUMERS_ONLY, CONSUMERS * 128); // The other has multiplied dO as well.
-    store_columns<T, C>(dV_map, smem.dO_smem, dV, 1.f / (1 << P_LOG2_OF_CLUSTERS), work, rank, 0, tid);
+    store_columns<T, C>(dV_map, smem.dO_smem, dV, 1, work, rank, 0, tid);
 }
 
 template <typename T, class C>
@@ -427,42 +438,17 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
     uint32_t dS[C::Q / MMA_K][4] = {};
     PartOfDQ<C> part(work);
     const auto multiply_dP = [&](int i) {
-        const int stage = i % C::STAGES;
-        trace(WAIT_FULL);
-        mbarrier_wait(&smem.dO_full[stage], i / C::STAGES % 2);
-        wgmma_fence();
-        multiply_columns<T, C, true>(dP, smem.V_smem[0], smem.dO_smem[stage]);
-        trace(WAIT_FULL);
-        mbarrier_wait(&smem.dO_other_full, i % 2);
-        wgmma_fence();
-        multiply_columns<T, C, false>(dP, smem.V_smem[1], smem.dO_other_smem[0]);
-        wgmma_commit_group();
+        multiply_scores<T, C>(dP, smem.V_smem, smem.dO_smem, smem.dO_other_smem, smem.dO_full,
+                              smem.dO_other_full, i);
     };
     const auto gradient_of_scores = [&](int stage) {
-        const OfColumns<C> dPsum(smem.dPsum_smem[stage], tid);
-        constexpr float unscale =
-            1.f / (1 << P_LOG2_OF_CLUSTERS); // dPsum is so much smaller, P so much larger
-        trace(SOFTMAX);
+        float P[C::Q / 2];
 #pragma unroll
-        for (int k = 0; k < C::Q / MMA_K; k++) {
-            float P[8];
-            const uint4 four = smem.handed_smem[k][tid];
-            const __half2 *pairs = reinterpret_cast<const __half2 *>(&four);
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const float2 two = to_float2(pairs[j]);
-                P[j * 2] = two.x, P[j * 2 + 1] = two.y;
-            }
-#pragma unroll
-            for (int j = 0; j < 8; j += 4) {
-                const float2 sum = dPsum(k * 8 + j);
-                const float *d = dP + k * 8 + j;
-                dS[k][j / 2] =
-                    pack_pair<T>(P[j] * (d[0] * unscale - sum.x), P[j + 1] * (d[1] * unscale - sum.y));
-                dS[k][j / 2 + 1] =
-                    pack_pair<T>(P[j + 2] * (d[2] * unscale - sum.x), P[j + 3] * (d[3] * unscale - sum.y));
-            }
+        for (int j = 0; j < C::Q / 2; j += 4) {
+            const float4 four = smem.handed_smem[j / 4][tid];
+            P[j] = four.x, P[j + 1] = four.y, P[j + 2] = four.z, P[j + 3] = four.w;
         }
+        softmax_gradient<T, C::Q>(dP, P, dS, OfColumns<C>(smem.dPsum_smem[stage], tid));
     };
     trace(WAIT_FULL);
     mbarrier_wait(&smem.V_full, 0);
@@ -526,7 +512,7 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
 
 template <typename T, class C>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(NUM_THREADS, 1)
-    cluster_kernel(const __grid_constant__ CUtensorMap Q_map,  // boxes of C::Q rows and C::COLS columns
+    cluster_kernel(const __grid_constant__ CUtensorMap Q_map,  // boxes of C::Q rows and 64 columns
                    const __grid_constant__ CUtensorMap dO_map, // the same
                    const __grid_constant__ CUtensorMap K_map,  // boxes of C::KEYS rows and C::COLS columns
                    const __grid_constant__ CUtensorMap V_map,  // the same
@@ -555,11 +541,11 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(NUM_THREADS, 1)
             mbarrier_init(&smem.Q_empty[stage], 4); // the gradients' warps: dK comes after S
             mbarrier_init(&smem.dO_empty[stage], CONSUMERS * 4);
         }
-        for (int stage = 0; stage < C::Q_OTHER; stage++) {
-            mbarrier_init(&smem.Q_other_full[stage], 1);
-            mbarrier_init(&smem.Q_other_empty[stage], 4);
+        for (int box = 0; box < C::BOXES; box++) {
+            mbarrier_init(&smem.Q_other_full[box], 1);
+            mbarrier_init(&smem.dO_other_full[box], 1);
         }
-        mbarrier_init(&smem.dO_other_full, 1);
+        mbarrier_init(&smem.Q_other_empty, 4);
         mbarrier_init(&smem.dO_other_empty, 4);
         mbarrier_init(&smem.handed_full, 128);
         mbarrier_init(&smem.handed_empty, 4);
@@ -618,9 +604,9 @@ static cudaError_t launch_cluster(const attention_variant_backward &b, const Bac
     if ((int64_t)plan.kv_tiles * v.kv_heads > INT_MAX / C::BLOCKS) return cudaErrorInvalidValue;
     const dim3 grid((plan.kv_tiles / sequences << plan.log2_heads_together) * C::BLOCKS,
                     v.kv_heads >> plan.log2_heads_together, sequences);
-    cudaError_t error = tensor_map_ragged(&Q_map, type, v.Q, plan.q_rows, v.heads, C::D, C::Q, C::COLS);
+    cudaError_t error = tensor_map_ragged(&Q_map, type, v.Q, plan.q_rows, v.heads, C::D, C::Q, 64);
     if (error == cudaSuccess)
-        error = tensor_map_ragged(&dO_map, type, b.dO, plan.q_rows, v.heads, C::D, C::Q, C::COLS);
+        error = tensor_map_ragged(&dO_map, type, b.dO, plan.q_rows, v.heads, C::D, C::Q, 64);
     if (error == cudaSuccess)
         error = tensor_map_ragged(&K_map, type, v.K, plan.k_rows, v.kv_heads, C::D, C::KEYS, C::COLS);
     if (error == cudaSuccess)

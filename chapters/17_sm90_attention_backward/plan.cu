@@ -101,9 +101,7 @@ static BackwardPlan make_plan(const attention_variant_backward &b, int q_tile, b
 static BackwardPlan plan_variant(const attention_variant_backward &b)
 {
     const attention_variant &v = b.forward;
-    BackwardPlan plan = make_plan(b, queries_in_tile(v), is_ahead(v.head_dim, v.softcap > 0));
-    if (v.head_dim == 256) plan.P_log2 = P_LOG2_OF_CLUSTERS;
-    return plan;
+    return make_plan(b, queries_in_tile(v), is_ahead(v.head_dim, v.softcap > 0));
 }
 
 extern "C" size_t attention_backward_variant_bytes(const struct attention_variant_backward *b)

@@ -33,10 +33,6 @@ __host__ __device__ constexpr DQ split_of_dQ(int q_tile)
     return q_tile == 128 ? ROWS : q_tile == 64 ? COLUMNS : TRANSPOSED;
 }
 
-// At D = 256 P is handed over in f16, whose numbers have all their bits from 2^-14 on; times 2^14 P
-// has them from 2^-28, and no P is too large.
-constexpr int P_LOG2_OF_CLUSTERS = 14;
-
 constexpr int DQ_PARTS = 4; // of a tile, at most: two consumers of each of two blocks
 
 // Sequences are cut into tiles of `tile` rows, those of all of them numbered through. Of sequences one behind the other, the first
@@ -102,7 +98,6 @@ struct BackwardPlan {
     int q_rows, k_rows;      // of Q, of K
     int sharing_heads;       // query heads that read a K/V head
     int log2_heads_together; // K/V heads, whose tiles of keys are worked on in turn
-    int P_log2;              // LSE_log2 is so much smaller, dPsum by 2^P_log2: P is 2^P_log2 times as large
     float c, cap_c; // P = 2^(S c - LSE_log2); with softcap S is first tanh, of S times half cap_c to base e
     float *LSE_log2, *dPsum; // (heads, q_tiles, q_tile): LSE log2(e), the sum of dO O over a row
     float4 *

@@ -68,8 +68,8 @@ __global__ void __launch_bounds__(NUM_THREADS)
             if (lane == 0 && row < plan.q_tile) {
                 const size_t place = tile * plan.q_tile + (plan.by_columns ? column_place(row) : row);
                 plan.LSE_log2[place] =
-                    row_LSE[j] == -INFINITY ? INFINITY : row_LSE[j] * 1.44269504f - plan.P_log2; // log2(e)
-                plan.dPsum[place] = ldexpf(sum, -plan.P_log2);
+                    row_LSE[j] == -INFINITY ? INFINITY : row_LSE[j] * 1.44269504f; // log2(e)
+                plan.dPsum[place] = sum;
             }
         }
     }
