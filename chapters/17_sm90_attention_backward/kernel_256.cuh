@@ -82,7 +82,7 @@ static __device__ void produce_tiles(T (&own_smem)[C::STAGES][C::BOXES][C::Q][64
                                      T (&other_smem)[C::BOXES][C::Q][64], float (&rows_smem)[C::STAGES][C::Q],
                                      uint64_t *own_full, uint64_t *own_empty, uint64_t *other_full,
                                      uint64_t *other_empty, const CUtensorMap &map, const float *rows,
-                                     const Work &work, const BackwardPlan &plan, int rank)
+                                     const Work &work, const BackwardPlan &plan)
 {
     const int end = work.q_begin + work.q_len;
     PipelineState<C::STAGES> own;
@@ -90,15 +90,18 @@ static __device__ void produce_tiles(T (&own_smem)[C::STAGES][C::BOXES][C::Q][64
     for (int head = work.first_head; head < work.last_head; head++)
         for (int row = work.first_row; row < work.end_row; row += C::Q, parity ^= 1) {
             const size_t i = ((size_t)head * plan.q_tiles + work.q_tile) * C::Q + row;
-            const int first = RAGGED + work.q_begin + row - end, box = head * (C::D / 64);
+            const int first = RAGGED + work.q_begin + row - end;
+            // The block's number is asked for again: kept, ptxas spills it.
+            const int own_box = head * (C::D / 64) + (int)cluster_ctarank() * C::BOXES,
+                      other_box = own_box ^ C::BOXES;
             uint64_t *full = &own_full[own.stage];
             trace(WAIT_EMPTY);
             mbarrier_wait(&own_empty[own.stage], own.parity ^ 1);
             trace(LOAD);
             mbarrier_arrive_expect_tx(full, sizeof own_smem[0] + sizeof rows_smem[0]);
             for (int j = 0; j < C::BOXES; j++)
-                cp_async_bulk_tensor_5d(own_smem[own.stage][j], map, full, 0, first,
-                                        box + rank * C::BOXES + j, end, RAGGED);
+                cp_async_bulk_tensor_5d(own_smem[own.stage][j], map, full, 0, first, own_box + j, end,
+                                        RAGGED);
             cp_async_bulk(rows_smem[own.stage], rows + i, sizeof rows_smem[0], full);
             own.advance();
             trace(WAIT_EMPTY);
@@ -106,8 +109,8 @@ static __device__ void produce_tiles(T (&own_smem)[C::STAGES][C::BOXES][C::Q][64
             trace(LOAD);
             for (int j = 0; j < C::BOXES; j++) {
                 mbarrier_arrive_expect_tx(&other_full[j], sizeof other_smem[0]);
-                cp_async_bulk_tensor_5d(other_smem[j], map, &other_full[j], 0, first,
-                                        box + (rank ^ 1) * C::BOXES + j, end, RAGGED);
+                cp_async_bulk_tensor_5d(other_smem[j], map, &other_full[j], 0, first, other_box + j, end,
+                                        RAGGED);
             }
         }
 }
@@ -133,7 +136,7 @@ static __device__ void produce_Q(ClusterStorage<T, C> &smem, const CUtensorMap &
     load_keys<T, C>(smem.K_smem[1], K_map, &smem.K_full, smem.work, rank, rank ^ 1);
     load_keys<T, C>(smem.K_other_smem, K_map, &smem.K_full, smem.work, rank ^ 1, rank);
     produce_tiles<T, C>(smem.Q_smem, smem.Q_other_smem, smem.LSE_log2_smem, smem.Q_full, smem.Q_empty,
-                        smem.Q_other_full, &smem.Q_other_empty, Q_map, plan.LSE_log2, smem.work, plan, rank);
+                        smem.Q_other_full, &smem.Q_other_empty, Q_map, plan.LSE_log2, smem.work, plan);
 }
 
 template <typename T, class C>
@@ -145,21 +148,10 @@ static __device__ void produce_dO(ClusterStorage<T, C> &smem, const CUtensorMap 
     load_keys<T, C>(smem.V_smem[0], V_map, &smem.V_full, smem.work, rank, rank);
     load_keys<T, C>(smem.V_smem[1], V_map, &smem.V_full, smem.work, rank, rank ^ 1);
     produce_tiles<T, C>(smem.dO_smem, smem.dO_other_smem, smem.dPsum_smem, smem.dO_full, smem.dO_empty,
-                        smem.dO_other_full, &smem.dO_other_empty, dO_map, plan.dPsum, smem.work, plan, rank);
+                        smem.dO_other_full, &smem.dO_other_empty, dO_map, plan.dPsum, smem.work, plan);
 }
 
 // --- The products -----------------------------------------------------------------------------------------------------------
-
-// S += K Qᵀ or dP += V dOᵀ over a box of columns; `added`: to what is there.
-template <typename T, class C>
-static __device__ void multiply_box(float (&acc)[C::Q / 2], const T (&A_smem)[C::KEYS][64],
-                                    const T (&B_smem)[C::Q][64], bool added)
-{
-    const uint64_t A_desc = wgmma_descriptor(A_smem), B_desc = wgmma_descriptor(B_smem);
-#pragma unroll
-    for (int k = 0; k < 64 / MMA_K; k++)
-        wgmma<C::Q, T>(acc, A_desc + k * 32 / 16, B_desc + k * 32 / 16, added || k > 0);
-}
 
 // S = K Qᵀ or dP = V dOᵀ of tile i: the own columns first, then the others, box by box as they land.
 template <typename T, class C>
@@ -168,18 +160,25 @@ static __device__ void multiply_scores(float (&acc)[C::Q / 2], const T (&A_smem)
                                        const T (&other_smem)[C::BOXES][C::Q][64], uint64_t *own_full,
                                        uint64_t *other_full, int i)
 {
+    const uint64_t A_desc = wgmma_descriptor(A_smem), own_desc = wgmma_descriptor(own_smem[i % C::STAGES]),
+                   other_desc = wgmma_descriptor(other_smem);
+    constexpr int A_BOX = sizeof A_smem[0][0], BOX = sizeof other_smem[0];
     trace(WAIT_FULL);
     mbarrier_wait(&own_full[i % C::STAGES], i / C::STAGES % 2);
     wgmma_fence();
 #pragma unroll
-    for (int j = 0; j < C::BOXES; j++)
-        multiply_box<T, C>(acc, A_smem[0][j], own_smem[i % C::STAGES][j], j > 0);
+    for (int k = 0; k < C::COLS / MMA_K; k++)
+        wgmma<C::Q, T>(acc, A_desc + (k / 4 * A_BOX + k % 4 * 32) / 16,
+                       own_desc + (k / 4 * BOX + k % 4 * 32) / 16, k > 0);
 #pragma unroll
     for (int j = 0; j < C::BOXES; j++) {
         trace(WAIT_FULL);
         mbarrier_wait(&other_full[j], i % 2);
         wgmma_fence();
-        multiply_box<T, C>(acc, A_smem[1][j], other_smem[j], true);
+#pragma unroll
+        for (int k = 0; k < 64 / MMA_K; k++)
+            wgmma<C::Q, T>(acc, A_desc + ((C::BOXES + j) * A_BOX + k * 32) / 16,
+                           other_desc + (j * BOX + k * 32) / 16, true);
     }
     wgmma_commit_group();
 }
