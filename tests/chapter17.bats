@@ -48,6 +48,32 @@ setup() { export PYTHONPATH=$ROOT/reference; }
     assert_line --partial "d, the head dimension, must be 64, 128 or 256"
 }
 
+@test "chapter 17: at D = 256 clusters whose second 64 keys are past the sequence's end, and sequences of 1 to 65 keys, are right" {
+    local k
+    for k in 1 64 65 190; do
+        run -0 make chapter-17 DEVICE=sim OP=softcap SHAPE=b=1,q=70,k=$k,h=2,g=1,d=256 SEED=$k PROFILE=0
+        assert_line --partial "all 4 runs right"
+        run -0 make chapter-17 DEVICE=sim OP=attention STEP=deterministic SHAPE=b=2,q=70,k=$k,h=2,g=2,d=256 PROFILE=0
+        assert_line --partial "all 4 runs right"
+    done
+    run -0 make chapter-17 DEVICE=sim OP=varlen SHAPE=b=11,q=70,k=65,h=2,g=1,d=256 PROFILE=0 # 65, 43, 28, ..., 3, 2, 1 keys
+    assert_line --partial "all 4 runs right"
+    run -0 make chapter-17 DEVICE=sim OP=varlen SHAPE=b=11,q=3,k=65,h=1,g=1,d=256 PROFILE=0
+    assert_line --partial "all 4 runs right"
+}
+
+# RANDOM_SHAPES=N: so many of each operation and type instead of 2.
+@test "chapter 17: random shapes of D = 256 are right, with softcap too" {
+    local op type dir=$BATS_TEST_TMPDIR/random
+    for op in attention window softcap varlen; do
+        for type in bf16 f16; do
+            run -0 "$PYTHON" tests/random_shapes.py attention_backward $op $type "${RANDOM_SHAPES:-2}" 1 "$dir/$op/$type" b=2 q=200 k=300 h=4 g=2 d=256:256
+            run -0 "$SIMGPU" "$(chapter $CHAPTER)" --golden "$dir/$op/$type" --op $op
+            assert_line --regexp "^$CHAPTER: all [0-9]+ runs right"
+        done
+    done
+}
+
 @test "chapter 17: the baseline is handed what it needs, and a PyTorch without it is named" {
     torch_stub
     run -0 "$SIMGPU" "$(chapter $CHAPTER)" --op attention --step 0 --case len128_causal
@@ -178,6 +204,12 @@ varlen: 1 dtype must be BF16 or F16"
     assert_equal "$(count 6 len250 shared_wavefronts 'stmatrix_x4\(')" "$(count 6 len250 shared_wavefronts_ideal 'stmatrix_x4\(')"
 }
 
+@test "chapter 17: at D = 256 dQ is added up once for 128 keys, and nothing in shared memory has a bank conflict" {
+    # Of 250 queries and keys, causal, as above; two heads.
+    assert_equal "$(count 6 d256_causal global_sectors 'add_dQ\(')" $((2 * 6 * 64 * 256 * 4 / 32))
+    assert_equal "$(count 6 d256_causal shared_wavefronts)" "$(count 6 d256_causal shared_wavefronts_ideal)"
+}
+
 # --- Broken kernels, each a step with one edit ----------------------------------------------------------------------
 
 @test "chapter 17: P or dS read by wgmma before they are there, or overwritten while they are read, are a fault" {
@@ -256,20 +288,20 @@ varlen: 1 dtype must be BF16 or F16"
     noted $CHAPTER 'register … is read before the wgmma at line …, whose result it holds, has been waited for'
 }
 
-# --- Broken kernels: kernel.cuh with one edit, and one kernel of its table --------------------------------------------
+# --- Broken kernels: kernel.cuh or kernel_256.cuh with one edit, and one kernel of the table ----------------------------
 
-# kernel bf16|f16 ROW SED...: builds the chapter with an edited kernel.cuh, for one type and one row of the table, by its beginning; sets
-# BROKEN.
+# kernel bf16|f16 ROW SED...: builds the chapter with an edited kernel.cuh, or HEADER, for one type and one row of the table, by its
+# beginning; sets BROKEN.
 kernel() {
-    local dir=$BATS_TEST_TMPDIR/tree type=$1 row=$2 objects nvcc
+    local dir=$BATS_TEST_TMPDIR/tree type=$1 row=$2 header=${HEADER:-kernel.cuh} objects nvcc
     shift 2
     nvcc=$(sed -n 's/^NVCC *:= *//p' build/config.mk)
     mkdir -p "$dir/chapters/$CHAPTER"
     ln -sfn "$ROOT/common" "$dir/common"
     cp "chapters/$CHAPTER"/*.h "chapters/$CHAPTER"/*.cuh "chapters/$CHAPTER/kernel_$type.cu" "$dir/chapters/$CHAPTER"
-    sed -E "$@" "chapters/$CHAPTER/kernel.cuh" >"$dir/chapters/$CHAPTER/kernel.cuh"
-    run ! cmp -s "chapters/$CHAPTER/kernel.cuh" "$dir/chapters/$CHAPTER/kernel.cuh"
-    sed -E -i "/^ *\\{$row,/!{/launch_tile<T, Tile</d}" "$dir/chapters/$CHAPTER/kernel.cuh"
+    sed -E "$@" "chapters/$CHAPTER/$header" >"$dir/chapters/$CHAPTER/$header"
+    run ! cmp -s "chapters/$CHAPTER/$header" "$dir/chapters/$CHAPTER/$header"
+    sed -E -i "/^ *\\{$row,/!{/launch_(tile<T, Tile|cluster<T, ClusterTile)</d}" "$dir/chapters/$CHAPTER/kernel.cuh"
     compiled "$BATS_TEST_TMPDIR/kernel.o" "$nvcc" -std=c++17 -O3 -lineinfo -gencode arch=compute_90a,code=compute_90a -c \
         "$dir/chapters/$CHAPTER/kernel_$type.cu"
     mapfile -t objects < <(objects $CHAPTER "kernel_$type")
@@ -300,11 +332,15 @@ kernel() {
 @test "chapter 17: softcap without its derivative, and the statistics of another sequence, are wrong" {
     kernel bf16 '128, TILE_Q_SOFTCAP' 's/S\[j\] = x \* \(1 - t \* t\)/S[j] = x/'
     wrong $CHAPTER softcap outliers
+    kernel bf16 '256, TILE_Q_SOFTCAP' 's/S\[j\] = x \* \(1 - t \* t\)/S[j] = x/'
+    wrong $CHAPTER softcap d256_window
+    HEADER=kernel_256.cuh kernel bf16 '256, TILE_Q_SOFTCAP' 's/if \(!C::SOFTCAP\) round_tile/round_tile/' # dV of what is for dS
+    wrong $CHAPTER softcap d256_window
     kernel bf16 '64, TILE_Q_64' 's/work\.q_tile = first_tile\(v\.cu_q, i,/work.q_tile = first_tile(v.cu_q, i > 0 ? i - 1 : 0,/'
     wrong $CHAPTER varlen full
 }
 
-# in_consumer NAME EDIT: a sed program for the function NAME of kernel.cuh.
+# in_consumer NAME EDIT: a sed program for the function NAME of the header.
 in_consumer() {
     printf '/^static __device__ void %s\\(/,/^\\}/{%s}' "$1" "$2"
 }
@@ -314,7 +350,7 @@ kernel_faults() {
     local seed
     for seed in 0 1 2 3; do
         run -3 "$SIMGPU" --seed $seed "$BROKEN" --golden "build/golden/$CHAPTER" --step tiles --case "$1"
-        assert_line --regexp "at .*/chapters/$CHAPTER/kernel.cuh:[0-9]+"
+        assert_line --regexp "at .*/chapters/$CHAPTER/${HEADER:-kernel.cuh}:[0-9]+"
     done
 }
 
@@ -328,9 +364,10 @@ kernel_faults() {
 @test "chapter 17: dK where the copy engine still reads dQ, or stored before it is there, is a fault" {
     kernel bf16 '64, TILE_Q_64' "$(in_consumer store_gradients '/mbarrier_wait/d')"
     kernel_faults len250
-    kernel bf16 '256, TILE_Q_256' "$(in_consumer store_gradient '/fence_proxy_async/d')"
+    local HEADER=kernel_256.cuh
+    kernel bf16 '256, TILE_Q_256' "$(in_consumer store_columns '/fence_proxy_async/d')"
     kernel_faults d256_causal
-    kernel bf16 '256, TILE_Q_256' "$(in_consumer consume_scores 's/dO_smem\[0\]\[0\]\[0\]/V_smem[0][0]/')"
+    kernel bf16 '256, TILE_Q_256' "$(in_consumer consume_scores '/named_barrier_sync\(CONSUMERS_ONLY/d')"
     kernel_faults d256_causal
 }
 
@@ -339,12 +376,16 @@ kernel_faults() {
     wrong $CHAPTER tiles len250
 }
 
-@test "chapter 17: P and dS that one consumer hands the other, or the place for P, not waited for are a fault" {
-    local edit
-    for edit in consume_gradients:handed_full consume_scores:handed_empty consume_scores:dS_full; do
+@test "chapter 17: P and dS that one consumer hands the other, and one block the other, or the places for them, not waited for are a fault" {
+    local edit HEADER=kernel_256.cuh
+    for edit in consume_gradients:handed_full consume_scores:handed_empty consume_scores:dS_full \
+        consume_scores:P_full consume_scores:P_empty consume_gradients:dS_empty consume_gradients:dS_full \
+        consume_scores:Q_other_full consume_gradients:dO_other_full; do
         kernel bf16 '256, TILE_Q_256' "$(in_consumer "${edit%:*}" "/mbarrier_wait\\(&smem\\.${edit#*:}/d")"
         kernel_faults d256_causal
     done
+    kernel bf16 '256, TILE_Q_256' '/cluster_arrive\(\); \/\/ The other/,/cluster_wait/d' # A block ends while the other arrives there.
+    kernel_faults d256_causal
 }
 
 @test "chapter 17: tiles of 80 queries, whose dQ is computed transposed, are right" {

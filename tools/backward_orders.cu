@@ -7,7 +7,7 @@
 //      together   S, dP | P | dV | dS | dQ, dK                  S and dP in flight, then dV beside dS, dK beside dQ's way out (consume)
 //      dQ_last    S, dP | P | dV | dS | dK | dQ                 dK beside the storing of dS, and dQ behind it
 //      ahead      dP, dV | dS | dK, S of the next | dQ | P of the next                                      (consume_ahead)
-//      split      one consumer has S, P, dV, the other dP, dS, dK, both the same 64 keys: D = 256           (consume_scores, consume_gradients)
+//      split      one consumer has S, P, dV, the other dP, dS, dK, both the same 64 keys: D = 256 in one block
 //      split_waited    the same, dV and dK waited for
 //
 // dV comes behind dS where registers are too few for P in 16 bits (Tile::EARLY_DV). dQ leaves by the copy engine (bulk) or by red, as in
@@ -33,6 +33,15 @@ constexpr const char *SENT_NAMES[] = {"bulk", "red", "kept"};
 constexpr int CHECKED_TILES = 3, TIMED_TILES = 2000, ROUNDS = 5;
 constexpr int PLACES = 512;           // for tiles of dQ in memory, at most 32 MB: the L2 has room for them
 constexpr double PEAK_TFLOPS = 989.4; // of H100 and H200, bf16
+
+// A tile of 64 keys whose gradients are 128 registers each at D = 256: one consumer has dV, the other dK. In kernel_256.cuh a second
+// block has the other half of the columns.
+struct SplitTile : Tile<256, 64, false> {
+    static constexpr int KV = 64;
+    static constexpr int HANDED = Q / 8; // P, for the other consumer
+};
+template <class C>
+constexpr bool SPLITS = std::is_same<C, SplitTile>::value;
 
 // Where a block adds a consumer's part of dQ of its tile i.
 template <class C>
@@ -100,7 +109,7 @@ struct Consumer {
         wgmma_touch(dQ);
         if (SENT == BULK) {
             mbarrier_wait(&smem.handed_empty[consumer], i % 2 ^ 1);
-            if constexpr (!C::GRADIENT_EACH) hand_over_dQ<T, C>(smem, dQ, consumer, tid);
+            if constexpr (!SPLITS<C>) hand_over_dQ<T, C>(smem, dQ, consumer, tid);
         }
         if (SENT == RED) add_dQ(place_of_dQ<C>(dQ_sum, i, consumer), dQ, tid);
     }
@@ -243,9 +252,9 @@ __global__ void __launch_bounds__(NUM_THREADS, 1) order_kernel(float4 *dQ_sum, f
     }
     if (threadIdx.x == 0)
         for (int i = 0; i < 2; i++) { // of stages and of consumers
-            mbarrier_init(&smem.dS_full[i], C::GRADIENT_EACH ? 128 : CONSUMERS * 128);
+            mbarrier_init(&smem.dS_full[i], SPLITS<C> ? 128 : CONSUMERS * 128);
             mbarrier_init(&smem.handed_full[i], 128);
-            mbarrier_init(&smem.handed_empty[i], C::GRADIENT_EACH ? 4 : 1);
+            mbarrier_init(&smem.handed_empty[i], SPLITS<C> ? 4 : 1);
         }
     fence_proxy_async();
     __syncthreads();
@@ -265,7 +274,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1) order_kernel(float4 *dQ_sum, f
     } else {
         setmaxnreg_inc<CONSUMER_REGS>();
         const int consumer = warpgroup - 1;
-        Consumer<C, SENT> c{smem, dQ_sum, consumer, tid, C::GRADIENT_EACH ? 0 : consumer * 64};
+        Consumer<C, SENT> c{smem, dQ_sum, consumer, tid, SPLITS<C> ? 0 : consumer * 64};
         float dK[C::D / 2] = {}, dV[C::D / 2] = {};
         const auto keep = [&](const float(&acc)[C::D / 2], int which) {
 #pragma unroll
@@ -273,7 +282,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1) order_kernel(float4 *dQ_sum, f
                 if (blockIdx.x == 0)
                     gradients[((consumer * 2 + which) * (C::D / 2) + i) * 128 + tid] = acc[i];
         };
-        if constexpr (!C::GRADIENT_EACH) {
+        if constexpr (!SPLITS<C>) {
             run_tiles<ORDER>(c, dK, dV, tiles);
             keep(dK, 0);
             keep(dV, 1);
@@ -334,9 +343,8 @@ int main(void)
     add_orders<Tile<128, 64, false>>(trials);
     trials.push_back(trial<Tile<128, 64, false>, AHEAD, RED>());
     add_orders<Tile<128, 80, false>>(trials);
-    using Each = Tile<256, 64, false>;
-    trials.insert(trials.end(),
-                  {trial<Each, SPLIT_WAITED, RED>(), trial<Each, SPLIT, RED>(), trial<Each, SPLIT, KEPT>()});
+    trials.insert(trials.end(), {trial<SplitTile, SPLIT_WAITED, RED>(), trial<SplitTile, SPLIT, RED>(),
+                                 trial<SplitTile, SPLIT, KEPT>()});
 
     cudaDeviceProp device;
     float4 *dQ_sum;

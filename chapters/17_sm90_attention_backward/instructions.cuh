@@ -34,3 +34,15 @@ __device__ inline void stmatrix_x4_trans(uint32_t addr, const uint32_t (&frag)[4
                  "r"(frag[0]), "r"(frag[1]), "r"(frag[2]), "r"(frag[3])
                  : "memory");
 }
+
+// cp.async.bulk, shared memory to that of block `rank` of the cluster, at the same place as dst_smem here; counted there at its
+// barrier of the same place as `bar`.
+__device__ inline void cp_async_bulk_to_block(const void *dst_smem, const void *src_smem, uint32_t bytes,
+                                              const uint64_t *bar, uint32_t rank)
+{
+    asm volatile(
+        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+            mapa(smem_addr(dst_smem), rank)),
+        "r"(smem_addr(src_smem)), "r"(bytes), "r"(mapa(smem_addr(bar), rank))
+        : "memory");
+}

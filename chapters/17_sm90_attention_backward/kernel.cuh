@@ -5,8 +5,8 @@
 //
 //      block = a tile of keys of a sequence and a K/V head x the tiles of queries that see any of them
 //
-// Three ways to share a block's work between two consumers, and to order it: consume (D = 64), consume_ahead (D = 128),
-// consume_scores with consume_gradients (D = 256).
+// Two ways to order a block's work, of which each of two consumers has half: consume (D = 64, and softcap at D = 128) and
+// consume_ahead (D = 128). D = 256 has a kernel of its own, kernel_256.cuh.
 //
 // What it grows from is step5_in_registers.cu: diff -w shows what is new.
 #pragma once
@@ -37,9 +37,9 @@ template <int D_, int Q_, bool SOFTCAP_>
 struct Tile {
     static constexpr int D = D_, Q = Q_;
     static constexpr bool SOFTCAP = SOFTCAP_;
-    // At D = 256 dK and dV of 64 keys are 128 registers each: one consumer has dV, the other dK.
-    static constexpr bool GRADIENT_EACH = D == 256;
-    static constexpr int KV = GRADIENT_EACH ? 64 : 128;
+    static constexpr int KV = TILE_KEYS;
+    static constexpr int BLOCKS = 1; // that share the tile of keys
+    static constexpr int DQ_PARTS = CONSUMERS;
     static constexpr int STAGES = 2; // of Q, of dO, and of dS
     // dQ of a tile behind S of the next. With D = 64 and its 128 queries that gains nothing, and with softcap it is too many registers.
     static constexpr bool AHEAD = is_ahead(D, SOFTCAP);
@@ -47,10 +47,9 @@ struct Tile {
     static constexpr bool EARLY_DV = D + Q + Q / 4 <= 208;
     static constexpr int DQ_REGS = Q * D / (CONSUMERS * 128);          // of a thread, for its part of dQ
     static constexpr int DQ_COLS = split_of_dQ(Q) == ROWS ? D : D / 2; // of a consumer's part
-    static constexpr int HANDED =
-        GRADIENT_EACH ? Q / 8 : CONSUMERS * DQ_REGS / 4; // 16 bytes of a thread, see handed_smem
-    static_assert(Q % MMA_K == 0 && (Q <= 64 || !GRADIENT_EACH), "queries are k of dV and dK");
-    static_assert(!SOFTCAP || GRADIENT_EACH || EARLY_DV, "P in 16 bits is there before dS");
+    static constexpr int HANDED = CONSUMERS * DQ_REGS / 4; // 16 bytes of a thread, see handed_smem
+    static_assert(Q % MMA_K == 0, "queries are k of dV and dK");
+    static_assert(!SOFTCAP || EARLY_DV, "P in 16 bits is there before dS");
     static_assert(split_of_dQ(Q) != TRANSPOSED || D == 128, "half of D is 64 rows");
 };
 
@@ -73,7 +72,7 @@ struct Work {
     int q_tile;                // the number of the sequence's first tile of queries
 };
 
-// The work of the block at `place`: x counts tiles of keys, of each of heads_together K/V heads in turn; y groups of so many heads, z
+// The work of the block, or the cluster of C::BLOCKS along x, at `place`: x counts tiles of keys, of each of heads_together K/V heads in turn; y groups of so many heads, z
 // sequences, those of one length; of packed ones x counts the tiles of all. So blocks that run together have the heads of few sequences, whose
 // rows are neighbours in memory, and none divides before it can load. The first keys first: behind a causal mask more queries see them, and
 // blocks that take long should begin early. Deterministic: the last first, see wait_for_turn.
@@ -83,8 +82,8 @@ static __device__ Work find_work(const attention_variant_backward &b, const Back
     const attention_variant &v = b.forward;
     Work work;
     const int last_first = gridDim.z - 1 - place.z; // what preprocess cleared last is still in the L2
-    const int number =
-        last_first * (gridDim.x >> plan.log2_heads_together) + (place.x >> plan.log2_heads_together);
+    const int number = last_first * (gridDim.x / C::BLOCKS >> plan.log2_heads_together) +
+                       (place.x >> plan.log2_heads_together);
     const int i = v.cu_k ? find_sequence(v.cu_k, v.batch, v.k_len, C::KV, number) : last_first;
     const Sequence queries(v.cu_q, i, v.q_len), keys(v.cu_k, i, v.k_len);
     work.q_begin = queries.begin, work.q_len = queries.len;
@@ -102,10 +101,12 @@ static __device__ Work find_work(const attention_variant_backward &b, const Back
     return work;
 }
 
-// Where block `index` of the grid is, x first.
+// Where block or cluster `index` of the grid is, x first.
+template <class C>
 static __device__ uint3 place_in_grid(unsigned index)
 {
-    return make_uint3(index % gridDim.x, index / gridDim.x % gridDim.y, index / gridDim.x / gridDim.y);
+    const unsigned across = gridDim.x / C::BLOCKS;
+    return make_uint3(index % across, index / across % gridDim.y, index / across / gridDim.y);
 }
 
 // A box of 64 columns has rows of 128 bytes, the swizzle's width; a tile of D columns is D / 64 boxes.
@@ -116,7 +117,7 @@ struct SharedStorage {
     T Q_smem[C::STAGES][C::D / 64][C::Q][64];
     T dO_smem[C::STAGES][C::D / 64][C::Q][64];
     T dS_smem[C::STAGES][C::KV / 64][C::Q][64]; // rows are queries
-    float4 handed_smem[C::HANDED][128]; // dQ's parts, for the copy engine; D = 256: P, for the other consumer
+    float4 handed_smem[C::HANDED][128];         // dQ's parts, for the copy engine
     float LSE_log2_smem[C::STAGES][C::Q];
     float dPsum_smem[C::STAGES][C::Q];
     Work work;        // read where it is needed: registers are too few to keep it
@@ -190,12 +191,12 @@ static __device__ void wait_for_turn(const unsigned *arrived, const attention_va
     }
 }
 
-// A part of dQ: consumer's of the tile at `row`, as threads have it in registers; and who has added to it.
+// Part `number` of dQ of the tile at `row`, a consumer's, as threads have it in registers; and who has added to it.
 template <class C>
 static __device__ float4 *part_of_dQ(const BackwardPlan &plan, const Work &work, int head, int row,
-                                     int consumer, unsigned **arrived)
+                                     int number, unsigned **arrived)
 {
-    const size_t part = ((size_t)head * plan.q_tiles + work.q_tile + row / C::Q) * CONSUMERS + consumer;
+    const size_t part = ((size_t)head * plan.q_tiles + work.q_tile + row / C::Q) * C::DQ_PARTS + number;
     *arrived = plan.arrived + part;
     return plan.dQ_sum + part * (C::DQ_REGS / 4 * 128);
 }
@@ -765,159 +766,6 @@ static __device__ void consume_ahead(SharedStorage<T, C> &smem, const CUtensorMa
     store_gradients<T, C>(smem, dK_map, dV_map, dK, dV, work, keys.first, consumer, tid);
 }
 
-// Two consumers with the same 64 keys, of which one has P and dV, the other dS and dK: each has a gradient's 128 registers and one of
-// S and dP, as A from registers of what it multiplies next. P goes from one to the other as threads have it; dS goes to both, for half
-// the columns of dQ each, which they add to memory themselves: shared memory is the narrowest place here.
-//
-//      consume_scores      S  dV of the tile before  | 2^S, hand over P |                dQ of the tile before
-//      consume_gradients   dP                        |                  | dS, store |    dK  dQ
-template <typename T, class C>
-static __device__ void consume_scores(SharedStorage<T, C> &smem, const CUtensorMap &dV_map,
-                                      const attention_variant_backward &b, const BackwardPlan &plan)
-{
-    const attention_variant &v = b.forward;
-    const Work &work = smem.work;
-    const Keys<C> keys(v, work, 0);
-    const int tid = threadIdx.x % 128, lane = tid % 32;
-    const int tiles = work.tiles, first_row = work.first_row, end_row = work.end_row;
-    float dV[C::D / 2] = {}, S[C::Q / 2];
-    uint32_t P[C::Q / MMA_K][4];
-    int head = work.first_head, row = first_row;
-    const auto multiply_S = [&](int i) {
-        const int stage = i % C::STAGES;
-        trace(WAIT_FULL);
-        mbarrier_wait(&smem.Q_full[stage], i / C::STAGES % 2);
-        wgmma_fence();
-        multiply_rows<T, C::D, C::Q, C::KV, C::Q>(S, smem.K_smem[0][0], smem.Q_smem[stage][0][0]);
-        wgmma_commit_group();
-    };
-    const auto hand_over_P = [&](int i, int stage, int row) {
-        probabilities<T, C>(S, P, OfColumns<C>(smem.LSE_log2_smem[stage], tid), keys, v, plan, work, row,
-                            tid);
-        if (!C::SOFTCAP) round_tile<T, C::Q>(S, P);
-        trace(WAIT_EMPTY);
-        mbarrier_wait(&smem.handed_empty[0], i % 2 ^ 1);
-        trace(STORE);
-#pragma unroll
-        for (int j = 0; j < C::Q / 2; j += 4)
-            smem.handed_smem[j / 4][tid] = make_float4(S[j], S[j + 1], S[j + 2], S[j + 3]);
-        mbarrier_arrive(&smem.handed_full[0]);
-    };
-    trace(WAIT_FULL);
-    mbarrier_wait(&smem.KV_full, 0);
-    if (tiles > 0) {
-        multiply_S(0);
-        wgmma_wait_group<0>();
-        wgmma_touch(S);
-        hand_over_P(0, 0, row);
-    }
-
-    for (int i = 0; i < tiles; i++) { // P of tile i has been handed over.
-        const int stage = i % C::STAGES, parity = i / C::STAGES % 2;
-        float dQ[C::DQ_REGS];
-        trace(WAIT_FULL);
-        mbarrier_wait(&smem.dO_full[stage], parity);
-        wgmma_touch(dV);
-        wgmma_touch(P);
-        wgmma_fence();
-        multiply_gradient<T, C>(dV, P, smem.dO_smem[stage]);
-        wgmma_commit_group();
-        const int next = min(i + 1, tiles - 1); // Behind the last tile: S and P once more, for nobody.
-        multiply_S(next);
-        wgmma_wait_group<0>();
-        wgmma_touch(dV);
-        wgmma_touch(P);
-        wgmma_touch(S);
-        give_back(&smem.Q_empty[stage], lane);
-        give_back(&smem.dO_empty[stage], lane);
-        const int next_row = row + C::Q < end_row ? row + C::Q : first_row;
-        hand_over_P(i + 1, next % C::STAGES, next_row);
-
-        unsigned *arrived;
-        float4 *dQ_sum = part_of_dQ<C>(plan, work, head, row, 0, &arrived);
-        trace(WAIT_TURN);
-        mbarrier_wait(&smem.dS_full[stage], parity);
-        begin_turn<C>(arrived, b, work, row, 0, tid);
-        wgmma_fence();
-        multiply_dQ<T, C>(dQ, smem.dS_smem[stage], smem.K_smem, 0);
-        wgmma_commit_group();
-        wgmma_wait_group<0>();
-        wgmma_touch(dQ);
-        add_dQ(dQ_sum, dQ, tid);
-        end_turn(arrived, b, 0, tid);
-        head += next_row <= row;
-        row = next_row;
-    }
-
-    // dS of the last tile is there, so dO has been read: by the other for dP, by this one for dV.
-    store_gradient<T, C, C::Q>(dV_map, smem.dO_smem[0][0][0], dV, 1, work, keys.first, 0, tid);
-}
-
-template <typename T, class C>
-static __device__ void consume_gradients(SharedStorage<T, C> &smem, const CUtensorMap &dK_map,
-                                         const attention_variant_backward &b, const BackwardPlan &plan)
-{
-    const Work &work = smem.work;
-    const int tid = threadIdx.x % 128, lane = tid % 32;
-    float dK[C::D / 2] = {};
-    int i = 0;
-    trace(WAIT_FULL);
-    mbarrier_wait(&smem.KV_full, 0);
-
-    for (int head = work.first_head; head < work.last_head; head++)
-        for (int row = work.first_row; row < work.end_row; row += C::Q, i++) {
-            const int stage = i % C::STAGES, parity = i / C::STAGES % 2;
-            float dP[C::Q / 2], P[C::Q / 2], dQ[C::DQ_REGS];
-            uint32_t dS[C::Q / MMA_K][4];
-            trace(WAIT_FULL);
-            mbarrier_wait(&smem.dO_full[stage], parity);
-            wgmma_fence();
-            multiply_rows<T, C::D, C::Q, C::KV, C::Q>(dP, smem.V_smem[0][0], smem.dO_smem[stage][0][0]);
-            wgmma_commit_group();
-            wgmma_wait_group<0>();
-            wgmma_touch(dP);
-            trace(WAIT_TURN);
-            mbarrier_wait(&smem.handed_full[0], i % 2);
-#pragma unroll
-            for (int j = 0; j < C::Q / 2; j += 4) {
-                const float4 four = smem.handed_smem[j / 4][tid];
-                P[j] = four.x, P[j + 1] = four.y, P[j + 2] = four.z, P[j + 3] = four.w;
-            }
-            softmax_gradient<T, C::Q>(dP, P, dS, OfColumns<C>(smem.dPsum_smem[stage], tid));
-            give_back(&smem.handed_empty[0], lane);
-            give_back(&smem.dO_empty[stage], lane);
-
-            // Two places for dS: P of this tile came when the other had multiplied dS of two tiles before.
-            wgmma_touch(dK);
-            wgmma_touch(dS);
-            wgmma_fence();
-            multiply_gradient<T, C>(dK, dS, smem.Q_smem[stage]);
-            wgmma_commit_group();
-            trace(STORE);
-            store_transposed<T, C::Q>(smem.dS_smem[stage][0], dS, tid);
-            fence_proxy_async(); // What this thread wrote is there for wgmma,
-            mbarrier_arrive(&smem.dS_full[stage]);
-            unsigned *arrived;
-            float4 *dQ_sum = part_of_dQ<C>(plan, work, head, row, 1, &arrived);
-            trace(WAIT_TURN);
-            mbarrier_wait(&smem.dS_full[stage], parity); // and what the others wrote.
-            begin_turn<C>(arrived, b, work, row, 1, tid);
-            wgmma_fence();
-            multiply_dQ<T, C>(dQ, smem.dS_smem[stage], smem.K_smem, 1);
-            wgmma_commit_group();
-            wgmma_wait_group<0>();
-            wgmma_touch(dK);
-            wgmma_touch(dS);
-            wgmma_touch(dQ);
-            give_back(&smem.Q_empty[stage], lane);
-            add_dQ(dQ_sum, dQ, tid);
-            end_turn(arrived, b, 1, tid);
-        }
-
-    // Only this consumer reads V.
-    store_gradient<T, C, C::KV>(dK_map, smem.V_smem[0][0], dK, rsqrtf(C::D), work, work.first_key, 1, tid);
-}
-
 template <typename T, class C>
 __global__ void __launch_bounds__(NUM_THREADS, 1)
     backward_kernel(const __grid_constant__ CUtensorMap Q_map,  // boxes of C::Q rows
@@ -935,7 +783,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     // Setup, a thread of three warps each. In a fixed order blocks are numbered as they begin.
     if (threadIdx.x == 32)
         smem.work =
-            find_work<C>(b, plan, b.deterministic ? place_in_grid(atomicAdd(plan.blocks, 1)) : blockIdx);
+            find_work<C>(b, plan, b.deterministic ? place_in_grid<C>(atomicAdd(plan.blocks, 1)) : blockIdx);
     if (threadIdx.x == 64)
         for (const CUtensorMap *map : {&K_map, &V_map, &Q_map, &dO_map, &dK_map, &dV_map})
             prefetch_tensormap(*map);
@@ -947,12 +795,11 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
             mbarrier_init(&smem.dO_full[stage], 1);
             mbarrier_init(&smem.Q_empty[stage], CONSUMERS * 4);
             mbarrier_init(&smem.dO_empty[stage], CONSUMERS * 4);
-            mbarrier_init(&smem.dS_full[stage], C::GRADIENT_EACH ? 128 : CONSUMERS * 128);
+            mbarrier_init(&smem.dS_full[stage], CONSUMERS * 128);
         }
         for (int consumer = 0; consumer < CONSUMERS; consumer++) {
             mbarrier_init(&smem.handed_full[consumer], 128);
-            mbarrier_init(&smem.handed_empty[consumer],
-                          C::GRADIENT_EACH ? 4 : 1); // the other's warps; the thread that stores dQ
+            mbarrier_init(&smem.handed_empty[consumer], 1); // the thread that stores dQ
         }
         fence_mbarrier_init();
     }
@@ -962,22 +809,15 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     if (threadIdx.x < 128) {
         setmaxnreg_dec<PRODUCER_REGS>();
         if (threadIdx.x / 32 == 0 && elect_one()) produce<T, C>(smem, Q_map, dO_map, K_map, V_map, plan);
-        if (!C::GRADIENT_EACH && (threadIdx.x == 32 || threadIdx.x == 64))
-            store_dQ<T, C>(smem, b, plan, threadIdx.x / 32 - 1);
+        if (threadIdx.x == 32 || threadIdx.x == 64) store_dQ<T, C>(smem, b, plan, threadIdx.x / 32 - 1);
     } else {
         setmaxnreg_inc<CONSUMER_REGS>();
         // The shuffle tells the compiler that all lanes have the same: descriptors then take no registers of a thread.
         const int consumer = __shfl_sync(0xffffffff, threadIdx.x / 128, 0) - 1;
-        if constexpr (!C::GRADIENT_EACH) {
-            if constexpr (C::AHEAD)
-                consume_ahead<T, C>(smem, dK_map, dV_map, b, plan, consumer);
-            else
-                consume<T, C>(smem, dK_map, dV_map, b, plan, consumer);
-        } else if (consumer == 0) {
-            consume_scores<T, C>(smem, dV_map, b, plan);
-        } else {
-            consume_gradients<T, C>(smem, dK_map, b, plan);
-        }
+        if constexpr (C::AHEAD)
+            consume_ahead<T, C>(smem, dK_map, dV_map, b, plan, consumer);
+        else
+            consume<T, C>(smem, dK_map, dV_map, b, plan, consumer);
         if (threadIdx.x % 128 == 0) cp_async_bulk_wait_group_read<0>(); // Shared memory ends with the block.
     }
     trace(END);
@@ -1016,6 +856,8 @@ static cudaError_t launch_tile(const attention_variant_backward &b, const Backwa
     return cudaGetLastError();
 }
 
+#include "kernel_256.cuh"
+
 // The table of what can be launched: head dimensions and tiles, each without and with softcap.
 template <typename T>
 static cudaError_t launch_type(const attention_variant_backward &b, const BackwardPlan &plan,
@@ -1031,8 +873,8 @@ static cudaError_t launch_type(const attention_variant_backward &b, const Backwa
         {128, TILE_Q_128, launch_tile<T, Tile<128, TILE_Q_128, false>>, nullptr},
         {128, TILE_Q_128_BOUNDED, launch_tile<T, Tile<128, TILE_Q_128_BOUNDED, false>>, nullptr},
         {128, TILE_Q_SOFTCAP, nullptr, launch_tile<T, Tile<128, TILE_Q_SOFTCAP, true>>},
-        {256, TILE_Q_256, launch_tile<T, Tile<256, TILE_Q_256, false>>, nullptr},
-        {256, TILE_Q_SOFTCAP, nullptr, launch_tile<T, Tile<256, TILE_Q_SOFTCAP, true>>},
+        {256, TILE_Q_256, launch_cluster<T, ClusterTile<TILE_Q_256, false>>, nullptr},
+        {256, TILE_Q_SOFTCAP, nullptr, launch_cluster<T, ClusterTile<TILE_Q_SOFTCAP, true>>},
     };
     for (const auto &row : TABLE) {
         launcher *launch = b.forward.softcap > 0 ? row.softcap : row.plain;

@@ -71,7 +71,7 @@ static size_t lay_out(BackwardPlan &plan, const attention_variant_backward &b)
     plan.dPsum = plan.LSE_log2 + rows;
     plan.dQ_sum = (float4 *)(plan.dPsum + rows);
     plan.arrived = (unsigned *)(plan.dQ_sum + rows * b.forward.head_dim / 4);
-    plan.blocks = plan.arrived + 2 * tiles;
+    plan.blocks = plan.arrived + DQ_PARTS * tiles;
     return (char *)(plan.blocks + 1) - (char *)b.workspace;
 }
 
@@ -79,7 +79,6 @@ static BackwardPlan make_plan(const attention_variant_backward &b, int q_tile, b
 {
     const attention_variant &v = b.forward;
     BackwardPlan plan = {};
-    const int kv_tile = v.head_dim == 256 ? 64 : 128;
     const float scale = 1 / std::sqrt((float)v.head_dim), log2_e = 1.44269504f;
     plan.c = (v.softcap > 0 ? v.softcap : scale) * log2_e;
     plan.cap_c = v.softcap > 0 ? 2 * log2_e * scale / v.softcap : 0;
@@ -93,7 +92,7 @@ static BackwardPlan make_plan(const attention_variant_backward &b, int q_tile, b
     plan.q_rows = v.cu_q ? v.q_total : v.batch * v.q_len;
     plan.k_rows = v.cu_k ? v.k_total : v.batch * v.k_len;
     plan.q_tiles = all_tiles(v.cu_q, plan.q_rows, v.batch, v.q_len, q_tile);
-    plan.kv_tiles = all_tiles(v.cu_k, plan.k_rows, v.batch, v.k_len, kv_tile);
+    plan.kv_tiles = all_tiles(v.cu_k, plan.k_rows, v.batch, v.k_len, TILE_KEYS);
     lay_out(plan, b);
     return plan;
 }
@@ -101,7 +100,8 @@ static BackwardPlan make_plan(const attention_variant_backward &b, int q_tile, b
 // From step 6 on.
 static BackwardPlan plan_variant(const attention_variant_backward &b)
 {
-    return make_plan(b, queries_in_tile(b.forward), is_ahead(b.forward.head_dim, b.forward.softcap > 0));
+    const attention_variant &v = b.forward;
+    return make_plan(b, queries_in_tile(v), is_ahead(v.head_dim, v.softcap > 0));
 }
 
 extern "C" size_t attention_backward_variant_bytes(const struct attention_variant_backward *b)

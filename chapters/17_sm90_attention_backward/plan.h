@@ -23,6 +23,8 @@ enum BackwardVariant { TILES, DETERMINISTIC, WINDOW, SOFTCAP, VARLEN };
 #define TILE_Q_SOFTCAP 64
 #endif
 
+constexpr int TILE_KEYS = 128; // keys in a tile, at any head dimension
+
 // What a consumer, one of two, has of dQ: half the tile's rows; half the columns, of 64 rows; or half the columns as the rows of
 // a transposed product, which then takes any number of queries as its columns.
 enum DQ { ROWS, COLUMNS, TRANSPOSED };
@@ -30,6 +32,8 @@ __host__ __device__ constexpr DQ split_of_dQ(int q_tile)
 {
     return q_tile == 128 ? ROWS : q_tile == 64 ? COLUMNS : TRANSPOSED;
 }
+
+constexpr int DQ_PARTS = 4; // of a tile, at most: two consumers of each of two blocks
 
 // Sequences are cut into tiles of `tile` rows, those of all of them numbered through. Of sequences one behind the other, the first
 // row of sequence i is in all rows row cu[i], and its first tile tile cu[i] / tile + i: one more than it need be for every sequence
@@ -96,10 +100,12 @@ struct BackwardPlan {
     int log2_heads_together; // K/V heads, whose tiles of keys are worked on in turn
     float c, cap_c; // P = 2^(S c - LSE_log2); with softcap S is first tanh, of S times half cap_c to base e
     float *LSE_log2, *dPsum; // (heads, q_tiles, q_tile): LSE log2(e), the sum of dO O over a row
-    float4
-        *dQ_sum; // (heads, q_tiles, 2, q_tile * D / 1024, 128): dQ / scale, as two consumers' threads have it
-    unsigned *arrived; // (heads, q_tiles, 2): how many blocks have added to the part of dQ_sum
-    unsigned *blocks;  // how many blocks have begun
+    float4 *
+        dQ_sum; // (heads, q_tiles, 2, q_tile * D / 1024, 128): dQ / scale, as the threads have it of two consumers; or, of two blocks,
+                // (heads, q_tiles, 4, q_tile * D / 2048, 128)
+    unsigned *
+        arrived; // (heads, q_tiles, DQ_PARTS), or 2 for DQ_PARTS: how many blocks have added to the part of dQ_sum
+    unsigned *blocks; // how many blocks have begun
 };
 
 // The kernel before the products: LSE_log2, dPsum, and zeros in the sums and counters. The products, by type. The one after them:

@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(NUM_THREADS)
     float4 *dQ_sum = plan.dQ_sum + tile * plan.q_tile * (D / 4);
     for (int k = threadIdx.x; k < plan.q_tile * (D / 4); k += NUM_THREADS)
         dQ_sum[k] = make_float4(0, 0, 0, 0);
-    if (threadIdx.x == 0) plan.arrived[tile * 2] = plan.arrived[tile * 2 + 1] = 0;
+    if (threadIdx.x < DQ_PARTS) plan.arrived[tile * DQ_PARTS + threadIdx.x] = 0;
     if (threadIdx.x == 0 && tile == 0) *plan.blocks = 0;
 }
 

@@ -1,13 +1,13 @@
 // Chapter 17, step 6: tiles by head dimension, and an order of the products for each.
 //
 // Question: at D = 64 a tile of 64 queries has half the products, and as many waits. At D = 128 both consumers wait for each other's dS
-// with nothing to multiply. At D = 256 S of 32 keys a consumer reads more shared memory than it takes to multiply. What does each need?
+// with nothing to multiply. At D = 256 registers and shared memory are too few for more than 64 keys. What does each need?
 //
 //                Q x keys   a consumer has                 order
 //      D = 64    128 x 128  64 keys                        as step 5, but dV behind storing dS (consume)
 //      D = 128   64 x 128   64 keys                        dQ behind S of the next tile (consume_ahead)
-//      D = 256   64 x 64    all 64 keys; P and dV, or      P goes from one to the other, dQ to memory by red
-//                           dS and dK                      (consume_scores, consume_gradients)
+//      D = 256   64 x 128,  P and dV, or dS and dK,        P goes from one to the other, P and dS to the other block, dQ to
+//                a cluster  of half the columns            memory by red (kernel_256.cuh)
 //
 // What a running wgmma leaves of shared memory decides where to read the statistics. Of its 128 bytes a clock S, dP and dQ with 64
 // queries take all (64 x 16 twice in 32 clocks), dV and dK with A from registers half. So at D = 128 LSE_log2 is read as S is issued, behind
@@ -17,11 +17,11 @@
 // dK and dV leave by the copy engine, from shared memory that nobody reads any more: V's, and dQ's or dO's. What step 5 writes of a row in
 // one instruction is 16 bytes, half a sector.
 //
-// At D = 256 one consumer's S of 64 keys and 64 queries replaces two of 64 x 32, for which a wgmma reads half as much again. dQ does not
-// go through shared memory either: 64 KB a tile less each way, and room for two stages.
+// At D = 256 a cluster of two blocks has the tile of keys: a block the scores of 64 of them, and of all 128 half the columns of dK, dV
+// and dQ. So as many bytes of dQ are added to memory for twice the keys. They do not go through shared memory.
 //
 // Grows from: nothing.
-// Code: kernel.cuh, which began as a copy of step5_in_registers.cu.
+// Code: kernel.cuh, which began as a copy of step5_in_registers.cu, and kernel_256.cuh.
 // Run: make chapter-17 OP=attention STEP=tiles
 #include "launchers.h"
 #include "plan.h"
