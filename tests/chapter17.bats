@@ -379,11 +379,12 @@ kernel_faults() {
 @test "chapter 17: P and dS that one consumer hands the other, and one block the other, or the places for them, not waited for are a fault" {
     local edit HEADER=kernel_256.cuh
     for edit in consume_gradients:handed_full consume_scores:handed_empty consume_scores:dS_full \
-        consume_scores:P_full consume_scores:P_empty consume_gradients:dS_empty consume_gradients:dS_full \
-        consume_scores:Q_other_full consume_gradients:dO_other_full; do
+        consume_scores:P_full consume_scores:P_empty consume_gradients:dS_empty consume_gradients:dS_full; do
         kernel bf16 '256, TILE_Q_256' "$(in_consumer "${edit%:*}" "/mbarrier_wait\\(&smem\\.${edit#*:}/d")"
         kernel_faults d256_causal
     done
+    kernel bf16 '256, TILE_Q_256' "$(in_consumer multiply_scores '/mbarrier_wait\(&other_full/d')"
+    kernel_faults d256_causal
     kernel bf16 '256, TILE_Q_256' '/cluster_arrive\(\); \/\/ The other/,/cluster_wait/d' # A block ends while the other arrives there.
     kernel_faults d256_causal
 }

@@ -401,7 +401,7 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         give_back(&smem.dO_empty[stage], lane);
         wgmma_wait_group<0>();
         wgmma_touch(S);
-        give_back(&smem.Q_other_empty, lane);
+        if (i + 1 < tiles) give_back(&smem.Q_other_empty, lane);
         row = row + C::Q < end_row ? row + C::Q : first_row;
         probabilities_of(next);
         if (i + 1 < tiles) send_P(i + 1);
@@ -495,7 +495,7 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
         wgmma_touch(dP);
         wgmma_touch(dK[0]);
         wgmma_touch(dS);
-        give_back(&smem.dO_other_empty, lane);
+        if (i + 1 < tiles) give_back(&smem.dO_other_empty, lane);
         wgmma_wait_group<1>();
         wgmma_touch(dK[1]);
         give_back(&smem.Q_empty[stage], lane);
