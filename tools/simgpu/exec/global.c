@@ -611,7 +611,7 @@ static const char *what_is_missing(const struct warp *w, const struct record *r,
                    ? "a barrier that both pass between them is missing, such as __syncthreads()"
                    : "a barrier that both pass between them is missing, such as barrier.cluster";
     }
-    if (strong || other || how & ACCESS_CTA || r->how & ACCESS_CTA)
+    if ((strong || other || how & ACCESS_CTA || r->how & ACCESS_CTA) && !was_released(w, r))
         return "where blocks meet, both must be atomic or volatile; or a flag must order them";
     if (was_released(w, r))
         return "it has been released since, but this thread has not acquired it: it must look at the flag (volatile, "

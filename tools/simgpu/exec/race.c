@@ -295,8 +295,8 @@ static bool read_by_others(u64 entry, u32 x, u32 lane, enum access how)
     return order == BY_MANY;
 }
 
-/* A whole warp's store over what it has read by ldmatrix, which CUTLASS's epilogues do in place: each of its lanes had to come there
- * for the read, and has to for the store. */
+/* A whole warp's store over what it has read by ldmatrix, which CUTLASS's epilogues do in place: each of its lanes had to come
+ * there for the read, and has to for the store. */
 static bool in_place(const struct warp *w, u64 read, enum access how)
 {
     u64 site = read & SITE_MASK;

@@ -427,8 +427,8 @@ static u64 of_selection(const struct value *v)
     return v[2].undefined ? (v[0].is ^ v[1].is) | v[0].undefined | v[1].undefined : chosen;
 }
 
-/* Whether a source that is known decides a maximum or minimum, whatever the other is: the type's largest or smallest value. Infinity
- * does, since the other may be NaN: that is dropped. */
+/* Whether a source that is known decides a maximum or minimum, whatever the other is: the type's largest or smallest value.
+ * Infinity does, since a NaN is dropped. */
 static bool is_extreme(const struct ptx_inst *p, struct value v, u32 bytes)
 {
     enum type t = mod_type(p, 0);
