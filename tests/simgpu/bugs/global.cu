@@ -444,6 +444,7 @@ __global__ void __cluster_dims__(2, 1, 1) peer_written_early(u32 *out)
 
 __global__ void fill(u32 *box)
 {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     box[64 * B + T] = B + T;
 }
 

@@ -291,6 +291,24 @@ __global__ void leader_publishes_again(u32 *out)
     }
 }
 
+// A whole warp's store over what the warp has read: by ldmatrix, as CUTLASS's epilogues do, or by ordinary loads of its lanes.
+// bug matrix_in_place: __syncwarp() between them is missing
+template <bool BROKEN>
+__global__ void matrix_in_place(u32 *out)
+{
+    __shared__ uint4 rows[8];
+    u32 row = (u32)__cvta_generic_to_shared(rows + T % 8), x;
+    ((u32 *)rows)[T] = out[T] + T;
+    __syncwarp();
+    if (BROKEN)
+        x = ((u32 *)rows)[31 - T]; // matrix_in_place
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(x) : "r"(row) : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x1.shared.b16 [%0], {%1};" ::"r"(row), "r"(x + 1) : "memory"); // matrix_in_place
+    __syncwarp();
+    out[T] = ((u32 *)rows)[T];
+}
+
 // bug shifted_in_place: __syncwarp() between them is missing
 template <bool BROKEN>
 __global__ void shifted_in_place(u32 *out)
@@ -423,6 +441,7 @@ static const bug bugs[] = {
     BUG(shuffle_is_no_barrier, 1, 32),
     BUG(leader_publishes, 1, 256),
     BUG(leader_publishes_again, 1, 256),
+    BUG(matrix_in_place, 1, 32),
     BUG(shifted_in_place, 1, 32),
     BUG(halves_meet, 1, 64),
     BUG(copy_read_unwaited, 1, 256),

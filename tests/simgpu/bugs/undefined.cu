@@ -54,6 +54,24 @@ __global__ void maximum_is_no_number(u32 *out)
     if (((volatile float *)out)[T] != 19) __trap(); // maximum_is_no_number
 }
 
+// A row's end that nobody has written, masked by a minimum: with -infinity that is the result, whatever was there.
+// bug masked_by_a_minimum: which way the thread goes depends on a value that nobody has written
+template <bool BROKEN>
+__global__ void masked_by_a_minimum(u32 *out)
+{
+    __shared__ float row[32];
+    __shared__ u32 counts[32];
+    if (T < 20) row[T] = T, counts[T] = T;
+    __syncwarp();
+    const float end = BROKEN ? 1e9f : -INFINITY;
+    const u32 most = T < 20 ? 100 : BROKEN;
+    const float own = fminf(((volatile float *)row)[T], T < 20 ? INFINITY : end);
+    if (own > 18) // masked_by_a_minimum
+        asm volatile("st.global.u32 [%0], 1;" ::"l"(out + T) : "memory");
+    if (min(((volatile u32 *)counts)[T], most) > 18)
+        asm volatile("st.global.u32 [%0], 2;" ::"l"(out + 32 + T) : "memory");
+}
+
 // The flag that a search raises, and nobody lowered before.
 // bug flag_unwritten: which way the thread goes depends on a value that nobody has written
 template <bool BROKEN>
@@ -172,6 +190,7 @@ static const bug bugs[] = {
     BUG(tail_not_copied, 1, 32),        BUG(padding_summed, 1, 32),       BUG(histogram_unwritten, 1, 32),
     BUG(histogram_not_cleared, 1, 128), BUG(counter_not_cleared, 4, 128), BUG(lock_not_cleared, 4, 32),
     BUG(table_unwritten, 1, 256),       BUG(maximum_over_the_end, 1, 32), BUG(maximum_is_no_number, 1, 32),
+    BUG(masked_by_a_minimum, 1, 32),
 };
 
 static void prepare(u32 *)

@@ -55,6 +55,17 @@ __global__ void dependent(const int *x, int *sum)
     atomicAdd(sum, x[blockIdx.x * blockDim.x + threadIdx.x]);
 }
 
+// The same where the first lets nobody start early, and the second need not wait.
+__global__ void primary_to_the_end(int *x)
+{
+    x[blockIdx.x * blockDim.x + threadIdx.x] = 77;
+}
+
+__global__ void dependent_of_its_end(const int *x, int *sum)
+{
+    atomicAdd(sum, x[blockIdx.x * blockDim.x + threadIdx.x]);
+}
+
 int main()
 {
     int *out, host[8];
@@ -102,6 +113,10 @@ int main()
     CUDA(cudaLaunchKernelEx(&config, dependent, (const int *)out + 1, out));
     CUDA(cudaMemcpy(host, out, sizeof *host, cudaMemcpyDeviceToHost));
     EXPECT(host[0] == 4 * 32 * 99);
+    CUDA(cudaLaunchKernelEx(&config, primary_to_the_end, out + 1));
+    CUDA(cudaLaunchKernelEx(&config, dependent_of_its_end, (const int *)out + 1, out));
+    CUDA(cudaMemcpy(host, out, sizeof *host, cudaMemcpyDeviceToHost));
+    EXPECT(host[0] == 4 * 32 * (99 + 77));
 
     int blocks_per_sm, sms, minimum_grid, best_block;
     CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));

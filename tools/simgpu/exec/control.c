@@ -546,17 +546,23 @@ bool lower_nanosleep(struct lowering *lo, const struct ptx_inst *p, struct inst 
     return true;
 }
 
-/* griddepcontrol.wait: the launches before are over, and what they wrote is there. launch_dependents changes nothing here. */
+/* griddepcontrol.wait: the launches before are over, and what they wrote is there. */
 static void exec_wait_for_launch(struct warp *w, const struct inst *in, u32 mask)
 {
     (void)in, (void)mask;
     if (w->block->launch->dependent) global_wait_for_launch(w);
 }
 
+static void exec_launch_dependents(struct warp *w, const struct inst *in, u32 mask)
+{
+    (void)w, (void)in, (void)mask;
+    global_launches_dependents();
+}
+
 bool lower_griddepcontrol(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 {
     (void)lo;
-    in->exec = has_mod(p, "wait") ? exec_wait_for_launch : exec_nothing;
+    in->exec = has_mod(p, "wait") ? exec_wait_for_launch : exec_launch_dependents;
     return true;
 }
 

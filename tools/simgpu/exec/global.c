@@ -99,7 +99,8 @@ static struct {
     struct flag *flags;
     u32 flag_count, flag_capacity;
     _Atomic bool published;
-    bool forgotten; /* what was written before some launch is no longer known */
+    _Atomic bool launches_dependents; /* the launch has executed griddepcontrol.launch_dependents */
+    bool forgotten;                   /* what was written before some launch is no longer known */
 } grid = {.lock = PTHREAD_MUTEX_INITIALIZER, .next = FIRST_NUMBER};
 
 struct written global_written;
@@ -357,6 +358,11 @@ void global_wait_for_launch(struct warp *w)
     acquire(w, &(struct view){.waited = true});
 }
 
+void global_launches_dependents(void)
+{
+    grid.launches_dependents = true;
+}
+
 /* ---- Start and end -------------------------------------------------------------------------------------------------------- */
 
 static pthread_once_t once = PTHREAD_ONCE_INIT; /* of reserve() */
@@ -392,6 +398,7 @@ void global_start_launch(struct launch *l)
 {
     static u64 kept;
     pthread_once(&once, reserve);
+    l->dependent &= atomic_exchange(&grid.launches_dependents, false);
     if (!grid.writes.lines) return;
     if (grid.next > BUSY - MOST_RECORDS - NUMBERS * MAX_WORKERS || kept > MOST_KEPT) {
         forget_numbers(&grid.writes);
@@ -604,7 +611,7 @@ static const char *what_is_missing(const struct warp *w, const struct record *r,
                    ? "a barrier that both pass between them is missing, such as __syncthreads()"
                    : "a barrier that both pass between them is missing, such as barrier.cluster";
     }
-    if (strong || other || how & ACCESS_CTA || r->how & ACCESS_CTA)
+    if ((strong || other || how & ACCESS_CTA || r->how & ACCESS_CTA) && !was_released(w, r))
         return "where blocks meet, both must be atomic or volatile; or a flag must order them";
     if (was_released(w, r))
         return "it has been released since, but this thread has not acquired it: it must look at the flag (volatile, "

@@ -101,7 +101,8 @@ void global_wrote(const void *to, const void *from, u64 bytes);
 /* All of this is about to be written by a library of the host's. */
 void global_will_be_written(const void *to, u64 bytes);
 
-/* griddepcontrol.wait */
+/* griddepcontrol.wait; and griddepcontrol.launch_dependents: before a launch that executes none has ended no other begins. */
 void global_wait_for_launch(struct warp *w);
+void global_launches_dependents(void);
 
 #endif

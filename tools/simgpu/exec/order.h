@@ -21,7 +21,9 @@
  *      ordinary stores, then the async proxy   by fence.proxy.async and the same; proxy.h
  *      bulk copies, products, remote arrivals  by the mbarrier they complete at, by wgmma.wait_group; below
  *
- * Shuffles, votes, ldmatrix, mma and that lanes run together order no memory: none of them synchronises in that model.
+ * Shuffles, votes, ldmatrix, mma and that lanes run together order no memory: none of them synchronises in that model. Two things that
+ * libraries rely on are let pass all the same: order_executed_together, and stmatrix over what ldmatrix of the same warp has read
+ * (race.c).
  *
  * Three kinds of actors in each block, and what their time counts:
  *
@@ -61,7 +63,7 @@ struct block_order {
     struct product_place {
         const struct function *fn;
         const struct inst *in;
-        u32 number;
+        u32 number, issued[4];                /* when each warp did, by the block's clock */
     } products[MAX_WARPS / 4][KEPT_PRODUCTS]; /* the latest of each warpgroup */
     u32 left[NUM_BARRIERS]
             [MAX_WARPS];    /* when each warp that waited left the last phase of each barrier, or 0 */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../front/ptx.h"
 #include "../report/report.h"
 #include "order.h"
 
@@ -294,6 +295,16 @@ static bool read_by_others(u64 entry, u32 x, u32 lane, enum access how)
     return order == BY_MANY;
 }
 
+/* A whole warp's store over what it has read by ldmatrix, which CUTLASS's epilogues do in place: each of its lanes had to come
+ * there for the read, and has to for the store. */
+static bool in_place(const struct warp *w, u64 read, enum access how)
+{
+    u64 site = read & SITE_MASK;
+    const struct function *fn = how & ACCESS_TOGETHER ? function_at(w->block->launch, site) : NULL;
+    const struct ptx_inst *p = fn ? fn->ptx[site - fn->first_site] : NULL;
+    return p && strcmp(p->opcode, "ldmatrix") == 0;
+}
+
 static void check_readers(struct warp *w, const struct inst *in, u32 lane, struct block *b, u32 piece,
                           u32 bytes, enum access how)
 {
@@ -317,7 +328,7 @@ static void check_readers(struct warp *w, const struct inst *in, u32 lane, struc
             if (order <= IN_ORDER && order_not_passed(w, w->block->cluster->block[rank], warp, (u32)when,
                                                       1u << ((u32)(who >> LANE_AT) & 31)))
                 race_fault(w, in, lane, b, at, BY_LANES_OF_OTHERS, who, false, how);
-        } else if (when >= w->lanes_met && read_by_others(e, x, lane, how)) {
+        } else if (when >= w->lanes_met && read_by_others(e, x, lane, how) && !in_place(w, e, how)) {
             if (order == BY_MANY) who |= TOGETHER_FLAG;
             if (order == IN_ORDER) who = (who & ~LANE_MASK) | ((who + ((u64)x << LANE_AT)) & LANE_MASK);
             by_lane = who;

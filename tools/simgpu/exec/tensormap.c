@@ -12,6 +12,7 @@
 
 #include "bulk.h"
 #include "memory.h"
+#include "race.h"
 #include "proxy.h"
 
 enum field {
@@ -106,6 +107,7 @@ static void exec_replace(struct warp *w, const struct inst *in, u32 mask)
         set(&m, (enum field)in->aux, (u32)in->imm, v);
         mark_edited(w, &m);
         memcpy(at, &m, sizeof m);
+        race_settle(w, in, 0, NULL); /* here, and not at the next store */
     }
 }
 

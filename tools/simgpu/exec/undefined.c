@@ -427,6 +427,21 @@ static u64 of_selection(const struct value *v)
     return v[2].undefined ? (v[0].is ^ v[1].is) | v[0].undefined | v[1].undefined : chosen;
 }
 
+/* Whether a source that is known decides a maximum or minimum, whatever the other is: the type's largest or smallest value.
+ * Infinity does, since a NaN is dropped. */
+static bool is_extreme(const struct ptx_inst *p, struct value v, u32 bytes)
+{
+    enum type t = mod_type(p, 0);
+    bool largest = streq(p->opcode, "max");
+    u64 top = t == T_S16X2 ? 0x80008000 : 1ull << (8 * bytes - 1), extreme = largest ? ones(bytes) : 0;
+    if (v.undefined || has_mod(p, "NaN") || has_mod(p, "xorsign")) return false;
+    if (t == T_F32) extreme = largest ? 0x7f800000 : 0xff800000;
+    if (t == T_F64) extreme = largest ? 0x7ffull << 52 : 0xfffull << 52;
+    if (type_float(t) && t != T_F32 && t != T_F64) return false;
+    if (type_signed(t)) extreme ^= top;
+    return (v.is & ones(bytes)) == extreme;
+}
+
 /* The undefined bits of the result, of so many bytes (0: a predicate), of an instruction with these sources. */
 static u64 result_of(const struct ptx_inst *p, const struct value *v, u32 count, u32 result_bytes)
 {
@@ -458,6 +473,9 @@ static u64 result_of(const struct ptx_inst *p, const struct value *v, u32 count,
         return (factors | (count > 2 ? v[2].undefined : 0)) & ones(wide);
     }
     if (product) return from_whole(v, count, bytes, result_bytes);
+    if ((streq(op, "max") || streq(op, "min")) && count == 2 &&
+        (is_extreme(p, v[0], bytes) || is_extreme(p, v[1], bytes)))
+        return 0;
     for (u32 k = 0; k < sizeof whole / sizeof *whole; k++)
         if (streq(op, whole[k])) return from_whole(v, count, bytes, result_bytes);
     return 0;
