@@ -304,7 +304,8 @@ __global__ void matrix_in_place(u32 *out)
         x = ((u32 *)rows)[31 - T]; // matrix_in_place
     else
         asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(x) : "r"(row) : "memory");
-    asm volatile("stmatrix.sync.aligned.m8n8.x1.shared.b16 [%0], {%1};" ::"r"(row), "r"(x + 1) : "memory"); // matrix_in_place
+    asm volatile("stmatrix.sync.aligned.m8n8.x1.shared.b16 [%0], {%1};" ::"r"(row), "r"(x + 1)
+                 : "memory"); // matrix_in_place
     __syncwarp();
     out[T] = ((u32 *)rows)[T];
 }
