@@ -505,7 +505,8 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
     }
     if (tiles > 0) part.add(dQ, b, plan, work, rank, 1, tid);
 
-    named_barrier_sync(CONSUMERS_ONLY, CONSUMERS * 128);
+    named_barrier_arrive(CONSUMERS_ONLY,
+                         CONSUMERS * 128); // Here nobody reads dO any more, and V is read here alone.
     store_columns<T, C>(dK_map, smem.V_smem, dK, rsqrtf(C::D), work, rank, 1, tid);
 }
 
