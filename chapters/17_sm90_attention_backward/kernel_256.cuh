@@ -33,8 +33,7 @@ struct ClusterTile {
     static constexpr int KV = BLOCKS * KEYS; // of the cluster
     static constexpr int COLS = D / BLOCKS;  // of dK, dV and dQ, of a block
     static constexpr int BOXES = COLS / 64;  // of 64 columns, that is
-    static constexpr int STAGES =
-        2; // of the own columns of Q and dO, and of their statistics; the others have one, as has dS
+    static constexpr int STAGES = 2;         // of the own columns of Q and dO; the others have one
     static constexpr int DQ_REGS = Q * COLS / (CONSUMERS * 128);
     static constexpr int DQ_PARTS = BLOCKS * CONSUMERS;
     static_assert(Q == 64, "rows of dQ, columns of a box of dS");
@@ -505,8 +504,8 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
     }
     if (tiles > 0) part.add(dQ, b, plan, work, rank, 1, tid);
 
-    named_barrier_arrive(CONSUMERS_ONLY,
-                         CONSUMERS * 128); // Here nobody reads dO any more, and V is read here alone.
+    // dV may take the place of dO, which is read here no more. V, dK's place, is read here alone.
+    named_barrier_arrive(CONSUMERS_ONLY, CONSUMERS * 128);
     store_columns<T, C>(dK_map, smem.V_smem, dK, rsqrtf(C::D), work, rank, 1, tid);
 }
 
