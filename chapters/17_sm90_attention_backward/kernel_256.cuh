@@ -21,8 +21,9 @@
 //                   dS                  | store, send dS       add dQ of the one before
 //
 // A consumer's exponentials, or dS, are beside the other's products. What is sent is wanted one product later or more.
+//
+// kernel.cuh includes this before its table of launches: what is used here and not found here is there.
 #pragma once
-#include "kernel.cuh"
 
 template <int Q_, bool SOFTCAP_>
 struct ClusterTile {
