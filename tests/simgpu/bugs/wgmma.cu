@@ -246,41 +246,6 @@ __global__ void stage_refilled(u32 *out)
     }
 }
 
-// A stage that the warps also read by ordinary loads, before they issue the product (as where A comes to it in registers), and one
-// thread of the four warps gives free.
-// bug stage_read_after: may still read: nothing that this thread has waited for says that it is done
-template <bool BROKEN>
-__global__ void stage_read_after(u32 *out)
-{
-    if (T == 0) {
-        bar_init(smem_addr(&full), 1);
-        bar_init(smem_addr(&empty), 1);
-        INIT_FENCE;
-    }
-    __syncthreads();
-    if (T < 128) {
-        float d[4] = {};
-        u32 sum = 0;
-        for (u32 k = 0; k < 4; k++) {
-            bar_wait(smem_addr(&full), k & 1);
-            if (!BROKEN) sum += *(volatile u32 *)(tile[0] + 4 * T);
-            WGMMA_FENCE;
-            WGMMA(d, 0);
-            WGMMA_COMMIT;
-            WGMMA_WAIT;
-            if (BROKEN) sum += *(volatile u32 *)(tile[0] + 4 * T);
-            if (T == 0) bar_arrive(smem_addr(&empty));
-        }
-        out[65536 - 128 + T] = (u32)d[0] + sum;
-    } else if (T == 128) {
-        for (u32 k = 0; k < 4; k++) {
-            if (k) bar_wait(smem_addr(&empty), (k - 1) & 1);
-            bar_expect(smem_addr(&full), 4096);
-            copy_in(tile[0], out, 4096, smem_addr(&full)); // stage_read_after
-        }
-    }
-}
-
 // ---- Registers -----------------------------------------------------------------------------------------------------------------
 
 #define REGISTERS_UP(N)   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N))
@@ -337,9 +302,9 @@ static const bug bugs[] = {
     BUG(operand_not_fenced, 1, 128),    BUG(operand_of_other_warps, 1, 128),
     BUG(operand_overwritten, 1, 128),   BUG_DYNAMIC(descriptor_beyond, 1, 128),
     BUG(descriptor_by_warp, 1, 128),    BUG(one_warp_left_out, 1, 128),
-    BUG(stage_refilled, 1, 160),        BUG(stage_read_after, 1, 160),
-    BUG(registers_too_many, 1, 384),    BUG(registers_of_one_lane, 1, 384),
-    BUG(registers_of_one_warp, 1, 384), BUG(registers_differ, 1, 384),
+    BUG(stage_refilled, 1, 160),        BUG(registers_too_many, 1, 384),
+    BUG(registers_of_one_lane, 1, 384), BUG(registers_of_one_warp, 1, 384),
+    BUG(registers_differ, 1, 384),
 };
 
 int main(int argc, char **argv)

@@ -228,11 +228,8 @@ void order_fence(struct warp *w, u32 lanes)
 
 void order_product(struct warp *w, const struct inst *in, u64 number)
 {
-    struct product_place *p = &w->block->order->products[w->id / 4][number % KEPT_PRODUCTS];
-    p->fn = w->frame->fn;
-    p->in = in;
-    p->number = (u32)number;
-    p->issued[w->id % 4] = w->block->clock;
+    w->block->order->products[w->id / 4][number % KEPT_PRODUCTS] =
+        (struct product_place){w->frame->fn, in, (u32)number};
 }
 
 void order_products_done(struct warp *w, u64 number)
@@ -296,15 +293,6 @@ _Noreturn void order_still_read(struct warp *w, const struct inst *in, u32 lane,
                                   : " (only an arrival after its wgmma.wait_group does)");
 }
 
-/* Whether the warp `reader` has read at `when` before it issued a product that is known to be done: that had to be issued by all four
- * warps. One thread arrives for them in CUTLASS, where the operand in registers comes from ordinary reads. */
-static bool read_before_product(const struct block_order *o, const u32 *known, u32 reader, u32 when)
-{
-    u32 number = reader < MAX_WARPS ? known[ACTOR_WARPGROUP + reader / 4] : 0;
-    const struct product_place *p = &o->products[reader / 4 % (MAX_WARPS / 4)][number % KEPT_PRODUCTS];
-    return number && p->number == number && when < p->issued[reader % 4];
-}
-
 void order_copy(struct warp *w, const struct inst *in, u32 lane, struct block *b, const struct mbarrier *m,
                 u32 at, u32 bytes)
 {
@@ -316,14 +304,12 @@ void order_copy(struct warp *w, const struct inst *in, u32 lane, struct block *b
         if (!read || (b == w->block && actor == w->id)) continue;
         u32 latest = 0;
         for (u32 k = at / 16; k < (at + bytes) / 16; k++) latest = read[k] > latest ? read[k] : latest;
-        for (u32 k = at / 16; latest > known[actor] && k < (at + bytes) / 16; k++)
-            if (read[k] > known[actor] && !read_before_product(o, known, actor, read[k]))
-                order_still_read(w, in, lane, b, actor, 0, k, "copy");
+        for (u32 k = at / 16; latest > known[actor]; k++)
+            if (read[k] > known[actor]) order_still_read(w, in, lane, b, actor, 0, k, "copy");
         u32 of_all = actor < MAX_WARPS && latest ? order_known_of_all(w, b, actor) : latest;
         for (u32 k = at / 16; latest > of_all && k < (at + bytes) / 16; k++) {
             u32 not_passed = read[k] ? order_not_passed(w, b, actor, read[k], read[o->pieces + k]) : 0;
-            if (not_passed && !read_before_product(o, known, actor, read[k]))
-                order_still_read(w, in, lane, b, actor, not_passed, k, "copy");
+            if (not_passed) order_still_read(w, in, lane, b, actor, not_passed, k, "copy");
         }
     }
     for (u32 k = at / 16; k < (at + bytes) / 16; k++) {

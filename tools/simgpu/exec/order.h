@@ -63,7 +63,7 @@ struct block_order {
     struct product_place {
         const struct function *fn;
         const struct inst *in;
-        u32 number, issued[4];                /* when each warp did, by the block's clock */
+        u32 number;
     } products[MAX_WARPS / 4][KEPT_PRODUCTS]; /* the latest of each warpgroup */
     u32 left[NUM_BARRIERS]
             [MAX_WARPS];    /* when each warp that waited left the last phase of each barrier, or 0 */
