@@ -292,6 +292,8 @@ __global__ void leader_publishes_again(u32 *out)
 }
 
 // A whole warp's store over what the warp has read: by ldmatrix, as CUTLASS's epilogues do, or by ordinary loads of its lanes.
+#define STORE_MATRIX(ROW, X) \
+    asm volatile("stmatrix.sync.aligned.m8n8.x1.shared.b16 [%0], {%1};" ::"r"(ROW), "r"(X) : "memory")
 // bug matrix_in_place: __syncwarp() between them is missing
 template <bool BROKEN>
 __global__ void matrix_in_place(u32 *out)
@@ -304,8 +306,7 @@ __global__ void matrix_in_place(u32 *out)
         x = ((u32 *)rows)[31 - T]; // matrix_in_place
     else
         asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(x) : "r"(row) : "memory");
-    asm volatile("stmatrix.sync.aligned.m8n8.x1.shared.b16 [%0], {%1};" ::"r"(row), "r"(x + 1)
-                 : "memory"); // matrix_in_place
+    STORE_MATRIX(row, x + 1); // matrix_in_place
     __syncwarp();
     out[T] = ((u32 *)rows)[T];
 }
