@@ -823,37 +823,49 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     trace(END);
 }
 
+// What this kernel and that of kernel_256.cuh take.
+using backward_launch = void(CUtensorMap Q_map, CUtensorMap dO_map, CUtensorMap K_map, CUtensorMap V_map,
+                             CUtensorMap dK_map, CUtensorMap dV_map, attention_variant_backward b,
+                             BackwardPlan plan);
+
+// Makes the tensor maps and starts a kernel: boxes of Q and dO have C::Q rows and q_cols columns, those of K and V so many as well.
 template <typename T, class C>
-static cudaError_t launch_tile(const attention_variant_backward &b, const BackwardPlan &plan,
-                               cudaStream_t stream)
+static cudaError_t launch_kernel(backward_launch *kernel, int smem_bytes, int q_cols, int kv_rows,
+                                 int kv_cols, const attention_variant_backward &b, const BackwardPlan &plan,
+                                 cudaStream_t stream)
 {
     const attention_variant &v = b.forward;
     CUtensorMap Q_map, dO_map, K_map, V_map, dK_map, dV_map;
-    constexpr int smem_bytes = sizeof(SharedStorage<T, C>);
-    static_assert(smem_bytes <= SMEM_BYTES, "what a block may have");
     constexpr CUtensorMapDataType type = tensor_map_type<T>();
     const int sequences = v.cu_k ? 1 : v.batch; // that the grid tells apart
-    const dim3 grid(plan.kv_tiles / sequences << plan.log2_heads_together,
+    if ((int64_t)plan.kv_tiles * v.kv_heads > INT_MAX / C::BLOCKS) return cudaErrorInvalidValue;
+    const dim3 grid((plan.kv_tiles / sequences << plan.log2_heads_together) * C::BLOCKS,
                     v.kv_heads >> plan.log2_heads_together, sequences);
-    if ((int64_t)plan.kv_tiles * v.kv_heads > INT_MAX) return cudaErrorInvalidValue;
-    cudaError_t error = tensor_map_ragged(&Q_map, type, v.Q, plan.q_rows, v.heads, C::D, C::Q, C::D);
+    cudaError_t error = tensor_map_ragged(&Q_map, type, v.Q, plan.q_rows, v.heads, C::D, C::Q, q_cols);
     if (error == cudaSuccess)
-        error = tensor_map_ragged(&dO_map, type, b.dO, plan.q_rows, v.heads, C::D, C::Q, C::D);
+        error = tensor_map_ragged(&dO_map, type, b.dO, plan.q_rows, v.heads, C::D, C::Q, q_cols);
     if (error == cudaSuccess)
-        error = tensor_map_ragged(&K_map, type, v.K, plan.k_rows, v.kv_heads, C::D, C::KV, C::D);
+        error = tensor_map_ragged(&K_map, type, v.K, plan.k_rows, v.kv_heads, C::D, kv_rows, kv_cols);
     if (error == cudaSuccess)
-        error = tensor_map_ragged(&V_map, type, v.V, plan.k_rows, v.kv_heads, C::D, C::KV, C::D);
+        error = tensor_map_ragged(&V_map, type, v.V, plan.k_rows, v.kv_heads, C::D, kv_rows, kv_cols);
     if (error == cudaSuccess)
         error = tensor_map_ragged(&dK_map, type, b.dK, plan.k_rows, v.kv_heads, C::D, 64, 64);
     if (error == cudaSuccess)
         error = tensor_map_ragged(&dV_map, type, b.dV, plan.k_rows, v.kv_heads, C::D, 64, 64);
     if (error == cudaSuccess)
-        error = cudaFuncSetAttribute(backward_kernel<T, C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     smem_bytes);
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
-    backward_kernel<T, C>
-        <<<grid, NUM_THREADS, smem_bytes, stream>>>(Q_map, dO_map, K_map, V_map, dK_map, dV_map, b, plan);
+    kernel<<<grid, NUM_THREADS, smem_bytes, stream>>>(Q_map, dO_map, K_map, V_map, dK_map, dV_map, b, plan);
     return cudaGetLastError();
+}
+
+template <typename T, class C>
+static cudaError_t launch_tile(const attention_variant_backward &b, const BackwardPlan &plan,
+                               cudaStream_t stream)
+{
+    constexpr int smem_bytes = sizeof(SharedStorage<T, C>);
+    static_assert(smem_bytes <= SMEM_BYTES, "what a block may have");
+    return launch_kernel<T, C>(backward_kernel<T, C>, smem_bytes, C::D, C::KV, C::D, b, plan, stream);
 }
 
 #include "kernel_256.cuh"

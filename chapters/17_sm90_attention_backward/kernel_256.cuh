@@ -595,31 +595,7 @@ template <typename T, class C>
 static cudaError_t launch_cluster(const attention_variant_backward &b, const BackwardPlan &plan,
                                   cudaStream_t stream)
 {
-    const attention_variant &v = b.forward;
-    CUtensorMap Q_map, dO_map, K_map, V_map, dK_map, dV_map;
     constexpr int smem_bytes = sizeof(ClusterStorage<T, C>);
     static_assert(smem_bytes <= SMEM_BYTES, "what a block may have");
-    constexpr CUtensorMapDataType type = tensor_map_type<T>();
-    const int sequences = v.cu_k ? 1 : v.batch; // that the grid tells apart
-    if ((int64_t)plan.kv_tiles * v.kv_heads > INT_MAX / C::BLOCKS) return cudaErrorInvalidValue;
-    const dim3 grid((plan.kv_tiles / sequences << plan.log2_heads_together) * C::BLOCKS,
-                    v.kv_heads >> plan.log2_heads_together, sequences);
-    cudaError_t error = tensor_map_ragged(&Q_map, type, v.Q, plan.q_rows, v.heads, C::D, C::Q, 64);
-    if (error == cudaSuccess)
-        error = tensor_map_ragged(&dO_map, type, b.dO, plan.q_rows, v.heads, C::D, C::Q, 64);
-    if (error == cudaSuccess)
-        error = tensor_map_ragged(&K_map, type, v.K, plan.k_rows, v.kv_heads, C::D, C::KEYS, C::COLS);
-    if (error == cudaSuccess)
-        error = tensor_map_ragged(&V_map, type, v.V, plan.k_rows, v.kv_heads, C::D, C::KEYS, C::COLS);
-    if (error == cudaSuccess)
-        error = tensor_map_ragged(&dK_map, type, b.dK, plan.k_rows, v.kv_heads, C::D, 64, 64);
-    if (error == cudaSuccess)
-        error = tensor_map_ragged(&dV_map, type, b.dV, plan.k_rows, v.kv_heads, C::D, 64, 64);
-    if (error == cudaSuccess)
-        error = cudaFuncSetAttribute(cluster_kernel<T, C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     smem_bytes);
-    if (error != cudaSuccess) return error;
-    cluster_kernel<T, C>
-        <<<grid, NUM_THREADS, smem_bytes, stream>>>(Q_map, dO_map, K_map, V_map, dK_map, dV_map, b, plan);
-    return cudaGetLastError();
+    return launch_kernel<T, C>(cluster_kernel<T, C>, smem_bytes, 64, C::KEYS, C::COLS, b, plan, stream);
 }

@@ -100,12 +100,11 @@ struct BackwardPlan {
     int log2_heads_together; // K/V heads, whose tiles of keys are worked on in turn
     float c, cap_c; // P = 2^(S c - LSE_log2); with softcap S is first tanh, of S times half cap_c to base e
     float *LSE_log2, *dPsum; // (heads, q_tiles, q_tile): LSE log2(e), the sum of dO O over a row
-    float4 *
-        dQ_sum; // (heads, q_tiles, 2, q_tile * D / 1024, 128): dQ / scale, as the threads have it of two consumers; or, of two blocks,
-                // (heads, q_tiles, 4, q_tile * D / 2048, 128)
-    unsigned *
-        arrived; // (heads, q_tiles, DQ_PARTS), or 2 for DQ_PARTS: how many blocks have added to the part of dQ_sum
-    unsigned *blocks; // how many blocks have begun
+    // dQ / scale, as threads have it: (heads, q_tiles, 2, q_tile * D / 1024, 128) of two consumers, or, of two blocks',
+    // (heads, q_tiles, 4, q_tile * D / 2048, 128).
+    float4 *dQ_sum;
+    unsigned *arrived; // (heads, q_tiles, 2 or 4): how many blocks have added to the part of dQ_sum
+    unsigned *blocks;  // how many blocks have begun
 };
 
 // The kernel before the products: LSE_log2, dPsum, and zeros in the sums and counters. The products, by type. The one after them:

@@ -134,7 +134,7 @@ static inline void order_lanes_met(struct warp *w)
 }
 
 /* ... have executed an instruction for the whole warp. That orders no memory, but who has come so far has issued what stood before:
- * libraries (CUTLASS, DeepGEMM) let one lane arrive behind wgmma.wait_group for all. */
+ * DeepGEMM lets one lane arrive for its warp behind wgmma.wait_group. */
 static inline void order_executed_together(struct warp *w)
 {
     order_pass(w, w->block->clock, ALL_LANES, true);

@@ -588,15 +588,15 @@ static void move_between_lanes(struct warp *w, const struct inst *in, const stru
     u64 bits[LANES] = {0};
     u8 from[LANES] = {0};
     s32 lane[LANES];
-    if (d->kind != OPERAND_REG || p->op[1].kind != OPERAND_REG) return;
+    bool known = d->kind == OPERAND_REG && p->op[1].kind == OPERAND_REG;
     exchange_sources(w, in, lane);
-    for (u32 left = mask; left; left &= left - 1) {
+    for (u32 left = known ? mask : 0; left; left &= left - 1) {
         u32 i = first_lane(left);
         bits[i] = bits_of(w->undefined, p->op[1].reg, (u32)lane[i]);
         from[i] = origin_in(w->undefined, &p->op[1], (u32)lane[i]);
     }
     visit_definitions(p, define, &(struct lanes){w, mask}); /* the predicate, too */
-    set_bits(w, d->reg->offset, reg_lane_bytes(d->reg), mask, bits, from);
+    if (known) set_bits(w, d->reg->offset, reg_lane_bytes(d->reg), mask, bits, from);
 }
 
 /* max and min drop NaN: of a value that nobody has written they would make a number, and hide it. */
