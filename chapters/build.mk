@@ -3,14 +3,15 @@
 # A chapter is a folder with main.c, step*.cu, .c and .cu files that they share, and chapter.mk, which sets ARCH (the oldest GPU it
 # runs on, or an exact one such as 90a), GOLDEN (its reference/golden.py arguments), LIBS, and USES (steps of other chapters that it calls,
 # 08_online_softmax/step8_causal; $(USES_11_gpt2_training), all that another chapter uses), MARKED (files of kernels that several steps
-# launch, which make marks for make trace-N), and NEEDS_CHAPTER/stepK_NAME (the architecture of a step that needs a newer GPU than the others).
+# launch, which make marks for make trace-N), and NEEDS_CHAPTER/stepK_NAME (the architecture of a step that needs a newer GPU than the others,
+# or several, if it has code of its own for the newest of them).
 
 # PTX for every architecture of a chapter, and machine code besides where this machine's GPU can run it: a GPU of
 # the same or a newer architecture, but for an exact one (90a) only that.
 sass_here = $(if $(GPU_ARCH),$(or $(filter $1,$(GPU_ARCH)a),$(if $(filter %a,$1),,$(shell [ $(GPU_ARCH) -ge $1 ] && echo $(GPU_ARCH)))))
 arch_of   = $(or $(NEEDS_$1/$2),$(ARCH_$1))
 gencode   = $(foreach a,$1,-gencode arch=compute_$a,code=compute_$a) \
-            $(foreach a,$(call sass_here,$(firstword $1)),-gencode arch=compute_$a,code=sm_$a)
+            $(foreach a,$(call sass_here,$(lastword $1)),-gencode arch=compute_$a,code=sm_$a)
 
 build/obj/%.o: %.c build/config.mk
 	@mkdir -p $(@D)

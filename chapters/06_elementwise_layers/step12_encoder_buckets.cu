@@ -16,6 +16,7 @@
 //
 // Registers: at most 64. Shared memory: 32,832 bytes.
 // Run: make chapter-6 OP=encoder_backward STEP=encoder_buckets
+#include "../../common/device/launch.cuh"
 #include "../../common/device/pack.cuh"
 #include "launchers.h"
 
@@ -122,6 +123,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) encoder_buckets_kernel(const i
                                                                          float *dwte,    // (V, C)
                                                                          unsigned rows, int C)
 {
+    wait_for_kernels_before();
     __shared__ SharedStorage smem;
     int count = 0;
     for (unsigned begin = 0; begin < rows; begin += CHUNK) {
@@ -139,6 +141,7 @@ __global__ void __launch_bounds__(MAX_POSITION_THREADS)
                      float *dwpe,   // (positions, C)
                      int batch, int positions, int C)
 {
+    wait_for_kernels_before();
     const size_t position = blockIdx.x;
     const unsigned c = (blockIdx.y * blockDim.x + threadIdx.x) * N;
     if (c >= C) return;
@@ -162,12 +165,11 @@ static cudaError_t launch_kernels(const int *inp, const T *dout, float *dwte, fl
     const int threads = lanes < MAX_POSITION_THREADS ? (lanes + 31) / 32 * 32 : MAX_POSITION_THREADS;
     const dim3 grid(positions, (lanes - 1) / threads + 1);
     if (grid.y > 65535) return cudaErrorInvalidValue;
-    positions_kernel<T, N><<<grid, threads, 0, stream>>>(dout, dwpe, batch, positions, C);
-    const cudaError_t error = cudaGetLastError();
+    const cudaError_t error =
+        launch_early(positions_kernel<T, N>, grid, threads, 0, stream, dout, dwpe, batch, positions, C);
     if (error != cudaSuccess) return error;
-    encoder_buckets_kernel<T, N>
-        <<<NUM_BUCKETS, NUM_THREADS, 0, stream>>>(inp, dout, dwte, (unsigned)batch * positions, C);
-    return cudaGetLastError();
+    return launch_early(encoder_buckets_kernel<T, N>, NUM_BUCKETS, NUM_THREADS, 0, stream, inp, dout, dwte,
+                        (unsigned)batch * positions, C);
 }
 
 template <typename T>

@@ -1,36 +1,44 @@
-// Chapter 6, step 3: blocks of 1,024 threads.
+// Chapter 6, step 3: as many bytes in flight as the memory asks for, at all times.
 //
-// Question: a thread waits for its only two loads. Does it gain to have more in flight, or to start more threads at once?
+// Question: step 2 has 64 KB under way on every SM, and between two kernels none. How many does the memory want?
 //
 // Grows from: step 2 (residual_packs).
-// A thread can have any number of packs, PACKS, and asks for all of them before it adds the first: PACKS * 2 * 16 bytes in
-// flight, for an SM's 2,048 threads 64 KB with one pack, 128 KB with two. Little's law asks for 4.2 TB/s * 1 us / 132 = 32 KB,
-// and two packs cost 0.1 to 0.3 % in blocks of 512: so it has one. What gains is 1,024 threads for 512, 0.2 to 0.6 %
-// (results/trials/layers_variants_h100.csv). With two, as steps 4 and 5 have them, a block's packs are neighbours:
+// Little's law: bytes under way = bandwidth * latency. At about 1 us that is 3 TB/s * 1 us / 132 = 23 KB an SM on an H100, and 32 KB at the
+// 4.2 TB/s of an H200. A thread has two loads under way, and an SM 2,048 threads:
 //
-//      block 0:  packs 0 to 1023 (thread 0 to 1023), packs 1024 to 2047 (thread 0 to 1023);  block 1: packs 2048 …
+//      bytes of a load                  4      8     16     16, two of each array
+//      under way on an SM, KB          16     32     64     128
+//      copied in the same time       0.83   1.00   0.99     0.98    (results/trials/layers_in_flight_h100.csv)
 //
-// ld.cs and st.cs, which mark lines that only stream through as the first to be evicted, gain nothing here
-// (06_block_sizes.csv).
+// So 16 bytes, which took the fewest instructions, are too many here; they are right where a thread has one load, as GELU's has (step 6). With 4
+// bytes it is the instructions that take too long.
 //
+// Between two kernels of a stream the GPU is idle for about a microsecond: the last block ends, all it wrote becomes visible, the next
+// kernel's blocks start. launch_early lets them start before, as soon as there is room, and wait inside (griddepcontrol.wait):
+//
+//      kernel 1   ████████████████████▄▂                        ████████████████████▄▂
+//      kernel 2                          ░████████████████                         ████████████████
+//                                        start                                  ░ started, waiting
+//
+// New: half packs (pack.cuh), launch_early (launch.cuh). New instructions: griddepcontrol.
 // Registers: at most 24. Shared memory: none.
 // Run: make chapter-6 OP=residual_forward STEP=residual_stream
+#include "../../common/device/launch.cuh"
 #include "../../common/device/pack.cuh"
 #include "launchers.h"
 
 #include <cuda_runtime.h>
 
-constexpr int NUM_THREADS = 1024;
-constexpr int PACKS = 1; // of each array, a thread has in flight
+constexpr int NUM_THREADS = 512;
 
 template <typename T>
-static __device__ uint4 add_packs(uint4 pack1, uint4 pack2)
+static __device__ uint2 add_halves(uint2 half1, uint2 half2)
 {
-    float values1[PACK<T>], values2[PACK<T>];
-    unpack(values1, pack1, T());
-    unpack(values2, pack2, T());
+    float values1[HALF_PACK<T>], values2[HALF_PACK<T>];
+    unpack(values1, half1, T());
+    unpack(values2, half2, T());
 #pragma unroll
-    for (int k = 0; k < PACK<T>; k++) values1[k] += values2[k];
+    for (int k = 0; k < HALF_PACK<T>; k++) values1[k] += values2[k];
     return make_pack(values1, T());
 }
 
@@ -40,25 +48,14 @@ __global__ void __launch_bounds__(NUM_THREADS) residual_stream_kernel(const T *i
                                                                       T *out,        // (n)
                                                                       size_t n)
 {
-    const size_t packs = n / PACK<T>;
-    const size_t first = (size_t)blockIdx.x * (NUM_THREADS * PACKS) + threadIdx.x;
-    uint4 frag1[PACKS], frag2[PACKS];
-#pragma unroll
-    for (int i = 0; i < PACKS; i++) {
-        const size_t p = first + i * NUM_THREADS;
-        if (p >= packs) continue;
-        frag1[i] = ((const uint4 *)inp1)[p];
-        frag2[i] = ((const uint4 *)inp2)[p];
-    }
-#pragma unroll
-    for (int i = 0; i < PACKS; i++) {
-        const size_t p = first + i * NUM_THREADS;
-        if (p < packs)
-            ((uint4 *)out)[p] = add_packs<T>(frag1[i], frag2[i]);
-        else if (p == packs)
-            for (size_t j = p * PACK<T>; j < n; j++)
-                from_float(&out[j], to_float(inp1[j]) + to_float(inp2[j]));
-    }
+    wait_for_kernels_before();
+    const size_t halves = n / HALF_PACK<T>;
+    const size_t h = (size_t)blockIdx.x * NUM_THREADS + threadIdx.x;
+    if (h < halves)
+        ((uint2 *)out)[h] = add_halves<T>(((const uint2 *)inp1)[h], ((const uint2 *)inp2)[h]);
+    else if (h == halves)
+        for (size_t i = h * HALF_PACK<T>; i < n; i++)
+            from_float(&out[i], to_float(inp1[i]) + to_float(inp2[i]));
 }
 
 template <typename T>
@@ -66,9 +63,9 @@ static cudaError_t launch(const void *inp1, const void *inp2, void *out, size_t 
 {
     if (!inp1 || !inp2 || !out || n == 0) return cudaErrorInvalidValue;
     if (((uintptr_t)inp1 | (uintptr_t)inp2 | (uintptr_t)out) % PACK_BYTES != 0) return cudaErrorInvalidValue;
-    const size_t grid = (n - 1) / (NUM_THREADS * PACKS * PACK<T>)+1;
-    residual_stream_kernel<<<grid, NUM_THREADS, 0, stream>>>((const T *)inp1, (const T *)inp2, (T *)out, n);
-    return cudaGetLastError();
+    const size_t grid = n / (NUM_THREADS * HALF_PACK<T>)+1; // one thread more than whole halves
+    return launch_early(residual_stream_kernel<T>, grid, NUM_THREADS, 0, stream, (const T *)inp1,
+                        (const T *)inp2, (T *)out, n);
 }
 
 extern "C" cudaError_t residual_stream(enum dtype dtype, const void *inp1, const void *inp2, void *out,

@@ -11,6 +11,7 @@
 //
 // Registers: at most 40. Shared memory: none.
 // Run: make chapter-6 OP=gelu_forward STEP=gelu
+#include "../../common/device/launch.cuh"
 #include "../../common/device/pack.cuh"
 #include "launchers.h"
 
@@ -42,6 +43,7 @@ __global__ void __launch_bounds__(NUM_THREADS) gelu_kernel(const T *inp, // (n)
                                                            T *out,       // (n)
                                                            size_t n)
 {
+    wait_for_kernels_before();
     const size_t packs = n / PACK<T>;
     const size_t first = (size_t)blockIdx.x * (NUM_THREADS * PACKS) + threadIdx.x;
     uint4 frag[PACKS];
@@ -66,8 +68,7 @@ static cudaError_t launch(const void *inp, void *out, size_t n, cudaStream_t str
     if (!inp || !out || n == 0) return cudaErrorInvalidValue;
     if (((uintptr_t)inp | (uintptr_t)out) % PACK_BYTES != 0) return cudaErrorInvalidValue;
     const size_t grid = (n - 1) / (NUM_THREADS * PACKS * PACK<T>)+1;
-    gelu_kernel<<<grid, NUM_THREADS, 0, stream>>>((const T *)inp, (T *)out, n);
-    return cudaGetLastError();
+    return launch_early(gelu_kernel<T>, grid, NUM_THREADS, 0, stream, (const T *)inp, (T *)out, n);
 }
 
 extern "C" cudaError_t gelu(enum dtype dtype, const void *inp, void *out, size_t n, cudaStream_t stream)

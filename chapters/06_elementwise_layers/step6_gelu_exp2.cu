@@ -16,6 +16,7 @@
 //
 // New instruction: rcp.approx.ftz. Registers: at most 32. Shared memory: none.
 // Run: make chapter-6 OP=gelu_forward STEP=gelu_exp2
+#include "../../common/device/launch.cuh"
 #include "../../common/device/pack.cuh"
 #include "../../common/device/ptx.cuh"
 #include "launchers.h"
@@ -49,6 +50,7 @@ __global__ void __launch_bounds__(NUM_THREADS) gelu_exp2_kernel(const T *inp, //
                                                                 T *out,       // (n)
                                                                 size_t n)
 {
+    wait_for_kernels_before();
     const size_t packs = n / PACK<T>;
     const size_t p = (size_t)blockIdx.x * NUM_THREADS + threadIdx.x;
     if (p < packs) {
@@ -65,8 +67,7 @@ static cudaError_t launch(const void *inp, void *out, size_t n, cudaStream_t str
     if (!inp || !out || n == 0) return cudaErrorInvalidValue;
     if (((uintptr_t)inp | (uintptr_t)out) % PACK_BYTES != 0) return cudaErrorInvalidValue;
     const size_t grid = n / (NUM_THREADS * PACK<T>)+1;
-    gelu_exp2_kernel<<<grid, NUM_THREADS, 0, stream>>>((const T *)inp, (T *)out, n);
-    return cudaGetLastError();
+    return launch_early(gelu_exp2_kernel<T>, grid, NUM_THREADS, 0, stream, (const T *)inp, (T *)out, n);
 }
 
 extern "C" cudaError_t gelu_exp2(enum dtype dtype, const void *inp, void *out, size_t n, cudaStream_t stream)

@@ -7,6 +7,7 @@
 //      threads of a block         768   640       512   384
 //      registers of a thread       80    96       128   168        at most: an SM has 65,536
 #pragma once
+#include "../../common/device/launch.cuh"
 #include "../../common/device/pack.cuh"
 #include "../../common/device/ptx.cuh"
 #include "../../common/device/scratch.h"
@@ -93,6 +94,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_sums_kernel(const T *inp,    
                                                                float2 *row_sums,  // (rows)
                                                                int C)
 {
+    wait_for_kernels_before();
     __shared__ float2 warp_sums[MAX_WARPS];
     const size_t begin = (size_t)blockIdx.x * C;
     float2 sums = {0.0f, 0.0f};
@@ -112,6 +114,7 @@ static __global__ void __launch_bounds__(TILE *TILE)
                        float *dbias,          // (C)
                        int blocks, int C)
 {
+    wait_for_kernels_before();
     __shared__ float sums[TILE][TILE + 1]; // (warp, column), without bank conflicts for who reads a column
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const unsigned c0 = blockIdx.x * TILE;
@@ -172,17 +175,18 @@ static cudaError_t launch_gradient(const gradient_kernel<T> (&of_lanes)[3], grad
     if (error != cudaSuccess) return error;
     float *partials = (float *)scratch;
     float2 *row_sums = cut ? (float2 *)((char *)scratch + partial_bytes) : NULL;
-    if (cut) row_sums_kernel<<<rows, ROW_THREADS, 0, stream>>>(inp, dout, weight, mean, rstd, row_sums, C);
+    if (cut)
+        error = launch_early(row_sums_kernel<T>, rows, ROW_THREADS, 0, stream, inp, dout, weight, mean, rstd,
+                             row_sums, C);
 
     const size_t smem_bytes = (size_t)2 * groups * tile * sizeof(float);
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+    if (error == cudaSuccess)
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
     const dim3 grid(blocks, (C - 1) / tile + 1), block(warps * 32, groups);
-    kernel<<<grid, block, smem_bytes, stream>>>(inp, dout, weight, mean, rstd, row_sums, dinp, partials, rows,
-                                                C);
-    error = cudaGetLastError();
+    error = launch_early(kernel, grid, block, smem_bytes, stream, inp, dout, weight, mean, rstd, row_sums,
+                         dinp, partials, rows, C);
     if (error != cudaSuccess) return error;
-    column_sums_kernel<<<dim3((C - 1) / TILE + 1, 2), TILE * TILE, 0, stream>>>(partials, dweight, dbias,
-                                                                                blocks, C);
-    return cudaGetLastError();
+    return launch_early(column_sums_kernel, dim3((C - 1) / TILE + 1, 2), TILE * TILE, 0, stream, partials,
+                        dweight, dbias, blocks, C);
 }

@@ -10,6 +10,7 @@
 //
 // Registers: at most 128. Shared memory: 65,664 bytes at most.
 // Run: make chapter-7 OP=rmsnorm_backward STEP=rmsnorm_gradient
+#include "../../common/device/launch.cuh"
 #include "../../common/device/pack.cuh"
 #include "../../common/device/ptx.cuh"
 #include "../../common/device/scratch.h"
@@ -85,6 +86,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
                             float *partials,       // (gridDim.x, C)
                             int rows, int C)
 {
+    wait_for_kernels_before();
     extern __shared__ __align__(16) float smem[]; // (groups, lanes * PIECES * N)
     __shared__ float warp_sums[2][NUM_WARPS];     // of a row, and of the next
     const unsigned tile_begin = blockIdx.y * (blockDim.x * PIECES * N);
@@ -160,6 +162,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_sums_kernel(const T *inp,    
                                                                float *row_sums,   // (rows)
                                                                int C)
 {
+    wait_for_kernels_before();
     __shared__ float warp_sums[NUM_WARPS];
     const size_t begin = (size_t)blockIdx.x * C;
     float dot = 0.0f;
@@ -176,6 +179,7 @@ __global__ void __launch_bounds__(TILE *TILE) column_sums_kernel(const float *pa
                                                                  float *dweight,        // (C)
                                                                  int blocks, int C)
 {
+    wait_for_kernels_before();
     __shared__ float sums[TILE][TILE + 1]; // (warp, column), without bank conflicts for who reads a column
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const unsigned c0 = blockIdx.x * TILE;
@@ -206,20 +210,23 @@ static cudaError_t launch_kernels(const T *inp, const T *dout, const T *weight, 
     if (error != cudaSuccess) return error;
     float *partials = (float *)scratch;
     float *row_sums = wide ? (float *)((char *)scratch + partial_bytes) : NULL;
-    if (wide) row_sums_kernel<<<rows, ROW_THREADS, 0, stream>>>(inp, dout, weight, rstd, row_sums, C);
+    if (wide)
+        error = launch_early(row_sums_kernel<T>, rows, ROW_THREADS, 0, stream, inp, dout, weight, rstd,
+                             row_sums, C);
 
     const auto kernel = wide    ? rmsnorm_gradient_kernel<T, N, 3, true>
                         : three ? rmsnorm_gradient_kernel<T, N, 3, false>
                                 : rmsnorm_gradient_kernel<T, N, MAX_PIECES, false>;
     const size_t smem_bytes = (size_t)block.y * tile * sizeof(float);
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+    if (error == cudaSuccess)
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
     const dim3 grid(blocks, (C - 1) / tile + 1);
-    kernel<<<grid, block, smem_bytes, stream>>>(inp, dout, weight, rstd, row_sums, dinp, partials, rows, C);
-    error = cudaGetLastError();
+    error = launch_early(kernel, grid, block, smem_bytes, stream, inp, dout, weight, rstd, row_sums, dinp,
+                         partials, rows, C);
     if (error != cudaSuccess) return error;
-    column_sums_kernel<<<(C - 1) / TILE + 1, TILE * TILE, 0, stream>>>(partials, dweight, blocks, C);
-    return cudaGetLastError();
+    return launch_early(column_sums_kernel, (C - 1) / TILE + 1, TILE * TILE, 0, stream, partials, dweight,
+                        blocks, C);
 }
 
 template <typename T>

@@ -15,6 +15,7 @@
 // A row of another length than whole packs begins at any address; its pieces are single elements.
 // Registers: at most 128. Shared memory: 128 bytes.
 // Run: make chapter-7 OP=layernorm_forward STEP=layernorm_registers
+#include "../../common/device/launch.cuh"
 #include "../../common/device/pack.cuh"
 #include "launchers.h"
 
@@ -91,6 +92,7 @@ __global__ void __launch_bounds__(BLOCK ? MAX_THREADS : 32 * WARP_ROWS)
                                float *rstd,     // (rows)
                                int rows, int C)
 {
+    wait_for_kernels_before();
     __shared__ float warp_value[2][MAX_THREADS / 32];
     const int row = blockIdx.x * blockDim.y + threadIdx.y;
     if (row >= rows) return; // a whole warp, in blocks without barriers
@@ -164,8 +166,8 @@ static cudaError_t launch_kernel(const T *inp, const T *weight, const T *bias, T
     const int pieces = min((warp_pieces - 1) / warps + 1, MAX_PIECES); // that each of their lanes has
     const dim3 block = warps == 1 ? dim3(32, WARP_ROWS) : dim3(32 * warps);
     const auto kernel = warps == 1 ? of_a_warp[pieces - 1] : of_a_block[pieces - 1 - MAX_PIECES / 2];
-    kernel<<<(rows - 1) / block.y + 1, block, 0, stream>>>(inp, weight, bias, out, mean, rstd, rows, C);
-    return cudaGetLastError();
+    return launch_early(kernel, (rows - 1) / block.y + 1, block, 0, stream, inp, weight, bias, out, mean,
+                        rstd, rows, C);
 }
 
 template <typename T>

@@ -10,6 +10,7 @@
 //
 // Registers: at most 88. Shared memory: 128 bytes.
 // Run: make chapter-7 OP=fused_residual_forward STEP=layernorm_residual
+#include "../../common/device/launch.cuh"
 #include "../../common/device/pack.cuh"
 #include "launchers.h"
 
@@ -99,6 +100,7 @@ __global__ void __launch_bounds__(BLOCK ? MAX_THREADS : 32 * WARP_ROWS)
                               float *rstd,     // (rows)
                               int rows, int C)
 {
+    wait_for_kernels_before();
     __shared__ float warp_value[2][MAX_THREADS / 32];
     const int row = blockIdx.x * blockDim.y + threadIdx.y;
     if (row >= rows) return; // a whole warp, in blocks without barriers
@@ -183,9 +185,8 @@ static cudaError_t launch_kernel(const T *inp1, const T *inp2, const T *weight, 
         kernel = of_a_warp[warp_pieces - 1];
     else
         block = dim3(32 * min((warp_pieces - 1) / MAX_PIECES + 1, MAX_THREADS / 32));
-    kernel<<<(rows - 1) / block.y + 1, block, 0, stream>>>(inp1, inp2, weight, bias, residual, out, mean,
-                                                           rstd, rows, C);
-    return cudaGetLastError();
+    return launch_early(kernel, (rows - 1) / block.y + 1, block, 0, stream, inp1, inp2, weight, bias,
+                        residual, out, mean, rstd, rows, C);
 }
 
 template <typename T>

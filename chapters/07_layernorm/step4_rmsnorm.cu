@@ -10,6 +10,7 @@
 //
 // Registers: at most 85. Shared memory: 64 bytes.
 // Run: make chapter-7 OP=rmsnorm_forward STEP=rmsnorm
+#include "../../common/device/launch.cuh"
 #include "../../common/device/pack.cuh"
 #include "launchers.h"
 
@@ -72,6 +73,7 @@ __global__ void __launch_bounds__(BLOCK ? MAX_THREADS : 32 * WARP_ROWS)
                    float *rstd,     // (rows)
                    int rows, int C)
 {
+    wait_for_kernels_before();
     const int row = blockIdx.x * blockDim.y + threadIdx.y;
     if (row >= rows) return; // a whole warp, in blocks without barriers
     const T *x = inp + (size_t)row * C;
@@ -125,8 +127,7 @@ static cudaError_t launch_kernel(const T *inp, const T *weight, T *out, float *r
     const int pieces = min((warp_pieces - 1) / warps + 1, MAX_PIECES); // that each of their lanes has
     const dim3 block = warps == 1 ? dim3(32, WARP_ROWS) : dim3(32 * warps);
     const auto kernel = warps == 1 ? of_a_warp[pieces - 1] : of_a_block[pieces - 1 - MAX_PIECES / 2];
-    kernel<<<(rows - 1) / block.y + 1, block, 0, stream>>>(inp, weight, out, rstd, rows, C);
-    return cudaGetLastError();
+    return launch_early(kernel, (rows - 1) / block.y + 1, block, 0, stream, inp, weight, out, rstd, rows, C);
 }
 
 template <typename T>

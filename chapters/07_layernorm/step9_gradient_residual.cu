@@ -28,6 +28,7 @@ __global__ void __launch_bounds__(threads_of(PIECES *N), 1)
                              float *partials,        // (gridDim.x, 2, C)
                              int rows, int C)
 {
+    wait_for_kernels_before();
     extern __shared__ __align__(16) float smem[]; // (2, groups, lanes * PIECES * N)
     __shared__ float2 warp_sums[2][MAX_WARPS];    // of a row, and of the next
     const unsigned tile_begin = blockIdx.y * (blockDim.x * PIECES * N);

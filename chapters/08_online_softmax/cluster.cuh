@@ -1,5 +1,6 @@
 // Rows that the blocks of a cluster share: how many blocks, and their launch.
 #pragma once
+#include "../../common/device/launch.cuh"
 #include "row.cuh"
 
 #include <cuda_runtime.h>
@@ -22,15 +23,5 @@ static cudaError_t launch_clusters(void (*kernel)(Parameters...), int rows, int 
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     if (error != cudaSuccess) return error;
 
-    cudaLaunchAttribute cluster = {};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {(unsigned)split, 1, 1};
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(rows * split);
-    config.blockDim = dim3(threads);
-    config.dynamicSmemBytes = smem_bytes;
-    config.stream = stream;
-    config.attrs = &cluster;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, arguments...);
+    return launch_early_clusters(kernel, rows * split, split, threads, smem_bytes, stream, arguments...);
 }

@@ -124,6 +124,7 @@ __global__ void __launch_bounds__(PACKS < MAX_PACKS ? 32 * WARP_ROWS : MAX_THREA
                    T *y,       // (rows, cols)
                    int rows, int cols)
 {
+    wait_for_kernels_before();
     const int lane = threadIdx.x; // of blockDim.x that hold the row
     const int row = blockIdx.x * blockDim.y + threadIdx.y;
     if (row >= rows) return; // a whole warp, in blocks without barriers
@@ -165,6 +166,7 @@ __global__ void __launch_bounds__(THREADS, PARTS_PER_SM *PART_THREADS / THREADS)
                          int cols)
 {
     cluster_arrive_relaxed(); // This block has started; cluster_merge waits for the others.
+    wait_for_kernels_before();
     const int split = cluster_nctarank();
     const int row = blockIdx.x / split;
     const Row<const T> x_row = make_row(x + (size_t)row * cols, cols);
@@ -195,23 +197,23 @@ static cudaError_t launch(const void *x, void *y, int rows, int cols, cudaStream
     const dim3 warp_block(32, WARP_ROWS);
     const int warp_grid = (rows - 1) / WARP_ROWS + 1;
     if (packs <= 32)
-        cluster_kernel<T, 1><<<warp_grid, warp_block, 0, stream>>>(in, out, rows, cols);
-    else if (packs <= 64)
-        cluster_kernel<T, 2><<<warp_grid, warp_block, 0, stream>>>(in, out, rows, cols);
-    else if (packs <= 128)
-        cluster_kernel<T, 4><<<warp_grid, warp_block, 0, stream>>>(in, out, rows, cols);
-    else if (packs <= 256)
-        cluster_kernel<T, 8><<<warp_grid, warp_block, 0, stream>>>(in, out, rows, cols);
-    else if (packs <= BLOCK_PACKS) {
+        return launch_early(cluster_kernel<T, 1>, warp_grid, warp_block, 0, stream, in, out, rows, cols);
+    if (packs <= 64)
+        return launch_early(cluster_kernel<T, 2>, warp_grid, warp_block, 0, stream, in, out, rows, cols);
+    if (packs <= 128)
+        return launch_early(cluster_kernel<T, 4>, warp_grid, warp_block, 0, stream, in, out, rows, cols);
+    if (packs <= 256)
+        return launch_early(cluster_kernel<T, 8>, warp_grid, warp_block, 0, stream, in, out, rows, cols);
+    if (packs <= BLOCK_PACKS) {
         const int threads = ((packs - 1) / (32 * MAX_PACKS) + 1) * 32;
-        cluster_kernel<T, MAX_PACKS><<<rows, threads, 0, stream>>>(in, out, rows, cols);
-    } else if (packs <= MAX_SPLIT * PART_PACKS)
+        return launch_early(cluster_kernel<T, MAX_PACKS>, rows, threads, 0, stream, in, out, rows, cols);
+    }
+    if (packs <= MAX_SPLIT * PART_PACKS)
         return launch_clusters(cluster_parts_kernel<T, PART_THREADS>, rows, packs, PART_PACKS, 0,
                                PART_THREADS, stream, in, out, cols);
-    else // 131071 floats, say: a row that begins inside a pack has one more
-        return launch_clusters(cluster_parts_kernel<T, MAX_THREADS>, rows, packs, BLOCK_PACKS, 0, MAX_THREADS,
-                               stream, in, out, cols);
-    return cudaGetLastError();
+    // 131071 floats, say: a row that begins inside a pack has one more
+    return launch_clusters(cluster_parts_kernel<T, MAX_THREADS>, rows, packs, BLOCK_PACKS, 0, MAX_THREADS,
+                           stream, in, out, cols);
 }
 
 extern "C" cudaError_t cluster(enum dtype dtype, const void *x, void *y, int rows, int cols,

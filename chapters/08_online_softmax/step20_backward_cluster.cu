@@ -85,6 +85,7 @@ __global__ void __launch_bounds__(MAX_THREADS) backward_cluster_kernel(const T *
                                                                        T *dx,       // (rows, cols)
                                                                        int cols)
 {
+    wait_for_kernels_before();
     const Row<T> dx_row = make_row(dx + (size_t)blockIdx.x * cols, cols);
     const Row<const T> y_row = same_row(dx_row, y, (size_t)blockIdx.x * cols);
     const Row<const T> dy_row = same_row(dx_row, dy, (size_t)blockIdx.x * cols);
@@ -138,6 +139,7 @@ __global__ void __launch_bounds__(PART_THREADS, BLOCKS_PER_SM)
 {
     extern __shared__ uint4 part_smem[]; // (2, share)
     cluster_arrive_relaxed();            // This block has started; cluster_sum waits for the others.
+    wait_for_kernels_before();
     const int split = cluster_nctarank();
     const int row = blockIdx.x / split;
     const Row<T> dx_row = make_row(dx + (size_t)row * cols, cols);
@@ -176,14 +178,16 @@ static cudaError_t launch(const void *y, const void *dy, void *dx, int rows, int
     const int packs = max_packs<T>(cols);
     if (packs <= FEW_PACKS * 256) {
         const int warps = (packs - 1) / (32 * FEW_PACKS) + 1;
-        backward_cluster_kernel<T, FEW_PACKS><<<rows, warps * 32, 0, stream>>>(y_in, dy_in, out, cols);
-    } else if (packs <= MANY_PACKS * MAX_THREADS) {
+        return launch_early(backward_cluster_kernel<T, FEW_PACKS>, rows, warps * 32, 0, stream, y_in, dy_in,
+                            out, cols);
+    }
+    if (packs <= MANY_PACKS * MAX_THREADS) {
         const int warps = (packs - 1) / (32 * MANY_PACKS) + 1;
-        backward_cluster_kernel<T, MANY_PACKS><<<rows, warps * 32, 0, stream>>>(y_in, dy_in, out, cols);
-    } else
-        return launch_clusters(backward_cluster_parts_kernel<T>, rows, packs, PART_PACKS, 2, PART_THREADS,
-                               stream, y_in, dy_in, out, cols);
-    return cudaGetLastError();
+        return launch_early(backward_cluster_kernel<T, MANY_PACKS>, rows, warps * 32, 0, stream, y_in, dy_in,
+                            out, cols);
+    }
+    return launch_clusters(backward_cluster_parts_kernel<T>, rows, packs, PART_PACKS, 2, PART_THREADS, stream,
+                           y_in, dy_in, out, cols);
 }
 
 extern "C" cudaError_t backward_cluster(enum dtype dtype, const void *y, const void *dy, void *dx, int rows,

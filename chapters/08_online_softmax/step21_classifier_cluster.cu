@@ -142,6 +142,7 @@ __global__ void __launch_bounds__(PACKS < MAX_PACKS ? 32 * WARP_ROWS : MAX_THREA
                               int rows, int v, int vp)
 {
     if (CLUSTER) cluster_arrive_relaxed(); // This block has started; cluster_merge waits for the others.
+    wait_for_kernels_before();
     const int split = CLUSTER ? cluster_nctarank() : 1;
     const int i = blockIdx.x / split * blockDim.y + threadIdx.y;
     if (i >= rows) return; // a whole warp, in blocks without barriers
@@ -188,8 +189,8 @@ static cudaError_t launch(void *logits, float *loss, const int *target, const fl
                                        : classifier_cluster_kernel<T, MAX_PACKS, false>;
     const int warps = (packs - 1) / (32 * MAX_PACKS) + 1;
     const dim3 block = warps == 1 ? dim3(32, WARP_ROWS) : dim3(32 * warps);
-    kernel<<<(rows - 1) / block.y + 1, block, 0, stream>>>(inout, loss, target, dloss, mean, rows, v, vp);
-    return cudaGetLastError();
+    return launch_early(kernel, (rows - 1) / block.y + 1, block, 0, stream, inout, loss, target, dloss, mean,
+                        rows, v, vp);
 }
 
 extern "C" cudaError_t classifier_cluster(enum dtype dtype, void *logits, float *loss, const int *target,

@@ -1,11 +1,12 @@
-// Chapter 9, step 2: 16 bytes a thread, four times, and no division.
+// Chapter 9, step 2: 16 bytes a thread, and no division.
 //
 // Question: an SM gets 32 bytes a nanosecond, 8 bf16 to read and 8 to write, and each of step 1's costs four divisions of
 // 64 bits. Need a thread divide to know where it is?
 //
 // Grows from: step 1 (permute).
 // The grid has three dimensions, and the block two: sequence, head and tile of positions are the block's numbers,
-// position and pack the thread's. A thread asks for its PACKS packs, of positions further on, before it stores the first.
+// position and pack the thread's. One pack a thread is 32 KB under way on an SM, as much as the memory asks for (chapter 6, step 3): with
+// four the kernel takes 1 % longer, and step 3's 2 % (results/trials/layers_in_flight_h100.csv).
 //
 //      blockIdx.z: b    blockIdx.y: s, h    blockIdx.x: a tile of positions
 //
@@ -15,13 +16,13 @@
 // Where D is no multiple of a pack, it is all done element by element: N = 1.
 // Registers: at most 40. Shared memory: none.
 // Run: make chapter-9 OP=permute STEP=permute_packs
+#include "../../common/device/launch.cuh"
 #include "../../common/device/pack.cuh"
 #include "launchers.h"
 
 #include <cuda_runtime.h>
 
-constexpr int NUM_THREADS = 256;
-constexpr int PACKS = 4; // a thread has in flight
+constexpr int NUM_THREADS = 512;
 
 template <typename T, int N>
 __global__ void __launch_bounds__(NUM_THREADS)
@@ -29,24 +30,15 @@ __global__ void __launch_bounds__(NUM_THREADS)
                          T *out,       // (S, batch, H, positions, D)
                          int positions, int S, int H, int D, int chunks)
 {
+    wait_for_kernels_before();
     const unsigned b = blockIdx.z, head = blockIdx.y / chunks, s = head / H, h = head % H;
     const unsigned d = (blockIdx.y % chunks * blockDim.x + threadIdx.x) * N;
     if (d >= D) return;
     const size_t src_step = (size_t)S * H * D; // from one position to the next
     const T *src = inp + (size_t)b * positions * src_step + (size_t)head * D + d;
     T *dst = out + (((size_t)s * gridDim.z + b) * H + h) * positions * D + d;
-    const unsigned first = blockIdx.x * (blockDim.y * PACKS) + threadIdx.y;
-    Piece<T, N> frag[PACKS];
-#pragma unroll
-    for (int i = 0; i < PACKS; i++) {
-        const unsigned t = first + i * blockDim.y;
-        if (t < positions) frag[i] = load_piece<N>(src + t * src_step);
-    }
-#pragma unroll
-    for (int i = 0; i < PACKS; i++) {
-        const unsigned t = first + i * blockDim.y;
-        if (t < positions) *(Piece<T, N> *)(dst + (size_t)t * D) = frag[i];
-    }
+    const unsigned t = blockIdx.x * blockDim.y + threadIdx.y;
+    if (t < positions) *(Piece<T, N> *)(dst + (size_t)t * D) = load_piece<N>(src + (size_t)t * src_step);
 }
 
 template <typename T, int N>
@@ -56,9 +48,9 @@ static cudaError_t launch_kernel(const T *inp, T *out, int batch, int positions,
     const int lanes = min(D / N, NUM_THREADS);  // of a position
     const int chunks = (D / N - 1) / lanes + 1; // of a position's head, where it is wider than a block
     const dim3 block(lanes, NUM_THREADS / lanes);
-    const dim3 grid((positions - 1) / (block.y * PACKS) + 1, S * H * chunks, batch);
-    permute_packs_kernel<T, N><<<grid, block, 0, stream>>>(inp, out, positions, S, H, D, chunks);
-    return cudaGetLastError();
+    const dim3 grid((positions - 1) / block.y + 1, S * H * chunks, batch);
+    return launch_early(permute_packs_kernel<T, N>, grid, block, 0, stream, inp, out, positions, S, H, D,
+                        chunks);
 }
 
 template <typename T>

@@ -10,13 +10,13 @@
 //
 // Registers: at most 40. Shared memory: none.
 // Run: make chapter-9 OP=unpermute STEP=unpermute_packs
+#include "../../common/device/launch.cuh"
 #include "../../common/device/pack.cuh"
 #include "launchers.h"
 
 #include <cuda_runtime.h>
 
 constexpr int NUM_THREADS = 256;
-constexpr int PACKS = 4; // a thread has in flight
 
 template <typename T, int N>
 __global__ void __launch_bounds__(NUM_THREADS)
@@ -24,24 +24,15 @@ __global__ void __launch_bounds__(NUM_THREADS)
                            T *out,       // (batch, positions, S, H, D)
                            int positions, int S, int H, int D, int chunks)
 {
+    wait_for_kernels_before();
     const unsigned b = blockIdx.z, head = blockIdx.y / chunks, s = head / H, h = head % H;
     const unsigned d = (blockIdx.y % chunks * blockDim.x + threadIdx.x) * N;
     if (d >= D) return;
     const size_t dst_step = (size_t)S * H * D; // from one position to the next
     const T *src = inp + (((size_t)s * gridDim.z + b) * H + h) * positions * D + d;
     T *dst = out + (size_t)b * positions * dst_step + (size_t)head * D + d;
-    const unsigned first = blockIdx.x * (blockDim.y * PACKS) + threadIdx.y;
-    Piece<T, N> frag[PACKS];
-#pragma unroll
-    for (int i = 0; i < PACKS; i++) {
-        const unsigned t = first + i * blockDim.y;
-        if (t < positions) frag[i] = load_piece<N>(src + (size_t)t * D);
-    }
-#pragma unroll
-    for (int i = 0; i < PACKS; i++) {
-        const unsigned t = first + i * blockDim.y;
-        if (t < positions) *(Piece<T, N> *)(dst + t * dst_step) = frag[i];
-    }
+    const unsigned t = blockIdx.x * blockDim.y + threadIdx.y;
+    if (t < positions) *(Piece<T, N> *)(dst + (size_t)t * dst_step) = load_piece<N>(src + (size_t)t * D);
 }
 
 template <typename T, int N>
@@ -51,9 +42,9 @@ static cudaError_t launch_kernel(const T *inp, T *out, int batch, int positions,
     const int lanes = min(D / N, NUM_THREADS);  // of a position
     const int chunks = (D / N - 1) / lanes + 1; // of a position's head, where it is wider than a block
     const dim3 block(lanes, NUM_THREADS / lanes);
-    const dim3 grid((positions - 1) / (block.y * PACKS) + 1, S * H * chunks, batch);
-    unpermute_packs_kernel<T, N><<<grid, block, 0, stream>>>(inp, out, positions, S, H, D, chunks);
-    return cudaGetLastError();
+    const dim3 grid((positions - 1) / block.y + 1, S * H * chunks, batch);
+    return launch_early(unpermute_packs_kernel<T, N>, grid, block, 0, stream, inp, out, positions, S, H, D,
+                        chunks);
 }
 
 template <typename T>

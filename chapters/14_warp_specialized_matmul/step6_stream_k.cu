@@ -23,6 +23,7 @@
 // thread need 240. Global memory: 96 KB a block. The flags in it are shared by all launches: two must not overlap (one stream
 // keeps them apart).
 // Run: make chapter-14 STEP=stream_k
+#include "../../common/device/launch.cuh"
 #include "../../common/device/matmul_types.cuh"
 #include "../../common/device/mbarrier.cuh"
 #include "../../common/device/swizzle.cuh"
@@ -404,21 +405,8 @@ static cudaError_t launch(const Schedule &schedule, const T *A, const T *B, cons
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
-
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim = {CLUSTER, 1, 1};
-    attributes[1].id =
-        cudaLaunchAttributeProgrammaticStreamSerialization; // griddepcontrol.wait waits, not the launch
-    attributes[1].val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(schedule.clusters * CLUSTER);
-    config.blockDim = dim3(NUM_THREADS);
-    config.dynamicSmemBytes = smem_bytes;
-    config.stream = stream;
-    config.attrs = attributes;
-    config.numAttrs = 2;
-    return cudaLaunchKernelEx(&config, kernel, A_map, B_map, C_map, bias, tma_store, C, M, N, schedule);
+    return launch_early_clusters(kernel, schedule.clusters * CLUSTER, CLUSTER, NUM_THREADS, smem_bytes,
+                                 stream, A_map, B_map, C_map, bias, tma_store, C, M, N, schedule);
 }
 
 // Asks how many clusters fit the GPU, a block to an SM.

@@ -16,6 +16,7 @@
 // Grows from: step 6 (stream_k).
 // New instructions: st.async. Shared memory: 232,448 bytes, all there is.
 // Run: make chapter-14 STEP=few_rows
+#include "../../common/device/launch.cuh"
 #include "../../common/device/matmul_types.cuh"
 #include "../../common/device/mbarrier.cuh"
 #include "../../common/device/tensor_map.h"
@@ -325,8 +326,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
         fence_mbarrier_init();
     }
     cluster_sync_relaxed();
-    griddepcontrol_launch_dependents(); // The next kernel may set itself up where there is room.
-    griddepcontrol_wait(); // The kernel before may still have been running: what it wrote is there now.
+    wait_for_kernels_before(); // The kernel before may still have been running: what it wrote is there now.
 
     if (threadIdx.x < CONSUMER_WARPS * 32)
         consume<T, TC, BLOCK_N>(bar, stages, sums, bias, C, vector_store, M, N, plan, place);
@@ -402,21 +402,9 @@ static cudaError_t launch(const Plan &plan, const T *A, const T *B, const T *bia
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
     if (error != cudaSuccess) return error;
-
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim = {(unsigned)(plan.halves * plan.parts), 1, 1};
-    attributes[1].id =
-        cudaLaunchAttributeProgrammaticStreamSerialization; // griddepcontrol.wait waits, not the launch
-    attributes[1].val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(plan.clusters * plan.halves * plan.parts);
-    config.blockDim = dim3(NUM_THREADS);
-    config.dynamicSmemBytes = SMEM_BYTES;
-    config.stream = stream;
-    config.attrs = attributes;
-    config.numAttrs = 2;
-    return cudaLaunchKernelEx(&config, kernel, A_map, B_map, bias, C, vector_store, M, N, K, plan);
+    const int cluster = plan.halves * plan.parts;
+    return launch_early_clusters(kernel, plan.clusters * cluster, cluster, NUM_THREADS, SMEM_BYTES, stream,
+                                 A_map, B_map, bias, C, vector_store, M, N, K, plan);
 }
 
 extern "C" cudaError_t few_rows(enum dtype dtype, enum dtype C_dtype, const void *A, const void *B,

@@ -18,6 +18,7 @@
 // Grows from: step 7 (few_rows).
 // Shared memory: at most 232,448 bytes. Registers: up to 64 accumulators a thread.
 // Run: make chapter-14 STEP=few_tiles
+#include "../../common/device/launch.cuh"
 #include "../../common/device/matmul_types.cuh"
 #include "../../common/device/mbarrier.cuh"
 #include "../../common/device/tensor_map.h"
@@ -379,8 +380,7 @@ __global__ void __launch_bounds__(WARPGROUPS * 128 + 32, 1)
         fence_mbarrier_init();
     }
     cluster_sync_relaxed();
-    griddepcontrol_launch_dependents(); // The next kernel may set itself up where there is room.
-    griddepcontrol_wait(); // The kernel before may still have been running: what it wrote is there now.
+    wait_for_kernels_before(); // The kernel before may still have been running: what it wrote is there now.
 
     if (threadIdx.x < WARPGROUPS * 128)
         consume<T, TC, WARPGROUPS, BLOCK_N>(bar, stages, sums, bias, C, staged, M, N, plan, place);
@@ -410,21 +410,10 @@ static cudaError_t launch(const Plan &plan, const T *A, const T *B, const T *bia
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.smem_bytes);
     if (error != cudaSuccess) return error;
-
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim = {(unsigned)plan.halves, (unsigned)plan.abreast, (unsigned)plan.parts};
-    attributes[1].id =
-        cudaLaunchAttributeProgrammaticStreamSerialization; // griddepcontrol.wait waits, not the launch
-    attributes[1].val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(plan.tiles_m * plan.halves, plan.across * plan.abreast, plan.parts);
-    config.blockDim = dim3(WARPGROUPS * 128 + 32);
-    config.dynamicSmemBytes = plan.smem_bytes;
-    config.stream = stream;
-    config.attrs = attributes;
-    config.numAttrs = 2;
-    return cudaLaunchKernelEx(&config, kernel, A_map, B_map, bias, C, staged, M, N, plan);
+    const dim3 grid(plan.tiles_m * plan.halves, plan.across * plan.abreast, plan.parts),
+        cluster(plan.halves, plan.abreast, plan.parts);
+    return launch_early_clusters(kernel, grid, cluster, WARPGROUPS * 128 + 32, plan.smem_bytes, stream, A_map,
+                                 B_map, bias, C, staged, M, N, plan);
 }
 
 // A plan for tiles of these sizes; across is 0 if there is none.

@@ -16,6 +16,7 @@
 #include <cfloat>
 #include <climits>
 
+#include "../../common/device/launch.cuh"
 #include "../../common/device/sm90_attention.cuh"
 #include "../../common/device/mbarrier.cuh"
 #include "../../common/device/swizzle.cuh"
@@ -513,6 +514,7 @@ __global__ void __launch_bounds__(Tile<D>::THREADS, 1)
         fence_mbarrier_init();
     }
     __syncthreads();
+    wait_for_kernels_before();
 
     if (threadIdx.x < 128) {
         setmaxnreg_dec<Tile<D>::PRODUCER_REGS>();
@@ -555,10 +557,8 @@ static cudaError_t launch(const attention &a, cudaStream_t stream)
     const int64_t fitting =
         (a.causal ? CAUSAL_L2_BYTES : FULL_L2_BYTES) / ((int64_t)a.k_len * D * 2 * sizeof(T));
     const int heads_in_group = (int)(fitting < 1 ? 1 : fitting < a.heads ? fitting : a.heads);
-    tma_store_kernel<T, D>
-        <<<(int)(num_tiles < sms ? num_tiles : sms), Tile<D>::THREADS, smem_bytes, stream>>>(
-            Q_map, K_map, V_map, O_map, a, heads_in_group, (int)num_tiles);
-    return cudaGetLastError();
+    return launch_early(tma_store_kernel<T, D>, (int)(num_tiles < sms ? num_tiles : sms), Tile<D>::THREADS,
+                        smem_bytes, stream, Q_map, K_map, V_map, O_map, a, heads_in_group, (int)num_tiles);
 }
 
 extern "C" cudaError_t tma_store(const struct attention *a, cudaStream_t stream)

@@ -12,6 +12,7 @@
 #include <climits>
 #include <type_traits>
 
+#include "../../common/device/launch.cuh"
 #include "../../common/device/mbarrier.cuh"
 #include "../../common/device/swizzle.cuh"
 #include "../../common/device/tensor_map.h"
@@ -846,8 +847,7 @@ __global__ void __launch_bounds__(C::THREADS, 1) attention_kernel(
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage<T, C> &smem = *reinterpret_cast<SharedStorage<T, C> *>(smem_bytes);
 
-    // Setup. combine_parts may come: it waits. TMA counts at the barriers: it must see them initialised.
-    griddepcontrol_launch_dependents();
+    // Setup. TMA counts at the barriers: it must see them initialised.
     if (threadIdx.x == 0) {
         const bool gather = C::GATHER && plan.box == 0;
         const int arrivals = gather ? GATHER_WARPS * 32 : 1; // every thread's, or one and the bytes expected
@@ -872,6 +872,7 @@ __global__ void __launch_bounds__(C::THREADS, 1) attention_kernel(
         fence_proxy_async();
     }
     __syncthreads();
+    wait_for_kernels_before(); // Behind this one combine_parts may come, which waits as well.
 
     if (threadIdx.x < 128) {
         if (C::CONSUMERS > 1) setmaxnreg_dec<C::PRODUCER_REGS>();
@@ -948,9 +949,8 @@ static cudaError_t launch_tile(const attention_variant &v, Plan plan, cudaStream
         error = cudaFuncSetAttribute(attention_kernel<T, C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      smem_bytes);
     if (error != cudaSuccess) return error;
-    attention_kernel<T, C><<<(int)(tiles < sms ? tiles : sms), C::THREADS, smem_bytes, stream>>>(
-        Q_map, K_map, V_map, O_map, v, plan);
-    return cudaGetLastError();
+    return launch_early(attention_kernel<T, C>, (int)(tiles < sms ? tiles : sms), C::THREADS, smem_bytes,
+                        stream, Q_map, K_map, V_map, O_map, v, plan);
 }
 
 // The table of what can be launched: pairs of head dimensions, each with one consumer or more, without and with softcap.

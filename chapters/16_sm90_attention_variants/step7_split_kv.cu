@@ -20,6 +20,7 @@
 #include <cfloat>
 #include <climits>
 
+#include "../../common/device/launch.cuh"
 #include "../../common/device/ptx.cuh"
 #include "../../common/device/types.cuh"
 #include "launchers.h"
@@ -62,7 +63,7 @@ static __global__ void __launch_bounds__(COMBINE_WARPS * 32)
     __shared__ float2 sum_smem[COMBINE_WARPS][DV / 64][32];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const size_t rows = (size_t)plan.q_rows * v.heads, row = blockIdx.x;
-    griddepcontrol_wait(); // The parts are there.
+    wait_for_kernels_before(); // The parts are there.
 
     const float *LSE_parts = plan.LSE_parts + row, *O_parts = plan.O_parts + row * DV + lane * 2;
     float2 O[DV / 64] = {};
@@ -113,19 +114,13 @@ static cudaError_t launch_combine(const attention_variant &v, const Plan &plan, 
 {
     const int64_t rows = (int64_t)plan.q_rows * v.heads;
     if (rows > INT_MAX) return cudaErrorInvalidValue;
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)rows);
-    config.blockDim = dim3(COMBINE_WARPS * 32);
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
+    const auto launch = [&](auto kernel) {
+        return launch_early(kernel, (unsigned)rows, COMBINE_WARPS * 32, 0, stream, v, plan);
+    };
     switch (v.v_head_dim) {
-    case 64: return cudaLaunchKernelEx(&config, combine_kernel<T, 64>, v, plan);
-    case 128: return cudaLaunchKernelEx(&config, combine_kernel<T, 128>, v, plan);
-    default: return cudaLaunchKernelEx(&config, combine_kernel<T, 256>, v, plan);
+    case 64: return launch(combine_kernel<T, 64>);
+    case 128: return launch(combine_kernel<T, 128>);
+    default: return launch(combine_kernel<T, 256>);
     }
 }
 

@@ -19,6 +19,7 @@
 // tiles that walk down GROUP_M of them.
 // New instructions: none. Shared memory: up to 216,128 bytes, 32,768 to 65,536 of them for D. Registers: as step 3, or 152.
 // Run: make chapter-19 OP=gemm STEP=persistent_multicast
+#include "../../common/device/launch.cuh"
 #include "../../common/device/tensor_map.h"
 #include "launchers.h"
 #include "persistent.cuh"
@@ -160,6 +161,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(Shape<CONSUMERS, WAV
         fence_mbarrier_init();
     }
     cluster_sync_relaxed();
+    wait_for_kernels_before();
 
     if (warpgroup == 0) {
         setmaxnreg_dec<SHAPE::PRODUCER_REGS>();
@@ -248,9 +250,8 @@ static cudaError_t launch(const void *A, const void *B, const float *scale_A, co
     if (error != cudaSuccess) return error;
 
     const int num_clusters = (int)std::min(cluster_tiles(M, N, BLOCK_M, BLOCK_N), (long long)(sms / CLUSTER));
-    kernel<<<num_clusters * CLUSTER, SHAPE::NUM_THREADS, smem_bytes, stream>>>(
-        A_map, B_map, D_map, scale_map, scale_B, tma_store, D, M, N, K);
-    return cudaGetLastError();
+    return launch_early(kernel, num_clusters * CLUSTER, SHAPE::NUM_THREADS, smem_bytes, stream, A_map, B_map,
+                        D_map, scale_map, scale_B, tma_store, D, M, N, K);
 }
 
 extern "C" cudaError_t persistent_multicast(enum dtype D_dtype, const void *A, const void *B,

@@ -12,6 +12,7 @@
 // The gradients of a step's micro-batches are summed up in fp32: D is read, added to and written back, once for a tile.
 // New instructions: none. Shared memory: 202,752 bytes for 6 stages. Registers: 40 (producer) and 232.
 // Run: make chapter-19 OP=weight_gradient STEP=weight_gradient
+#include "../../common/device/launch.cuh"
 #include "../../common/device/mbarrier.cuh"
 #include "../../common/device/tensor_map.h"
 #include "../../common/device/tma.cuh"
@@ -172,6 +173,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
         fence_mbarrier_init();
     }
     __syncthreads();
+    wait_for_kernels_before();
 
     if (warpgroup == 0) {
         setmaxnreg_dec<PRODUCER_REGS>();
@@ -208,7 +210,6 @@ extern "C" cudaError_t weight_gradient(enum dtype D_dtype, const void *A, const 
 
     const long long num_tiles = ((M - 1) / BLOCK_M + 1LL) * ((N - 1) / BLOCK_N + 1LL);
     if (num_tiles > INT32_MAX) return cudaErrorInvalidConfiguration;
-    weight_gradient_kernel<<<(unsigned)num_tiles, NUM_THREADS, smem_bytes, stream>>>(
-        A_map, B_map, scale_A, scale_B, (float *)D, M, N, K);
-    return cudaGetLastError();
+    return launch_early(weight_gradient_kernel, (unsigned)num_tiles, NUM_THREADS, smem_bytes, stream, A_map,
+                        B_map, scale_A, scale_B, (float *)D, M, N, K);
 }

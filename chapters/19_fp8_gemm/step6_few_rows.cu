@@ -16,6 +16,7 @@
 //
 // New instructions: st.async. Shared memory: 232,448 bytes, all there is. Registers: twice BLOCK_N / 2 accumulators a thread.
 // Run: make chapter-19 OP=gemm STEP=few_rows
+#include "../../common/device/launch.cuh"
 #include "../../common/device/mbarrier.cuh"
 #include "../../common/device/tensor_map.h"
 #include "../../common/device/tma.cuh"
@@ -326,8 +327,7 @@ __global__ void __launch_bounds__(num_threads(CONSUMERS), 1) few_rows_kernel(
         fence_mbarrier_init();
     }
     cluster_sync_relaxed();
-    griddepcontrol_launch_dependents(); // The next kernel may set itself up where there is room.
-    griddepcontrol_wait(); // The kernel before may still have been running: what it wrote is there now.
+    wait_for_kernels_before(); // The kernel before may still have been running: what it wrote is there now.
 
     if (threadIdx.x < CONSUMERS * 128)
         consume<TD, CONSUMERS, BLOCK_N>(bar, stages, sums, scale_B, D, vector_store, M, N, plan, place);
@@ -407,22 +407,9 @@ static cudaError_t launch(const Plan &plan, const void *A, const void *B, const 
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES);
     if (error != cudaSuccess) return error;
-
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim = {(unsigned)plan.parts, 1, 1};
-    attributes[1].id =
-        cudaLaunchAttributeProgrammaticStreamSerialization; // griddepcontrol.wait waits, not the launch
-    attributes[1].val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(plan.clusters * plan.parts);
-    config.blockDim = dim3(num_threads(CONSUMERS));
-    config.dynamicSmemBytes = SMEM_BYTES;
-    config.stream = stream;
-    config.attrs = attributes;
-    config.numAttrs = 2;
-    return cudaLaunchKernelEx(&config, kernel, A_map, B_map, scale_map, scale_B, D, vector_store, M, N, K,
-                              plan);
+    return launch_early_clusters(kernel, plan.clusters * plan.parts, plan.parts, num_threads(CONSUMERS),
+                                 SMEM_BYTES, stream, A_map, B_map, scale_map, scale_B, D, vector_store, M, N,
+                                 K, plan);
 }
 
 extern "C" cudaError_t few_rows(enum dtype D_dtype, const void *A, const void *B, const float *scale_A,

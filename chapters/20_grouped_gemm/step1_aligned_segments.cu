@@ -16,6 +16,7 @@
 // step: a stage is refilled when all of the pair have done with it.
 // New instructions: none. Shared memory: up to 215,168 bytes, 49,152 of them for D. Registers: 40 (producer) and 232.
 // Run: make chapter-20 OP=aligned STEP=aligned_segments
+#include "../../common/device/launch.cuh"
 #include "../../common/device/tensor_map.h"
 #include "../19_fp8_gemm/persistent.cuh"
 #include "grouped.cuh"
@@ -127,6 +128,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) alig
         fence_mbarrier_init();
     }
     cluster_sync_relaxed();
+    wait_for_kernels_before();
 
     if (warpgroup == 0) {
         setmaxnreg_dec<PRODUCER_REGS>();
@@ -174,9 +176,8 @@ static cudaError_t launch(const void *A, const void *B, const float *scale_A, co
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
-    kernel<<<clusters * CLUSTER, NUM_THREADS, smem_bytes, stream>>>(
-        maps.A, maps.B, maps.D, maps.scale_A, scale_B, row_group, maps.tma_store, D, M, N, K, groups);
-    return cudaGetLastError();
+    return launch_early(kernel, clusters * CLUSTER, NUM_THREADS, smem_bytes, stream, maps.A, maps.B, maps.D,
+                        maps.scale_A, scale_B, row_group, maps.tma_store, D, M, N, K, groups);
 }
 
 extern "C" cudaError_t aligned_segments(const void *A, const void *B, const float *scale_A,

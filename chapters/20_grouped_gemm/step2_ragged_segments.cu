@@ -17,6 +17,7 @@
 // multiple of 16 bytes: up to three scales too many come first.
 // New instructions: none. Shared memory, registers: as step 1.
 // Run: make chapter-20 OP=ragged STEP=ragged_segments
+#include "../../common/device/launch.cuh"
 #include "../../common/device/tensor_map.h"
 #include "../19_fp8_gemm/persistent.cuh"
 #include "grouped.cuh"
@@ -141,6 +142,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) ragg
         fence_mbarrier_init();
     }
     cluster_sync_relaxed();
+    wait_for_kernels_before();
 
     if (warpgroup == 0) {
         setmaxnreg_dec<PRODUCER_REGS>();
@@ -187,9 +189,8 @@ static cudaError_t launch(const void *A, const void *B, const float *scale_A, co
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
-    kernel<<<clusters * CLUSTER, NUM_THREADS, smem_bytes, stream>>>(
-        maps.A, maps.B, maps.D, maps.scale_A, scale_B, counts, maps.tma_store, D, M, N, K, groups);
-    return cudaGetLastError();
+    return launch_early(kernel, clusters * CLUSTER, NUM_THREADS, smem_bytes, stream, maps.A, maps.B, maps.D,
+                        maps.scale_A, scale_B, counts, maps.tma_store, D, M, N, K, groups);
 }
 
 extern "C" cudaError_t ragged_segments(const void *A, const void *B, const float *scale_A,

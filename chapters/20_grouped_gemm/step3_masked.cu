@@ -15,6 +15,7 @@
 // this one's last are busy, and wait for its end before they read anything.
 // New instructions: none. Shared memory, registers: as step 1.
 // Run: make chapter-20 OP=masked STEP=masked
+#include "../../common/device/launch.cuh"
 #include "../../common/device/tensor_map.h"
 #include "../19_fp8_gemm/persistent.cuh"
 #include "grouped.cuh"
@@ -153,8 +154,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) mask
         fence_mbarrier_init();
     }
     cluster_sync_relaxed();
-    griddepcontrol_launch_dependents(); // The next kernel may set itself up where there is room.
-    griddepcontrol_wait(); // The kernel before may still have been running: what it wrote is there now, counts too.
+    wait_for_kernels_before(); // The kernel before may still have been running: what it wrote is there now, counts too.
 
     if (warpgroup == 0) {
         setmaxnreg_dec<PRODUCER_REGS>();
@@ -202,19 +202,8 @@ static cudaError_t launch(const void *A, const void *B, const float *scale_A, co
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
-    cudaLaunchAttribute overlap = {};
-    overlap.id =
-        cudaLaunchAttributeProgrammaticStreamSerialization; // griddepcontrol.wait waits, not the launch
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(clusters * CLUSTER);
-    config.blockDim = dim3(NUM_THREADS);
-    config.dynamicSmemBytes = smem_bytes;
-    config.stream = stream;
-    config.attrs = &overlap;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, maps.A, maps.B, maps.D, maps.scale_A, scale_B, counts,
-                              maps.tma_store, D, capacity, N, K, groups);
+    return launch_early(kernel, clusters * CLUSTER, NUM_THREADS, smem_bytes, stream, maps.A, maps.B, maps.D,
+                        maps.scale_A, scale_B, counts, maps.tma_store, D, capacity, N, K, groups);
 }
 
 extern "C" cudaError_t masked(const void *A, const void *B, const float *scale_A, const float *scale_B,

@@ -15,6 +15,7 @@
 // go to it as they go to be stored in step 1, and nobody waits for what D was.
 // New instruction: cp.reduce.async.bulk.tensor. Shared memory: 201,808 bytes for 5 stages. Registers: 40 (producer) and 232.
 // Run: make chapter-20 OP=k_groups STEP=k_groups
+#include "../../common/device/launch.cuh"
 #include "../../common/device/tensor_map.h"
 #include "../19_fp8_gemm/persistent.cuh"
 #include "grouped.cuh"
@@ -207,6 +208,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) k_gr
         fence_mbarrier_init();
     }
     cluster_sync_relaxed();
+    wait_for_kernels_before();
 
     if (warpgroup == 0) {
         setmaxnreg_dec<PRODUCER_REGS>();
@@ -272,7 +274,6 @@ extern "C" cudaError_t k_groups(const void *A, const void *B, const float *scale
     const long long tiles = ((M - 1) / BLOCK_M + 1LL) * ((N - 1) / (CLUSTER * BLOCK_N) + 1LL);
     if (tiles > INT32_MAX / 2) return cudaErrorInvalidConfiguration;
     const int clusters = (int)std::min(tiles * groups, (long long)(sms / CLUSTER));
-    k_groups_kernel<<<clusters * CLUSTER, NUM_THREADS, smem_bytes, stream>>>(
-        A_map, B_map, D_map, scale_A_map, scale_B_map, counts, tma_add, D, M, N, K, groups);
-    return cudaGetLastError();
+    return launch_early(k_groups_kernel, clusters * CLUSTER, NUM_THREADS, smem_bytes, stream, A_map, B_map,
+                        D_map, scale_A_map, scale_B_map, counts, tma_add, D, M, N, K, groups);
 }

@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 #include <stdint.h>
 
+#include "ptx.cuh"
 #include "types.cuh"
 
 constexpr int PACK_BYTES = 16;
@@ -58,6 +59,35 @@ __device__ inline uint4 make_pack(const float (&values)[8], __nv_bfloat16)
         pack_pair<__nv_bfloat16>(values[4], values[5]), pack_pair<__nv_bfloat16>(values[6], values[7]));
 }
 
+// Half a pack: 8 bytes, 2 floats or 4 bf16.
+template <typename T>
+constexpr int HALF_PACK = PACK<T> / 2;
+
+__device__ inline void unpack(float (&values)[2], uint2 half, float)
+{
+    values[0] = __uint_as_float(half.x);
+    values[1] = __uint_as_float(half.y);
+}
+
+__device__ inline void unpack(float (&values)[4], uint2 half, __nv_bfloat16)
+{
+    values[0] = __uint_as_float(half.x << 16);
+    values[1] = __uint_as_float(half.x & 0xffff0000u);
+    values[2] = __uint_as_float(half.y << 16);
+    values[3] = __uint_as_float(half.y & 0xffff0000u);
+}
+
+__device__ inline uint2 make_pack(const float (&values)[2], float)
+{
+    return make_uint2(__float_as_uint(values[0]), __float_as_uint(values[1]));
+}
+
+__device__ inline uint2 make_pack(const float (&values)[4], __nv_bfloat16)
+{
+    return make_uint2(pack_pair<__nv_bfloat16>(values[0], values[1]),
+                      pack_pair<__nv_bfloat16>(values[2], values[3]));
+}
+
 // Makes the compiler forget what it has computed from the pack, and begin nothing with it before what was asked to be
 // forgotten before. It would otherwise unpack the packs of a thread all at once, and keep the elements for their next
 // use: twice the registers of the packs. Unpacking again costs half an instruction an element.
@@ -99,6 +129,21 @@ template <typename T, typename PIECE>
 __device__ inline void store_piece(T *dst, PIECE piece)
 {
     *reinterpret_cast<PIECE *>(dst) = piece;
+}
+
+// Loads what is read again soon: last to be evicted from the caches.
+__device__ inline int load_kept(const int *src)
+{
+    return (int)ld_global_evict_last(reinterpret_cast<const uint32_t *>(src));
+}
+
+template <int N, typename T>
+__device__ inline Piece<T, N> load_piece_kept(const T *src)
+{
+    if constexpr (N == 1)
+        return *src;
+    else
+        return ld_global_evict_last(reinterpret_cast<const uint4 *>(src));
 }
 
 // Loads a piece that is read once, stores one that is not read soon: first to be evicted from the caches (ld.cs, st.cs).

@@ -97,6 +97,33 @@ __device__ inline void cp_async_cg_16_evict_first(uint32_t dst_addr, const void 
                  : "memory");
 }
 
+// Cache eviction policy, createpolicy: what is loaded with it is the last to be evicted from the L2.
+__device__ inline uint64_t createpolicy_evict_last()
+{
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+// ld with a cache policy: 4 or 16 bytes that are read again soon, the last to be evicted from the L1 and the L2.
+__device__ inline uint32_t ld_global_evict_last(const uint32_t *src)
+{
+    uint32_t word;
+    asm volatile("ld.global.L1::evict_last.L2::cache_hint.u32 %0, [%1], %2;"
+                 : "=r"(word)
+                 : "l"(src), "l"(createpolicy_evict_last()));
+    return word;
+}
+
+__device__ inline uint4 ld_global_evict_last(const uint4 *src)
+{
+    uint4 words;
+    asm volatile("ld.global.L1::evict_last.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+                 : "l"(src), "l"(createpolicy_evict_last()));
+    return words;
+}
+
 // Non-bulk copy, cp.async.commit_group: this thread's copies since the last commit become one group.
 __device__ inline void cp_async_commit_group()
 {

@@ -45,6 +45,7 @@ edited() {
     shift 2
     arch=$(sed -nE "s/^NEEDS_$chapter\/${file%.cu} *:= *//p" "chapters/$chapter/chapter.mk")
     arch=${arch:-$(sed -n 's/^ARCH *:= *//p' "chapters/$chapter/chapter.mk")}
+    arch=${arch##* } # of several the newest
     nvcc=$(sed -n 's/^NVCC *:= *//p' build/config.mk)
     cuda_lib=$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)
     mkdir -p "$dir/chapters/$chapter" "$dir/common/device"

@@ -1,0 +1,76 @@
+// Launches of kernels that are set up while the kernel before still runs: programmatic dependent launch (CUDA C++ Programming
+// Guide, "Programmatic Dependent Launch and Synchronization").
+#pragma once
+#include "ptx.cuh"
+
+#include <cuda_runtime.h>
+
+// Whether this GPU gets code that can wait inside, which takes sm_90: of what this file is compiled for it gets the newest that it can run.
+static inline cudaError_t can_wait_inside(bool *can)
+{
+    int device, major, minor, newest = 0;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+    if (error != cudaSuccess) return error;
+    for (const int arch : {__CUDA_ARCH_LIST__}) // 800, 900, ...
+        if (arch <= major * 100 + minor * 10 && arch > newest) newest = arch;
+    *can = newest >= 900;
+    return cudaSuccess;
+}
+
+// Launches a kernel whose blocks may begin as soon as every block of the kernel before in the stream has executed
+// griddepcontrol_launch_dependents() or ended, and there is room for them; on GPUs before sm_90 as any other. What other kernels write it
+// reads, and what they read or write it writes, behind griddepcontrol_wait(). cluster: blocks of a cluster; {0, 0, 0}: as the kernel is
+// declared. Returns the launch's error.
+template <typename... PARAMETERS, typename... ARGUMENTS>
+static cudaError_t launch_early_clusters(void (*kernel)(PARAMETERS...), dim3 grid, dim3 cluster, dim3 block,
+                                         int smem_bytes, cudaStream_t stream, const ARGUMENTS &...arguments)
+{
+    bool early = false;
+    const cudaError_t error = can_wait_inside(&early);
+    if (error != cudaSuccess) return error;
+    cudaLaunchAttribute attributes[2] = {};
+    int count = 0;
+    if (early) {
+        attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster.x > 0) {
+        attributes[count].id = cudaLaunchAttributeClusterDimension;
+        attributes[count++].val.clusterDim = {cluster.x, cluster.y, cluster.z};
+    }
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = smem_bytes;
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = count;
+    return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+template <typename... PARAMETERS, typename... ARGUMENTS>
+static cudaError_t launch_early(void (*kernel)(PARAMETERS...), dim3 grid, dim3 block, int smem_bytes,
+                                cudaStream_t stream, const ARGUMENTS &...arguments)
+{
+    return launch_early_clusters(kernel, grid, dim3(0, 0, 0), block, smem_bytes, stream, arguments...);
+}
+
+// Dynamic shared memory with which no more than so many blocks fit an SM, for a kernel that needs none, but would have more bytes under
+// way than the memory asks for.
+constexpr int room_of_blocks(int blocks)
+{
+    return 227 * 1024 / blocks - 1024; // and 1 KB of the system's
+}
+
+// What stands before this in such a kernel may run beside the kernels before: the next one may now be set up, and this one waits.
+__device__ inline void wait_for_kernels_before()
+{
+#if __CUDA_ARCH__ >= 900
+    griddepcontrol_launch_dependents();
+    griddepcontrol_wait();
+#endif
+}
