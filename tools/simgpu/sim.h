@@ -262,6 +262,8 @@ struct warp {
     u32 lanes_met;            /* when its lanes last synchronised, by the block's clock */
     u32 time;                 /* of what it does now: later than its last release, by the block's clock */
     u32 passed_count;         /* of `passed` until now */
+    u32 global_lanes;         /* have accessed global memory and not yet passed on what they did */
+    bool parted;              /* ... while others had: exec/global.c keeps who passes on what */
     s32 current;              /* index of the running split */
     s32 split_count;          /* splits beyond this index were never used */
     u64 executed;             /* warp instructions until its turn began, or until it last stopped */

@@ -254,6 +254,115 @@ __global__ void slot_freed_early(u32 *box)
     }
 }
 
+// ---- Lanes of a warp ---------------------------------------------------------------------------------------------------
+
+// Lane 0 releases what its whole warp has written.
+// bug lanes_not_met: says nothing of what this lane did
+template <bool BROKEN>
+__global__ void lanes_not_met(u32 *box)
+{
+    if (B == 0) {
+        box[T] = T; // lanes_not_met
+        if (!BROKEN) __syncwarp();
+        if (T == 0) {
+            __threadfence();
+            set(box + FLAGS, 1);
+        }
+    } else {
+        await(box + FLAGS, 1);
+        __threadfence();
+        box[OTHERS + T] = box[T]; // lanes_not_met
+    }
+}
+
+// bug lanes_released_by_one: says nothing of what this lane did
+template <bool BROKEN>
+__global__ void lanes_released_by_one(u32 *box)
+{
+    u32 seen;
+    if (B == 0) {
+        for (u32 k = 1; k < 4; k++) {
+            ((u16 *)box)[64 * k + T] = (u16)k; // lanes_released_by_one
+            if (!BROKEN) __syncwarp();
+            if (T == 0) STORE("release.gpu", box + FLAGS + k, 1);
+        }
+    } else {
+        for (u32 k = 1; k < 4; k++) {
+            do LOAD("acquire.gpu", seen, box + FLAGS + k);
+            while (!seen);
+            box[OTHERS + 32 * k + T] = ((u16 *)box)[64 * k + 31 - T]; // lanes_released_by_one
+        }
+    }
+}
+
+// Lane 0 says that the slot is free, while others may still read it.
+// bug lanes_still_read: says nothing of what this lane did
+template <bool BROKEN>
+__global__ void lanes_still_read(u32 *box)
+{
+    if (B == 0) {
+        box[T] = 1;
+        __syncwarp();
+        if (T == 0) STORE("release.gpu", box + FLAGS, 1);
+        await(box + FLAGS + 1, 1);
+        __threadfence();
+        box[T] = 2; // lanes_still_read
+    } else {
+        await(box + FLAGS, 1);
+        __threadfence();
+        box[OTHERS + T] = box[T]; // lanes_still_read
+        if (!BROKEN) __syncwarp();
+        if (T == 0) STORE("release.gpu", box + FLAGS + 1, 1);
+    }
+}
+
+// The last block to come: a ticket for each warp.
+// bug ticket_of_a_warp: says nothing of what this lane did
+template <bool BROKEN>
+__global__ void ticket_of_a_warp(u32 *box)
+{
+    u32 ticket = 0;
+    box[32 * B + T] = B; // ticket_of_a_warp
+    if (!BROKEN) __syncwarp();
+    if (T == 0) {
+        __threadfence();
+        ticket = atomicAdd(box + FLAGS, 1);
+        __threadfence();
+    }
+    ticket = __shfl_sync(~0u, ticket, 0);
+    __syncwarp();
+    if (ticket == gridDim.x - 1)
+        for (u32 k = 0; k < gridDim.x; k++) box[OTHERS + 32 * k + T] = box[32 * k + T]; // ticket_of_a_warp
+}
+
+// Each lane has a flag of its own, which says nothing of its neighbour's data.
+// bug flag_of_another_lane: says nothing of what this lane did
+template <bool BROKEN>
+__global__ void flag_of_another_lane(u32 *box)
+{
+    if (B == 0) {
+        box[T] = T; // flag_of_another_lane
+        for (u32 k = 0; k < 8; k++)
+            if (T == k) STORE("release.gpu", box + FLAGS + T, 1);
+    } else if (T == 2) {
+        await(box + FLAGS + T, 1);
+        __threadfence();
+        box[OTHERS + T] = box[BROKEN ? T + 8 : T]; // flag_of_another_lane
+    }
+}
+
+// bug sum_by_volatile: volatile does not order lanes
+template <bool BROKEN>
+__global__ void sum_by_volatile(u32 *box)
+{
+    volatile u32 *s = box;
+    s[T] = T; // sum_by_volatile
+    if (!BROKEN) __syncwarp();
+    if (T < 16) s[T] += s[T + 16]; // sum_by_volatile
+    if (!BROKEN) __syncwarp();
+    if (T < 8) s[T] += s[T + 8];
+}
+
 // ---- Many blocks ---------------------------------------------------------------------------------------------------------
 
 // The last block to come adds up what the others left.
@@ -489,6 +598,12 @@ static const bug bugs[] = {
     BUG(readers_not_met, 2, 128),
     BUG(passed_on_unacquired, 3, 1),
     BUG(slot_freed_early, 2, 1),
+    BUG(lanes_not_met, 2, 32),
+    BUG(lanes_released_by_one, 2, 32),
+    BUG(lanes_still_read, 2, 32),
+    BUG(ticket_of_a_warp, 4, 32),
+    BUG(flag_of_another_lane, 2, 32),
+    BUG(sum_by_volatile, 1, 32),
     BUG(last_block_sums, 8, 64),
     BUG(last_block_not_met, 8, 64),
     BUG(grid_barrier_unfenced, 8, 64),

@@ -21,6 +21,9 @@
  *      a flag's view   what has been released there; an atomic leaves it, a store adds to it as well: nothing is ever forgotten, so
  *                      that what is told is a race
  *      a word's cells  its last write and a read since, in this launch: numbers of records, which say who, when and where
+ *      parted          of a warp: which lanes released when, while others had not: what a lane did is passed on by a release of its
+ *                      own, or of another's after __syncwarp() or a barrier. Which lane did it is known of accesses by one lane, by
+ *                      all to one address, and of those that lie in a row
  *
  * Only allocations that the launch has written to have cells; reads of others cost nothing. Reads from before the first write
  * are not known, and of several readers only one: so not each race is told. Bulk copies and the async proxy are not seen. */
@@ -85,7 +88,11 @@ static inline void global_settle(struct warp *w, const struct inst *in)
 /* Around a lane's atomic operation on `bytes` bytes. Who sees what it has left there may know that it is over, and write there as it
  * likes: so that it is the last that has written, as far as is noted, is one step with it for other host threads. */
 pthread_mutex_t *global_hold(u64 at, enum order order);
-void global_done(struct warp *w, const struct inst *in, u64 at, u32 bytes, pthread_mutex_t *held);
+void global_done(struct warp *w, const struct inst *in, u32 lane, u64 at, u32 bytes, pthread_mutex_t *held);
+
+/* What these lanes of w did until `time` is passed on by a release, or all lanes have met; others have accessed global memory and
+ * not passed it on. */
+void global_passed(struct warp *w, u32 time, u32 lanes);
 
 /* Before a strong write or an atomic of these lanes, and after a strong read or an atomic. */
 void global_publish(struct warp *w, u32 mask, const u64 at[LANES], enum order order);

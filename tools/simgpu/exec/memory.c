@@ -353,13 +353,13 @@ void memory_resolve(struct warp *w, const struct inst *in, u32 mask, u64 address
 
 /* in->bytes an element, in->count elements; destinations or sources in in->more. aux: sign-extend to this many bytes (0:
  * zero-extend). flags: enum order, POLLS (a strong access: others may change what it reads, or read what it writes), CONSTANT
- * (.nc), and << 8 a lane's bytes in the registers. */
-enum { POLLS = 8, CONSTANT = 16, ORDERS = ORDER_ACQUIRE | ORDER_RELEASE | ORDER_CTA };
+ * (.nc), DATA (ACCESS_DATA), and << 8 a lane's bytes in the registers. */
+enum { POLLS = 8, CONSTANT = 16, DATA = 32, ORDERS = ORDER_ACQUIRE | ORDER_RELEASE | ORDER_CTA };
 static inline enum access access_of(const struct inst *in)
 {
     u32 how = in->flags & POLLS ? ACCESS_STRONG : 0;
     return how | (how && in->flags & ORDER_CTA ? ACCESS_CTA : 0) |
-           (in->flags & CONSTANT ? ACCESS_CONSTANT : 0);
+           (in->flags & CONSTANT ? ACCESS_CONSTANT : 0) | (in->flags & DATA ? ACCESS_DATA : 0);
 }
 
 /* Whether a bit of the lanes' differences is on. Of a loop over lanes gcc 12 makes vectors of the host, and ten instructions that
@@ -1021,6 +1021,7 @@ bool lower_ld(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
     if (!lower_address(lo, address, in)) return false;
     bool plain = in->flags >> 8 == in->bytes && !(in->flags & POLLS);
     if (in->flags & POLLS) in->plain = 0; /* the warp may lose its turn */
+    if (p->only_data) in->flags |= DATA;
     in->exec = load_any;
     if (plain && in->count == 1 && in->more[0] != NO_OPERAND) {
         in->d = in->more[0];

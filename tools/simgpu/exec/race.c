@@ -364,6 +364,51 @@ static void check_writes(struct warp *w, const struct inst *in, u32 lane, struct
     }
 }
 
+/* ---- Volatile for __syncwarp() ----------------------------------------------------------------------------------------------- */
+
+bool race_is_volatile(const struct function *fn, const struct inst *in)
+{
+    return has_mod(fn->ptx[in - fn->code], "volatile");
+}
+
+void race_tell_volatile(struct warp *w, const struct inst *in, u32 lane, const char *where, u32 writer,
+                        const struct function *fn, const struct inst *store)
+{
+    breach_against(
+        w, in, 1u << lane, ERR_LAUNCH_FAILURE, fn, store,
+        "%s: lanes of this warp compute with what others have left there, here lane %u at line %u: volatile does not order "
+        "lanes, which need not run in step: __syncwarp() between them is missing",
+        where, writer, fn->lines[store - fn->code].line);
+}
+
+/* Several lanes compute with what several have left by one volatile store. (With one it may be a flag.) */
+static void check_step(struct warp *w, const struct inst *in, u32 mask, const u32 at[LANES])
+{
+    const struct races *r = w->block->races;
+    const u64 who = (u64)w->id << WARP_AT | (u64)w->block->cluster_rank << RANK_AT | STRONG_FLAG;
+    u32 readers = 0, writers = 0, lane = 0;
+    u64 found = 0;
+    if (!race_is_volatile(w->frame->fn, in)) return;
+    for (u32 left = mask; left; left &= left - 1) {
+        u32 i = first_lane(left);
+        u64 cell = r->cells[at[i] / 4];
+        s64 when = since_start(r, cell);
+        bool other = (cell & (WHO_MASK & ~LANE_MASK)) == who && (u32)(cell >> LANE_AT & 31) != i;
+        if (when <= 0 || when < w->lanes_met || !other || (found && (found ^ cell) & SITE_MASK)) continue;
+        found = cell;
+        lane = i;
+        readers++;
+        writers |= 1u << (cell >> LANE_AT & 31);
+    }
+    if (readers < 2 || !(writers & (writers - 1))) return;
+    const struct function *fn = function_at(w->block->launch, found & SITE_MASK);
+    const struct inst *store = fn ? &fn->code[(found & SITE_MASK) - fn->first_site] : NULL;
+    char where[48];
+    snprintf(where, sizeof where, "shared offset %u", at[lane]);
+    if (fn && race_is_volatile(fn, store))
+        race_tell_volatile(w, in, lane, where, (u32)(found >> LANE_AT) & 31, fn, store);
+}
+
 /* ---- Accesses ------------------------------------------------------------------------------------------------------------ */
 
 static inline bool usable(const struct warp *w, const struct races *r)
@@ -667,6 +712,7 @@ void race_access(struct warp *w, const struct inst *in, u32 mask, struct block *
 {
     struct races *r = b->races;
     if (!usable(w, r)) return;
+    if (how & ACCESS_DATA && b == w->block) check_step(w, in, mask, at);
     if (mask == ALL_LANES && bytes == 4 && b == w->block && !(how & ~(u32)ACCESS_WRITE)) {
         u32 word[LANES]; /* an access of 4 bytes is aligned */
         for (u32 i = 0; i < LANES; i++) word[i] = at[i] / 4;
