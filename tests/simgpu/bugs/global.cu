@@ -254,6 +254,44 @@ __global__ void slot_freed_early(u32 *box)
     }
 }
 
+// Volatile data: it is no race, but nor does it come before the flag.
+// bug volatile_data_unreleased: volatile and relaxed accesses are in no order
+template <bool BROKEN>
+__global__ void volatile_data_unreleased(u32 *box)
+{
+    if (B == 0) {
+        *(volatile u32 *)box = 7; // volatile_data_unreleased
+        if (!BROKEN) __threadfence();
+        set(box + FLAGS, 1);
+    } else {
+        await(box + FLAGS, 1);
+        __threadfence();
+        box[OTHERS] = *(volatile u32 *)box; // volatile_data_unreleased
+    }
+}
+
+// bug relaxed_data_unacquired: volatile and relaxed accesses are in no order
+template <bool BROKEN>
+__global__ void relaxed_data_unacquired(u32 *box)
+{
+    u32 x;
+    if (B == 0) {
+        STORE("relaxed.gpu", box + T, T + 1); // relaxed_data_unacquired
+        __syncthreads();
+        if (T == 0) STORE("release.gpu", box + FLAGS, 1);
+    } else {
+        if (T == 0)
+            if (BROKEN)
+                await(box + FLAGS, 1);
+            else
+                do LOAD("acquire.gpu", x, box + FLAGS);
+                while (!x);
+        __syncthreads();
+        LOAD("relaxed.gpu", x, box + 63 - T); // relaxed_data_unacquired
+        box[OTHERS + T] = x;
+    }
+}
+
 // ---- Lanes of a warp ---------------------------------------------------------------------------------------------------
 
 // Lane 0 releases what its whole warp has written.
@@ -598,6 +636,8 @@ static const bug bugs[] = {
     BUG(readers_not_met, 2, 128),
     BUG(passed_on_unacquired, 3, 1),
     BUG(slot_freed_early, 2, 1),
+    BUG(volatile_data_unreleased, 2, 1),
+    BUG(relaxed_data_unacquired, 2, 64),
     BUG(lanes_not_met, 2, 32),
     BUG(lanes_released_by_one, 2, 32),
     BUG(lanes_still_read, 2, 32),

@@ -22,7 +22,10 @@ enum {
     FIRST_FLAGS = 256,
     RECENT = 8,
     NUMBERS = 256,
-    MOST_PARTED = 1 << 16
+    MOST_PARTED = 1 << 16,
+    CHUNKS = 1 << 12, /* of 16 bytes, whose strong stores are kept */
+    UNFENCED = 256,
+    SAW = 8
 };
 #define MOST_RECORDS (1u << 27)
 #define MOST_KEPT    (1ull << 30) /* bytes of written memory after which what is known of it is given back */
@@ -44,11 +47,34 @@ struct acquired {
     u32 actor, time; /* by which warp of the cluster, and when */
 };
 
+/* The latest strong store to some bytes. */
+struct stored {
+    u64 at;               /* 0: none */
+    u32 bytes, number;    /* its record */
+    u32 store;            /* which strong store of its cluster's it is */
+    u32 known[MAX_WARPS]; /* what its warp knew of the others of its block */
+    u32 fenced; /* the number of the first fence after a release of its cluster; 0: there is no release */
+    bool seen;  /* another thread has read it, or has once been shown what was there before: */
+    u8 before[16];
+};
+
+/* A strong store of another cluster, or of this one, that a warp has seen: what it wrote was compared with something, as a flag is. */
+struct saw {
+    u32 unit, actor, store, known[MAX_WARPS];
+    u32 by, time; /* by which warp, and when */
+};
+
 /* What the warps of a cluster know of others. */
 struct cluster_view {
     struct view known;         /* all of them */
     struct acquired *acquired; /* one of them, and who synchronises with it */
     u32 count, capacity;
+    u32 fences; /* how many there had been, of all, at the last that its warps may know of */
+    u32 stores; /* strong ones, of its warps, so far */
+    struct stored *unfenced[UNFENCED]; /* the latest of them since it has released anything */
+    u32 unfenced_count;
+    struct saw saw[SAW]; /* what its warps have compared with something */
+    u32 saw_count;
 };
 
 struct flag {
@@ -122,6 +148,10 @@ static struct {
     pthread_mutex_t lock; /* of the flags */
     struct flag *flags;
     u32 flag_count, flag_capacity;
+    struct stored (*stored)[4]; /* a hash table, of CHUNKS places: by word */
+    _Atomic bool has_stored;
+    _Atomic u32 fences;     /* how many there have been */
+    u32 shown;              /* how often it was asked whether to show what had been there before */
     struct parted **parted; /* a hash table, of MOST_PARTED places */
     _Atomic u32 parted_count;
     _Atomic bool published;
@@ -247,6 +277,7 @@ static bool knows_all_of(const struct warp *w, const struct view *v)
 static void acquire(struct warp *w, const struct view *v)
 {
     struct cluster_view *c = w->block->cluster->view;
+    c->fences = grid.fences;
     if (!v->waited && knows_all_of(w, v)) return;
     if (c->count == MOST_ACQUIRED) { /* the oldest will do for all warps */
         struct acquired oldest = c->acquired[0];
@@ -340,9 +371,22 @@ static struct warp *next_with_view(const struct warp *w, u32 *k)
     return NULL;
 }
 
+/* The cluster of w releases something, or one of its warps fences: what it has stored is released. */
+static void released(struct warp *w, bool fence)
+{
+    struct cluster_view *c = w->block->cluster->view;
+    if (!grid.has_stored) return;
+    pthread_mutex_lock(&grid.lock);
+    if (fence) c->fences = ++grid.fences;
+    for (u32 k = 0; k < c->unfenced_count; k++) c->unfenced[k]->fenced = grid.fences + 1;
+    c->unfenced_count = 0;
+    pthread_mutex_unlock(&grid.lock);
+}
+
 void global_publish(struct warp *w, u32 mask, const u64 at[LANES], enum order order)
 {
     struct view v = {0};
+    if (order & ORDER_RELEASE) released(w, false);
     if (!grid.writes.lines || order & ORDER_CTA) return;
     if (order & ORDER_RELEASE) {
         collect(w, &v);
@@ -367,6 +411,7 @@ void global_publish(struct warp *w, u32 mask, const u64 at[LANES], enum order or
 
 void global_fence(struct warp *w, enum order order)
 {
+    released(w, true);
     if (!grid.writes.lines || order & ORDER_CTA) return;
     struct warp_view *v = own(w);
     if (!v->seen_known && (v->seen.count || v->seen.all)) acquire(w, &v->seen);
@@ -523,6 +568,8 @@ void global_end_launch(void)
     free(grid.flags);
     grid.flags = NULL;
     grid.flag_count = grid.flag_capacity = 0;
+    if (grid.has_stored) memset(grid.stored, 0, CHUNKS * sizeof *grid.stored);
+    grid.has_stored = false;
     for (u32 k = 0; grid.parted_count && k < MOST_PARTED; k++) {
         free(grid.parted[k]);
         grid.parted[k] = NULL;
@@ -535,7 +582,7 @@ void global_start_cluster(struct cluster *c)
 {
     if (!c->view && !(c->view = calloc(1, sizeof *c->view))) abort();
     view_clear(&c->view->known);
-    c->view->count = 0;
+    c->view->count = c->view->fences = c->view->stores = c->view->unfenced_count = c->view->saw_count = 0;
 }
 
 void global_start_warp(struct warp *w)
@@ -798,6 +845,21 @@ static void tell_of_launch(struct warp *w, const struct inst *in, u32 lane, u64 
         r->fn->lines[r->in - r->fn->code].line);
 }
 
+/* A strong load of data that a flag did not order. */
+static void tell_unordered(struct warp *w, const struct inst *in, u32 lane, u64 at, const struct record *r)
+{
+    char who[64];
+    struct record plain = *r; /* volatile or not makes no difference */
+    plain.how &= (u8)~ACCESS_STRONG;
+    describe(w, r, who, sizeof who);
+    breach_against(
+        w, in, 1u << lane, ERR_LAUNCH_FAILURE, r->fn, r->in,
+        "global memory at 0x%llx may be read as it was before the write by %s at line %u, though this block has seen what "
+        "that one wrote later: volatile and relaxed accesses are in no order. %s",
+        (unsigned long long)at, who, r->fn->lines[r->in - r->fn->code].line,
+        what_is_missing(w, &plain, ACCESS_READ));
+}
+
 void global_settle_now(struct warp *w, const struct inst *in)
 {
     struct suspect_write *s = &w->view->suspect;
@@ -1009,6 +1071,130 @@ void global_write_line(struct warp *w, const struct inst *in, u64 at, u32 bytes,
     u64 address[LANES];
     for (u32 i = 0; i < LANES; i++) address[i] = at + (u64)i * bytes / LANES;
     global_access_now(w, in, ALL_LANES, address, bytes / LANES, ACCESS_WRITE, low, high);
+}
+
+/* ---- Strong loads of what is not ordered ------------------------------------------------------------------------------------- */
+
+/* The four words' stores of the 16 bytes that hold this address. */
+static struct stored *chunk_of(u64 at)
+{
+    return grid.stored[(u32)(at >> 4) * 2654435761u >> 20 & (CHUNKS - 1)];
+}
+
+/* Bytes of the 16 around it, by words. */
+static u32 words_of(u64 at, u32 bytes)
+{
+    u32 first = at % 16 / 4, last = (at % 16 + bytes - 1) / 4;
+    return (2u << last) - (1u << first);
+}
+
+static void forget_stored(struct stored chunk[4], u64 at, u32 bytes)
+{
+    for (u32 k = 0; k < 4; k++) {
+        struct stored *s = &chunk[k];
+        if (s->at && s->at / 16 == at / 16 && words_of(s->at, s->bytes) & words_of(at, bytes)) s->at = 0;
+    }
+}
+
+void global_stored(struct warp *w, u32 mask, const u64 at[LANES], u32 bytes, enum order order)
+{
+    struct cluster_view *c = w->block->cluster->view;
+    if (!grid.writes.lines || order & ORDER_CTA || bytes > 16) return;
+    pthread_mutex_lock(&grid.lock);
+    if (!grid.stored && !(grid.stored = calloc(CHUNKS, sizeof *grid.stored))) abort();
+    grid.has_stored = true;
+    c->stores++;
+    for (u32 left = mask; left; left &= left - 1) {
+        u64 a = at[first_lane(left)];
+        if (a - grid.base >= grid.bytes) continue;
+        struct stored *chunk = chunk_of(a), *s = &chunk[a % 16 / 4];
+        forget_stored(chunk, a, bytes);
+        s->at = a;
+        s->bytes = bytes;
+        s->number = word_number(&grid.writes, (a - grid.base) / 4);
+        s->store = c->stores;
+        s->fenced = 0;
+        s->seen = c->unfenced_count == UNFENCED; /* too many to know when they are released */
+        for (u32 k = 0; k < w->block->warp_count; k++)
+            s->known[k] = order_known(w)[w->block->cluster_rank * ACTORS + k];
+        memcpy(s->before, (const void *)(uintptr_t)a, bytes);
+        for (u32 k = 0; k < bytes / 2; k++)
+            s->seen |= ((const u16 *)(const void *)s->before)[k] == UNWRITTEN_HALF;
+        if (!s->seen) c->unfenced[c->unfenced_count++] = s;
+    }
+    pthread_mutex_unlock(&grid.lock);
+}
+
+/* Whether w has seen a strong store that the warp of this one made later, or another of its block behind a barrier. */
+static bool saw_later(const struct warp *w, const struct stored *s, const struct record *r)
+{
+    const struct cluster_view *c = w->block->cluster->view;
+    for (u32 k = 0; k < c->saw_count && k < SAW; k++) {
+        const struct saw *saw = &c->saw[k];
+        bool same = saw->actor == r->actor, block = saw->actor / MAX_WARPS == r->actor / MAX_WARPS;
+        if (saw->unit == r->unit &&
+            (same ? saw->store > s->store : block && saw->known[r->actor % MAX_WARPS] >= r->time) &&
+            knows_actor(w, saw->by, saw->time))
+            return true;
+    }
+    return false;
+}
+
+static void note_saw(struct warp *w, const struct stored *s, const struct record *r)
+{
+    struct cluster_view *c = w->block->cluster->view;
+    const struct saw *last = &c->saw[(c->saw_count - 1) % SAW];
+    if (c->saw_count && last->unit == r->unit && last->store == s->store && last->by == actor_of(w)) return;
+    struct saw *saw = &c->saw[c->saw_count++ % SAW];
+    *saw = (struct saw){
+        .unit = r->unit, .actor = r->actor, .store = s->store, .by = actor_of(w), .time = w->time};
+    memcpy(saw->known, s->known, sizeof saw->known);
+}
+
+void global_look(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES], u32 bytes,
+                 enum access how, enum order order, u8 value[LANES][MAX_STRONG])
+{
+    const struct cluster_view *c = w->block->cluster->view;
+    struct record told = {0};
+    u32 lane = LANES;
+    if (!grid.has_stored) return;
+    pthread_mutex_lock(&grid.lock);
+    for (u32 left = mask; left; left &= left - 1) {
+        u32 i = first_lane(left);
+        if (at[i] - grid.base >= grid.bytes) continue;
+        struct stored *chunk = chunk_of(at[i]), *s = &chunk[at[i] % 16 / 4];
+        if (s->at != at[i] || s->bytes != bytes) {
+            for (u64 a = at[i]; a < at[i] + bytes; a += 16)
+                forget_stored(chunk_of(a), a, bytes < 16 ? bytes : 16);
+            continue;
+        }
+        const struct record *r = record_of(s->number);
+        u32 newest;
+        if (s->number < grid.first ||
+            !same_number(&grid.writes, (at[i] - grid.base) / 4, (at[i] - grid.base + bytes + 3) / 4, 0,
+                         &newest) ||
+            newest != s->number) {
+            s->at = 0;
+            continue;
+        }
+        if ((r->unit == w->block->cluster->number && r->actor == actor_of(w)) ||
+            memcmp(value[i], s->before, bytes) == 0)
+            continue;
+        bool known = knows_warp(w, r);
+        if (how & ACCESS_DATA && !known && lane == LANES && saw_later(w, s, r)) told = *r, lane = i;
+        if (!(order & ORDER_ACQUIRE) && !known && !s->seen && (!s->fenced || c->fences < s->fenced) &&
+            options.seed) {
+            s->seen = (grid.shown++ * 2654435761u ^ (u32)options.seed * 40503u) >> 13 & 1;
+            if (s->seen) {
+                memcpy(value[i], s->before, bytes);
+                continue;
+            }
+        }
+        s->seen = true;
+        if (!(how & ACCESS_DATA)) note_saw(w, s, r);
+    }
+    pthread_mutex_unlock(&grid.lock);
+    if (lane < LANES) tell_unordered(w, in, lane, at[lane], &told);
 }
 
 bool global_never_written(u64 at)

@@ -25,6 +25,12 @@
  *                      own, or of another's after __syncwarp() or a barrier. Which lane did it is known of accesses by one lane, by
  *                      all to one address, and of those that lie in a row
  *
+ * Two strong accesses are no race, but a strong load need not see a strong store that nothing orders before it: who wrote the data
+ * and then the flag, both volatile and without a fence, may be seen to do it the other way round. The latest strong store to a place
+ * is kept with what had been there. With a seed a load is once shown that, if nobody has seen the store (each word's values are
+ * seen in one order by all) and no two fence.sc order it. By name it is told where the value is only data (front/decision.c) and its
+ * reader has seen, and compared, a later store of the same block's.
+ *
  * Only allocations that the launch has written to have cells; reads of others cost nothing. Reads from before the first write
  * are not known, and of several readers only one: so not each race is told. Bulk copies and the async proxy are not seen. */
 #ifndef GLOBAL_H
@@ -84,6 +90,13 @@ static inline void global_settle(struct warp *w, const struct inst *in)
     w->suspects_global = false;
     global_settle_now(w, in);
 }
+
+/* Before a strong store of these lanes, when it has been noted; and after a strong load, which has read `value`: what is not ordered
+ * after a store may with a seed be read as it was before, once, if nobody has seen it yet. */
+enum { MAX_STRONG = 32 };
+void global_stored(struct warp *w, u32 mask, const u64 at[LANES], u32 bytes, enum order order);
+void global_look(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES], u32 bytes,
+                 enum access how, enum order order, u8 value[LANES][MAX_STRONG]);
 
 /* Around a lane's atomic operation on `bytes` bytes. Who sees what it has left there may know that it is over, and write there as it
  * likes: so that it is the last that has written, as far as is noted, is one step with it for other host threads. */

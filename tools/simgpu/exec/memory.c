@@ -711,15 +711,18 @@ static __attribute__((noinline)) void load_elements(struct warp *w, const struct
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, whole, whole, access_of(in));
     look_for_undefined(w, in, mask, at, whole);
+    _Alignas(16) u8 vector[LANES][MAX_ACCESS];
+    for (u32 left = mask; left; left &= left - 1)
+        memory_copy(vector[first_lane(left)], (const void *)(uintptr_t)at[first_lane(left)], whole);
+    if (in->flags & POLLS && is_common(in))
+        global_look(w, in, mask, at, whole, access_of(in), in->flags & ORDERS, vector);
     for (u32 i = 0; i < LANES; i++) {
         if (!(mask >> i & 1)) continue;
-        _Alignas(16) u8 vector[MAX_ACCESS];
-        memory_copy(vector, (const void *)(uintptr_t)at[i], whole);
-        if (in->flags & POLLS) saw = warp_saw(saw, vector, whole);
+        if (in->flags & POLLS) saw = warp_saw(saw, vector[i], whole);
         for (u32 k = 0; k < in->count; k++) {
             if (in->more[k] == NO_OPERAND) continue;
             u64 v[2];
-            read_element(in, vector + k * bytes, v);
+            read_element(in, vector[i] + k * bytes, v);
             memcpy((u8 *)lanes_of(w, in->more[k]) + i * (in->flags >> 8), v, in->flags >> 8);
         }
     }
@@ -855,6 +858,7 @@ static __attribute__((noinline)) void store_elements(struct warp *w, const struc
         __atomic_thread_fence(__ATOMIC_RELEASE);
     }
     if (in->flags & POLLS) global_publish(w, mask, at, in->flags & ORDERS);
+    if (in->flags & POLLS && is_common(in)) global_stored(w, mask, at, whole, in->flags & ORDERS);
     for (u32 left = mask; left; left &= left - 1) {
         u32 i = first_lane(left);
         _Alignas(16) u8 vector[MAX_ACCESS];
