@@ -481,6 +481,26 @@ __global__ void neighbours_in_place(u32 *box)
         to[64 * B + T] = box[64 * ((B + 1) % gridDim.x) + T] + k; // neighbours_in_place
 }
 
+// Each block's halo is its neighbour's, of which some have read it before anybody has written.
+// bug halo_in_place: race on global memory
+template <bool BROKEN>
+__global__ void halo_in_place(u32 *box)
+{
+    const u32 k = 64 * B + T, sum = box[k] + box[k + 64]; // halo_in_place
+    (BROKEN ? box : box + OTHERS)[k] = sum;               // halo_in_place
+}
+
+// The first block reads what the last one writes, and nobody writes in between.
+// bug read_before_any_write: this write is not ordered after the read | this read is not ordered after the write
+template <bool BROKEN>
+__global__ void read_before_any_write(u32 *box)
+{
+    __shared__ u32 kept[64];
+    if (BROKEN || B == 1) kept[T] = box[63 - T]; // read_before_any_write
+    __syncthreads();
+    if (B == 1) box[T] = kept[63 - T]; // read_before_any_write
+}
+
 // Blocks of 65 elements, 64 apart.
 // bug elements_of_two: this write is not ordered after the write
 template <bool BROKEN>
@@ -650,6 +670,8 @@ static const bug bugs[] = {
     BUG(counted_without_atomics, 4, 64),
     BUG(counted_for_the_block, 4, 64),
     BUG(neighbours_in_place, 4, 64),
+    BUG(halo_in_place, 4, 64),
+    BUG(read_before_any_write, 2, 64),
     BUG(elements_of_two, 4, 32),
     BUG(bytes_of_two, 4, 32),
     BUG(lock_unfenced, 4, 1),

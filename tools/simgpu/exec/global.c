@@ -23,6 +23,7 @@ enum {
     RECENT = 8,
     NUMBERS = 256,
     MOST_PARTED = 1 << 16,
+    MOST_EARLY = 1 << 11,
     CHUNKS = 1 << 12, /* of 16 bytes, whose strong stores are kept */
     UNFENCED = 256,
     SAW = 8
@@ -133,6 +134,16 @@ struct parted {
     u64 warp; /* unit << 16 | actor, and 1 << 63 */
     u32 count;
     struct passed passed[PASSED]; /* the latest; `met`: until then every lane had */
+};
+
+/* A host thread's first reads of memory that the launch had not written to, as it knew. */
+struct early_reads {
+    u64 low, high; /* global_written, when these were last looked at */
+    u32 count;
+    struct early_read {
+        u64 at, end;
+        struct record record;
+    } read[MOST_EARLY];
 };
 
 static struct {
@@ -674,9 +685,23 @@ __attribute__((no_sanitize("thread"))) static bool same_number(const struct numb
     return !differ;
 }
 
-/* The number of a new record of what w does, known from `time` on; 0 when there are too many. */
-static u32 new_record(const struct warp *w, const struct inst *in, u32 time, enum access how, u32 bytes,
-                      struct by_lanes by)
+/* Of what w does, known from `time` on. */
+static struct record make_record(const struct warp *w, const struct inst *in, u32 time, enum access how,
+                                 u32 bytes, struct by_lanes by)
+{
+    return (struct record){.fn = w->frame->fn,
+                           .in = in,
+                           .unit = w->block->cluster->number,
+                           .time = time,
+                           .actor = (u16)actor_of(w),
+                           .how = (u8)how,
+                           .bytes = bytes & 15,
+                           .step = by.step & 15,
+                           .lanes = by.lanes};
+}
+
+/* The number of a new record; 0 when there are too many. */
+static u32 number_of(const struct record *r)
 {
     static _Thread_local u32 next, end;
     static _Thread_local u64 launch;
@@ -686,16 +711,15 @@ static u32 new_record(const struct warp *w, const struct inst *in, u32 time, enu
         end = next + NUMBERS;
     }
     if (end - grid.first >= MOST_RECORDS) return 0;
-    grid.records[next - grid.first] = (struct record){.fn = w->frame->fn,
-                                                      .in = in,
-                                                      .unit = w->block->cluster->number,
-                                                      .time = time,
-                                                      .actor = (u16)actor_of(w),
-                                                      .how = (u8)how,
-                                                      .bytes = bytes & 15,
-                                                      .step = by.step & 15,
-                                                      .lanes = by.lanes};
+    grid.records[next - grid.first] = *r;
     return next++;
+}
+
+static u32 new_record(const struct warp *w, const struct inst *in, u32 time, enum access how, u32 bytes,
+                      struct by_lanes by)
+{
+    struct record r = make_record(w, in, time, how, bytes, by);
+    return number_of(&r);
 }
 
 /* The same of what it does here and now. */
@@ -1023,13 +1047,73 @@ static void access_lanes(struct warp *w, const struct inst *in, u32 mask, const 
     }
 }
 
+static void note_early(struct warp *w, const struct inst *in, u64 at, u64 end, enum access how,
+                       struct by_lanes by)
+{
+    struct early_reads **e = &w->block->worker->early;
+    if (at % 4 || end % 4) return; /* parts of words: not known */
+    if (!*e && !(*e = calloc(1, sizeof **e))) abort();
+    if (!(*e)->count) (*e)->low = UINT64_MAX;
+    if ((*e)->count < MOST_EARLY)
+        (*e)->read[(*e)->count++] =
+            (struct early_read){at, end, make_record(w, in, w->time, how & ~(u32)ACCESS_DATA, 15, by)};
+}
+
+bool global_read_early(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES], u32 bytes,
+                       enum access how)
+{
+    const struct early_reads *early = w->block->worker->early;
+    u32 first = first_lane(mask), lanes = (u32)__builtin_popcount(mask);
+    if (early && early->count == MOST_EARLY) return false;
+    struct by_lanes by = lanes_of_access(mask, at, bytes);
+    if (!grid.writes.lines || at[first] - grid.base >= grid.bytes ||
+        (at[first] < global_written.high && at[first] >= global_written.low))
+        return false;
+    w->global_lanes |= mask;
+    if (by.step && mask >> first == ALL_LANES >> (LANES - lanes))
+        note_early(w, in, at[first], at[first] + (u64)lanes * bytes, how, by);
+    else if (!by.step && by.lanes)
+        note_early(w, in, at[first], at[first] + bytes, how, by);
+    for (u32 left = by.step || by.lanes ? 0 : mask; left; left &= left - 1) {
+        u32 i = first_lane(left);
+        note_early(w, in, at[i], at[i] + bytes, how, (struct by_lanes){0, 1u << i});
+    }
+    return true;
+}
+
+/* The launch has written to more memory than when this host thread last looked: what has been read there before. Of a word's readers
+ * one stays: of those that w does not know of, if there are such. */
+static void look_at_early(const struct warp *w, struct early_reads *e)
+{
+    u64 low = global_written.low, high = global_written.high;
+    for (u32 n = 0; n < 2 * e->count; n++) {
+        const struct early_read *read = &e->read[n % e->count];
+        bool now = read->at < high && read->end > low, before = read->at < e->high && read->end > e->low;
+        u32 number =
+            now && !before && knows_warp(w, &read->record) == (n < e->count) ? number_of(&read->record) : 0;
+        if (!number) continue;
+        set_numbers(&grid.reads, (read->at - grid.base) / 4, (read->end - grid.base) / 4, number);
+        widen(&grid.read_low, &grid.read_high, read->at, read->end);
+    }
+    e->low = low;
+    e->high = high;
+}
+
+void global_free_worker(struct worker *worker)
+{
+    free(worker->early);
+}
+
 void global_access_now(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES], u32 bytes,
                        enum access how, u64 low, u64 high)
 {
     if (!grid.writes.lines || low - grid.base >= grid.bytes) return;
     u32 floor = w->block->launch->dependent && !waited(w) ? grid.previous : grid.first;
+    struct early_reads *early = w->block->worker->early;
     if (how & ACCESS_WRITE && (low < global_written.low || high > global_written.high))
         widen(&global_written.low, &global_written.high, low, high);
+    if (early && (global_written.low < early->low || global_written.high > early->high))
+        look_at_early(w, early);
     if (!(how & ACCESS_WRITE) && (low < grid.read_low || high > grid.read_high))
         widen(&grid.read_low, &grid.read_high, low, high);
     bool has_reads = low < grid.read_high && high > grid.read_low;

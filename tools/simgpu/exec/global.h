@@ -31,8 +31,9 @@
  * seen in one order by all) and no two fence.sc order it. By name it is told where the value is only data (front/decision.c) and its
  * reader has seen, and compared, a later store of the same block's.
  *
- * Only allocations that the launch has written to have cells; reads of others cost nothing. Reads from before the first write
- * are not known, and of several readers only one: so not each race is told. Bulk copies and the async proxy are not seen. */
+ * Only allocations that the launch has written to have cells; reads of others cost nothing. Of those from before the first write
+ * only each instruction's first by each warp is known, and that to those blocks that run on the same host thread; of several readers
+ * one is: so not each race is told. Bulk copies and the async proxy are not seen. */
 #ifndef GLOBAL_H
 #define GLOBAL_H
 
@@ -54,6 +55,7 @@ void global_start_cluster(struct cluster *c);
 void global_start_warp(struct warp *w);
 void global_free_cluster(struct cluster *c);
 void global_free_warp(struct warp *w);
+void global_free_worker(struct worker *worker);
 
 /* All of the cluster's threads know what its warps have acquired until now. */
 void global_all_met(struct cluster *c);
@@ -73,6 +75,11 @@ static inline void global_access(struct warp *w, const struct inst *in, u32 mask
     if (how & ACCESS_WRITE || (low < global_written.high && high > global_written.low))
         global_access_now(w, in, mask, at, bytes, how, low, high);
 }
+
+/* A read, likewise, of an allocation that the launch has not written to: an instruction's first in a block is written down, for when
+ * it is. False when it is not: it has been written to, or there is no room for more. */
+bool global_read_early(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES], u32 bytes,
+                       enum access how);
 
 /* The same for a store of all lanes, one after the other from `at` on. */
 void global_write_line(struct warp *w, const struct inst *in, u64 at, u32 bytes, u64 low, u64 high);

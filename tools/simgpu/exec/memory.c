@@ -121,6 +121,14 @@ static inline void race_global(struct warp *w, const struct inst *in, u32 mask, 
         global_access(w, in, mask, address, bytes, how, b->lo, b->hi);
 }
 
+/* The first read by this instruction in its block, most often. */
+static void first_read(struct warp *w, const struct inst *in, u32 mask, const u64 address[LANES], u32 bytes,
+                       enum access how)
+{
+    if (global_read_early(w, in, mask, address, bytes, how) && w->early_count < HEAP_BOUNDS)
+        w->early[w->early_count++] = (u8)(bounds_of(w, in) - w->heap);
+}
+
 void memory_refresh(struct warp *w)
 {
     u64 frees = heap_frees();
@@ -133,7 +141,8 @@ static void check_global(struct warp *w, const struct inst *in, u32 mask, const 
 {
     bool is_write = how & ACCESS_WRITE;
     u32 lane = first_lane(mask);
-    if (address[lane] & (align - 1) || !in_bounds(w, in, address[lane], bytes))
+    bool first = !in_bounds(w, in, address[lane], bytes);
+    if (address[lane] & (align - 1) || first)
         check_global_lane(w, in, lane, address[lane], bytes, align, is_write);
     const struct bounds known = *bounds_of(w, in);
     u64 size = known.hi - known.lo, span = size >= bytes ? size - bytes : 0, bad = size < bytes;
@@ -144,6 +153,7 @@ static void check_global(struct warp *w, const struct inst *in, u32 mask, const 
             check_global_lane(w, in, i, address[i], bytes, align, is_write);
         race_global(w, in, 1u << i, address, bytes, how);
     }
+    if (!bad && first && !is_write) first_read(w, in, mask, address, bytes, how);
     if (!bad) race_global(w, in, mask, address, bytes, how);
 }
 
