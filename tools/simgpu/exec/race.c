@@ -59,9 +59,10 @@ struct read_log {
 enum { OF_PIECES, OF_WORDS };
 
 struct races {
-    u64 *cells; /* by word */
-    u32 *wrote; /* by piece */
-    u8 *parts;  /* by word: which of its bytes, where only some were written at a time; NULL: nowhere */
+    u64 *cells;     /* by word */
+    u32 *wrote;     /* by piece */
+    u64 *unwritten; /* by word: its cell when it was written with what nobody had written; NULL: none was */
+    u8 *parts;      /* by word: which of its bytes, where only some were written at a time; NULL: nowhere */
     u64 *readers[MAX_CLUSTER * MAX_WARPS]; /* by actor, by piece; NULL: it has read nothing */
     u32 latest[MAX_CLUSTER * MAX_WARPS];   /* by actor, when it has read anything */
     u16 active[MAX_CLUSTER * MAX_WARPS];   /* the actors that have */
@@ -95,6 +96,7 @@ static void clear(struct races *r)
     memset(r->cells, 0, r->pieces * (4 * sizeof *r->cells + sizeof *r->wrote));
     for (u32 k = 0; k < r->active_count; k++)
         memset(r->readers[r->active[k]], 0, r->pieces * sizeof **r->readers);
+    if (r->unwritten) memset(r->unwritten, 0, r->pieces * 4 * sizeof *r->unwritten);
     r->base = 1;
 }
 
@@ -162,6 +164,7 @@ void race_free_block(struct block *b)
     for (u32 k = 0; k < MAX_WARPS; k++) free(r->logs[k]);
     free(r->cells);
     free(r->parts);
+    free(r->unwritten);
     free(r);
 }
 
@@ -619,6 +622,13 @@ bool race_never_written(const struct block *b, u32 at)
     return (cell >> BYTES_AT & 15) != 15 && !(r->parts[at / 4] >> at % 4 & 3);
 }
 
+void race_stored_unwritten(struct block *b, u32 at)
+{
+    struct races *r = b->races;
+    if (!r->unwritten && !(r->unwritten = calloc(4 * r->pieces, sizeof *r->unwritten))) abort();
+    r->unwritten[at / 4] = r->cells[at / 4];
+}
+
 static void write_piece(struct warp *w, const struct inst *in, u32 lane, struct block *b, u32 piece,
                         u32 bytes, enum access how)
 {
@@ -910,4 +920,11 @@ const struct inst *race_reader(struct block *b, u32 warp, u32 at, const struct f
     if (b->races->logs[warp]) flush_reads(b, warp, ~0ull);
     const u64 *mine = b->races->readers[b->cluster_rank * MAX_WARPS + warp];
     return instruction_of(b, mine ? mine[at / 16] : 0, fn);
+}
+
+const struct inst *race_unwritten_by(const struct block *b, u32 at, const struct function **fn)
+{
+    const struct races *r = b->races;
+    u64 cell = r->cells[at / 4];
+    return r->unwritten && r->unwritten[at / 4] == cell ? instruction_of(b, cell, fn) : NULL;
 }

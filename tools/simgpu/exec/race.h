@@ -65,6 +65,11 @@ void race_read_regular(struct warp *w, const struct inst *in, u32 word, u32 step
 /* Whether nobody has written the two bytes at this even offset since the block began, as far as that is known. */
 bool race_never_written(const struct block *b, u32 at);
 
+/* The word at this offset has just been written, with what nobody has: it is as unwritten as that was, until somebody writes there. */
+void race_stored_unwritten(struct block *b, u32 at);
+/* The store that did so, or NULL. */
+const struct inst *race_unwritten_by(const struct block *b, u32 at, const struct function **fn);
+
 /* A store of w has been executed, for these lanes, to these host addresses. */
 void race_settle_now(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES]);
 static inline void race_settle(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES])
