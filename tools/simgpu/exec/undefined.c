@@ -627,11 +627,10 @@ static void find_stored(struct warp *w, const struct inst *in, const struct ptx_
         for (u32 left = source[k].kind == OPERAND_REG ? mask : 0; left; left &= left - 1) {
             u32 i = first_lane(left);
             struct value v = value_of(w, &source[k], i);
+            if (v.undefined != ones(4) || (u32)v.is != UNWRITTEN) continue;
             const u8 *to = memory_peek(w, in, address[i] + 4 * k, 4);
-            u64 at = (u64)(to - w->block->shared);
-            if (v.undefined == ones(4) && (u32)v.is == UNWRITTEN && to && at < w->block->shared_bytes &&
-                at % 4 == 0)
-                u->stored[u->stored_count++] = (u32)at;
+            u64 at = to ? (u64)(to - w->block->shared) : UINT64_MAX;
+            if (at < w->block->shared_bytes && at % 4 == 0) u->stored[u->stored_count++] = (u32)at;
         }
 }
 static void note_stored(struct warp *w)
