@@ -1202,8 +1202,11 @@ void global_stored(struct warp *w, u32 mask, const u64 at[LANES], u32 bytes, enu
         for (u32 k = 0; k < w->block->warp_count; k++)
             s->known[k] = order_known(w)[w->block->cluster_rank * ACTORS + k];
         memcpy(s->before, (const void *)(uintptr_t)a, bytes);
-        for (u32 k = 0; k < bytes / 2; k++)
-            s->seen |= ((const u16 *)(const void *)s->before)[k] == UNWRITTEN_HALF;
+        for (u32 k = 0; k < bytes / 2; k++) { /* that is not shown as if it were written */
+            u16 half;
+            memcpy(&half, s->before + 2 * k, sizeof half);
+            s->seen |= half == UNWRITTEN_HALF;
+        }
         if (!s->seen) c->unfenced[c->unfenced_count++] = s;
     }
     pthread_mutex_unlock(&grid.lock);
