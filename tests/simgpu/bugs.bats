@@ -71,6 +71,19 @@ by_luck() {
     by_luck vectors_by_luck "its variables are"
 }
 
+@test "bugs: with a seed, a volatile load may find what was there before a store that no fence orders" {
+    local name seed line
+    for name in seen_in_order_by_luck neither_sees_the_other counts_back; do
+        line=$(grep -n "// $name\$" "$BATS_TEST_DIRNAME/bugs/luck.cu" | cut -d: -f1)
+        run -0 timeout 60 "$SIMGPU" --threads 1 "$PROGRAMS/luck" $name
+        for seed in 1 2 3; do
+            run -1 timeout 60 "$SIMGPU" --threads 1 --seed $seed "$PROGRAMS/luck" $name
+            assert_output --regexp "luck\.cu:$line: .*Assertion"
+            run -0 timeout 60 "$SIMGPU" --seed $seed "$PROGRAMS/luck" $name right
+        done
+    done
+}
+
 @test "bugs: blocks that wait for more blocks than the device holds are told so" {
     run -0 timeout 60 "$SIMGPU" --sms 2 "$PROGRAMS/luck" barrier_of_the_grid
     run -1 timeout 60 "$SIMGPU" --sms 1 "$PROGRAMS/luck" barrier_of_the_grid

@@ -262,6 +262,8 @@ struct warp {
     u32 lanes_met;            /* when its lanes last synchronised, by the block's clock */
     u32 time;                 /* of what it does now: later than its last release, by the block's clock */
     u32 passed_count;         /* of `passed` until now */
+    u32 global_lanes;         /* have accessed global memory and not yet passed on what they did */
+    bool parted;              /* ... while others had: exec/global.c keeps who passes on what */
     s32 current;              /* index of the running split */
     s32 split_count;          /* splits beyond this index were never used */
     u64 executed;             /* warp instructions until its turn began, or until it last stopped */
@@ -285,6 +287,8 @@ struct warp {
     struct bounds {
         u64 lo, hi;
     } heap[HEAP_BOUNDS];      /* of global allocations touched lately, by the instruction that did */
+    u32 early_count;          /* ... of which these are forgotten with the block: */
+    u8 early[HEAP_BOUNDS];    /* its first read in each is written down (exec/global.c) */
     u32 cluster_arrived;      /* lanes that have arrived at barrier.cluster and not waited yet */
     u64 cluster_phase[LANES]; /* the phase they arrived in */
     u32 cluster_released;     /* when it last arrived with .release, by the block's clock */
@@ -442,6 +446,7 @@ struct worker {
     bool quiet;                /* in the last round, none of both */
     u64 longest;               /* the most instructions that one of them has executed in this round */
     _Atomic u64 idle;          /* runtime/scheduler.c: check_idle */
+    struct early_reads *early; /* of memory that the launch had not written to: exec/global.c */
     struct cluster **clusters; /* resident ones */
     u32 cluster_count, cluster_capacity;
 };

@@ -254,6 +254,153 @@ __global__ void slot_freed_early(u32 *box)
     }
 }
 
+// Volatile data: it is no race, but nor does it come before the flag.
+// bug volatile_data_unreleased: volatile and relaxed accesses are in no order
+template <bool BROKEN>
+__global__ void volatile_data_unreleased(u32 *box)
+{
+    if (B == 0) {
+        *(volatile u32 *)box = 7; // volatile_data_unreleased
+        if (!BROKEN) __threadfence();
+        set(box + FLAGS, 1);
+    } else {
+        await(box + FLAGS, 1);
+        __threadfence();
+        box[OTHERS] = *(volatile u32 *)box; // volatile_data_unreleased
+    }
+}
+
+// bug relaxed_data_unacquired: volatile and relaxed accesses are in no order
+template <bool BROKEN>
+__global__ void relaxed_data_unacquired(u32 *box)
+{
+    u32 x;
+    if (B == 0) {
+        STORE("relaxed.gpu", box + T, T + 1); // relaxed_data_unacquired
+        __syncthreads();
+        if (T == 0) STORE("release.gpu", box + FLAGS, 1);
+    } else {
+        if (T == 0)
+            if (BROKEN)
+                await(box + FLAGS, 1);
+            else
+                do LOAD("acquire.gpu", x, box + FLAGS);
+                while (!x);
+        __syncthreads();
+        LOAD("relaxed.gpu", x, box + 63 - T); // relaxed_data_unacquired
+        box[OTHERS + T] = x;
+    }
+}
+
+// ---- Lanes of a warp ---------------------------------------------------------------------------------------------------
+
+// Lane 0 releases what its whole warp has written.
+// bug lanes_not_met: says nothing of what this lane did
+template <bool BROKEN>
+__global__ void lanes_not_met(u32 *box)
+{
+    if (B == 0) {
+        box[T] = T; // lanes_not_met
+        if (!BROKEN) __syncwarp();
+        if (T == 0) {
+            __threadfence();
+            set(box + FLAGS, 1);
+        }
+    } else {
+        await(box + FLAGS, 1);
+        __threadfence();
+        box[OTHERS + T] = box[T]; // lanes_not_met
+    }
+}
+
+// bug lanes_released_by_one: says nothing of what this lane did
+template <bool BROKEN>
+__global__ void lanes_released_by_one(u32 *box)
+{
+    u32 seen;
+    if (B == 0) {
+        for (u32 k = 1; k < 4; k++) {
+            ((u16 *)box)[64 * k + T] = (u16)k; // lanes_released_by_one
+            if (!BROKEN) __syncwarp();
+            if (T == 0) STORE("release.gpu", box + FLAGS + k, 1);
+        }
+    } else {
+        for (u32 k = 1; k < 4; k++) {
+            do LOAD("acquire.gpu", seen, box + FLAGS + k);
+            while (!seen);
+            box[OTHERS + 32 * k + T] = ((u16 *)box)[64 * k + 31 - T]; // lanes_released_by_one
+        }
+    }
+}
+
+// Lane 0 says that the slot is free, while others may still read it.
+// bug lanes_still_read: says nothing of what this lane did
+template <bool BROKEN>
+__global__ void lanes_still_read(u32 *box)
+{
+    if (B == 0) {
+        box[T] = 1;
+        __syncwarp();
+        if (T == 0) STORE("release.gpu", box + FLAGS, 1);
+        await(box + FLAGS + 1, 1);
+        __threadfence();
+        box[T] = 2; // lanes_still_read
+    } else {
+        await(box + FLAGS, 1);
+        __threadfence();
+        box[OTHERS + T] = box[T]; // lanes_still_read
+        if (!BROKEN) __syncwarp();
+        if (T == 0) STORE("release.gpu", box + FLAGS + 1, 1);
+    }
+}
+
+// The last block to come: a ticket for each warp.
+// bug ticket_of_a_warp: says nothing of what this lane did
+template <bool BROKEN>
+__global__ void ticket_of_a_warp(u32 *box)
+{
+    u32 ticket = 0;
+    box[32 * B + T] = B; // ticket_of_a_warp
+    if (!BROKEN) __syncwarp();
+    if (T == 0) {
+        __threadfence();
+        ticket = atomicAdd(box + FLAGS, 1);
+        __threadfence();
+    }
+    ticket = __shfl_sync(~0u, ticket, 0);
+    __syncwarp();
+    if (ticket == gridDim.x - 1)
+        for (u32 k = 0; k < gridDim.x; k++) box[OTHERS + 32 * k + T] = box[32 * k + T]; // ticket_of_a_warp
+}
+
+// Each lane has a flag of its own, which says nothing of its neighbour's data.
+// bug flag_of_another_lane: says nothing of what this lane did
+template <bool BROKEN>
+__global__ void flag_of_another_lane(u32 *box)
+{
+    if (B == 0) {
+        box[T] = T; // flag_of_another_lane
+        for (u32 k = 0; k < 8; k++)
+            if (T == k) STORE("release.gpu", box + FLAGS + T, 1);
+    } else if (T == 2) {
+        await(box + FLAGS + T, 1);
+        __threadfence();
+        box[OTHERS + T] = box[BROKEN ? T + 8 : T]; // flag_of_another_lane
+    }
+}
+
+// bug sum_by_volatile: volatile does not order lanes
+template <bool BROKEN>
+__global__ void sum_by_volatile(u32 *box)
+{
+    volatile u32 *s = box;
+    s[T] = T; // sum_by_volatile
+    if (!BROKEN) __syncwarp();
+    if (T < 16) s[T] += s[T + 16]; // sum_by_volatile
+    if (!BROKEN) __syncwarp();
+    if (T < 8) s[T] += s[T + 8];
+}
+
 // ---- Many blocks ---------------------------------------------------------------------------------------------------------
 
 // The last block to come adds up what the others left.
@@ -332,6 +479,26 @@ __global__ void neighbours_in_place(u32 *box)
     u32 *to = BROKEN ? box : box + OTHERS;
     for (u32 k = 0; k < 2; k++)
         to[64 * B + T] = box[64 * ((B + 1) % gridDim.x) + T] + k; // neighbours_in_place
+}
+
+// Each block's halo is its neighbour's, of which some have read it before anybody has written.
+// bug halo_in_place: race on global memory
+template <bool BROKEN>
+__global__ void halo_in_place(u32 *box)
+{
+    const u32 k = 64 * B + T, sum = box[k] + box[k + 64]; // halo_in_place
+    (BROKEN ? box : box + OTHERS)[k] = sum;               // halo_in_place
+}
+
+// The first block reads what the last one writes, and nobody writes in between.
+// bug read_before_any_write: this write is not ordered after the read | this read is not ordered after the write
+template <bool BROKEN>
+__global__ void read_before_any_write(u32 *box)
+{
+    __shared__ u32 kept[64];
+    if (BROKEN || B == 1) kept[T] = box[63 - T]; // read_before_any_write
+    __syncthreads();
+    if (B == 1) box[T] = kept[63 - T]; // read_before_any_write
 }
 
 // Blocks of 65 elements, 64 apart.
@@ -489,12 +656,22 @@ static const bug bugs[] = {
     BUG(readers_not_met, 2, 128),
     BUG(passed_on_unacquired, 3, 1),
     BUG(slot_freed_early, 2, 1),
+    BUG(volatile_data_unreleased, 2, 1),
+    BUG(relaxed_data_unacquired, 2, 64),
+    BUG(lanes_not_met, 2, 32),
+    BUG(lanes_released_by_one, 2, 32),
+    BUG(lanes_still_read, 2, 32),
+    BUG(ticket_of_a_warp, 4, 32),
+    BUG(flag_of_another_lane, 2, 32),
+    BUG(sum_by_volatile, 1, 32),
     BUG(last_block_sums, 8, 64),
     BUG(last_block_not_met, 8, 64),
     BUG(grid_barrier_unfenced, 8, 64),
     BUG(counted_without_atomics, 4, 64),
     BUG(counted_for_the_block, 4, 64),
     BUG(neighbours_in_place, 4, 64),
+    BUG(halo_in_place, 4, 64),
+    BUG(read_before_any_write, 2, 64),
     BUG(elements_of_two, 4, 32),
     BUG(bytes_of_two, 4, 32),
     BUG(lock_unfenced, 4, 1),

@@ -1,4 +1,6 @@
 // What is right on some devices, or as long as nothing lies before it: bugs.bats runs these under the conditions that show it.
+#include <assert.h>
+
 #include "../hopper/hopper.cuh"
 #include "bugs.cuh"
 
@@ -36,6 +38,55 @@ __global__ void vectors_by_luck(u32 *out)
     out[T] = sum.x + sum.y + sum.z + sum.w;
 }
 
+// Volatile data and a volatile flag: a GPU most often shows them in the order in which they were written.
+template <bool BROKEN>
+__global__ void seen_in_order_by_luck(u32 *out)
+{
+    volatile u32 *data = out, *flag = out + 1024;
+    if (blockIdx.x == 0) {
+        data[T] = T + 1;
+        if (!BROKEN) __threadfence();
+        __syncthreads();
+        if (T == 0) *flag = 1;
+    } else {
+        if (T == 0)
+            while (*flag != 1) {
+            }
+        __syncthreads();
+        __threadfence();
+        assert(data[T] == T + 1); // seen_in_order_by_luck
+    }
+}
+
+// Two blocks, each of which says that it is there and then looks for the other: one at least must see it.
+template <bool BROKEN>
+__global__ void neither_sees_the_other(u32 *out)
+{
+    volatile u32 *here = out;
+    u32 *seen = out + 1024, *done = out + 2048;
+    here[2 * T + blockIdx.x] = 1;
+    if (!BROKEN) __threadfence();
+    atomicAdd(seen + T, here[2 * T + 1 - blockIdx.x]);
+    __threadfence();
+    if (atomicAdd(done + T, 1) == 1) assert(atomicAdd(seen + T, 0) >= 1); // neither_sees_the_other
+}
+
+// Who looks twice at one word sees no older value the second time; at two words he may.
+template <bool BROKEN>
+__global__ void counts_back(u32 *out)
+{
+    volatile u32 *first = out, *second = out + 1024;
+    for (u32 k = 1; k < 50 && blockIdx.x == 0; k++) {
+        first[T] = k;
+        second[T] = k;
+    }
+    for (u32 k = 0; k < 50 && blockIdx.x > 0;) {
+        const u32 before = BROKEN ? second[T] : first[T], after = first[T];
+        assert(after >= before); // counts_back
+        k = after == 49 ? 50 : k;
+    }
+}
+
 // A barrier of the whole grid, made by hand: all blocks must fit the device at once.
 template <bool BROKEN>
 __global__ void barrier_of_the_grid(u32 *out)
@@ -51,9 +102,8 @@ __global__ void barrier_of_the_grid(u32 *out)
 }
 
 static const bug bugs[] = {
-    BUG_DYNAMIC(aligned_by_luck, 1, 64),
-    BUG(vectors_by_luck, 1, 64),
-    BUG(barrier_of_the_grid, 64, 64),
+    BUG_DYNAMIC(aligned_by_luck, 1, 64), BUG(vectors_by_luck, 1, 64), BUG(seen_in_order_by_luck, 2, 64),
+    BUG(neither_sees_the_other, 2, 32),  BUG(counts_back, 4, 64),     BUG(barrier_of_the_grid, 64, 64),
 };
 
 static void make_map(u32 *memory)

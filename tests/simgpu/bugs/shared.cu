@@ -98,6 +98,36 @@ __global__ void last_warp_unrolled(u32 *out)
     if (T == 0) out[0] = sum[0];
 }
 
+// The same with volatile instead of __syncwarp, as before Volta.
+// bug last_warp_volatile: volatile does not order lanes
+template <bool BROKEN>
+__global__ void last_warp_volatile(u32 *out)
+{
+    __shared__ u32 sum[64];
+    volatile u32 *s = sum;
+    s[T] = T;
+    __syncthreads();
+    if (T < 32)
+        for (u32 d = 32; d; d /= 2) {
+            if (T < d) s[T] += s[T + d]; // last_warp_volatile
+            if (!BROKEN) __syncwarp();
+        }
+    if (T == 0) out[0] = s[0];
+}
+
+// bug halves_volatile: volatile does not order lanes
+template <bool BROKEN>
+__global__ void halves_volatile(u32 *out)
+{
+    __shared__ float greatest[32];
+    volatile float *s = greatest;
+    s[T] = (float)(T * 7 % 32); // halves_volatile
+    if (!BROKEN) __syncwarp();
+    if (T < 16) s[T] = fmaxf(s[T], s[T + 16]); // halves_volatile
+    if (!BROKEN) __syncwarp();
+    if (T == 0) out[0] = (u32)fmaxf(s[0], s[1]);
+}
+
 // A histogram that is printed before all have counted.
 // bug histogram_read_early: this read is not ordered after the write
 template <bool BROKEN>
@@ -428,6 +458,8 @@ static const bug bugs[] = {
     BUG(sums_of_warps, 1, 256),
     BUG(broadcast_reused, 1, 256),
     BUG(last_warp_unrolled, 1, 256),
+    BUG(last_warp_volatile, 1, 64),
+    BUG(halves_volatile, 1, 32),
     BUG(histogram_read_early, 1, 256),
     BUG(histogram_cleared_late, 1, 256),
     BUG(flags_in_bytes, 1, 256),

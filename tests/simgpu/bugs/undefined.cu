@@ -40,6 +40,37 @@ __global__ void maximum_over_the_end(u32 *out)
         asm volatile("st.global.u32 [%0], 1;" ::"l"(out + T) : "memory");
 }
 
+// The same through shared memory: a tree, and the largest of what the warps found.
+// bug maximum_of_a_tree: which way the thread goes depends on a value that nobody has written
+template <bool BROKEN>
+__global__ void maximum_of_a_tree(u32 *out)
+{
+    __shared__ float row[64];
+    if (T < (BROKEN ? 50 : 64)) row[T] = T;
+    __syncthreads();
+    for (u32 d = 32; d; d /= 2) {
+        if (T < d) row[T] = fmaxf(row[T], row[T + d]);
+        __syncthreads();
+    }
+    if (row[0] > 18) // maximum_of_a_tree
+        asm volatile("st.global.u32 [%0], 1;" ::"l"(out + T) : "memory");
+}
+
+// bug maximum_of_the_warps: which way the thread goes depends on a value that nobody has written
+template <bool BROKEN>
+__global__ void maximum_of_the_warps(u32 *out)
+{
+    __shared__ float row[1024], largest[32];
+    if (T < (BROKEN ? 1000 : 1024)) row[T] = T;
+    __syncthreads();
+    const float own = largest_of(((volatile float *)row)[T]);
+    if (T % 32 == 0) largest[T / 32] = own;
+    __syncthreads();
+    const float all = largest_of(((volatile float *)largest)[T % 32]);
+    if (all > 18) // maximum_of_the_warps
+        asm volatile("st.global.u32 [%0], 1;" ::"l"(out + T) : "memory");
+}
+
 // What comes of it is no number, wherever it goes.
 // bug maximum_is_no_number: trap
 template <bool BROKEN>
@@ -190,7 +221,7 @@ static const bug bugs[] = {
     BUG(tail_not_copied, 1, 32),        BUG(padding_summed, 1, 32),       BUG(histogram_unwritten, 1, 32),
     BUG(histogram_not_cleared, 1, 128), BUG(counter_not_cleared, 4, 128), BUG(lock_not_cleared, 4, 32),
     BUG(table_unwritten, 1, 256),       BUG(maximum_over_the_end, 1, 32), BUG(maximum_is_no_number, 1, 32),
-    BUG(masked_by_a_minimum, 1, 32),
+    BUG(masked_by_a_minimum, 1, 32),    BUG(maximum_of_a_tree, 1, 64),    BUG(maximum_of_the_warps, 1, 1024),
 };
 
 static void prepare(u32 *)

@@ -59,9 +59,10 @@ template <bool BROKEN>
 __global__ void fence_too_late(u32 *out)
 {
     float d[4] = {};
+    const u32 rounds = 3 + out[0];
     fill_tiles();
 #pragma unroll 1
-    for (u32 k = 0; k < 3 + out[0]; k++) {
+    for (u32 k = 0; k < rounds; k++) {
         if (k == BROKEN) WGMMA_FENCE;
         WGMMA(d, 0); // fence_too_late
         WGMMA_COMMIT;

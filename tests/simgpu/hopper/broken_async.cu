@@ -250,9 +250,10 @@ __global__ void no_second_fence(u32 *out)
 __global__ void right_fence_first(u32 *out)
 {
     float d[4] = {};
+    const u32 rounds = 3 + out[0];
     fill_tile();
 #pragma unroll 1
-    for (u32 k = 0; k < 3 + out[0]; k++) {
+    for (u32 k = 0; k < rounds; k++) {
         if (k == 0) WGMMA_FENCE;
         WGMMA(d);
         WGMMA_COMMIT;
@@ -265,9 +266,10 @@ __global__ void right_fence_first(u32 *out)
 __global__ void fence_on_the_second(u32 *out)
 {
     float d[4] = {};
+    const u32 rounds = 3 + out[0];
     fill_tile();
 #pragma unroll 1
-    for (u32 k = 0; k < 3 + out[0]; k++) {
+    for (u32 k = 0; k < rounds; k++) {
         if (k == 1) WGMMA_FENCE;
         WGMMA(d); // fault: fence_on_the_second
         WGMMA_COMMIT;
@@ -278,9 +280,10 @@ __global__ void fence_on_the_second(u32 *out)
 __global__ void scaled_after_the_fence(u32 *out)
 {
     float d[4] = {};
+    const u32 rounds = 3 + out[0];
     fill_tile();
 #pragma unroll 1
-    for (u32 k = 0; k < 3 + out[0]; k++) {
+    for (u32 k = 0; k < rounds; k++) {
         if (k == 0) WGMMA_FENCE;
         WGMMA(d); // fault: scaled_after_the_fence
         WGMMA_COMMIT;

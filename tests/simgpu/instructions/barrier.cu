@@ -14,6 +14,7 @@ __global__ void chain_kernel(u32 *d)
         token[0][lane] = lane + 1;
     else
         asm volatile("barrier.sync %0, 64;" ::"r"(warp) : "memory");
+    __syncwarp();
     token[warp + 1][lane] = token[warp][31 - lane] * 3 + warp;
     if (warp + 1 < WARPS) asm volatile("bar.arrive %0, 64;" ::"r"(warp + 1) : "memory");
     d[threadIdx.x] = token[warp + 1][lane];

@@ -185,7 +185,7 @@ static void exec_atomic(struct warp *w, const struct inst *in, u32 mask)
                 memcpy((u8 *)lanes_of(w, in->more[k]) + i * (bytes == 8 ? 8 : 4), &(u64){old},
                        bytes == 8 ? 8 : 4);
         }
-        global_done(w, in, at[i], bytes * n, held);
+        global_done(w, in, i, at[i], bytes * n, held);
     }
     race_settle(w, in, mask, at);
     if (order & ORDER_ACQUIRE) order_observe(w);

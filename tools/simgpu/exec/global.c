@@ -16,7 +16,18 @@ enum {
     BY_OTHERS = 1,
     FIRST_NUMBER
 }; /* of a word's writes, besides numbers of records: by the host, or a bulk copy */
-enum { MOST_UNITS = 512, MOST_ACQUIRED = 32, FIRST_FLAGS = 256, RECENT = 8, NUMBERS = 256 };
+enum {
+    MOST_UNITS = 512,
+    MOST_ACQUIRED = 32,
+    FIRST_FLAGS = 256,
+    RECENT = 8,
+    NUMBERS = 256,
+    MOST_PARTED = 1 << 16,
+    MOST_EARLY = 1 << 11,
+    CHUNKS = 1 << 12, /* of 16 bytes, whose strong stores are kept */
+    UNFENCED = 256,
+    SAW = 8
+};
 #define MOST_RECORDS (1u << 27)
 #define MOST_KEPT    (1ull << 30) /* bytes of written memory after which what is known of it is given back */
 #define NOT_WAITED   UINT32_MAX
@@ -37,11 +48,34 @@ struct acquired {
     u32 actor, time; /* by which warp of the cluster, and when */
 };
 
+/* The latest strong store to some bytes. */
+struct stored {
+    u64 at;               /* 0: none */
+    u32 bytes, number;    /* its record */
+    u32 store;            /* which strong store of its cluster's it is */
+    u32 known[MAX_WARPS]; /* what its warp knew of the others of its block */
+    u32 fenced; /* the number of the first fence after a release of its cluster; 0: there is no release */
+    bool seen;  /* another thread has read it, or has once been shown what was there before: */
+    u8 before[16];
+};
+
+/* A strong store of another cluster, or of this one, that a warp has seen: what it wrote was compared with something, as a flag is. */
+struct saw {
+    u32 unit, actor, store, known[MAX_WARPS];
+    u32 by, time; /* by which warp, and when */
+};
+
 /* What the warps of a cluster know of others. */
 struct cluster_view {
     struct view known;         /* all of them */
     struct acquired *acquired; /* one of them, and who synchronises with it */
     u32 count, capacity;
+    u32 fences; /* how many there had been, of all, at the last that its warps may know of */
+    u32 stores; /* strong ones, of its warps, so far */
+    struct stored *unfenced[UNFENCED]; /* the latest of them since it has released anything */
+    u32 unfenced_count;
+    struct saw saw[SAW]; /* what its warps have compared with something */
+    u32 saw_count;
 };
 
 struct flag {
@@ -55,7 +89,16 @@ struct record {
     u32 unit;
     u32 time; /* NOT_WAITED: a bulk store that its thread has not waited for */
     u16 actor;
-    u8 how, bytes; /* enum access; which bytes of the word, 15: all */
+    u8 how;       /* enum access */
+    u8 bytes : 4; /* which bytes of the word, 15: all */
+    u8 step : 4;  /* as in struct by_lanes */
+    u32 lanes;
+};
+
+/* Which lanes did it. With a step, elements of 1 << (step - 1) bytes that lie in a row: `lanes` is the number of lane 0's, modulo 32.
+ * Else all of `lanes`, which one accessed what is not told apart; 0: it is not known which. */
+struct by_lanes {
+    u32 step, lanes;
 };
 
 struct warp_view {
@@ -66,7 +109,8 @@ struct warp_view {
     struct recent {
         const struct inst *in;
         u32 time, number;
-        u8 how, bytes;
+        u8 how, bytes, step;
+        u32 lanes;
     } recent[RECENT]; /* of its latest accesses: their records */
     struct suspect_write {
         bool set;
@@ -85,6 +129,23 @@ struct numbers {
 #define BY_WORD UINT32_MAX       /* a line's: each word has its own */
 #define BUSY    (UINT32_MAX - 1) /* ... another host thread is making it so */
 
+/* Of a warp: its releases since some of its lanes have passed on what they did, and others have not. */
+struct parted {
+    u64 warp; /* unit << 16 | actor, and 1 << 63 */
+    u32 count;
+    struct passed passed[PASSED]; /* the latest; `met`: until then every lane had */
+};
+
+/* A host thread's first reads of memory that the launch had not written to, as it knew. */
+struct early_reads {
+    u64 low, high; /* global_written, when these were last looked at */
+    u32 count;
+    struct early_read {
+        u64 at, end;
+        struct record record;
+    } read[MOST_EARLY];
+};
+
 static struct {
     u64 base, bytes; /* the device's addresses */
     struct numbers writes, reads;
@@ -98,6 +159,12 @@ static struct {
     pthread_mutex_t lock; /* of the flags */
     struct flag *flags;
     u32 flag_count, flag_capacity;
+    struct stored (*stored)[4]; /* a hash table, of CHUNKS places: by word */
+    _Atomic bool has_stored;
+    _Atomic u32 fences;     /* how many there have been */
+    u32 shown;              /* how often it was asked whether to show what had been there before */
+    struct parted **parted; /* a hash table, of MOST_PARTED places */
+    _Atomic u32 parted_count;
     _Atomic bool published;
     _Atomic bool launches_dependents; /* the launch has executed griddepcontrol.launch_dependents */
     bool forgotten;                   /* what was written before some launch is no longer known */
@@ -221,6 +288,7 @@ static bool knows_all_of(const struct warp *w, const struct view *v)
 static void acquire(struct warp *w, const struct view *v)
 {
     struct cluster_view *c = w->block->cluster->view;
+    c->fences = grid.fences;
     if (!v->waited && knows_all_of(w, v)) return;
     if (c->count == MOST_ACQUIRED) { /* the oldest will do for all warps */
         struct acquired oldest = c->acquired[0];
@@ -314,9 +382,22 @@ static struct warp *next_with_view(const struct warp *w, u32 *k)
     return NULL;
 }
 
+/* The cluster of w releases something, or one of its warps fences: what it has stored is released. */
+static void released(struct warp *w, bool fence)
+{
+    struct cluster_view *c = w->block->cluster->view;
+    if (!grid.has_stored) return;
+    pthread_mutex_lock(&grid.lock);
+    if (fence) c->fences = ++grid.fences;
+    for (u32 k = 0; k < c->unfenced_count; k++) c->unfenced[k]->fenced = grid.fences + 1;
+    c->unfenced_count = 0;
+    pthread_mutex_unlock(&grid.lock);
+}
+
 void global_publish(struct warp *w, u32 mask, const u64 at[LANES], enum order order)
 {
     struct view v = {0};
+    if (order & ORDER_RELEASE) released(w, false);
     if (!grid.writes.lines || order & ORDER_CTA) return;
     if (order & ORDER_RELEASE) {
         collect(w, &v);
@@ -341,6 +422,7 @@ void global_publish(struct warp *w, u32 mask, const u64 at[LANES], enum order or
 
 void global_fence(struct warp *w, enum order order)
 {
+    released(w, true);
     if (!grid.writes.lines || order & ORDER_CTA) return;
     struct warp_view *v = own(w);
     if (!v->seen_known && (v->seen.count || v->seen.all)) acquire(w, &v->seen);
@@ -352,6 +434,75 @@ void global_fence(struct warp *w, enum order order)
     collect(w, &v->fenced);
     v->fenced_at = order & ORDER_SC ? w->time : 0;
 }
+
+/* ---- Lanes that release alone --------------------------------------------------------------------------------------------- */
+
+/* Where the releases of this warp are, or would be. */
+static struct parted **parted_of(u32 unit, u32 actor)
+{
+    u64 warp = (u64)unit << 16 | actor | 1ull << 63;
+    u32 k = (u32)(warp * 0x9e3779b97f4a7c15u >> 40) % MOST_PARTED;
+    while (grid.parted[k] && grid.parted[k]->warp != warp) k = (k + 1) % MOST_PARTED;
+    return &grid.parted[k];
+}
+
+void global_passed(struct warp *w, u32 time, u32 lanes)
+{
+    bool first = !w->parted && w->passed_count > 1;
+    w->parted = w->global_lanes;
+    if (!grid.writes.lines) return;
+    pthread_mutex_lock(&grid.lock);
+    if (!grid.parted && !(grid.parted = calloc(MOST_PARTED, sizeof *grid.parted))) abort();
+    struct parted **place = parted_of(w->block->cluster->number, actor_of(w)), *p = *place;
+    if (!p && grid.parted_count < MOST_PARTED / 2) {
+        if (!(p = *place = calloc(1, sizeof *p))) abort();
+        p->warp = (u64)w->block->cluster->number << 16 | actor_of(w) | 1ull << 63;
+        grid.parted_count++;
+    }
+    if (p && first)
+        p->passed[p->count++ % PASSED] =
+            (struct passed){w->passed[(w->passed_count - 2) % PASSED].time, ALL_LANES, true};
+    if (p) p->passed[p->count++ % PASSED] = (struct passed){time, lanes, false};
+    pthread_mutex_unlock(&grid.lock);
+}
+
+/* Until when w knows of an actor. */
+static u32 known_until(const struct warp *w, u32 unit, u32 actor)
+{
+    const struct cluster_view *c = w->block->cluster->view;
+    if (unit == w->block->cluster->number)
+        return order_known(w)[actor / MAX_WARPS * ACTORS + actor % MAX_WARPS];
+    u32 until = 0, place = 1 + place_of(w, actor);
+    for (u32 k = 0; k <= c->count; k++) {
+        const struct acquired *a = k < c->count ? &c->acquired[k] : NULL;
+        if (a && !knows_actor(w, a->actor, a->time)) continue;
+        const struct view *v = a ? &a->view : &c->known;
+        const u32 *entry = v->all ? NULL : entry_for(v, unit);
+        if (v->all) return UINT32_MAX;
+        if (entry && entry[place] > until) until = entry[place];
+    }
+    return until;
+}
+
+/* Of these lanes of a warp, past `time` as w knows, those which have not passed on what they did then, as far as w can know. What
+ * was long ago is forgotten, and taken to be known. */
+static u32 not_passed(const struct warp *w, u32 unit, u32 actor, u32 time, u32 lanes)
+{
+    if (!grid.parted_count || !lanes || (unit == w->block->cluster->number && actor == actor_of(w))) return 0;
+    u32 known = known_until(w, unit, actor), k = 0;
+    pthread_mutex_lock(&grid.lock);
+    const struct parted *p = *parted_of(unit, actor);
+    if (p && p->count >= PASSED) k = p->count - PASSED;
+    bool forgotten = k && p->passed[k % PASSED].time > time;
+    while (p && k < p->count && p->passed[k % PASSED].time < time) k++;
+    if (!p || forgotten || k == p->count || p->passed[k % PASSED].met) lanes = 0;
+    for (; lanes && k < p->count && p->passed[k % PASSED].time <= known; k++)
+        lanes &= ~p->passed[k % PASSED].lanes;
+    pthread_mutex_unlock(&grid.lock);
+    return lanes;
+}
+
+/* ---- Launches that begin early ----------------------------------------------------------------------------------------------- */
 
 void global_wait_for_launch(struct warp *w)
 {
@@ -428,6 +579,13 @@ void global_end_launch(void)
     free(grid.flags);
     grid.flags = NULL;
     grid.flag_count = grid.flag_capacity = 0;
+    if (grid.has_stored) memset(grid.stored, 0, CHUNKS * sizeof *grid.stored);
+    grid.has_stored = false;
+    for (u32 k = 0; grid.parted_count && k < MOST_PARTED; k++) {
+        free(grid.parted[k]);
+        grid.parted[k] = NULL;
+    }
+    grid.parted_count = 0;
     grid.published = false;
 }
 
@@ -435,7 +593,7 @@ void global_start_cluster(struct cluster *c)
 {
     if (!c->view && !(c->view = calloc(1, sizeof *c->view))) abort();
     view_clear(&c->view->known);
-    c->view->count = 0;
+    c->view->count = c->view->fences = c->view->stores = c->view->unfenced_count = c->view->saw_count = 0;
 }
 
 void global_start_warp(struct warp *w)
@@ -527,8 +685,23 @@ __attribute__((no_sanitize("thread"))) static bool same_number(const struct numb
     return !differ;
 }
 
-/* The number of a new record of what w does, known from `time` on; 0 when there are too many. */
-static u32 new_record(const struct warp *w, const struct inst *in, u32 time, enum access how, u32 bytes)
+/* Of what w does, known from `time` on. */
+static struct record make_record(const struct warp *w, const struct inst *in, u32 time, enum access how,
+                                 u32 bytes, struct by_lanes by)
+{
+    return (struct record){.fn = w->frame->fn,
+                           .in = in,
+                           .unit = w->block->cluster->number,
+                           .time = time,
+                           .actor = (u16)actor_of(w),
+                           .how = (u8)how,
+                           .bytes = bytes & 15,
+                           .step = by.step & 15,
+                           .lanes = by.lanes};
+}
+
+/* The number of a new record; 0 when there are too many. */
+static u32 number_of(const struct record *r)
 {
     static _Thread_local u32 next, end;
     static _Thread_local u64 launch;
@@ -538,27 +711,66 @@ static u32 new_record(const struct warp *w, const struct inst *in, u32 time, enu
         end = next + NUMBERS;
     }
     if (end - grid.first >= MOST_RECORDS) return 0;
-    grid.records[next - grid.first] = (struct record){
-        w->frame->fn, in, w->block->cluster->number, time, (u16)actor_of(w), (u8)how, (u8)bytes};
+    grid.records[next - grid.first] = *r;
     return next++;
 }
 
+static u32 new_record(const struct warp *w, const struct inst *in, u32 time, enum access how, u32 bytes,
+                      struct by_lanes by)
+{
+    struct record r = make_record(w, in, time, how, bytes, by);
+    return number_of(&r);
+}
+
 /* The same of what it does here and now. */
-static u32 record(struct warp *w, const struct inst *in, enum access how, u32 bytes)
+static u32 record(struct warp *w, const struct inst *in, enum access how, u32 bytes, struct by_lanes by)
 {
     struct recent *r = &own(w)->recent[((uintptr_t)in / sizeof *in ^ bytes) % RECENT];
-    if (r->in == in && r->time == w->time && r->how == (u8)how && r->bytes == bytes) return r->number;
-    u32 number = new_record(w, in, w->time, how, bytes);
-    if (number) *r = (struct recent){in, w->time, number, (u8)how, (u8)bytes};
+    if (r->in == in && r->time == w->time && r->how == (u8)how && r->bytes == bytes && r->step == by.step &&
+        r->lanes == by.lanes)
+        return r->number;
+    u32 number = new_record(w, in, w->time, how, bytes, by);
+    if (number) *r = (struct recent){in, w->time, number, (u8)how, (u8)bytes, (u8)by.step, by.lanes};
     return number;
 }
 
-/* Whether w synchronises with what this record is of. */
-static bool knows_record(const struct warp *w, const struct record *r)
+/* Which of these lanes accesses what. */
+static struct by_lanes lanes_of_access(u32 mask, const u64 at[LANES], u32 bytes)
+{
+    u32 first = first_lane(mask), step = (u32)__builtin_ctz(bytes);
+    u64 start = at[first] - (u64)first * bytes, apart = 0, differ = 0;
+    if (!(mask & (mask - 1))) return (struct by_lanes){0, mask};
+    for (u64 i = 0; i < LANES; i++) {
+        u64 on = 0 - (u64)(mask >> i & 1);
+        apart |= (at[i] - start - i * bytes) & on;
+        differ |= (at[i] ^ at[first]) & on;
+    }
+    if (!apart) return (struct by_lanes){step + 1, (u32)(start >> step) % LANES};
+    return (struct by_lanes){0, differ ? 0 : mask};
+}
+
+/* The lanes that have accessed these bytes of the word at `at`, of a record's; 0: not known. */
+static u32 lanes_at(const struct record *r, u64 at, u32 bytes)
+{
+    u32 lanes = 0;
+    if (!r->step) return r->lanes;
+    for (u32 left = bytes; left; left &= left - 1)
+        lanes |= 1u << ((((at & ~3ull) + first_lane(left)) >> (r->step - 1)) - r->lanes) % LANES;
+    return lanes;
+}
+
+/* Whether w synchronises with what this record is of: its warp did it. */
+static bool knows_warp(const struct warp *w, const struct record *r)
 {
     u32 time =
         __atomic_load_n(&r->time, __ATOMIC_RELAXED); /* another host thread may wait for the store just now */
     return time != NOT_WAITED && knows(w, r->unit, r->actor, time);
+}
+
+/* The same of these bytes of the word at `at`, and the lanes that accessed them. */
+static bool knows_record(const struct warp *w, const struct record *r, u64 at, u32 bytes)
+{
+    return knows_warp(w, r) && !not_passed(w, r->unit, r->actor, r->time, lanes_at(r, at, bytes));
 }
 
 static const struct record *record_of(u32 number)
@@ -601,6 +813,9 @@ static void describe(const struct warp *w, const struct record *r, char *text, s
 static const char *what_is_missing(const struct warp *w, const struct record *r, enum access how)
 {
     bool strong = how & ACCESS_STRONG, other = r->how & ACCESS_STRONG;
+    if (knows_warp(w, r))
+        return "another lane of that warp has released since, by a fence and a flag or an arrival at a barrier, which says "
+               "nothing of what this lane did: __syncwarp() before it";
     if (r->how & ACCESS_BULK)
         return "that is a bulk store: the thread that issued it must wait for it, by cp.async.bulk.wait_group without .read (with .read "
                "only its source is free again), and then pass __threadfence() and set a flag, or pass a barrier";
@@ -624,10 +839,13 @@ static const char *what_is_missing(const struct warp *w, const struct record *r,
 static void tell_race(struct warp *w, const struct inst *in, u32 lane, u64 at, const struct record *r,
                       enum access how)
 {
-    char who[64], where[64] = "";
+    char who[80], where[64] = "";
+    int length = 0;
     struct allocation a = {0};
     u32 line = r->fn->lines[r->in - r->fn->code].line;
-    describe(w, r, who, sizeof who);
+    u32 lanes = not_passed(w, r->unit, r->actor, r->time, lanes_at(r, at, 1u << at % 4));
+    if (lanes && knows_warp(w, r)) length = snprintf(who, sizeof who, "lane %u of ", first_lane(lanes));
+    describe(w, r, who + length, sizeof who - (size_t)length);
     if (heap_find(at, &a) && a.name)
         snprintf(where, sizeof where, " (%s + %llu)", a.name, (unsigned long long)(at - a.address));
     else if (a.number)
@@ -649,6 +867,21 @@ static void tell_of_launch(struct warp *w, const struct inst *in, u32 lane, u64 
         "writes it, at line %u: this one was launched to begin before that ends",
         (unsigned long long)at, how & ACCESS_WRITE ? "written" : "read",
         r->fn->lines[r->in - r->fn->code].line);
+}
+
+/* A strong load of data that a flag did not order. */
+static void tell_unordered(struct warp *w, const struct inst *in, u32 lane, u64 at, const struct record *r)
+{
+    char who[64];
+    struct record plain = *r; /* volatile or not makes no difference */
+    plain.how &= (u8)~ACCESS_STRONG;
+    describe(w, r, who, sizeof who);
+    breach_against(
+        w, in, 1u << lane, ERR_LAUNCH_FAILURE, r->fn, r->in,
+        "global memory at 0x%llx may be read as it was before the write by %s at line %u, though this block has seen what "
+        "that one wrote later: volatile and relaxed accesses are in no order. %s",
+        (unsigned long long)at, who, r->fn->lines[r->in - r->fn->code].line,
+        what_is_missing(w, &plain, ACCESS_READ));
 }
 
 void global_settle_now(struct warp *w, const struct inst *in)
@@ -688,7 +921,7 @@ static void check(struct warp *w, const struct inst *in, u32 lane, u64 at, u32 b
     }
     bool same_block = r->unit == w->block->cluster->number && r->actor / MAX_WARPS == w->block->cluster_rank;
     u32 strong = same_block ? ACCESS_STRONG | ACCESS_CTA : ACCESS_STRONG;
-    if ((how & strong && r->how & strong) || knows_record(w, r)) return;
+    if ((how & strong && r->how & strong) || knows_record(w, r, at, both)) return;
     if (how == ACCESS_WRITE && r->how == ACCESS_WRITE && same) {
         struct suspect_write *s = &own(w)->suspect;
         if (s->set) return;
@@ -702,7 +935,7 @@ static void check(struct warp *w, const struct inst *in, u32 lane, u64 at, u32 b
 
 /* Another host thread may be at the same word: then what is lost is a race less told. */
 static void access_word(struct warp *w, const struct inst *in, u32 lane, u64 at, u32 bytes, u32 mine,
-                        enum access how, u32 floor, bool has_reads)
+                        enum access how, u32 floor, bool has_reads, struct by_lanes by)
 {
     u64 k = (at - grid.base) / 4;
     bool part = how & ACCESS_WRITE && bytes != 15; /* of a word, which takes longer: in one step */
@@ -710,7 +943,7 @@ static void access_word(struct warp *w, const struct inst *in, u32 lane, u64 at,
                      : word_number(&grid.writes, k),
         read = has_reads ? word_number(&grid.reads, k) : 0;
     const struct record *r = read >= grid.first ? record_of(read) : NULL;
-    bool known = r && knows_record(w, r);
+    bool known = r && knows_record(w, r, at, r->bytes);
     /* A strong write that a strong read has seen is before what follows that read. */
     bool observed =
         known && r->how & ACCESS_STRONG && wrote >= grid.first && record_of(wrote)->how & ACCESS_STRONG;
@@ -722,13 +955,40 @@ static void access_word(struct warp *w, const struct inst *in, u32 lane, u64 at,
             wrote >= grid.first) { /* a part of the word, and that of the same threads' before */
             const struct record *o = record_of(wrote);
             if (o->unit == w->block->cluster->number && o->actor == actor_of(w) && o->time == w->time)
-                mine = record(w, in, how, bytes | o->bytes);
+                mine = record(w, in, how, bytes | o->bytes,
+                              by.step == o->step && by.lanes == o->lanes ? by : (struct by_lanes){0, 0});
         }
         set_number(&grid.writes, k, mine);
     } else if ((!r || known) && !(observed && !(how & ACCESS_STRONG))) {
         set_number(&grid.reads, k,
                    mine); /* one of others stays: what their own threads do later, is in order */
     }
+}
+
+/* race.c's check_step, of global memory. */
+static void check_step(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES], u32 bytes)
+{
+    u32 readers = 0, writers = 0, lane = 0, found = 0;
+    if (!race_is_volatile(w->frame->fn, in)) return;
+    for (u32 left = mask; left; left &= left - 1) {
+        u32 i = first_lane(left), number = word_number(&grid.writes, (at[i] - grid.base) / 4);
+        if (number < grid.first || (found && found != number)) continue;
+        const struct record *r = record_of(number);
+        u32 by = lanes_at(r, at[i], bytes < 4 ? ((1u << bytes) - 1) << at[i] % 4 : 15);
+        if (r->unit != w->block->cluster->number || r->actor != actor_of(w) || r->time < w->lanes_met ||
+            !by || by & (by - 1) || by >> i & 1 || !race_is_volatile(r->fn, r->in))
+            continue;
+        found = number;
+        lane = i;
+        readers++;
+        writers |= by;
+    }
+    if (readers < 2 || !(writers & (writers - 1))) return;
+    const struct record *r = record_of(found);
+    char where[64];
+    snprintf(where, sizeof where, "global memory at 0x%llx", (unsigned long long)at[lane]);
+    race_tell_volatile(w, in, lane, where, first_lane(lanes_at(r, at[lane], 1u << at[lane] % 4)), r->fn,
+                       r->in);
 }
 
 static void widen(_Atomic u64 *low, _Atomic u64 *high, u64 from, u64 to)
@@ -752,7 +1012,8 @@ static bool waited(const struct warp *w)
 static bool is_before(const struct warp *w, u32 number)
 {
     const struct record *r = number >= grid.first ? record_of(number) : NULL;
-    return r && !(r->how & ACCESS_STRONG) && knows_record(w, r);
+    return r && !(r->how & ACCESS_STRONG) && knows_warp(w, r) &&
+           !not_passed(w, r->unit, r->actor, r->time, ALL_LANES);
 }
 
 /* The same as access_word of words that follow each other and have all been written, and read, by the same instruction of the same
@@ -772,18 +1033,75 @@ static bool access_line(struct warp *w, u64 at, u32 words, u32 mine, enum access
 }
 
 static void access_lanes(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES], u32 bytes,
-                         enum access how, u32 floor, bool has_reads)
+                         enum access how, u32 floor, bool has_reads, struct by_lanes by)
 {
-    u32 mine = bytes >= 4 ? record(w, in, how, 15) : 0;
+    u32 mine = bytes >= 4 ? record(w, in, how, 15, by) : 0;
     for (u32 left = mask; left; left &= left - 1) {
         u32 i = first_lane(left);
         for (u64 a = at[i], end = at[i] + bytes; a < end; a = (a & ~3ull) + 4) {
             u32 from = (u32)a & 3, to = end - (a & ~3ull) < 4 ? (u32)(end & 3) : 4;
             u32 part = ((1u << to) - 1) & ~((1u << from) - 1);
-            access_word(w, in, i, a, part, part == 15 ? mine : record(w, in, how, part), how, floor,
-                        has_reads);
+            access_word(w, in, i, a, part, part == 15 ? mine : record(w, in, how, part, by), how, floor,
+                        has_reads, by);
         }
     }
+}
+
+static void note_early(struct warp *w, const struct inst *in, u64 at, u64 end, enum access how,
+                       struct by_lanes by)
+{
+    struct early_reads **e = &w->block->worker->early;
+    if (at % 4 || end % 4) return; /* parts of words: not known */
+    if (!*e && !(*e = calloc(1, sizeof **e))) abort();
+    if (!(*e)->count) (*e)->low = UINT64_MAX;
+    if ((*e)->count < MOST_EARLY)
+        (*e)->read[(*e)->count++] =
+            (struct early_read){at, end, make_record(w, in, w->time, how & ~(u32)ACCESS_DATA, 15, by)};
+}
+
+bool global_read_early(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES], u32 bytes,
+                       enum access how)
+{
+    const struct early_reads *early = w->block->worker->early;
+    u32 first = first_lane(mask), lanes = (u32)__builtin_popcount(mask);
+    if (early && early->count == MOST_EARLY) return false;
+    struct by_lanes by = lanes_of_access(mask, at, bytes);
+    if (!grid.writes.lines || at[first] - grid.base >= grid.bytes ||
+        (at[first] < global_written.high && at[first] >= global_written.low))
+        return false;
+    w->global_lanes |= mask;
+    if (by.step && mask >> first == ALL_LANES >> (LANES - lanes))
+        note_early(w, in, at[first], at[first] + (u64)lanes * bytes, how, by);
+    else if (!by.step && by.lanes)
+        note_early(w, in, at[first], at[first] + bytes, how, by);
+    for (u32 left = by.step || by.lanes ? 0 : mask; left; left &= left - 1) {
+        u32 i = first_lane(left);
+        note_early(w, in, at[i], at[i] + bytes, how, (struct by_lanes){0, 1u << i});
+    }
+    return true;
+}
+
+/* The launch has written to more memory than when this host thread last looked: what has been read there before. Of a word's readers
+ * one stays: of those that w does not know of, if there are such. */
+static void look_at_early(const struct warp *w, struct early_reads *e)
+{
+    u64 low = global_written.low, high = global_written.high;
+    for (u32 n = 0; n < 2 * e->count; n++) {
+        const struct early_read *read = &e->read[n % e->count];
+        bool now = read->at < high && read->end > low, before = read->at < e->high && read->end > e->low;
+        u32 number =
+            now && !before && knows_warp(w, &read->record) == (n < e->count) ? number_of(&read->record) : 0;
+        if (!number) continue;
+        set_numbers(&grid.reads, (read->at - grid.base) / 4, (read->end - grid.base) / 4, number);
+        widen(&grid.read_low, &grid.read_high, read->at, read->end);
+    }
+    e->low = low;
+    e->high = high;
+}
+
+void global_free_worker(struct worker *worker)
+{
+    free(worker->early);
 }
 
 void global_access_now(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES], u32 bytes,
@@ -791,30 +1109,36 @@ void global_access_now(struct warp *w, const struct inst *in, u32 mask, const u6
 {
     if (!grid.writes.lines || low - grid.base >= grid.bytes) return;
     u32 floor = w->block->launch->dependent && !waited(w) ? grid.previous : grid.first;
+    struct early_reads *early = w->block->worker->early;
     if (how & ACCESS_WRITE && (low < global_written.low || high > global_written.high))
         widen(&global_written.low, &global_written.high, low, high);
+    if (early && (global_written.low < early->low || global_written.high > early->high))
+        look_at_early(w, early);
     if (!(how & ACCESS_WRITE) && (low < grid.read_low || high > grid.read_high))
         widen(&grid.read_low, &grid.read_high, low, high);
     bool has_reads = low < grid.read_high && high > grid.read_low;
     u32 first = first_lane(mask), lanes = (u32)__builtin_popcount(mask);
-    u64 apart = 0, start = at[first] - (u64)first * bytes;
-    for (u64 i = 0; i < LANES; i++) apart |= (at[i] - start - i * bytes) & (0 - (u64)(mask >> i & 1));
-    if (!apart && !(how & ~(u32)ACCESS_WRITE) && mask >> first == ALL_LANES >> (LANES - lanes)) {
+    struct by_lanes by = lanes_of_access(mask, at, bytes);
+    w->global_lanes |= mask;
+    if (how & ACCESS_DATA) check_step(w, in, mask, at, bytes);
+    how &= ~(u32)ACCESS_DATA;
+    if ((by.step || lanes == 1) && !(how & ~(u32)ACCESS_WRITE) &&
+        mask >> first == ALL_LANES >> (LANES - lanes)) {
         if (bytes == 2 && at[first] % 4) first++, lanes--; /* half a word */
         if (bytes == 2 && lanes % 2) lanes--;
         if (lanes && at[first] % 4 == 0 && lanes * bytes % 4 == 0 &&
-            access_line(w, at[first], lanes * bytes / 4, record(w, in, how, 15), how, floor, has_reads))
+            access_line(w, at[first], lanes * bytes / 4, record(w, in, how, 15, by), how, floor, has_reads))
             mask &= ~((u32)((1ull << lanes) - 1) << first);
     }
-    if (mask) access_lanes(w, in, mask, at, bytes, how, floor, has_reads);
+    if (mask) access_lanes(w, in, mask, at, bytes, how, floor, has_reads, by);
 }
 
 void global_bulk_store(struct warp *w, const struct inst *in, u64 at, u64 bytes, bool reduces, u32 *number)
 {
     if (!grid.writes.lines || at - grid.base >= grid.bytes) return;
     if (!*number)
-        *number =
-            new_record(w, in, NOT_WAITED, ACCESS_WRITE | ACCESS_BULK | (reduces ? ACCESS_STRONG : 0), 15);
+        *number = new_record(w, in, NOT_WAITED, ACCESS_WRITE | ACCESS_BULK | (reduces ? ACCESS_STRONG : 0),
+                             15, (struct by_lanes){0, 0});
     if (!*number || !bytes) return;
     widen(&global_written.low, &global_written.high, at, at + bytes);
     set_numbers(&grid.writes, (at - grid.base) / 4, (at - grid.base + bytes) / 4, *number);
@@ -831,6 +1155,133 @@ void global_write_line(struct warp *w, const struct inst *in, u64 at, u32 bytes,
     u64 address[LANES];
     for (u32 i = 0; i < LANES; i++) address[i] = at + (u64)i * bytes / LANES;
     global_access_now(w, in, ALL_LANES, address, bytes / LANES, ACCESS_WRITE, low, high);
+}
+
+/* ---- Strong loads of what is not ordered ------------------------------------------------------------------------------------- */
+
+/* The four words' stores of the 16 bytes that hold this address. */
+static struct stored *chunk_of(u64 at)
+{
+    return grid.stored[(u32)(at >> 4) * 2654435761u >> 20 & (CHUNKS - 1)];
+}
+
+/* Bytes of the 16 around it, by words. */
+static u32 words_of(u64 at, u32 bytes)
+{
+    u32 first = at % 16 / 4, last = (at % 16 + bytes - 1) / 4;
+    return (2u << last) - (1u << first);
+}
+
+static void forget_stored(struct stored chunk[4], u64 at, u32 bytes)
+{
+    for (u32 k = 0; k < 4; k++) {
+        struct stored *s = &chunk[k];
+        if (s->at && s->at / 16 == at / 16 && words_of(s->at, s->bytes) & words_of(at, bytes)) s->at = 0;
+    }
+}
+
+void global_stored(struct warp *w, u32 mask, const u64 at[LANES], u32 bytes, enum order order)
+{
+    struct cluster_view *c = w->block->cluster->view;
+    if (!grid.writes.lines || order & ORDER_CTA || bytes > 16) return;
+    pthread_mutex_lock(&grid.lock);
+    if (!grid.stored && !(grid.stored = calloc(CHUNKS, sizeof *grid.stored))) abort();
+    grid.has_stored = true;
+    c->stores++;
+    for (u32 left = mask; left; left &= left - 1) {
+        u64 a = at[first_lane(left)];
+        if (a - grid.base >= grid.bytes) continue;
+        struct stored *chunk = chunk_of(a), *s = &chunk[a % 16 / 4];
+        forget_stored(chunk, a, bytes);
+        s->at = a;
+        s->bytes = bytes;
+        s->number = word_number(&grid.writes, (a - grid.base) / 4);
+        s->store = c->stores;
+        s->fenced = 0;
+        s->seen = c->unfenced_count == UNFENCED; /* too many to know when they are released */
+        for (u32 k = 0; k < w->block->warp_count; k++)
+            s->known[k] = order_known(w)[w->block->cluster_rank * ACTORS + k];
+        memcpy(s->before, (const void *)(uintptr_t)a, bytes);
+        for (u32 k = 0; k < bytes / 2; k++) { /* that is not shown as if it were written */
+            u16 half;
+            memcpy(&half, s->before + 2 * k, sizeof half);
+            s->seen |= half == UNWRITTEN_HALF;
+        }
+        if (!s->seen) c->unfenced[c->unfenced_count++] = s;
+    }
+    pthread_mutex_unlock(&grid.lock);
+}
+
+/* Whether w has seen a strong store that the warp of this one made later, or another of its block behind a barrier. */
+static bool saw_later(const struct warp *w, const struct stored *s, const struct record *r)
+{
+    const struct cluster_view *c = w->block->cluster->view;
+    for (u32 k = 0; k < c->saw_count && k < SAW; k++) {
+        const struct saw *saw = &c->saw[k];
+        bool same = saw->actor == r->actor, block = saw->actor / MAX_WARPS == r->actor / MAX_WARPS;
+        if (saw->unit == r->unit &&
+            (same ? saw->store > s->store : block && saw->known[r->actor % MAX_WARPS] >= r->time) &&
+            knows_actor(w, saw->by, saw->time))
+            return true;
+    }
+    return false;
+}
+
+static void note_saw(struct warp *w, const struct stored *s, const struct record *r)
+{
+    struct cluster_view *c = w->block->cluster->view;
+    const struct saw *last = &c->saw[(c->saw_count - 1) % SAW];
+    if (c->saw_count && last->unit == r->unit && last->store == s->store && last->by == actor_of(w)) return;
+    struct saw *saw = &c->saw[c->saw_count++ % SAW];
+    *saw = (struct saw){
+        .unit = r->unit, .actor = r->actor, .store = s->store, .by = actor_of(w), .time = w->time};
+    memcpy(saw->known, s->known, sizeof saw->known);
+}
+
+void global_look(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES], u32 bytes,
+                 enum access how, enum order order, u8 value[LANES][MAX_STRONG])
+{
+    const struct cluster_view *c = w->block->cluster->view;
+    struct record told = {0};
+    u32 lane = LANES;
+    if (!grid.has_stored) return;
+    pthread_mutex_lock(&grid.lock);
+    for (u32 left = mask; left; left &= left - 1) {
+        u32 i = first_lane(left);
+        if (at[i] - grid.base >= grid.bytes) continue;
+        struct stored *chunk = chunk_of(at[i]), *s = &chunk[at[i] % 16 / 4];
+        if (s->at != at[i] || s->bytes != bytes) {
+            for (u64 a = at[i]; a < at[i] + bytes; a += 16)
+                forget_stored(chunk_of(a), a, bytes < 16 ? bytes : 16);
+            continue;
+        }
+        const struct record *r = record_of(s->number);
+        u32 newest;
+        if (s->number < grid.first ||
+            !same_number(&grid.writes, (at[i] - grid.base) / 4, (at[i] - grid.base + bytes + 3) / 4, 0,
+                         &newest) ||
+            newest != s->number) {
+            s->at = 0;
+            continue;
+        }
+        if ((r->unit == w->block->cluster->number && r->actor == actor_of(w)) ||
+            memcmp(value[i], s->before, bytes) == 0)
+            continue;
+        bool known = knows_warp(w, r);
+        if (how & ACCESS_DATA && !known && lane == LANES && saw_later(w, s, r)) told = *r, lane = i;
+        if (!(order & ORDER_ACQUIRE) && !known && !s->seen && (!s->fenced || c->fences < s->fenced) &&
+            options.seed) {
+            s->seen = (grid.shown++ * 2654435761u ^ (u32)options.seed * 40503u) >> 13 & 1;
+            if (s->seen) {
+                memcpy(value[i], s->before, bytes);
+                continue;
+            }
+        }
+        s->seen = true;
+        if (!(how & ACCESS_DATA)) note_saw(w, s, r);
+    }
+    pthread_mutex_unlock(&grid.lock);
+    if (lane < LANES) tell_unordered(w, in, lane, at[lane], &told);
 }
 
 bool global_never_written(u64 at)
@@ -881,11 +1332,11 @@ pthread_mutex_t *global_hold(u64 at, enum order order)
     return held;
 }
 
-void global_done(struct warp *w, const struct inst *in, u64 at, u32 bytes, pthread_mutex_t *held)
+void global_done(struct warp *w, const struct inst *in, u32 lane, u64 at, u32 bytes, pthread_mutex_t *held)
 {
     if (!held) return;
     u32 part = ((1u << (bytes < 4 ? bytes : 4)) - 1) << (at & 3);
-    u32 mine = record(w, in, ACCESS_WRITE | ACCESS_STRONG, part);
+    u32 mine = record(w, in, ACCESS_WRITE | ACCESS_STRONG, part, (struct by_lanes){0, 1u << lane});
     for (u64 k = (at - grid.base) / 4; k < (at - grid.base + bytes + 3) / 4; k++)
         set_number(&grid.writes, k, mine);
     pthread_mutex_unlock(held);
@@ -896,11 +1347,12 @@ void global_observe(struct warp *w, const struct inst *in, u32 mask, const u64 a
 {
     struct view now = {0};
     if (!grid.published || order & ORDER_CTA) return;
+    how &= ~(u32)ACCESS_DATA;
     /* What another host thread has written just before the look was noted as after it. (Of an atomic global_done has.) */
     u32 here = 0;
     for (u32 left = how & ACCESS_WRITE ? 0 : mask; left; left &= left - 1)
         if (at[first_lane(left)] - grid.base < grid.bytes) here |= left & -left;
-    access_lanes(w, in, here, at, bytes, how, grid.first, true);
+    if (here) access_lanes(w, in, here, at, bytes, how, grid.first, true, lanes_of_access(here, at, bytes));
     pthread_mutex_lock(&grid.lock);
     for (u32 left = mask; left; left &= left - 1) {
         u32 i = first_lane(left);

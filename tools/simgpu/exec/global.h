@@ -21,9 +21,19 @@
  *      a flag's view   what has been released there; an atomic leaves it, a store adds to it as well: nothing is ever forgotten, so
  *                      that what is told is a race
  *      a word's cells  its last write and a read since, in this launch: numbers of records, which say who, when and where
+ *      parted          of a warp: which lanes released when, while others had not: what a lane did is passed on by a release of its
+ *                      own, or of another's after __syncwarp() or a barrier. Which lane did it is known of accesses by one lane, by
+ *                      all to one address, and of those that lie in a row
  *
- * Only allocations that the launch has written to have cells; reads of others cost nothing. Reads from before the first write
- * are not known, and of several readers only one: so not each race is told. Bulk copies and the async proxy are not seen. */
+ * Two strong accesses are no race, but a strong load need not see a strong store that nothing orders before it: who wrote the data
+ * and then the flag, both volatile and without a fence, may be seen to do it the other way round. The latest strong store to a place
+ * is kept with what had been there. With a seed a load is once shown that, if nobody has seen the store (each word's values are
+ * seen in one order by all) and no two fence.sc order it. By name it is told where the value is only data (front/decision.c) and its
+ * reader has seen, and compared, a later store of the same block's.
+ *
+ * Only allocations that the launch has written to have cells; reads of others cost nothing. Of those from before the first write
+ * only each instruction's first by each warp is known, and that to those blocks that run on the same host thread; of several readers
+ * one is: so not each race is told. Bulk copies and the async proxy are not seen. */
 #ifndef GLOBAL_H
 #define GLOBAL_H
 
@@ -45,6 +55,7 @@ void global_start_cluster(struct cluster *c);
 void global_start_warp(struct warp *w);
 void global_free_cluster(struct cluster *c);
 void global_free_warp(struct warp *w);
+void global_free_worker(struct worker *worker);
 
 /* All of the cluster's threads know what its warps have acquired until now. */
 void global_all_met(struct cluster *c);
@@ -65,6 +76,11 @@ static inline void global_access(struct warp *w, const struct inst *in, u32 mask
         global_access_now(w, in, mask, at, bytes, how, low, high);
 }
 
+/* A read, likewise, of an allocation that the launch has not written to: an instruction's first in a block is written down, for when
+ * it is. False when it is not: it has been written to, or there is no room for more. */
+bool global_read_early(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES], u32 bytes,
+                       enum access how);
+
 /* The same for a store of all lanes, one after the other from `at` on. */
 void global_write_line(struct warp *w, const struct inst *in, u64 at, u32 bytes, u64 low, u64 high);
 
@@ -82,10 +98,21 @@ static inline void global_settle(struct warp *w, const struct inst *in)
     global_settle_now(w, in);
 }
 
+/* Before a strong store of these lanes, when it has been noted; and after a strong load, which has read `value`: what is not ordered
+ * after a store may with a seed be read as it was before, once, if nobody has seen it yet. */
+enum { MAX_STRONG = 32 };
+void global_stored(struct warp *w, u32 mask, const u64 at[LANES], u32 bytes, enum order order);
+void global_look(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES], u32 bytes,
+                 enum access how, enum order order, u8 value[LANES][MAX_STRONG]);
+
 /* Around a lane's atomic operation on `bytes` bytes. Who sees what it has left there may know that it is over, and write there as it
  * likes: so that it is the last that has written, as far as is noted, is one step with it for other host threads. */
 pthread_mutex_t *global_hold(u64 at, enum order order);
-void global_done(struct warp *w, const struct inst *in, u64 at, u32 bytes, pthread_mutex_t *held);
+void global_done(struct warp *w, const struct inst *in, u32 lane, u64 at, u32 bytes, pthread_mutex_t *held);
+
+/* What these lanes of w did until `time` is passed on by a release, or all lanes have met; others have accessed global memory and
+ * not passed it on. */
+void global_passed(struct warp *w, u32 time, u32 lanes);
 
 /* Before a strong write or an atomic of these lanes, and after a strong read or an atomic. */
 void global_publish(struct warp *w, u32 mask, const u64 at[LANES], enum order order);

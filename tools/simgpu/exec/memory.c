@@ -121,6 +121,14 @@ static inline void race_global(struct warp *w, const struct inst *in, u32 mask, 
         global_access(w, in, mask, address, bytes, how, b->lo, b->hi);
 }
 
+/* The first read by this instruction in its block, most often. */
+static void first_read(struct warp *w, const struct inst *in, u32 mask, const u64 address[LANES], u32 bytes,
+                       enum access how)
+{
+    if (global_read_early(w, in, mask, address, bytes, how) && w->early_count < HEAP_BOUNDS)
+        w->early[w->early_count++] = (u8)(bounds_of(w, in) - w->heap);
+}
+
 void memory_refresh(struct warp *w)
 {
     u64 frees = heap_frees();
@@ -133,7 +141,8 @@ static void check_global(struct warp *w, const struct inst *in, u32 mask, const 
 {
     bool is_write = how & ACCESS_WRITE;
     u32 lane = first_lane(mask);
-    if (address[lane] & (align - 1) || !in_bounds(w, in, address[lane], bytes))
+    bool first = !in_bounds(w, in, address[lane], bytes);
+    if (address[lane] & (align - 1) || first)
         check_global_lane(w, in, lane, address[lane], bytes, align, is_write);
     const struct bounds known = *bounds_of(w, in);
     u64 size = known.hi - known.lo, span = size >= bytes ? size - bytes : 0, bad = size < bytes;
@@ -144,6 +153,7 @@ static void check_global(struct warp *w, const struct inst *in, u32 mask, const 
             check_global_lane(w, in, i, address[i], bytes, align, is_write);
         race_global(w, in, 1u << i, address, bytes, how);
     }
+    if (!bad && first && !is_write) first_read(w, in, mask, address, bytes, how);
     if (!bad) race_global(w, in, mask, address, bytes, how);
 }
 
@@ -353,13 +363,13 @@ void memory_resolve(struct warp *w, const struct inst *in, u32 mask, u64 address
 
 /* in->bytes an element, in->count elements; destinations or sources in in->more. aux: sign-extend to this many bytes (0:
  * zero-extend). flags: enum order, POLLS (a strong access: others may change what it reads, or read what it writes), CONSTANT
- * (.nc), and << 8 a lane's bytes in the registers. */
-enum { POLLS = 8, CONSTANT = 16, ORDERS = ORDER_ACQUIRE | ORDER_RELEASE | ORDER_CTA };
+ * (.nc), DATA (ACCESS_DATA), and << 8 a lane's bytes in the registers. */
+enum { POLLS = 8, CONSTANT = 16, DATA = 32, ORDERS = ORDER_ACQUIRE | ORDER_RELEASE | ORDER_CTA };
 static inline enum access access_of(const struct inst *in)
 {
     u32 how = in->flags & POLLS ? ACCESS_STRONG : 0;
     return how | (how && in->flags & ORDER_CTA ? ACCESS_CTA : 0) |
-           (in->flags & CONSTANT ? ACCESS_CONSTANT : 0);
+           (in->flags & CONSTANT ? ACCESS_CONSTANT : 0) | (in->flags & DATA ? ACCESS_DATA : 0);
 }
 
 /* Whether a bit of the lanes' differences is on. Of a loop over lanes gcc 12 makes vectors of the host, and ten instructions that
@@ -711,15 +721,18 @@ static __attribute__((noinline)) void load_elements(struct warp *w, const struct
     memory_addresses(w, in, mask, at);
     memory_resolve(w, in, mask, at, whole, whole, access_of(in));
     look_for_undefined(w, in, mask, at, whole);
+    _Alignas(16) u8 vector[LANES][MAX_ACCESS];
+    for (u32 left = mask; left; left &= left - 1)
+        memory_copy(vector[first_lane(left)], (const void *)(uintptr_t)at[first_lane(left)], whole);
+    if (in->flags & POLLS && is_common(in))
+        global_look(w, in, mask, at, whole, access_of(in), in->flags & ORDERS, vector);
     for (u32 i = 0; i < LANES; i++) {
         if (!(mask >> i & 1)) continue;
-        _Alignas(16) u8 vector[MAX_ACCESS];
-        memory_copy(vector, (const void *)(uintptr_t)at[i], whole);
-        if (in->flags & POLLS) saw = warp_saw(saw, vector, whole);
+        if (in->flags & POLLS) saw = warp_saw(saw, vector[i], whole);
         for (u32 k = 0; k < in->count; k++) {
             if (in->more[k] == NO_OPERAND) continue;
             u64 v[2];
-            read_element(in, vector + k * bytes, v);
+            read_element(in, vector[i] + k * bytes, v);
             memcpy((u8 *)lanes_of(w, in->more[k]) + i * (in->flags >> 8), v, in->flags >> 8);
         }
     }
@@ -855,6 +868,7 @@ static __attribute__((noinline)) void store_elements(struct warp *w, const struc
         __atomic_thread_fence(__ATOMIC_RELEASE);
     }
     if (in->flags & POLLS) global_publish(w, mask, at, in->flags & ORDERS);
+    if (in->flags & POLLS && is_common(in)) global_stored(w, mask, at, whole, in->flags & ORDERS);
     for (u32 left = mask; left; left &= left - 1) {
         u32 i = first_lane(left);
         _Alignas(16) u8 vector[MAX_ACCESS];
@@ -1021,6 +1035,7 @@ bool lower_ld(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
     if (!lower_address(lo, address, in)) return false;
     bool plain = in->flags >> 8 == in->bytes && !(in->flags & POLLS);
     if (in->flags & POLLS) in->plain = 0; /* the warp may lose its turn */
+    if (p->only_data) in->flags |= DATA;
     in->exec = load_any;
     if (plain && in->count == 1 && in->more[0] != NO_OPERAND) {
         in->d = in->more[0];

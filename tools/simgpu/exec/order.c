@@ -104,16 +104,19 @@ static void release(struct warp *w, u32 *to, u32 lanes, bool relaxed)
     if (*latest < time) *latest = time;
 }
 
-static void acquire(struct warp *w, const u32 *from, bool relaxed)
+/* A fence or an acquiring access of some lanes. What others of the warp did before may be ordered for these, by a flag between
+ * lanes: that is not followed, and taken to be so. But only a release of their own passes it on. */
+static void acquire(struct warp *w, const u32 *from)
+{
+    join(w->block, now(w), from);
+    w->lanes_met = w->time = ++w->block->clock;
+}
+
+/* A wait: the warp's clock goes on from the last release that it waited for. */
+static void acquire_after_wait(struct warp *w, const u32 *from, bool relaxed)
 {
     join(w->block, relaxed ? order_clock(w->block, CLOCK_SEEN + w->id) : now(w), from);
     if (!relaxed) order_lanes_met(w);
-}
-
-/* The same of a wait: the warp's clock goes on from the last release that it waited for. */
-static void acquire_after_wait(struct warp *w, const u32 *from, bool relaxed)
-{
-    acquire(w, from, relaxed);
     warp_waited(w, from[w->block->order->length - 1]);
 }
 
@@ -214,7 +217,7 @@ void order_publish(struct warp *w, u32 lanes)
 
 void order_observe(struct warp *w)
 {
-    if (w->block->order) acquire(w, order_clock(w->block->cluster->block[0], CLOCK_MEMORY), false);
+    if (w->block->order) acquire(w, order_clock(w->block->cluster->block[0], CLOCK_MEMORY));
 }
 
 void order_fence(struct warp *w, u32 lanes)
@@ -222,7 +225,7 @@ void order_fence(struct warp *w, u32 lanes)
     if (!w->block->order) return;
     order_publish(w, lanes);
     order_observe(w);
-    acquire(w, order_clock(w->block, CLOCK_SEEN + w->id), false);
+    acquire(w, order_clock(w->block, CLOCK_SEEN + w->id));
     memcpy(order_clock(w->block, CLOCK_FENCED + w->id), now(w), w->block->order->length * sizeof(u32));
 }
 

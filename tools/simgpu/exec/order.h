@@ -35,6 +35,7 @@
 #define ORDER_H
 
 #include "../sim.h"
+#include "global.h"
 
 struct mbarrier;
 
@@ -124,6 +125,8 @@ static inline void order_pass(struct warp *w, u32 time, u32 lanes, bool met)
     if (!lanes) return;
     if (!met || !w->passed_count || !last->met) last = &w->passed[w->passed_count++ % PASSED];
     *last = (struct passed){time, lanes, met};
+    w->global_lanes &= ~lanes;
+    if (w->global_lanes || w->parted) global_passed(w, time, lanes);
 }
 
 /* The lanes of w have synchronised with each other. */

@@ -59,9 +59,10 @@ struct read_log {
 enum { OF_PIECES, OF_WORDS };
 
 struct races {
-    u64 *cells; /* by word */
-    u32 *wrote; /* by piece */
-    u8 *parts;  /* by word: which of its bytes, where only some were written at a time; NULL: nowhere */
+    u64 *cells;     /* by word */
+    u32 *wrote;     /* by piece */
+    u64 *unwritten; /* by word: its cell when it was written with what nobody had written; NULL: none was */
+    u8 *parts;      /* by word: which of its bytes, where only some were written at a time; NULL: nowhere */
     u64 *readers[MAX_CLUSTER * MAX_WARPS]; /* by actor, by piece; NULL: it has read nothing */
     u32 latest[MAX_CLUSTER * MAX_WARPS];   /* by actor, when it has read anything */
     u16 active[MAX_CLUSTER * MAX_WARPS];   /* the actors that have */
@@ -95,6 +96,7 @@ static void clear(struct races *r)
     memset(r->cells, 0, r->pieces * (4 * sizeof *r->cells + sizeof *r->wrote));
     for (u32 k = 0; k < r->active_count; k++)
         memset(r->readers[r->active[k]], 0, r->pieces * sizeof **r->readers);
+    if (r->unwritten) memset(r->unwritten, 0, r->pieces * 4 * sizeof *r->unwritten);
     r->base = 1;
 }
 
@@ -162,6 +164,7 @@ void race_free_block(struct block *b)
     for (u32 k = 0; k < MAX_WARPS; k++) free(r->logs[k]);
     free(r->cells);
     free(r->parts);
+    free(r->unwritten);
     free(r);
 }
 
@@ -362,6 +365,51 @@ static void check_writes(struct warp *w, const struct inst *in, u32 lane, struct
         else
             race_fault(w, in, lane, b, at, what, cell, true, how);
     }
+}
+
+/* ---- Volatile for __syncwarp() ----------------------------------------------------------------------------------------------- */
+
+bool race_is_volatile(const struct function *fn, const struct inst *in)
+{
+    return has_mod(fn->ptx[in - fn->code], "volatile");
+}
+
+void race_tell_volatile(struct warp *w, const struct inst *in, u32 lane, const char *where, u32 writer,
+                        const struct function *fn, const struct inst *store)
+{
+    breach_against(
+        w, in, 1u << lane, ERR_LAUNCH_FAILURE, fn, store,
+        "%s: lanes of this warp compute with what others have left there, here lane %u at line %u: volatile does not order "
+        "lanes, which need not run in step: __syncwarp() between them is missing",
+        where, writer, fn->lines[store - fn->code].line);
+}
+
+/* Several lanes compute with what several have left by one volatile store. (With one it may be a flag.) */
+static void check_step(struct warp *w, const struct inst *in, u32 mask, const u32 at[LANES])
+{
+    const struct races *r = w->block->races;
+    const u64 who = (u64)w->id << WARP_AT | (u64)w->block->cluster_rank << RANK_AT | STRONG_FLAG;
+    u32 readers = 0, writers = 0, lane = 0;
+    u64 found = 0;
+    if (!race_is_volatile(w->frame->fn, in)) return;
+    for (u32 left = mask; left; left &= left - 1) {
+        u32 i = first_lane(left);
+        u64 cell = r->cells[at[i] / 4];
+        s64 when = since_start(r, cell);
+        bool other = (cell & (WHO_MASK & ~LANE_MASK)) == who && (u32)(cell >> LANE_AT & 31) != i;
+        if (when <= 0 || when < w->lanes_met || !other || (found && (found ^ cell) & SITE_MASK)) continue;
+        found = cell;
+        lane = i;
+        readers++;
+        writers |= 1u << (cell >> LANE_AT & 31);
+    }
+    if (readers < 2 || !(writers & (writers - 1))) return;
+    const struct function *fn = function_at(w->block->launch, found & SITE_MASK);
+    const struct inst *store = fn ? &fn->code[(found & SITE_MASK) - fn->first_site] : NULL;
+    char where[48];
+    snprintf(where, sizeof where, "shared offset %u", at[lane]);
+    if (fn && race_is_volatile(fn, store))
+        race_tell_volatile(w, in, lane, where, (u32)(found >> LANE_AT) & 31, fn, store);
 }
 
 /* ---- Accesses ------------------------------------------------------------------------------------------------------------ */
@@ -574,6 +622,13 @@ bool race_never_written(const struct block *b, u32 at)
     return (cell >> BYTES_AT & 15) != 15 && !(r->parts[at / 4] >> at % 4 & 3);
 }
 
+void race_stored_unwritten(struct block *b, u32 at)
+{
+    struct races *r = b->races;
+    if (!r->unwritten && !(r->unwritten = calloc(4 * r->pieces, sizeof *r->unwritten))) abort();
+    r->unwritten[at / 4] = r->cells[at / 4];
+}
+
 static void write_piece(struct warp *w, const struct inst *in, u32 lane, struct block *b, u32 piece,
                         u32 bytes, enum access how)
 {
@@ -667,6 +722,7 @@ void race_access(struct warp *w, const struct inst *in, u32 mask, struct block *
 {
     struct races *r = b->races;
     if (!usable(w, r)) return;
+    if (how & ACCESS_DATA && b == w->block) check_step(w, in, mask, at);
     if (mask == ALL_LANES && bytes == 4 && b == w->block && !(how & ~(u32)ACCESS_WRITE)) {
         u32 word[LANES]; /* an access of 4 bytes is aligned */
         for (u32 i = 0; i < LANES; i++) word[i] = at[i] / 4;
@@ -864,4 +920,11 @@ const struct inst *race_reader(struct block *b, u32 warp, u32 at, const struct f
     if (b->races->logs[warp]) flush_reads(b, warp, ~0ull);
     const u64 *mine = b->races->readers[b->cluster_rank * MAX_WARPS + warp];
     return instruction_of(b, mine ? mine[at / 16] : 0, fn);
+}
+
+const struct inst *race_unwritten_by(const struct block *b, u32 at, const struct function **fn)
+{
+    const struct races *r = b->races;
+    u64 cell = r->cells[at / 4];
+    return r->unwritten && r->unwritten[at / 4] == cell ? instruction_of(b, cell, fn) : NULL;
 }

@@ -37,7 +37,8 @@ enum access {
     ACCESS_COPY = 8,      /* cp.async: written only when it has been waited for */
     ACCESS_CTA = 16,      /* strong, but its scope is the block's: for other blocks it is not */
     ACCESS_CONSTANT = 32, /* ld.global.nc */
-    ACCESS_BULK = 64      /* a bulk store */
+    ACCESS_BULK = 64,     /* a bulk store */
+    ACCESS_DATA = 128     /* a strong load whose value decides nothing: front/decision.c */
 };
 
 void race_start_block(struct block *b);
@@ -64,6 +65,11 @@ void race_read_regular(struct warp *w, const struct inst *in, u32 word, u32 step
 /* Whether nobody has written the two bytes at this even offset since the block began, as far as that is known. */
 bool race_never_written(const struct block *b, u32 at);
 
+/* The word at this offset has just been written, with what nobody has: it is as unwritten as that was, until somebody writes there. */
+void race_stored_unwritten(struct block *b, u32 at);
+/* The store that did so, or NULL. */
+const struct inst *race_unwritten_by(const struct block *b, u32 at, const struct function **fn);
+
 /* A store of w has been executed, for these lanes, to these host addresses. */
 void race_settle_now(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES]);
 static inline void race_settle(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES])
@@ -73,6 +79,12 @@ static inline void race_settle(struct warp *w, const struct inst *in, u32 mask, 
 
 /* A cp.async that `in` issued for `lane` of `owner` has been waited for: written at `time` of that warp. */
 void race_landed(struct warp *owner, const struct inst *in, u32 lane, u32 at, u32 bytes, u32 time);
+
+/* Whether this is a volatile load or store: what old programs have instead of __syncwarp(). */
+bool race_is_volatile(const struct function *fn, const struct inst *in);
+/* Such a load of a warp has read, at this place, what another lane has left there with such a store, and nothing orders the two. */
+void race_tell_volatile(struct warp *w, const struct inst *in, u32 lane, const char *where, u32 writer,
+                        const struct function *fn, const struct inst *store);
 
 /* What wrote the 16 bytes around this offset of b's shared memory last, of ordinary instructions and cp.async, and what a warp of
  * b read them with; NULL when that is not known. For messages. */

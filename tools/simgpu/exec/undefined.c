@@ -34,6 +34,8 @@ struct undefined {
     u32 origins;
     u8 *dropped_at; /* a result of the instruction before, of which these lanes' are to be as memory that nobody has written */
     u32 dropped, dropped_bytes;
+    u32 stored[4 * LANES],
+        stored_count; /* words of the block's shared memory that it has stored such bits to */
 };
 
 /* ---- Memory --------------------------------------------------------------------------------------------------------------- */
@@ -79,8 +81,13 @@ static bool unwritten(const struct warp *w, const u8 *p, char where[96])
         const struct block *b = w->block->cluster->block[r];
         u64 at = (u64)(p - b->shared);
         if (at >= b->shared_bytes) continue;
+        const struct function *fn;
+        const struct inst *store = race_unwritten_by(b, (u32)at, &fn);
         snprintf(where, 96, "shared offset %u", (u32)at);
-        return race_never_written(b, (u32)at);
+        if (store)
+            snprintf(where, 96, "shared offset %u, where line %u has stored it", (u32)at,
+                     fn->lines[store - fn->code].line);
+        return store || race_never_written(b, (u32)at);
     }
     u64 local = (u64)(p - w->local), size = (u64)l->local_bytes * LANES;
     if (w->local && local < size) {
@@ -173,7 +180,7 @@ static void forget(struct warp *w)
     memset(u->bits, 0, u->reg_bytes);
     memset(u->from, 0, u->reg_bytes / 4);
     u->frame = NULL;
-    u->dropped = 0;
+    u->dropped = u->stored_count = 0;
 }
 
 void undefined_start_warp(struct warp *w)
@@ -607,6 +614,31 @@ static void leave_unwritten(struct undefined *u)
         memcpy(u->dropped_at + first_lane(u->dropped) * u->dropped_bytes, &unwritten, u->dropped_bytes);
 }
 
+/* Words of shared memory that are stored, of whose bits none is known: to be noted when that is done. So what a maximum has left
+ * unwritten stays so through the levels of a tree in shared memory. */
+static void find_stored(struct warp *w, const struct inst *in, const struct ptx_inst *p, u32 mask)
+{
+    struct undefined *u = w->undefined;
+    const struct ptx_operand *source = p->op[1].kind == OPERAND_VECTOR ? p->op[1].element : &p->op[1];
+    u64 address[LANES];
+    if (in->bytes != 4 || in->count > 4 || !w->block->races) return;
+    memory_addresses(w, in, mask, address);
+    for (u32 k = 0; k < in->count; k++)
+        for (u32 left = source[k].kind == OPERAND_REG ? mask : 0; left; left &= left - 1) {
+            u32 i = first_lane(left);
+            struct value v = value_of(w, &source[k], i);
+            if (v.undefined != ones(4) || (u32)v.is != UNWRITTEN) continue;
+            const u8 *to = memory_peek(w, in, address[i] + 4 * k, 4);
+            u64 at = to ? (u64)(to - w->block->shared) : UINT64_MAX;
+            if (at < w->block->shared_bytes && at % 4 == 0) u->stored[u->stored_count++] = (u32)at;
+        }
+}
+static void note_stored(struct warp *w)
+{
+    struct undefined *u = w->undefined;
+    while (u->stored_count) race_stored_unwritten(w->block, u->stored[--u->stored_count]);
+}
+
 static void propagate(struct warp *w, const struct inst *in, const struct ptx_inst *p, u32 mask)
 {
     const struct ptx_operand *d = &p->op[0];
@@ -655,6 +687,7 @@ void undefined_step(struct warp *w, const struct inst *in, u32 mask)
     const struct function *fn = w->frame->fn;
     u32 at = (u32)(in - fn->code);
     const struct ptx_inst *p = fn->ptx[at];
+    note_stored(w);
     if (u->frame == w->frame) leave_unwritten(u);
     if (u->frame != w->frame || u->fn != fn || !p || (at + 1 < fn->code_count && fn->ptx[at + 1] == p))
         return; /* a part of p */
@@ -665,5 +698,8 @@ void undefined_step(struct warp *w, const struct inst *in, u32 mask)
     check_guard(w, in, p);
     if (!mask) return;
     check_addresses(w, in, p, mask);
-    if (p->op_count) propagate(w, in, p, mask);
+    if (streq(p->opcode, "st") && p->op_count == 2)
+        find_stored(w, in, p, mask);
+    else if (p->op_count)
+        propagate(w, in, p, mask);
 }

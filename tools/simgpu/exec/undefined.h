@@ -11,7 +11,8 @@
  * From then on the warp is watched until none of its registers holds such bits. What is computed from them is undefined too,
  * bit by bit as far as that is certain, and it is a fault when they decide something: an address, a branch, whether a store is
  * executed; so is an atomic operation on memory that nobody has written. In shared memory somebody may write it later, for want of
- * a barrier: that race is told then, and this, but for an address, when the block leaves. To move such bits about is no fault: who copies a tile may copy its padding. What is stored counts as defined again, and so does what the rules of
+ * a barrier: that race is told then, and this, but for an address, when the block leaves. To move such bits about is no fault: who copies a tile may copy its padding. A word of which nothing is known and that is
+ * stored to shared memory is unwritten there, too, until somebody writes there. What is stored elsewhere counts as defined again, and so does what the rules of
  * undefined.c do not know: not everything is told, but what is told is true. (The rule, and the arithmetic on bits, are those of Stepanov and Serebryany,
  * "MemorySanitizer: fast detector of uninitialized memory use in C++", CGO 2015.) */
 #ifndef UNDEFINED_H

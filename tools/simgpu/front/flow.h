@@ -44,6 +44,8 @@ bool ends_products(const struct ptx_inst *p);
 
 /* Loads that only propose what an atomicCAS compares with become relaxed ones (front/proposal.c). */
 void find_proposals(struct parsed_function *f);
+/* Which strong loads read what is only data (front/decision.c). */
+void find_data(struct parsed_function *f);
 
 /* Prints a lowered function, instruction by instruction, if --dump asks for it; at the program's end, says if it asked for none that
  * came (front/dump.c). */

@@ -447,6 +447,7 @@ void lower_function(struct parser *p, struct parsed_function *f)
     fn->shared_bytes = lo.shared_before + f->shared_bytes;
     for (u32 i = 0; i < f->reg_count; i++) f->regs[i]->offset = UNPLACED;
     find_proposals(f);
+    find_data(f);
     struct flow g = build_flow(f);
     warpgroup_prepare(f, &g);
     if (!f->async_reg_count) read_through_copies(f, &g); /* what wgmma writes changes when it is waited for */

@@ -123,6 +123,7 @@ struct ptx_inst {
     u32 written; /* registers that it writes */
     struct reg *guard;
     bool guard_negated;
+    bool only_data;   /* a strong load whose value decides nothing: front/decision.c */
     const char *text; /* as written, on one line */
     struct source_line line;
 };

@@ -30,6 +30,8 @@ static const struct {
     {"griddepcontrol.wait", "notes/16_sm90_attention_variants.md#7-break-it"},
     {"race on shared offset", "notes/02_tiled_matmul.md#5-the-code-in-the-order-it-runs"},
     {"race on global memory", "notes/10_adamw_mixed_precision.md#5-the-code-in-the-order-it-runs"},
+    {"accesses are in no order", "notes/10_adamw_mixed_precision.md#5-the-code-in-the-order-it-runs"},
+    {"volatile does not order lanes", "notes/simulated_gpu.md#when-lanes-part"},
     {"divergent barrier", "notes/simulated_gpu.md#when-lanes-part"},
     {"nobody has written", "notes/simulated_gpu.md#strict-where-hardware-is-lucky"},
     {"must be a multiple of", "notes/glossary.md#the-c-on-one-page"},

@@ -311,6 +311,7 @@ static void do_work(struct work *work)
     work->worker.idle = UINT64_MAX;
     for (u32 k = 0; k < work->worker.cluster_count; k++) cluster_free(work->worker.clusters[k]);
     for (u32 k = 0; k < work->spare_count; k++) cluster_free(work->spare[k]);
+    global_free_worker(&work->worker);
     free(work->worker.clusters);
     free(work->spare);
 }
