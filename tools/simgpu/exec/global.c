@@ -806,7 +806,7 @@ void global_access_now(struct warp *w, const struct inst *in, u32 mask, const u6
                        enum access how, u64 low, u64 high)
 {
     if (!grid.writes.lines || low - grid.base >= grid.bytes) return;
-    if (footprint_wanted) {
+    if (__builtin_expect(footprint_wanted, false)) {
         footprint_access(mask, at, bytes, how);
         if (!(how & ACCESS_WRITE) && (low >= written.high || high <= written.low)) return;
     }
