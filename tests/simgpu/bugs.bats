@@ -5,6 +5,8 @@ load ../test_helper/common
 
 PROGRAMS=$ROOT/build/tests/simgpu/bugs
 
+SEEDS=(0 1 2 3 4)
+
 # caught FILE NAME: on several seeds, the report has the words of "// bug NAME: WORDS", or one of "WORDS | WORDS" where it depends on
 # who came first, and names the lines marked "// NAME". On one thread of the host, which makes a seed repeat exactly: two that look
 # at a byte in the same instant may, rarely, not see each other.
@@ -12,8 +14,8 @@ caught() {
     local words line seed source=$BATS_TEST_DIRNAME/bugs/$1.cu
     words=$(sed -n "s,^// bug $2: ,,p" "$source")
     [[ $words ]] || fail "$2: no words are expected"
-    for seed in 0 1 2 3 4; do
-        run timeout 60 "$SIMGPU" --threads 1 --seed $seed "$PROGRAMS/$1" "$2"
+    for seed in "${SEEDS[@]}"; do
+        run timeout 60 "$SIMGPU" --threads 1 --seed "$seed" "$PROGRAMS/$1" "$2"
         [[ $status -eq 1 ]] || fail "$2, seed $seed: exit status $status, expected 1: $output"
         grep -qF "${words// | /$'\n'}" <<<"$output" || fail "$2, seed $seed: expected '$words': $output"
         while IFS=: read -r line _; do
@@ -25,8 +27,8 @@ caught() {
 # silent FILE NAME: its right twin is let alone.
 silent() {
     local seed
-    for seed in 0 1 2 3 4; do
-        run timeout 60 "$SIMGPU" --seed $seed "$PROGRAMS/$1" "$2" right
+    for seed in "${SEEDS[@]}"; do
+        run timeout 60 "$SIMGPU" --seed "$seed" "$PROGRAMS/$1" "$2" right
         [[ $status -eq 0 && ! $output ]] || fail "$2 right, seed $seed: exit status $status: $output"
     done
 }
@@ -50,6 +52,19 @@ family() {
 @test "bugs: clusters: blocks that have not started or have left, arrivals in flight, multicast" { family cluster; }
 @test "bugs: what nobody has written: shared, local and global memory, parts of words, tails, atomics" { family undefined; }
 @test "bugs: memory: bounds, overflow, alignment, null, freed, constant, shared and local memory" { family memory; }
+
+@test "bugs: streams and graphs, with a seed: events, edges and waits left out, buffers filled again, memory freed; patterns that are right" {
+    local name SEEDS=(1 2 3 4 5)
+    family streams
+    for name in $("$SIMGPU" "$PROGRAMS/streams" patterns); do silent streams "$name"; done
+}
+
+@test "bugs: streams that write the same value are remarked on; with --faults=report a race is said and the program goes on" {
+    run -0 "$SIMGPU" --seed 1 "$PROGRAMS/streams" same_value
+    assert_output --partial "the same value is written to memory at"
+    run -0 "$SIMGPU" --seed 1 --faults=report "$PROGRAMS/streams" kernel_after_copy
+    assert_output --partial "nothing orders these two"
+}
 
 # by_luck NAME WORDS: without a seed it is right all the same; with one it is misaligned, and the report has the words.
 by_luck() {

@@ -6,9 +6,9 @@ load ../test_helper/common
 
 TABLE=$ROOT/tools/simgpu/report/explain.c
 
-# explains KERNEL SECTION [PROGRAM]: the fault of this kernel, of faults/faults.cu or another, names the section, once.
+# explains KERNEL SECTION [PROGRAM [OPTIONS]]: the fault of this kernel, of faults/faults.cu or another, names the section, once.
 explains() {
-    run -1 "$SIMGPU" --explain --max-instructions 300000 "$ROOT/build/tests/simgpu/${3-faults/faults}" "$1"
+    run -1 "$SIMGPU" --explain --max-instructions 300000 "${@:4}" "$ROOT/build/tests/simgpu/${3-faults/faults}" "$1"
     assert_line "  explained in $2"
     assert_equal "$(grep -c 'explained in' <<<"$output")" 1
 }
@@ -28,6 +28,8 @@ explains() {
     explains shuffle_from_the_exited notes/simulated_gpu.md#when-lanes-part bugs/warp
     explains mask_without_itself notes/simulated_gpu.md#when-lanes-part bugs/warp
     explains written_twice_by_a_warp notes/02_tiled_matmul.md#5-the-code-in-the-order-it-runs bugs/shared
+    explains both_write notes/simulated_gpu.md#strict-where-hardware-is-lucky bugs/streams --seed 1
+    explains buffer_refilled notes/simulated_gpu.md#strict-where-hardware-is-lucky bugs/streams --seed 1
     explains absent_warp notes/14_warp_specialized_matmul.md#4-the-idea-by-hand
     explains null_pointer tools/simgpu/README.md#when-a-kernel-is-wrong
 }

@@ -81,15 +81,19 @@ blocks_in_order() {
     assert_regex "$stderr" 'use after free: read of 4 bytes at .*in kernel add\(int\*, int, int\)'
 }
 
-@test "simgpu: with --seed streams are late: a forgotten synchronisation gives wrong numbers every time, its right twin never" {
+@test "simgpu: with --seed streams are late: a forgotten synchronisation is told, or gives wrong numbers, every time, its right twin never" {
     local late=$ROOT/build/tests/simgpu/programs/late name seed
     run -2 "$SIMGPU" "$late"
     assert_equal "${#lines[@]}" 8
     for name in "${lines[@]}"; do
         run -0 "$SIMGPU" "$late" "$name" # in order, as on most days
         for seed in 1 2 3 4 5; do
-            run -1 "$SIMGPU" --seed "$seed" "$late" "$name"
-            assert_line --index -1 wrong
+            run ! "$SIMGPU" --seed "$seed" "$late" "$name"
+            case "$name" in
+            copy_not_awaited | query_ignored) assert_line --index -1 wrong ;; # what the host reads is not seen
+            buffer_reused) assert_output --partial "the host has written at" ;;
+            *) assert_output --partial "nothing orders these two" ;;
+            esac
             run -0 "$SIMGPU" --seed "$seed" "$late" "$name" right
         done
     done

@@ -71,7 +71,7 @@ int main()
     CUDA(cudaLaunchHostFunc(stream[1], look, &note));
     CUDA(cudaStreamAddCallback(stream[1], finished, &told, 0));
     CUDA(cudaEventRecord(end, stream[1]));
-    CUDA(cudaFreeAsync(device[0], stream[0]));
+    CUDA(cudaFreeAsync(device[0], stream[1])); // behind the copy that reads it
     CUDA(cudaStreamSynchronize(stream[1]));
     CUDA(cudaEventSynchronize(end));
     EXPECT(cudaStreamQuery(stream[1]) == cudaSuccess && cudaEventQuery(end) == cudaSuccess);

@@ -21,6 +21,7 @@
 #include "../runtime/heap.h"
 #include "async.h"
 #include "atomic.h"
+#include "footprint.h"
 #include "global.h"
 #include "memory.h"
 #include "numeric.h"
@@ -85,12 +86,15 @@ static u32 tf32_of(u32 bits)
     return (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu;
 }
 
-/* The box as it is in global memory now. */
+/* The box as it is in global memory now. Of its rows only the first counts as read: a kernel may have no use for those behind, which
+ * are then none of its part of the tensor. */
 static void gather(struct warp *w, const struct inst *in, const struct bulk *c, u8 *to)
 {
     const struct tensor_map *m = &c->map;
+    bool reads = footprint_wanted;
     if (c->from_shared) return;
     if (!m->rank) {
+        if (reads) footprint_mark(TOUCH_READ, c->global, c->bytes);
         memcpy(to, global_pointer(w, in, c->lane, c->global, c->bytes, false), c->bytes);
         return;
     }
@@ -108,6 +112,8 @@ static void gather(struct warp *w, const struct inst *in, const struct bulk *c, 
         if (!inside) continue;
         u32 bytes = (u32)(end - first) * size;
         a += (u64)((c->corner[0] + first) * (s64)size);
+        if (reads) footprint_mark(TOUCH_READ, a, bytes);
+        reads = false;
         memcpy(to + first * size, global_pointer(w, in, c->lane, a, bytes, false), bytes);
         for (u32 k = 0; k < bytes && m->rounds; k += 4) {
             u32 v;

@@ -9,6 +9,7 @@
 
 #include "../report/report.h"
 #include "../runtime/heap.h"
+#include "footprint.h"
 #include "order.h"
 #include "undefined.h"
 
@@ -138,7 +139,7 @@ struct parted {
 
 /* A host thread's first reads of memory that the launch had not written to, as it knew. */
 struct early_reads {
-    u64 low, high; /* global_written, when these were last looked at */
+    u64 low, high; /* `written`, when these were last looked at */
     u32 count;
     struct early_read {
         u64 at, end;
@@ -171,6 +172,7 @@ static struct {
 } grid = {.lock = PTHREAD_MUTEX_INITIALIZER, .next = FIRST_NUMBER};
 
 struct written global_written;
+static struct written written; /* the same, also while global_written is everything */
 
 static const u32 *entry_for(const struct view *v, u32 unit)
 {
@@ -545,6 +547,13 @@ static void reserve(void)
     if (grid.records && grid.before && reserve_numbers(&grid.reads)) reserve_numbers(&grid.writes);
 }
 
+/* Reads of what the launch has not written are not looked at, unless somebody wants to know of all. */
+static void look_at_reads(void)
+{
+    global_written.low = footprint_wanted ? 0 : written.low;
+    global_written.high = footprint_wanted ? UINT64_MAX : written.high;
+}
+
 void global_start_launch(struct launch *l)
 {
     static u64 kept;
@@ -558,11 +567,12 @@ void global_start_launch(struct launch *l)
         grid.forgotten = true;
         kept = 0;
     }
-    kept += global_written.high > global_written.low ? global_written.high - global_written.low : 0;
+    kept += written.high > written.low ? written.high - written.low : 0;
     if (!l->dependent) {
-        global_written.low = UINT64_MAX;
-        global_written.high = 0;
+        written.low = UINT64_MAX;
+        written.high = 0;
     }
+    look_at_reads();
     struct record *swap = grid.records;
     grid.records = grid.before;
     grid.before = swap;
@@ -999,6 +1009,12 @@ static void widen(_Atomic u64 *low, _Atomic u64 *high, u64 from, u64 to)
     }
 }
 
+static void widen_written(u64 from, u64 to)
+{
+    widen(&written.low, &written.high, from, to);
+    widen(&global_written.low, &global_written.high, from, to);
+}
+
 static bool waited(const struct warp *w)
 {
     const struct cluster_view *c = w->block->cluster->view;
@@ -1067,7 +1083,7 @@ bool global_read_early(struct warp *w, const struct inst *in, u32 mask, const u6
     if (early && early->count == MOST_EARLY) return false;
     struct by_lanes by = lanes_of_access(mask, at, bytes);
     if (!grid.writes.lines || at[first] - grid.base >= grid.bytes ||
-        (at[first] < global_written.high && at[first] >= global_written.low))
+        (at[first] < written.high && at[first] >= written.low))
         return false;
     w->global_lanes |= mask;
     if (by.step && mask >> first == ALL_LANES >> (LANES - lanes))
@@ -1085,7 +1101,7 @@ bool global_read_early(struct warp *w, const struct inst *in, u32 mask, const u6
  * one stays: of those that w does not know of, if there are such. */
 static void look_at_early(const struct warp *w, struct early_reads *e)
 {
-    u64 low = global_written.low, high = global_written.high;
+    u64 low = written.low, high = written.high;
     for (u32 n = 0; n < 2 * e->count; n++) {
         const struct early_read *read = &e->read[n % e->count];
         bool now = read->at < high && read->end > low, before = read->at < e->high && read->end > e->low;
@@ -1108,12 +1124,14 @@ void global_access_now(struct warp *w, const struct inst *in, u32 mask, const u6
                        enum access how, u64 low, u64 high)
 {
     if (!grid.writes.lines || low - grid.base >= grid.bytes) return;
+    if (__builtin_expect(footprint_wanted, false)) {
+        footprint_access(mask, at, bytes, how);
+        if (!(how & ACCESS_WRITE) && (low >= written.high || high <= written.low)) return;
+    }
     u32 floor = w->block->launch->dependent && !waited(w) ? grid.previous : grid.first;
     struct early_reads *early = w->block->worker->early;
-    if (how & ACCESS_WRITE && (low < global_written.low || high > global_written.high))
-        widen(&global_written.low, &global_written.high, low, high);
-    if (early && (global_written.low < early->low || global_written.high > early->high))
-        look_at_early(w, early);
+    if (how & ACCESS_WRITE && (low < written.low || high > written.high)) widen_written(low, high);
+    if (early && (written.low < early->low || written.high > early->high)) look_at_early(w, early);
     if (!(how & ACCESS_WRITE) && (low < grid.read_low || high > grid.read_high))
         widen(&grid.read_low, &grid.read_high, low, high);
     bool has_reads = low < grid.read_high && high > grid.read_low;
@@ -1140,7 +1158,8 @@ void global_bulk_store(struct warp *w, const struct inst *in, u64 at, u64 bytes,
         *number = new_record(w, in, NOT_WAITED, ACCESS_WRITE | ACCESS_BULK | (reduces ? ACCESS_STRONG : 0),
                              15, (struct by_lanes){0, 0});
     if (!*number || !bytes) return;
-    widen(&global_written.low, &global_written.high, at, at + bytes);
+    widen_written(at, at + bytes);
+    if (footprint_wanted) footprint_mark(reduces ? TOUCH_ATOMIC : TOUCH_WRITE, at, bytes);
     set_numbers(&grid.writes, (at - grid.base) / 4, (at - grid.base + bytes) / 4, *number);
 }
 

@@ -60,7 +60,8 @@ void global_free_worker(struct worker *worker);
 /* All of the cluster's threads know what its warps have acquired until now. */
 void global_all_met(struct cluster *c);
 
-/* The part of global memory that this launch has written to lies between these addresses. */
+/* The part of global memory that this launch has written to lies between these addresses, or that where reads are looked at for
+ * other reasons: footprint.h. */
 extern struct written {
     _Atomic u64 low, high;
 } global_written;

@@ -6,6 +6,7 @@
 #include "../front/lower.h"
 #include "../runtime/heap.h"
 #include "bulk.h"
+#include "footprint.h"
 #include "global.h"
 #include "proxy.h"
 #include "undefined.h"
@@ -101,7 +102,10 @@ static void check_global_lane(struct warp *w, const struct inst *in, u32 lane, u
     if (!heap_find(a, &found) || bytes > found.address + found.bytes - a ||
         (is_write && found.kind == ALLOCATION_CONST))
         illegal_global(w, in, lane, a, bytes, is_write);
-    if (found.kind == ALLOCATION_CONST) return; /* not remembered: it may only be read */
+    if (found.kind == ALLOCATION_CONST) { /* not remembered: it may only be read */
+        if (footprint_wanted) footprint_mark(TOUCH_READ, a, bytes);
+        return;
+    }
     *bounds_of(w, in) = (struct bounds){found.address, found.address + found.bytes};
 }
 

@@ -95,11 +95,17 @@ static void print_other(const struct function *fn, const struct inst *in)
     print_place(fn, in);
 }
 
-/* The launch ends with this error; who runs the program under several seeds is told. */
+/* Who runs the program under several seeds is told. */
+static void tell_seeds(void)
+{
+    if (options.faults >= 0 && write(options.faults, "!", 1) < 0) options.faults = -1;
+}
+
+/* The launch ends with this error. */
 static void set_error(struct launch *l, int error)
 {
     l->error = error;
-    if (options.faults >= 0 && write(options.faults, "!", 1) < 0) options.faults = -1;
+    tell_seeds();
 }
 
 static _Noreturn void stop_worker(struct worker *worker)
@@ -240,6 +246,35 @@ void fault_elsewhere(struct warp *w, const struct function *fn, const struct ins
     tell(w, fn, in, NULL, NULL, NULL, lanes, error, format, args);
     va_end(args);
     stop_worker(w->block->worker);
+}
+
+static void print_of_tasks(const char *format, va_list args)
+{
+    char message[1536];
+    vsnprintf(message, sizeof message, format, args);
+    pthread_mutex_lock(&telling);
+    fflush(stdout);
+    fprintf(stderr, "simgpu: %s\n", message);
+    explain(message);
+    pthread_mutex_unlock(&telling);
+}
+
+void remark_on_tasks(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    print_of_tasks(format, args);
+    va_end(args);
+}
+
+bool breach_of_tasks(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    print_of_tasks(format, args);
+    va_end(args);
+    if (!options.faults_report) tell_seeds();
+    return !options.faults_report;
 }
 
 static void print_waiter(const struct warp *w, const struct split *s)

@@ -25,6 +25,10 @@ _Noreturn void fault_deadlock(struct cluster *c);
  * so many blocks have not started. */
 _Noreturn void fault_too_long(struct cluster *c, bool idle, u64 not_started);
 
+/* As remark() and breach(), of what no kernel has done but the program by what it asked streams for. Whether that ends it. */
+void remark_on_tasks(const char *format, ...) __attribute__((format(printf, 1, 2)));
+bool breach_of_tasks(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 /* "_Z4axpyifPfS_" -> "axpy(int, float, float*, float*)" when the program has a C++ library to ask, else as it is. */
 const char *readable_name(const char *symbol);
 

@@ -147,3 +147,11 @@ bool matrix_in_bounds(const char *caller, const char *verb, const struct matrix 
     u64 elements = (u64)(lines - 1) * (u64)m->ld + (u64)line;
     return simgpu_check_access(who, verb, m->data, elements * element_bytes(m->type));
 }
+
+void matrix_touch(const struct matrix *m, bool writes)
+{
+    int lines = m->by_rows ? m->rows : m->columns, line = m->by_rows ? m->columns : m->rows;
+    for (int i = 0; i < lines; i++)
+        simgpu_touches(writes, (u8 *)m->data + (size_t)i * (size_t)m->ld * element_bytes(m->type),
+                       (size_t)line * element_bytes(m->type));
+}

@@ -61,5 +61,7 @@ float *matrix_dense(const struct matrix *m);
 void matrix_store(const struct matrix *m, const float *dense);
 /* False, said, and the context broken as by a kernel's illegal access: the matrix does not lie inside one allocation. */
 bool matrix_in_bounds(const char *caller, const char *verb, const struct matrix *m);
+/* A product that is done now reads or writes it. */
+void matrix_touch(const struct matrix *m, bool writes);
 
 #endif

@@ -207,6 +207,9 @@ static void run_job(const void *arguments)
     }
     for (int i = 0; i < job->gemm.batches; i++) {
         struct gemm g = one_of(&job->gemm, i);
+        matrix_touch(&g.a, false);
+        matrix_touch(&g.b, false);
+        matrix_touch(&g.c, true);
         if (f64)
             cblas_dgemm(CblasColMajor, g.transpose_a ? CblasTrans : CblasNoTrans,
                         g.transpose_b ? CblasTrans : CblasNoTrans, g.m, g.n, g.k, alpha.f64, g.a.data, g.a.ld,
@@ -240,8 +243,8 @@ static status multiply(const struct context *h, struct gemm *g)
         memcpy(&job.alpha, g->alpha, scalar_bytes);
         memcpy(&job.beta, g->beta, scalar_bytes);
     }
-    return simgpu_do(h->stream, run_job, NULL, &job, sizeof job) ? CUBLAS_STATUS_SUCCESS
-                                                                 : CUBLAS_STATUS_EXECUTION_FAILED;
+    return simgpu_do(g->caller, h->stream, run_job, NULL, &job, sizeof job) ? CUBLAS_STATUS_SUCCESS
+                                                                            : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
 EXPORT status cublasSgemm_v2(struct context *h, operation transpose_a, operation transpose_b, int m, int n,
@@ -394,7 +397,14 @@ static void run_gemv(const void *arguments)
 {
     const struct gemv *g = arguments;
     float alpha = g->on_device ? *g->alpha : g->alpha_value, beta = g->on_device ? *g->beta : g->beta_value;
-    int length = g->transpose ? g->n : g->m;
+    int length = g->transpose ? g->n : g->m, width = g->transpose ? g->m : g->n;
+    matrix_touch(
+        &(struct matrix){.data = (void *)g->a, .type = R_32F, .rows = g->m, .columns = g->n, .ld = g->lda},
+        false);
+    for (int i = 0; i < width; i++)
+        simgpu_touches(false, g->x + (s64)i * llabs((s64)g->step_x), sizeof *g->x);
+    for (int i = 0; i < length; i++)
+        simgpu_touches(true, g->y + (s64)i * llabs((s64)g->step_y), sizeof *g->y);
     if (beta == 0) /* y is not read then: it may hold NaN */
         for (int i = 0; i < length; i++) g->y[(s64)i * llabs((s64)g->step_y)] = 0;
     cblas_sgemv(CblasColMajor, g->transpose ? CblasTrans : CblasNoTrans, g->m, g->n, alpha, g->a, g->lda,
@@ -432,6 +442,6 @@ EXPORT status cublasSgemv_v2(struct context *h, operation transpose, int m, int 
                      .beta = beta,
                      .y = y};
     if (!g.on_device) g.alpha_value = *alpha, g.beta_value = *beta;
-    return simgpu_do(h->stream, run_gemv, NULL, &g, sizeof g) ? CUBLAS_STATUS_SUCCESS
-                                                              : CUBLAS_STATUS_EXECUTION_FAILED;
+    return simgpu_do(caller, h->stream, run_gemv, NULL, &g, sizeof g) ? CUBLAS_STATUS_SUCCESS
+                                                                      : CUBLAS_STATUS_EXECUTION_FAILED;
 }

@@ -14,9 +14,11 @@ bool simgpu_is_host_pointer(const void *pointer);
 bool simgpu_device_dead(void);
 /* The device does no more work: what a library has found out ends the program as a kernel's fault does. */
 void simgpu_fail_device(void);
-/* Has the stream do run(arguments) in its turn, with a copy of the arguments. False when it does not take it. release(arguments),
+/* The task of a stream that runs reads or writes these bytes: exec/footprint.h. */
+void simgpu_touches(bool writes, const void *pointer, u64 bytes);
+/* Has the stream do run(arguments) in its turn, with a copy of the arguments; `name`, which stays, is for messages. False when it does not take it. release(arguments),
  * if there is one, is called when it cannot be done any more: it has been, or was not taken, and no graph has it. */
-bool simgpu_do(void *stream, void (*run)(const void *arguments), void (*release)(const void *arguments),
-               const void *arguments, size_t bytes);
+bool simgpu_do(const char *name, void *stream, void (*run)(const void *arguments),
+               void (*release)(const void *arguments), const void *arguments, size_t bytes);
 
 #endif

@@ -299,9 +299,34 @@ static struct matrix one_of(const struct matrix *m, s64 stride, int batch)
     return one;
 }
 
+/* The vector and the matrix of the epilogue, if it has them. */
+static struct matrix bias_of(const struct job *job, int batch)
+{
+    const struct operation *o = &job->operation;
+    data_type type = o->bias_type < 0 ? job->d.type : (data_type)o->bias_type;
+    struct matrix bias = {.name = "the bias",
+                          .data = (void *)o->bias,
+                          .type = type,
+                          .rows = job->m,
+                          .columns = 1,
+                          .ld = job->m};
+    return one_of(&bias, o->bias_stride, batch);
+}
+static struct matrix aux_of(const struct job *job, int batch)
+{
+    struct matrix aux = {.name = "the auxiliary matrix",
+                         .data = job->operation.aux,
+                         .type = job->d.type,
+                         .rows = job->m,
+                         .columns = job->n,
+                         .ld = (int)job->operation.aux_ld};
+    return one_of(&aux, job->operation.aux_stride, batch);
+}
+
 static void run_job(const void *arguments)
 {
     const struct job *job = arguments;
+    const u32 epilogue = job->operation.epilogue;
     float alpha = job->operation.pointer_mode ? *(const float *)job->alpha : job->alpha_value,
           beta = job->operation.pointer_mode ? *(const float *)job->beta : job->beta_value;
     for (int i = 0; i < 2; i++)
@@ -309,6 +334,13 @@ static void run_job(const void *arguments)
     for (int i = 0; i < job->batches; i++) {
         struct matrix A = one_of(&job->a, job->stride_a, i), B = one_of(&job->b, job->stride_b, i),
                       C = one_of(&job->c, job->stride_c, i), D = one_of(&job->d, job->stride_d, i);
+        matrix_touch(&A, false);
+        matrix_touch(&B, false);
+        if (beta != 0) matrix_touch(&C, false);
+        matrix_touch(&D, true);
+        const struct matrix bias = bias_of(job, i), aux = aux_of(job, i);
+        if (epilogue & BIAS) matrix_touch(&bias, false);
+        if (epilogue & AUX) matrix_touch(&aux, !(epilogue & GELU_GRADIENT));
         float *a = matrix_dense(&A), *b = matrix_dense(&B), *d = matrix_dense(beta != 0 ? &C : &D);
         cblas_sgemm(CblasColMajor, job->operation.transpose_a ? CblasTrans : CblasNoTrans,
                     job->operation.transpose_b ? CblasTrans : CblasNoTrans, job->m, job->n, job->k, alpha, a,
@@ -413,7 +445,6 @@ EXPORT status cublasLtMatmulAlgoGetHeuristic(struct context *handle, const struc
 static bool vectors_in_bounds(const char *caller, const struct job *job)
 {
     const struct operation *o = &job->operation;
-    data_type bias_type = o->bias_type < 0 ? job->d.type : (data_type)o->bias_type;
     for (int i = 0; i < 2; i++) {
         struct matrix scale = {.name = i ? "the scale of B" : "the scale of A",
                                .data = (void *)o->scales[i],
@@ -424,19 +455,7 @@ static bool vectors_in_bounds(const char *caller, const struct job *job)
         if (scale.data && !matrix_in_bounds(caller, "reads", &scale)) return false;
     }
     for (int i = 0; i < job->batches; i++) {
-        struct matrix bias = {.name = "the bias",
-                              .data = (void *)o->bias,
-                              .type = bias_type,
-                              .rows = job->m,
-                              .columns = 1,
-                              .ld = job->m};
-        struct matrix aux = {.name = "the auxiliary matrix",
-                             .data = o->aux,
-                             .type = job->d.type,
-                             .rows = job->m,
-                             .columns = job->n,
-                             .ld = (int)o->aux_ld};
-        bias = one_of(&bias, o->bias_stride, i), aux = one_of(&aux, o->aux_stride, i);
+        struct matrix bias = bias_of(job, i), aux = aux_of(job, i);
         const char *verb = o->epilogue & GELU_GRADIENT ? "reads" : "writes";
         if ((o->epilogue & BIAS && !matrix_in_bounds(caller, "reads", &bias)) ||
             (o->epilogue & AUX && !matrix_in_bounds(caller, verb, &aux)))
@@ -490,6 +509,6 @@ EXPORT status cublasLtMatmul(struct context *handle, const struct operation *o, 
             return CUBLAS_STATUS_EXECUTION_FAILED;
     }
     if (!vectors_in_bounds(caller, &job)) return CUBLAS_STATUS_EXECUTION_FAILED;
-    return simgpu_do(stream, run_job, NULL, &job, sizeof job) ? CUBLAS_STATUS_SUCCESS
-                                                              : CUBLAS_STATUS_EXECUTION_FAILED;
+    return simgpu_do(caller, stream, run_job, NULL, &job, sizeof job) ? CUBLAS_STATUS_SUCCESS
+                                                                      : CUBLAS_STATUS_EXECUTION_FAILED;
 }

@@ -36,12 +36,14 @@ struct step {
 struct plan {
     struct step *steps;
     u32 count;
+    bool forks; /* not all of its steps have an order */
 };
 
 struct CUgraphExec_st {
     u32 magic;
     unsigned long long flags;
     struct plan plan;
+    struct mark launched; /* the last time: it does not run beside itself */
 };
 
 static void *resized(void *array, u64 count, size_t element)
@@ -387,6 +389,31 @@ EXPORT cudaError_t cudaGraphNodeFindInClone(cudaGraphNode_t *found, cudaGraphNod
 
 /* ---- Plans -------------------------------------------------------------------------------------------------------- */
 
+static bool is_ready(const struct plan *plan, const bool *done, u32 step)
+{
+    if (done[step]) return false;
+    for (u32 k = 0; k < plan->steps[step].before_count; k++)
+        if (!done[plan->steps[step].before[k]]) return false;
+    return true;
+}
+
+/* Whether two steps are ever ready at once. */
+static bool has_forks(const struct plan *plan)
+{
+    bool *done = resized(NULL, plan->count, sizeof *done), forks = false;
+    memset(done, 0, plan->count * sizeof *done);
+    for (u32 left = plan->count, ready = 1; left && ready == 1; left--) {
+        u32 next = 0;
+        ready = 0;
+        for (u32 i = 0; i < plan->count; i++)
+            if (is_ready(plan, done, i)) ready++, next = i;
+        forks |= ready > 1;
+        done[next] = true;
+    }
+    free(done);
+    return forks;
+}
+
 static void plan_of(const struct CUgraph_st *graph, struct plan *plan)
 {
     *plan = (struct plan){.steps = resized(NULL, graph->count, sizeof *plan->steps), .count = graph->count};
@@ -399,11 +426,13 @@ static void plan_of(const struct CUgraph_st *graph, struct plan *plan)
                            .before_count = node->before_count};
         for (u32 k = 0; k < node->before_count; k++) s->before[k] = node->before[k]->index;
     }
+    plan->forks = has_forks(plan);
 }
 
 static void plan_copy(struct plan *to, const struct plan *from)
 {
-    *to = (struct plan){.steps = resized(NULL, from->count, sizeof *to->steps), .count = from->count};
+    *to = (struct plan){
+        .steps = resized(NULL, from->count, sizeof *to->steps), .count = from->count, .forks = from->forks};
     for (u32 i = 0; i < from->count; i++) {
         struct step *s = &to->steps[i];
         *s = from->steps[i];
@@ -423,16 +452,9 @@ static void plan_free(struct plan *plan)
     *plan = (struct plan){.count = 0};
 }
 
-static bool is_ready(const struct plan *plan, const bool *done, u32 step)
-{
-    if (done[step]) return false;
-    for (u32 k = 0; k < plan->steps[step].before_count; k++)
-        if (!done[plan->steps[step].before[k]]) return false;
-    return true;
-}
-
 /* Visits every step after those before it; false when a cycle keeps some from their turn. */
-static bool walk(const struct plan *plan, void (*visit)(struct task *))
+static bool walk(const struct plan *plan, void (*visit)(const struct plan *, u32 step, void *context),
+                 void *context)
 {
     static _Atomic u64 walks;
     u64 random = options.seed + walks++;
@@ -448,7 +470,7 @@ static bool walk(const struct plan *plan, void (*visit)(struct task *))
         for (u32 k = 0; k < plan->count; k++) {
             u32 i = (first + k) % plan->count;
             if (!is_ready(plan, done, i)) continue;
-            if (plan->steps[i].task && visit) visit(plan->steps[i].task);
+            if (visit) visit(plan, i, context);
             done[i] = moved = true;
             left--;
             if (options.seed) break;
@@ -463,9 +485,39 @@ struct graph_task {
     struct plan plan;
 };
 
+/* Which steps come before one: a bit for each, in rows by step. */
+static u64 *row_of(u64 *rows, const struct plan *plan, u32 step)
+{
+    return rows + (size_t)step * (plan->count / 64 + 1);
+}
+
+static void run_step(const struct plan *plan, u32 step, void *rows)
+{
+    const struct step *s = &plan->steps[step];
+    u64 *row = row_of(rows, plan, step);
+    for (u32 k = 0; k < s->before_count; k++) {
+        const u64 *other = row_of(rows, plan, s->before[k]);
+        for (u32 n = 0; n <= plan->count / 64; n++) row[n] |= other[n];
+        row[s->before[k] / 64] |= 1ull << s->before[k] % 64;
+    }
+    if (s->task) turn_run_step(s->task, step, row, plan->forks);
+}
+
 static void run_graph(struct task *task)
 {
-    walk(&((struct graph_task *)task)->plan, task_run);
+    const struct plan *plan = &((struct graph_task *)task)->plan;
+    size_t bytes = (size_t)plan->count * (plan->count / 64 + 1) * sizeof(u64);
+    u64 *rows = resized(NULL, bytes, 1);
+    memset(rows, 0, bytes);
+    walk(plan, run_step, rows);
+    free(rows);
+}
+
+void graph_each(const struct task *graph, void (*visit)(struct task *, void *context), void *context)
+{
+    const struct plan *plan = &((const struct graph_task *)graph)->plan;
+    for (u32 i = 0; i < plan->count; i++)
+        if (plan->steps[i].task) visit(plan->steps[i].task, context);
 }
 
 static void release_graph(struct task *task)
@@ -501,7 +553,7 @@ EXPORT cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGrap
     struct CUgraphExec_st *e = resized(NULL, 1, sizeof *e);
     *e = (struct CUgraphExec_st){.magic = EXEC_MAGIC, .flags = flags};
     plan_of(graph, &e->plan);
-    if (!walk(&e->plan, NULL)) {
+    if (!walk(&e->plan, NULL, NULL)) {
         plan_free(&e->plan);
         free(e);
         return fail(cudaErrorInvalidValue, "%s: the graph's dependencies form a cycle", caller);
@@ -563,7 +615,11 @@ EXPORT cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
     struct graph_task *task = task_new(sizeof *task, cudaGraphNodeTypeGraph, run_graph, release_graph);
     if (!task) return cudaErrorMemoryAllocation;
     plan_copy(&task->plan, &exec->plan);
-    return stream_do(stream, &task->task, cudaSuccess);
+    if (captured_of(stream)->capture) return stream_do(stream, &task->task, cudaSuccess);
+    stream_follow(stream, &exec->launched);
+    error = stream_do(stream, &task->task, cudaSuccess);
+    stream_mark(stream, &exec->launched);
+    return error;
 }
 PER_THREAD(cudaGraphLaunch, _ptsz);
 

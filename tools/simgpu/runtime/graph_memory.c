@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "../exec/footprint.h"
 #include "heap.h"
 #include "task.h"
 
@@ -48,6 +49,7 @@ static void count(u64 address, u64 bytes)
 static void run_allocation(struct task *task)
 {
     const struct memory_task *t = (struct memory_task *)task;
+    footprint_touch(TOUCH_WRITE, (void *)t->address, t->bytes);
     if (heap_revive(t->address, t->bytes))
         count(t->address, t->bytes);
     else
@@ -59,6 +61,8 @@ static void run_allocation(struct task *task)
 static void run_free(struct task *task)
 {
     const struct memory_task *t = (struct memory_task *)task;
+    struct allocation a;
+    if (heap_find(t->address, &a)) footprint_touch(TOUCH_WRITE, (void *)a.address, a.bytes);
     if (!(t->of_graph ? heap_retire(t->address) : heap_free(t->address)))
         device_fault(fail(cudaErrorInvalidValue, "%s frees 0x%llx, which has been freed before",
                           t->of_graph ? "a graph" : "cudaFreeAsync", (unsigned long long)t->address));
@@ -76,6 +80,9 @@ static struct task *memory_task(enum cudaGraphNodeType type, void (*run)(struct 
 {
     struct memory_task *t = task_new(sizeof *t, type, run, NULL);
     if (!t) return NULL;
+    t->task.name = type == cudaGraphNodeTypeMemAlloc ? "an allocation"
+                   : of_graph                        ? "a free"
+                                                     : "cudaFreeAsync";
     t->address = address;
     t->bytes = bytes;
     t->of_graph = of_graph;

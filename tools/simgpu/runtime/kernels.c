@@ -7,6 +7,7 @@
 
 #include "../report/report.h"
 #include "driver.h"
+#include "heap.h"
 #include "task.h"
 
 static u32 round_up(u32 value, u32 unit)
@@ -235,11 +236,26 @@ struct task *launch_task(const char *caller, const void *function, const struct 
         own[i] = params + f->params[i].offset;
         memcpy(own[i], args[i], f->params[i].bytes);
     }
+    t->task.name = k->name;
     t->kernel = k;
     t->configuration = *c;
     t->params = params;
     t->args = own;
     return &t->task;
+}
+
+bool launch_task_reaches_host(const struct task *task)
+{
+    if (task->run != run_launch) return false;
+    const struct launch_task *t = (const struct launch_task *)task;
+    struct allocation a;
+    for (u32 k = 0; k + sizeof(u64) <= t->kernel->function->param_bytes; k += sizeof(u64)) {
+        u64 address;
+        memcpy(&address, t->params + k, sizeof address);
+        if (heap_find(address, &a) && (a.kind == ALLOCATION_HOST || a.kind == ALLOCATION_MANAGED))
+            return true;
+    }
+    return false;
 }
 
 bool launch_task_parameters(const struct task *task, struct cudaKernelNodeParams *parameters)

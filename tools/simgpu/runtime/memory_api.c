@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../exec/footprint.h"
 #include "../exec/global.h"
 #include "cublas.h"
 #include "heap.h"
@@ -90,6 +91,11 @@ EXPORT bool simgpu_check_access(const char *caller, const char *verb, const void
     }
     if (strcmp(verb, "writes") == 0) global_will_be_written(pointer, bytes);
     return true;
+}
+
+EXPORT void simgpu_touches(bool writes, const void *pointer, u64 bytes)
+{
+    footprint_touch(writes ? TOUCH_WRITE : TOUCH_READ, pointer, bytes);
 }
 
 EXPORT bool simgpu_is_device_pointer(const void *pointer)
@@ -466,16 +472,35 @@ struct copy_task {
     struct box box;
 };
 
+/* Whether it has not been freed since the task was asked for: a stream may have. */
+static bool is_left(const struct task *task, const char *verb, const void *pointer, u64 bytes)
+{
+    if (!heap_is_device((u64)pointer) || accessible(task->name, verb, pointer, bytes)) return true;
+    device_fault(cudaErrorIllegalAddress);
+    return false;
+}
+
 static void run_copy(struct task *task)
 {
     const struct box *b = &((struct copy_task *)task)->box;
+    if (!is_left(task, "reads", b->from, span(b, b->from_pitch, b->from_slice)) ||
+        !is_left(task, "writes", b->to, span(b, b->to_pitch, b->to_slice)))
+        return;
     for (size_t s = 0; s < b->slices; s++)
         for (size_t r = 0; r < b->rows; r++) {
             u8 *to = b->to + s * b->to_slice + r * b->to_pitch;
             const u8 *from = b->from + s * b->from_slice + r * b->from_pitch;
             memmove(to, from, b->width);
             global_wrote(to, from, b->width);
+            footprint_touch(TOUCH_READ, from, b->width);
+            footprint_touch(TOUCH_WRITE, to, b->width);
         }
+}
+
+static bool is_pageable(const void *pointer)
+{
+    struct host_range r;
+    return !heap_is_device((u64)pointer) && !find_host_range(pointer, &r);
 }
 
 static void run_nothing(struct task *task)
@@ -504,9 +529,11 @@ static struct task *box_task(const char *caller, enum cudaMemcpyKind kind, const
         return NULL;
     }
     t->box = *b;
+    t->task.name = caller;
     if (!empty && b->rows == 1 && b->slices == 1) {
         t->task.reads = (struct range){(u8 *)b->from, b->width};
         t->task.writes = (struct range){b->to, b->width};
+        t->task.reads_host = is_host_pointer(b->from) && !is_pageable(b->from);
     }
     return &t->task;
 }
@@ -516,12 +543,6 @@ struct task *copy_task(const char *caller, void *to, const void *from, size_t by
 {
     struct box b = {.to = to, .from = from, .width = bytes, .rows = 1, .slices = 1};
     return box_task(caller, kind, &b, error);
-}
-
-static bool is_pageable(const void *pointer)
-{
-    struct host_range r;
-    return !heap_is_device((u64)pointer) && !find_host_range(pointer, &r);
 }
 
 /* A stream for the calls that return when their copy in the default stream is done. */
@@ -689,12 +710,15 @@ struct fill_task {
 static void run_fill(struct task *task)
 {
     const struct fill_task *t = (struct fill_task *)task;
+    const struct box b = {.width = t->width, .rows = t->rows, .slices = t->slices};
+    if (!is_left(task, "writes", t->to, span(&b, t->pitch, t->slice))) return;
     for (size_t s = 0; s < t->slices; s++)
         for (size_t r = 0; r < t->rows; r++) {
             u8 *row = t->to + s * t->slice + r * t->pitch;
             if (t->unit == 1) memset(row, (int)t->value, t->width);
             for (size_t i = 0; t->unit > 1 && i < t->width; i += t->unit) memcpy(row + i, &t->value, t->unit);
             global_wrote(row, NULL, t->width);
+            footprint_touch(TOUCH_WRITE, row, t->width);
         }
 }
 
@@ -721,6 +745,7 @@ static struct task *box_fill_task(const char *caller, void *to, size_t pitch, si
     t->to = to, t->pitch = pitch, t->slice = slice;
     t->width = width, t->rows = rows, t->slices = slices;
     t->value = value, t->unit = unit;
+    t->task.name = caller;
     if (!empty && rows == 1 && slices == 1) t->task.writes = (struct range){to, width};
     return &t->task;
 }

@@ -513,6 +513,8 @@ static ncclResult_t do_operation(const struct operation *o)
     if (bytes && receives(o) &&
         !simgpu_check_access(caller, "writes", o->recv, bytes * (size_t)parts_received(o)))
         return ncclUnhandledCudaError;
+    if (sends(o)) simgpu_touches(false, o->send, bytes * (size_t)parts_sent(o));
+    if (receives(o)) simgpu_touches(true, o->recv, bytes * (size_t)parts_received(o));
     c->shared->slot[c->rank].call = o->call;
     ncclResult_t result = meet(c, &o->call);
     if (result == ncclSuccess) result = compare_calls(o);
@@ -553,7 +555,8 @@ static ncclResult_t submit(const struct operation *o)
     const bool by_calls = capture == cudaStreamCaptureStatusNone;
     if (!error && by_calls && c->submitted) error = cudaStreamWaitEvent(o->stream, c->submitted_last, 0);
     c->held += !error;
-    if (!error && !simgpu_do(o->stream, run_operation, release_operation, o, sizeof *o))
+    if (!error &&
+        !simgpu_do(kind_names[o->call.kind], o->stream, run_operation, release_operation, o, sizeof *o))
         error = cudaErrorUnknown;
     if (!error && by_calls) error = cudaEventRecord(c->submitted_last, o->stream);
     c->submitted |= by_calls;

@@ -3,7 +3,7 @@
  * Without a seed, at once: the order in which the host asks is one of those that CUDA allows, all streams are always idle, and
  * every recorded event has happened. With --seed, as late as CUDA allows: a stream keeps what it is asked for in a queue until
  * something waits for it. What such a copy or fill will write is poison until then, if nothing before it may look there. So a
- * program that forgets to synchronise finds old data or NaN, every time.
+ * program that forgets to synchronise finds old data or NaN, every time; and tasks that nothing orders are told so (beside.h).
  *
  *      a stream's queue    work, and places in other streams' queues that have to be reached first: cudaStreamWaitEvent, and
  *                          the order between the default stream and those that were not created cudaStreamNonBlocking
@@ -27,6 +27,9 @@ enum { STREAM_MAGIC = 0x5354524d, EVENT_MAGIC = 0x45564e54 };
 struct entry {
     struct entry *next;
     struct task *task;
+    u64 number;         /* of all tasks */
+    struct clock knows; /* what comes before the task, and itself */
+    bool waits_for_host;
     struct CUstream_st *other;
     u64 until;
 };
@@ -39,6 +42,7 @@ struct CUstream_st {
     struct captured captured;
     struct entry *first, **last; /* with --seed: the queue; places asked for so far, and those reached */
     u64 asked, reached;
+    struct clock knows;       /* what comes before its next task */
     struct CUstream_st *next; /* of all */
 };
 
@@ -47,8 +51,8 @@ struct CUevent_st {
     unsigned flags;
     bool recorded;
     struct timespec when;
-    struct CUstream_st *stream; /* with --seed: where it was recorded last */
-    u64 place;
+    struct mark last; /* where it was recorded */
+    bool in_graph; /* or by a graph's node, of whichever launch: after all that streams have been asked for */
     struct captured captured; /* recorded in a stream that was being captured */
 };
 
@@ -56,6 +60,7 @@ struct CUevent_st {
 static struct CUstream_st default_stream = {
     .magic = STREAM_MAGIC, .id = 1, .captured = {.blocks = true}, .last = &default_stream.first};
 static struct CUstream_st *streams = &default_stream;
+static struct clock host_knows; /* what the host has waited for */
 static pthread_mutex_t queues = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
 static bool is_default(cudaStream_t s)
@@ -137,6 +142,18 @@ static bool is_late(void)
     return options.seed != 0;
 }
 
+/* By the order in which they were created. */
+static u32 number_of(const struct CUstream_st *s)
+{
+    return s == &default_stream ? 0 : (u32)s->id - 2;
+}
+
+static u32 place_of(const struct CUstream_st *s)
+{
+    u32 number = number_of(s);
+    return number < CLOCK_STREAMS ? number : CLOCK_STREAMS - 1;
+}
+
 static void append(struct CUstream_st *s, struct entry e)
 {
     struct entry *new = malloc(sizeof *new);
@@ -153,8 +170,55 @@ static void append(struct CUstream_st *s, struct entry e)
 
 static void wait_for_all_of(struct CUstream_st *s, struct CUstream_st *other)
 {
+    clock_join(&s->knows, &other->knows);
     if (other != s && other->reached < other->asked)
         append(s, (struct entry){.other = other, .until = other->asked});
+}
+
+/* Of the tasks that are still to come: those that may let the host do something first. */
+static u32 waiting_for_host;
+
+static void find_wait(struct task *task, void *found)
+{
+    if (task->type == cudaGraphNodeTypeGraph) graph_each(task, find_wait, found);
+    *(bool *)found |= task->type == cudaGraphNodeTypeHost || launch_task_reaches_host(task);
+}
+
+static void append_task(struct CUstream_st *s, struct task *task)
+{
+    static u32 times[CLOCK_STREAMS];
+    static u64 asked;
+    struct entry e = {.task = task, .number = asked++};
+    clock_join(&s->knows, &host_knows);
+    s->knows.done[place_of(s)] = ++times[place_of(s)];
+    e.knows = s->knows;
+    find_wait(task, &e.waits_for_host);
+    waiting_for_host += e.waits_for_host;
+    turn_asked(task, number_of(s), waiting_for_host > 0);
+    append(s, e);
+}
+
+bool known_to_all(u32 place, u32 time)
+{
+    for (const struct CUstream_st *s = streams; s; s = s->next) {
+        const struct entry *e = s->first; /* those behind know no less */
+        while (e && !e->task) e = e->next;
+        if (e && e->knows.done[place] < time) return false;
+    }
+    return true;
+}
+
+static void run_entry(const struct CUstream_st *s, const struct entry *e)
+{
+    u32 place = place_of(s), time = e->knows.done[place];
+    waiting_for_host -= e->waits_for_host;
+    turn_run(&(struct turn){.task = e->task,
+                            .stream = number_of(s),
+                            .place = place,
+                            .time = time,
+                            .number = e->number,
+                            .knows = &e->knows,
+                            .alone = known_to_all(place, time)});
 }
 
 /* Recursion ends, since every entry waits for places that were asked for before it. */
@@ -166,7 +230,7 @@ static void run_until(struct CUstream_st *s, u64 place)
         if (!s->first) s->last = &s->first;
         if (e->other) run_until(e->other, e->until);
         if (e->task) {
-            task_run(e->task);
+            run_entry(s, e);
             task_drop(e->task);
         }
         free(e);
@@ -179,10 +243,11 @@ static void run_all(void)
 {
     static u64 random;
     if (!random) random = options.seed;
+    turns_begin();
     for (;;) {
         u32 busy = 0;
         for (struct CUstream_st *s = streams; s; s = s->next) busy += s->reached < s->asked;
-        if (!busy) return;
+        if (!busy) break;
         random = random * 6364136223846793005u + 1442695040888963407u;
         u32 chosen = (u32)(random >> 33) % busy;
         for (struct CUstream_st *s = streams; s; s = s->next)
@@ -191,6 +256,8 @@ static void run_all(void)
                 break;
             }
     }
+    turns_end();
+    for (const struct CUstream_st *s = streams; s; s = s->next) clock_join(&host_knows, &s->knows);
 }
 
 static void run_at_exit(void)
@@ -255,7 +322,7 @@ cudaError_t stream_do(cudaStream_t stream, struct task *task, cudaError_t error)
     } else if (s->captured.blocks) {
         wait_for_all_of(s, &default_stream);
     }
-    append(s, (struct entry){.task = task});
+    append_task(s, task);
     pthread_mutex_unlock(&queues);
     return cudaSuccess;
 }
@@ -266,11 +333,34 @@ static bool finish(struct CUstream_st *s)
     if (!is_late()) return false;
     pthread_mutex_lock(&queues);
     bool busy = s->reached < s->asked;
+    turns_begin();
     for (struct CUstream_st *other = streams; s == &default_stream && other; other = other->next)
         if (other->captured.blocks) run_until(other, other->asked);
     run_until(s, s->asked);
+    turns_end();
+    for (struct CUstream_st *other = streams; other; other = other->next)
+        if (other == s || (s == &default_stream && other->captured.blocks))
+            clock_join(&host_knows, &other->knows);
     pthread_mutex_unlock(&queues);
     return busy;
+}
+
+void stream_mark(cudaStream_t stream, struct mark *mark)
+{
+    struct CUstream_st *s = stream_of(stream);
+    pthread_mutex_lock(&queues);
+    *mark = (struct mark){s, s->asked, s->knows};
+    pthread_mutex_unlock(&queues);
+}
+
+void stream_follow(cudaStream_t stream, const struct mark *mark)
+{
+    struct CUstream_st *s = stream_of(stream);
+    pthread_mutex_lock(&queues);
+    clock_join(&s->knows, &mark->knows);
+    if (mark->stream && mark->stream != s && mark->stream->reached < mark->place)
+        append(s, (struct entry){.other = mark->stream, .until = mark->place});
+    pthread_mutex_unlock(&queues);
 }
 
 cudaError_t stream_finish(cudaStream_t stream, const char *caller)
@@ -375,8 +465,9 @@ EXPORT cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, u
     if (event->captured.capture || s->captured.capture)
         return capture_join(&s->captured, &event->captured, caller);
     pthread_mutex_lock(&queues);
-    if (event->stream && event->stream->reached < event->place)
-        append(s, (struct entry){.other = event->stream, .until = event->place});
+    stream_follow(stream, &event->last);
+    for (struct CUstream_st *other = streams; event->in_graph && other; other = other->next)
+        wait_for_all_of(s, other);
     pthread_mutex_unlock(&queues);
     return cudaSuccess;
 }
@@ -476,6 +567,7 @@ struct task *host_task(cudaHostFn_t function, void *data, cudaError_t *error)
     }
     t->function = function;
     t->data = data;
+    t->task.name = "cudaLaunchHostFunc";
     return &t->task;
 }
 
@@ -499,6 +591,7 @@ EXPORT cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback
     t->callback = callback;
     t->stream = stream;
     t->data = data;
+    t->task.name = "cudaStreamAddCallback";
     return stream_do(stream, &t->task, cudaSuccess);
 }
 PER_THREAD(cudaStreamAddCallback, _ptsz);
@@ -524,7 +617,7 @@ static void release_library(struct task *task)
 }
 
 /* For libcublas.so.13 and libnccl.so.2: see cublas.h. To a graph it is a kernel, as on a GPU. */
-EXPORT bool simgpu_do(void *stream, void (*run)(const void *arguments),
+EXPORT bool simgpu_do(const char *name, void *stream, void (*run)(const void *arguments),
                       void (*release)(const void *arguments), const void *arguments, size_t bytes)
 {
     struct library_task *t =
@@ -535,6 +628,7 @@ EXPORT bool simgpu_do(void *stream, void (*run)(const void *arguments),
         if (release) release(arguments);
         return false;
     }
+    t->task.name = name;
     t->run = run;
     t->release = release;
     memcpy(t->arguments, arguments, bytes);
@@ -597,8 +691,8 @@ EXPORT cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stre
     t->event = event;
     pthread_mutex_lock(&queues);
     error = stream_do(stream, &t->task, cudaSuccess);
-    event->stream = s;
-    event->place = s->asked;
+    stream_mark(stream, &event->last);
+    event->in_graph = s->captured.capture;
     pthread_mutex_unlock(&queues);
     return error;
 }
@@ -621,8 +715,12 @@ static cudaError_t reach(cudaEvent_t event, const char *caller, bool *busy)
                               "waits for an event that was recorded in a stream while it was captured");
     if (!event->recorded) return cudaSuccess;
     pthread_mutex_lock(&queues);
-    *busy = event->stream->reached < event->place;
-    run_until(event->stream, event->place);
+    *busy = event->last.stream->reached < event->last.place;
+    if (event->in_graph) run_all();
+    turns_begin();
+    run_until(event->last.stream, event->last.place);
+    turns_end();
+    clock_join(&host_knows, &event->last.knows);
     pthread_mutex_unlock(&queues);
     return record(device_wait());
 }
@@ -656,7 +754,7 @@ EXPORT cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, 
         return fail(cudaErrorInvalidResourceHandle, "cudaEventElapsedTime: an event %s",
                     start->recorded && end->recorded ? "was created with cudaEventDisableTiming"
                                                      : "was never recorded");
-    if (start->stream->reached < start->place || end->stream->reached < end->place)
+    if (start->last.stream->reached < start->last.place || end->last.stream->reached < end->last.place)
         return record(cudaErrorNotReady);
     if (!atomic_flag_test_and_set(&told))
         fprintf(

@@ -3,6 +3,7 @@
 #ifndef TASK_H
 #define TASK_H
 
+#include "beside.h"
 #include "cudart.h"
 
 /* Bytes that a copy or fill touches; bytes 0: not known, or not in one piece. */
@@ -18,6 +19,8 @@ struct task {
     void (*run)(struct task *);
     void (*release)(struct task *); /* frees what it owns beside itself; may be NULL */
     struct range reads, writes;
+    bool reads_host;  /* `reads` is page-locked or managed memory, which the host may write meanwhile */
+    const char *name; /* for messages: the call that made it, or the kernel's symbol */
 };
 
 /* A task of `bytes` zeroed bytes, which begin with struct task; one reference. NULL when out of host memory, recorded. */
@@ -39,6 +42,16 @@ cudaError_t stream_do(cudaStream_t stream, struct task *task, cudaError_t error)
  * while it (any of them) is being captured. `caller` is for the message. */
 cudaError_t stream_finish(cudaStream_t stream, const char *caller);
 cudaError_t device_finish(const char *caller);
+
+/* A place in a stream: what it has been asked for so far. */
+struct mark {
+    struct CUstream_st *stream; /* NULL: none */
+    u64 place;
+    struct clock knows;
+};
+void stream_mark(cudaStream_t stream, struct mark *mark);
+/* What the stream is asked for from now on comes after that place. */
+void stream_follow(cudaStream_t stream, const struct mark *mark);
 
 /* ---- Kinds -------------------------------------------------------------------------------------------------------- */
 
@@ -66,6 +79,11 @@ struct task *free_task(u64 address, bool of_graph);
 bool graph_may_free(u64 address);
 /* What a kernel's launch was given; the arguments' values belong to the task. False: it is no kernel of the program's. */
 bool launch_task_parameters(const struct task *task, struct cudaKernelNodeParams *parameters);
+/* Whether the launch was given an address of memory that the host reaches as well. */
+bool launch_task_reaches_host(const struct task *task);
+
+/* Each task of a graph's. */
+void graph_each(const struct task *graph, void (*visit)(struct task *, void *context), void *context);
 
 /* ---- Nodes (graph.c) ------------------------------------------------------------------------------------------------- */
 
