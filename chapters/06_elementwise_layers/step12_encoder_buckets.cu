@@ -14,6 +14,7 @@
 // Every sum is dwte + the first row + the second …, whatever the buckets, the list and the GPU. A list that is full is
 // added up before the block goes on. dwpe, in a kernel of its own, takes packs now.
 //
+// Launched early (chapter 6, step 3).
 // Registers: at most 64. Shared memory: 32,832 bytes.
 // Run: make chapter-6 OP=encoder_backward STEP=encoder_buckets
 #include "../../common/device/launch.cuh"

@@ -9,6 +9,7 @@
 // move for 2 additions. (A training loop that lets dinp1 and dout be one array moves none of them, as llm.c does.)
 // dout is read once for both, in half packs again: three loads of 8 bytes a thread.
 //
+// Launched early (chapter 6, step 3).
 // Registers: at most 26. Shared memory: none.
 // Run: make chapter-6 OP=residual_backward STEP=residual_gradient
 #include "../../common/device/launch.cuh"

@@ -9,6 +9,7 @@
 // it loses its digits where x is negative: at x = -5, tanh u is -1 but for 10^-7, which fp32 hardly has. The right one
 // has no difference in it. expf and / are exact to the last bit or two, and take instructions for that.
 //
+// Launched early (chapter 6, step 3).
 // Registers: at most 40. Shared memory: none.
 // Run: make chapter-6 OP=gelu_forward STEP=gelu
 #include "../../common/device/launch.cuh"

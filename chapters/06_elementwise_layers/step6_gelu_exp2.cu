@@ -15,6 +15,7 @@
 // x -> infinity: e = 0, out = x.  x -> -infinity: e = infinity, rcp(e) = 0, out = -0; at -infinity itself NaN, as in PyTorch.
 //
 // New instruction: rcp.approx.ftz. Registers: at most 32. Shared memory: none.
+// Launched early (chapter 6, step 3).
 // Run: make chapter-6 OP=gelu_forward STEP=gelu_exp2
 #include "../../common/device/launch.cuh"
 #include "../../common/device/pack.cuh"

@@ -10,6 +10,7 @@
 // would be infinity * 0. And where x^2 is large, s x comes first: 0 times anything finite.
 // (dout may be the array that dinp overwrites: a thread reads its half pack before it writes it.) Two loads, so half packs, as step 3.
 //
+// Launched early (chapter 6, step 3).
 // Registers: at most 40. Shared memory: none.
 // Run: make chapter-6 OP=gelu_backward STEP=gelu_gradient
 #include "../../common/device/launch.cuh"

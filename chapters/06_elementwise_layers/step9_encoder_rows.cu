@@ -13,6 +13,7 @@
 // what is read again is marked to be evicted last (load_piece_kept), and out first (st.cs). It works while wpe is small beside the L2, but 1024
 // rows of 4096 floats are 16 MB, which all the rest pushes out: there rows go position by position, all texts' rows of one before the next.
 //
+// Launched early (chapter 6, step 3).
 // New: load_piece_kept (pack.cuh). New instructions: createpolicy and ld with a cache policy.
 // Registers: at most 32. Shared memory: none.
 // Run: make chapter-6 OP=encoder_forward STEP=encoder_rows

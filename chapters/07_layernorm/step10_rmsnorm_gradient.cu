@@ -8,6 +8,7 @@
 // One of two along the row, one of two down the columns. A lane keeps one sum for each of its columns instead of two, which is
 // 32 registers less.
 //
+// Launched early (chapter 6, step 3).
 // Registers: at most 128. Shared memory: 65,664 bytes at most.
 // Run: make chapter-7 OP=rmsnorm_backward STEP=rmsnorm_gradient
 #include "../../common/device/launch.cuh"

@@ -13,6 +13,7 @@
 //      more              the block; the rest is read for each sum, and for the output
 //
 // A row of another length than whole packs begins at any address; its pieces are single elements.
+// Launched early (chapter 6, step 3).
 // Registers: at most 128. Shared memory: 128 bytes.
 // Run: make chapter-7 OP=layernorm_forward STEP=layernorm_registers
 #include "../../common/device/launch.cuh"

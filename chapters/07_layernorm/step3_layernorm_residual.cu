@@ -8,6 +8,7 @@
 // written, as if there were two kernels. A lane has pieces of two inputs in flight, so it keeps 4 of each: half as long a row
 // fits a block. The rest it reads again from residual, where the same thread has written it.
 //
+// Launched early (chapter 6, step 3).
 // Registers: at most 88. Shared memory: 128 bytes.
 // Run: make chapter-7 OP=fused_residual_forward STEP=layernorm_residual
 #include "../../common/device/launch.cuh"

@@ -8,6 +8,7 @@
 // One sum instead of two, which need not wait for another: half the shuffles and one barrier less. There is no bias, and
 // nothing cancels. It is what Llama and most transformers since have.
 //
+// Launched early (chapter 6, step 3).
 // Registers: at most 85. Shared memory: 64 bytes.
 // Run: make chapter-7 OP=rmsnorm_forward STEP=rmsnorm
 #include "../../common/device/launch.cuh"

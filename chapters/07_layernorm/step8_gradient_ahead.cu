@@ -17,6 +17,7 @@
 // caches like anything else: past them (ld.cs, st.cs) it is slower here.
 //
 // Code: the kernel is here, what it shares with step 9 in gradient.cuh. Registers: at most 168. Shared memory: 74,112 bytes at most.
+// Launched early (chapter 6, step 3).
 // Run: make chapter-7 OP=layernorm_backward STEP=gradient_ahead
 #include "gradient.cuh"
 #include "launchers.h"

@@ -10,6 +10,7 @@
 //      x, dy of a row -> sums -> dresidual + dinp -> dresidual
 //
 // Code: the kernel is here, what it shares with step 8 in gradient.cuh. Registers: at most 168. Shared memory: 74,112 bytes at most.
+// Launched early (chapter 6, step 3).
 // Run: make chapter-7 OP=fused_residual_backward STEP=gradient_residual
 #include "gradient.cuh"
 #include "launchers.h"

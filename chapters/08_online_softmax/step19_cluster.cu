@@ -19,6 +19,7 @@
 // The parts of a cluster's row are smaller than a block's row may be, so that an SM has five of them: a block that waits for
 // the others of its row leaves the memory to four.
 //
+// Launched early (chapter 6, step 3).
 // New instructions: barrier.cluster, mapa, st.shared::cluster. They need sm_90.
 // Registers: at most 72, or 48 and 64 in a cluster. Shared memory: 128 bytes, or 2 KB.
 // Run: make chapter-8 OP=forward STEP=cluster

@@ -17,6 +17,7 @@
 //      up to 4096        a block of 160 to 512 threads, 8 packs of each      64 KB
 //      more              a cluster of 4, 8 or 16 blocks                     512 KB
 //
+// Launched early (chapter 6, step 3).
 // New instructions: as in step 19; they need sm_90. Registers: at most 128, or 80. Shared memory: 64 bytes, or 64 KB + 512 bytes.
 // Run: make chapter-8 OP=backward STEP=backward_cluster
 #include "../../common/device/ptx.cuh"

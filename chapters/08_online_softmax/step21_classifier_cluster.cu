@@ -16,6 +16,7 @@
 //      up to 4096        a block of 64 to 512 threads                       64 KB
 //      more              a cluster of 2 to 16 blocks of 512 threads          1 MB
 //
+// Launched early (chapter 6, step 3).
 // New instructions: as in step 19; they need sm_90. Registers: at most 64. Shared memory: 2 KB.
 // Run: make chapter-8 OP=classifier STEP=classifier_cluster
 #include "../../common/device/ptx.cuh"

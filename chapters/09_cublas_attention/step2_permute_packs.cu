@@ -14,6 +14,7 @@
 //                     t + 1  [ pack 0 | pack 1 | …                ]
 //
 // Where D is no multiple of a pack, it is all done element by element: N = 1.
+// Launched early (chapter 6, step 3).
 // Registers: at most 40. Shared memory: none.
 // Run: make chapter-9 OP=permute STEP=permute_packs
 #include "../../common/device/launch.cuh"

@@ -8,6 +8,7 @@
 //
 //      inp (S, B, H, T, D)    s b h t d  ->  out (B, T, S, H, D)    b t s h d
 //
+// Launched early (chapter 6, step 3).
 // Registers: at most 40. Shared memory: none.
 // Run: make chapter-9 OP=unpermute STEP=unpermute_packs
 #include "../../common/device/launch.cuh"

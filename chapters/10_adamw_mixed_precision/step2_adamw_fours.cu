@@ -11,6 +11,7 @@
 //      lane 0:  grad[0..3]  param[0..3]  m[0..3]  v[0..3]        lane 1:  [4..7]  …
 //
 // What is left of n behind the last whole four, one thread takes element by element.
+// Launched early (chapter 6, step 3).
 // New: fours (four.cuh).
 // Registers: at most 48. Shared memory: 57,088 bytes that nobody uses, so that no more than four blocks fit an SM.
 // Run: make chapter-10 OP=adamw STEP=adamw_fours

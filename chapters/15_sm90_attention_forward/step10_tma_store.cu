@@ -10,6 +10,7 @@
 //      shared memory, D = 128:  Q 32,768 | K 2 x 32,768 | V 2 x 32,768 | O 32,768 | barriers
 //
 // Grows from: step 9 (persistent).
+// Launched early (chapter 6, step 3).
 // New instructions: stmatrix, cp.async.bulk.tensor to global memory.
 // Registers: as step 9.
 // Run: make chapter-15 STEP=tma_store

@@ -17,6 +17,7 @@
 // warp's 16 rows needs no barrier, but there would be eight to sixteen of them for one of these.
 // The rest is chapter 14's: clusters of two blocks, side by side here, each of which fetches half of A's rows for both; numbers of
 // tiles that walk down GROUP_M of them.
+// Launched early (chapter 6, step 3).
 // New instructions: none. Shared memory: up to 216,128 bytes, 32,768 to 65,536 of them for D. Registers: as step 3, or 152.
 // Run: make chapter-19 OP=gemm STEP=persistent_multicast
 #include "../../common/device/launch.cuh"

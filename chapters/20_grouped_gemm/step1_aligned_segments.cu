@@ -14,6 +14,7 @@
 // The pair of a cluster stands one above the other and shares B, of which each fetches half for both: for 256 x 192 of D that is less than
 // for the 128 x 384 that chapter 19's pair would have, side by side with a shared A. Two tiles of different groups share nothing, but keep
 // step: a stage is refilled when all of the pair have done with it.
+// Launched early (chapter 6, step 3).
 // New instructions: none. Shared memory: up to 215,168 bytes, 49,152 of them for D. Registers: 40 (producer) and 232.
 // Run: make chapter-20 OP=aligned STEP=aligned_segments
 #include "../../common/device/launch.cuh"

@@ -15,6 +15,7 @@
 // Where a group begins is the sum of the counts before it. Everybody takes pairs of rising numbers, so that the sum goes along: a
 // walk over the groups, of which the empty ones are passed. A row's scale may be at any place now, but a bulk copy begins at a
 // multiple of 16 bytes: up to three scales too many come first.
+// Launched early (chapter 6, step 3).
 // New instructions: none. Shared memory, registers: as step 1.
 // Run: make chapter-20 OP=ragged STEP=ragged_segments
 #include "../../common/device/launch.cuh"

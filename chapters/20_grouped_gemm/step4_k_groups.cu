@@ -14,6 +14,7 @@
 // A pair of blocks shares A, as before. Blocks stay: the next tile is fetched while D is added to. That TMA does, in the L2: the sums
 // go to it as they go to be stored in step 1, and nobody waits for what D was.
 // New instruction: cp.reduce.async.bulk.tensor. Shared memory: 201,808 bytes for 5 stages. Registers: 40 (producer) and 232.
+// Launched early (chapter 6, step 3).
 // Run: make chapter-20 OP=k_groups STEP=k_groups
 #include "../../common/device/launch.cuh"
 #include "../../common/device/tensor_map.h"
