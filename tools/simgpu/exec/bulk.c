@@ -311,7 +311,7 @@ static void read_map(struct warp *w, const struct inst *in, u32 lane, const stru
     if (a & 63)
         fault(w, in, 1u << lane, ERR_MISALIGNED, "misaligned tensor map at 0x%llx: must be a multiple of 64",
               (unsigned long long)a);
-    memcpy(&c->map, host_pointer(w, in, lane, a, TENSOR_MAP_BYTES, false), sizeof c->map);
+    memcpy(&c->map, host_pointer(w, in, lane, a, TENSOR_MAP_BYTES, ACCESS_READ), sizeof c->map);
     const struct tensor_map *m = &c->map;
     if (m->magic != TENSOR_MAP_MAGIC)
         fault(

@@ -216,8 +216,8 @@ static void exec_vprintf(struct warp *w, const struct inst *in, u32 mask)
         if (!(mask >> i & 1)) continue;
         u64 args = arg64(w, in, 2, i);
         size_t room = room_for_arguments(w, args);
-        int result =
-            device_printf(arg64(w, in, 1, i), room ? host_pointer(w, in, i, args, 1, false) : NULL, room);
+        int result = device_printf(arg64(w, in, 1, i),
+                                   room ? host_pointer(w, in, i, args, 1, ACCESS_READ) : NULL, room);
         if (result == TOO_FEW_ARGUMENTS)
             fault(w, in, 1u << i, ERR_ILLEGAL_ADDRESS,
                   "printf: its format asks for more arguments than it has");

@@ -1081,7 +1081,7 @@ bool global_read_early(struct warp *w, const struct inst *in, u32 mask, const u6
     const struct early_reads *early = w->block->worker->early;
     u32 first = first_lane(mask), lanes = (u32)__builtin_popcount(mask);
     if (early && early->count == MOST_EARLY) return false;
-    struct by_lanes by = lanes_of_access(mask, at, bytes);
+    struct by_lanes by = how & ACCESS_TOGETHER ? (struct by_lanes){0, 0} : lanes_of_access(mask, at, bytes);
     if (!grid.writes.lines || at[first] - grid.base >= grid.bytes ||
         (at[first] < written.high && at[first] >= written.low))
         return false;
@@ -1092,7 +1092,8 @@ bool global_read_early(struct warp *w, const struct inst *in, u32 mask, const u6
         note_early(w, in, at[first], at[first] + bytes, how, by);
     for (u32 left = by.step || by.lanes ? 0 : mask; left; left &= left - 1) {
         u32 i = first_lane(left);
-        note_early(w, in, at[i], at[i] + bytes, how, (struct by_lanes){0, 1u << i});
+        note_early(w, in, at[i], at[i] + bytes, how,
+                   (struct by_lanes){0, how & ACCESS_TOGETHER ? 0 : 1u << i});
     }
     return true;
 }
@@ -1136,7 +1137,7 @@ void global_access_now(struct warp *w, const struct inst *in, u32 mask, const u6
         widen(&grid.read_low, &grid.read_high, low, high);
     bool has_reads = low < grid.read_high && high > grid.read_low;
     u32 first = first_lane(mask), lanes = (u32)__builtin_popcount(mask);
-    struct by_lanes by = lanes_of_access(mask, at, bytes);
+    struct by_lanes by = how & ACCESS_TOGETHER ? (struct by_lanes){0, 0} : lanes_of_access(mask, at, bytes);
     w->global_lanes |= mask;
     if (how & ACCESS_DATA) check_step(w, in, mask, at, bytes);
     how &= ~(u32)ACCESS_DATA;

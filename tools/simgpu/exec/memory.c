@@ -274,9 +274,9 @@ u8 *global_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address,
     return (u8 *)(uintptr_t)address;
 }
 
-u8 *host_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address, u32 bytes, bool is_write)
+u8 *host_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address, u32 bytes, enum access how)
 {
-    return (u8 *)(uintptr_t)resolve_generic_lane(w, in, lane, address, bytes, 1, is_write);
+    return (u8 *)(uintptr_t)resolve_generic_lane(w, in, lane, address, bytes, 1, how);
 }
 
 const u8 *memory_peek(struct warp *w, const struct inst *in, u64 address, u32 bytes)

@@ -20,7 +20,7 @@ void memory_resolve(struct warp *w, const struct inst *in, u32 mask, u64 address
                     enum access how);
 
 /* One lane's generic address, likewise. */
-u8 *host_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address, u32 bytes, bool is_write);
+u8 *host_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address, u32 bytes, enum access how);
 
 /* One lane's address of global memory, likewise; any alignment. */
 u8 *global_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address, u32 bytes, bool is_write);

@@ -69,7 +69,7 @@ static void set(struct tensor_map *m, enum field field, u32 d, u64 v)
 
 /* The map at an address operand of `lane`, as host memory. */
 static void *map_at(struct warp *w, const struct inst *in, const struct inst *address, u32 lane,
-                    bool is_write)
+                    enum access how)
 {
     u64 a[LANES];
     memory_addresses(w, address, 1u << lane, a);
@@ -77,7 +77,7 @@ static void *map_at(struct warp *w, const struct inst *in, const struct inst *ad
     if (a[lane] & 63)
         fault(w, in, 1u << lane, ERR_MISALIGNED, "misaligned tensor map at 0x%llx: must be a multiple of 64",
               (unsigned long long)a[lane]);
-    return host_pointer(w, in, lane, a[lane], TENSOR_MAP_BYTES, is_write);
+    return host_pointer(w, in, lane, a[lane], TENSOR_MAP_BYTES, how);
 }
 
 static void mark_edited(struct warp *w, struct tensor_map *m)
@@ -93,7 +93,7 @@ static void exec_replace(struct warp *w, const struct inst *in, u32 mask)
     struct tensor_map m;
     for (u32 left = mask; left; left &= left - 1) {
         u32 lane = first_lane(left);
-        void *at = map_at(w, in, in->data, lane, true);
+        void *at = map_at(w, in, in->data, lane, ACCESS_WRITE);
         u64 v = in->bytes == 8 ? ((u64 *)lanes_of(w, in->b))[lane] : ((u32 *)lanes_of(w, in->b))[lane];
         memcpy(&m, at, sizeof m);
         if (memcmp(at, zeros, sizeof zeros) == 0)
@@ -117,7 +117,8 @@ static void exec_copy(struct warp *w, const struct inst *in, u32 mask)
     const struct inst *address = in->data;
     u32 lane = first_lane(mask);
     struct tensor_map m;
-    u8 *from = map_at(w, in, &address[1], lane, false), *to = map_at(w, in, &address[0], lane, true);
+    u8 *from = map_at(w, in, &address[1], lane, ACCESS_READ),
+       *to = map_at(w, in, &address[0], lane, ACCESS_WRITE | ACCESS_TOGETHER);
     memcpy(to, from, TENSOR_MAP_BYTES);
     memcpy(&m, to, sizeof m);
     mark_edited(w, &m);
@@ -135,7 +136,7 @@ static void exec_acquire(struct warp *w, const struct inst *in, u32 mask)
 {
     for (u32 left = mask; left; left &= left - 1) {
         struct tensor_map m;
-        void *at = map_at(w, in, in->data, first_lane(left), false);
+        void *at = map_at(w, in, in->data, first_lane(left), ACCESS_READ);
         memcpy(&m, at, sizeof m);
         if (m.magic != TENSOR_MAP_MAGIC || m.edited_by != w->block->launch->grid_id) continue;
         if (__atomic_load_n(&w->block->launch->map_releases, __ATOMIC_ACQUIRE) == m.releases) continue;
