@@ -41,10 +41,11 @@ compiled() { rebuilt "$1" | grep -v '^link'; }
 
 # The kernels that include a header, by themselves or through another one.
 includers() {
-    local file
+    local file folder=${1%/*} name=${1##*/}
     while read -r file; do
         if [[ $file == *.cu ]]; then echo "$file"; else includers "$file"; fi
-    done < <(grep -lE "#include \"(.*/)?$(basename "$1")\"" chapters/*/*.cu chapters/*/*.cuh common/*/*.cuh)
+    done < <(grep -lF "#include \"$name\"" "$folder"/*.cu* || true
+             grep -lE "#include \"(.*/)?${folder##*/}/$name\"" chapters/*/*.cu chapters/*/*.cuh common/*/*.cuh || true)
 }
 
 @test "makefile: a touched device header rebuilds exactly the kernels that include it" {
