@@ -725,17 +725,38 @@ static void give_way(struct warp *w, const struct inst *in, u32 offset, u32 pari
     warp_give_way(w);
 }
 
-/* d: predicate; b: state or parity. try_wait may block for a while; here it does until the phase is over. */
+/* Whether a try_wait of a phase that is not over answers so, as it may when its time is up: with a seed each one does the first
+ * time that a warp comes there, and every now and then. It is to come round again. */
+static bool times_out(struct warp *w, const struct inst *in)
+{
+    if (!options.seed || !(in->flags & BLOCKS)) return false;
+    struct async_state *a = warp_async(w);
+    u64 here = 1ull << in->site % 64;
+    bool again = a->timed_out & here;
+    a->timed_out |= here;
+    a->gave_up = !a->gave_up && (!again || ((++a->tries ^ (u32)options.seed) * 2654435761u) >> 28 == 0);
+    return a->gave_up;
+}
+
+const char *async_gave_up(const struct warp *w)
+{
+    return w->async && w->async->gave_up
+               ? " (the last mbarrier.try_wait answered false, as it may: repeat it until it is true)"
+               : "";
+}
+
+/* d: predicate; b: state or parity. try_wait may block for a while; here it mostly does until the phase is over. */
 static void exec_wait(struct warp *w, const struct inst *in, u32 mask)
 {
     struct places at;
     const u32 *offset = at.offset;
     u32 parity[LANES], done = 0, lane = first_lane(mask), mixed = 0;
+    struct mbarrier *barrier[LANES];
     const struct mbarrier *known = NULL;
     mbarrier_places(w, in, mask, &at);
     for (u32 left = mask; left; left &= left - 1) {
         u32 i = first_lane(left);
-        struct mbarrier *m = async_mbarrier(w, in, i, at.block[i], at.offset[i]);
+        barrier[i] = async_mbarrier(w, in, i, at.block[i], at.offset[i]);
         if (in->flags & PARITY)
             parity[i] = ((u32 *)lanes_of(w, in->b))[i];
         else
@@ -743,6 +764,17 @@ static void exec_wait(struct warp *w, const struct inst *in, u32 mask)
         if (parity[i] > 1)
             fault(w, in, 1u << i, ERR_LAUNCH_FAILURE, "the phase parity is %u: it must be 0 or 1", parity[i]);
         mixed |= (offset[i] ^ offset[lane]) | (parity[i] ^ parity[lane]);
+        done |= (u32)((barrier[i]->phase & 1) != parity[i]) << i;
+    }
+    if (!done && times_out(w, in)) {
+        set_predicate(w, in->d, mask, 0);
+        warp_give_way(w);
+        return;
+    }
+    done = 0;
+    for (u32 left = mask; left; left &= left - 1) {
+        u32 i = first_lane(left);
+        struct mbarrier *m = barrier[i];
         if ((m->phase & 1) == parity[i]) settle(w, in, m);
         bool over = (m->phase & 1) != parity[i];
         if (over && m != known) order_mbarrier_wait(w, m, in->flags & RELAXED);
@@ -761,7 +793,7 @@ static void exec_wait(struct warp *w, const struct inst *in, u32 mask)
     if (!done)
         give_way(w, in, offset[lane], parity[lane], mixed);
     else if (w->async)
-        w->async->failed_tests = 0;
+        w->async->failed_tests = 0, w->async->gave_up = false;
 }
 
 static void exec_pending_count(struct warp *w, const struct inst *in, u32 mask)
