@@ -8,6 +8,9 @@
  *                copies, only what has just this value is noted (global_wrote)
  *      local     a bit for each two bytes that the thread has written
  *
+ * A variable that was never set is a register that nothing can have written (front/unset.c): there is such an instruction, which does
+ * as a load of it would, before what reads it.
+ *
  * From then on the warp is watched until none of its registers holds such bits. What is computed from them is undefined too,
  * bit by bit as far as that is certain, and it is a fault when they decide something: an address, a branch, whether a store is
  * executed; so is an atomic operation on memory that nobody has written. In shared memory somebody may write it later, for want of
@@ -56,6 +59,9 @@ void undefined_load(struct warp *w, const struct inst *in, u32 mask, const u64 h
 
 /* An atomic operation, at addresses as the program gives them, before it has been noted as a write. */
 void undefined_atomic(struct warp *w, const struct inst *in, u32 mask, const u64 address[LANES], u32 bytes);
+
+/* A product that is added to what nobody has set. */
+#define UNDEFINED_ACCUMULATOR "this is added to accumulators that nothing has written: set them to 0 first"
 
 /* The last thread of b leaves. */
 void undefined_end_block(struct block *b);
