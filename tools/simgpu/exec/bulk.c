@@ -282,7 +282,12 @@ static void check_base(struct warp *w, const struct inst *in, u32 lane, const st
     struct allocation found, near;
     char where[80] = "";
     if (heap_find(m->address, &found)) return;
-    if (heap_nearest(m->address, &near) && m->address < near.address)
+    bool any = heap_nearest(m->address, &near);
+    if (any && near.freed && m->address - near.address < near.bytes)
+        fault(w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
+              "use after free: the tensor map begins at 0x%llx, in allocation %u, which has been freed since",
+              (unsigned long long)m->address, near.number);
+    if (any && m->address < near.address)
         snprintf(where, sizeof where, ", %llu bytes before allocation %u",
                  (unsigned long long)(near.address - m->address), near.number);
     fault(

@@ -213,6 +213,25 @@ static inline u64 me(const struct warp *w, const struct races *r, const struct i
 
 /* ---- Faults ------------------------------------------------------------------------------------------------------------ */
 
+static const struct ptx_operand *address_of(const struct ptx_inst *p)
+{
+    for (u32 k = 0; k < p->op_count; k++)
+        if (p->op[k].kind == OPERAND_ADDRESS) return &p->op[k];
+    return NULL;
+}
+
+const char *race_update(const struct function *fn, const struct inst *in, const struct function *other,
+                        const struct inst *with)
+{
+    const struct ptx_inst *p = fn->ptx[in - fn->code], *q = other == fn ? fn->ptx[with - fn->code] : NULL;
+    if (!q || fn->lines[in - fn->code].line != fn->lines[with - fn->code].line) return "";
+    if (strcmp(p->opcode, "ld") != 0 && strcmp(q->opcode, "ld") != 0) return "";
+    if (strcmp(p->opcode, "st") != 0 && strcmp(q->opcode, "st") != 0) return "";
+    const struct ptx_operand *a = address_of(p), *b = address_of(q);
+    if (!a || !b || a->reg != b->reg || a->symbol != b->symbol || a->offset != b->offset) return "";
+    return ". Or is this line, which loads and then stores it, meant to be an atomic operation, such as atomicAdd?";
+}
+
 enum verdict { ORDERED, BY_LANES, BY_WARPS, BY_LANES_OF_OTHERS, IN_FLIGHT };
 
 static _Noreturn void race_fault(struct warp *w, const struct inst *in, u32 lane, const struct block *b,
@@ -223,6 +242,7 @@ static _Noreturn void race_fault(struct warp *w, const struct inst *in, u32 lane
     const struct inst *there = fn ? &fn->code[site - fn->first_site] : NULL;
     const char *does = how & ACCESS_WRITE ? "write" : "read", *did = other_wrote ? "write" : "read";
     u32 line = fn ? fn->lines[there - fn->code].line : 0;
+    const char *update = fn ? race_update(w->frame->fn, in, fn, there) : "";
     char where[48] = "", who[80];
     if (b->cluster->size > 1)
         snprintf(where, sizeof where, " of block (%u,%u,%u)", b->ctaid[0], b->ctaid[1], b->ctaid[2]);
@@ -241,8 +261,9 @@ static _Noreturn void race_fault(struct warp *w, const struct inst *in, u32 lane
         fault_against(
             w, in, 1u << lane, ERR_LAUNCH_FAILURE, fn, there,
             "race on shared offset %u%s: this %s is not ordered after the %s by %s of the same warp at line %u: "
-            "__syncwarp() between them is missing (that lanes execute together, or shuffle, orders no memory)",
-            at, where, does, did, who, line);
+            "__syncwarp() between them is missing%s (that lanes execute together, or shuffle, orders no memory)%s",
+            at, where, does, did, who, line,
+            w->block->warp_count > 1 ? ", or __syncthreads() if other warps touch it too" : "", update);
     }
     u32 rank = (u32)(other >> RANK_AT) & 15;
     snprintf(who, sizeof who, "warp %u", (u32)(other >> WARP_AT) & 31);
@@ -255,12 +276,13 @@ static _Noreturn void race_fault(struct warp *w, const struct inst *in, u32 lane
             at, where, does, did, (u32)(other >> LANE_AT) & 31, who, line, ORDER_OTHER_LANE);
     bool scope = other & STRONG_FLAG && how & ACCESS_STRONG; /* of one: .cta */
     fault_against(w, in, 1u << lane, ERR_LAUNCH_FAILURE, fn, there,
-                  "race on shared offset %u%s: this %s is not ordered after the %s by %s at line %u: %s", at,
-                  where, does, did, who, line,
+                  "race on shared offset %u%s: this %s is not ordered after the %s by %s at line %u: %s%s",
+                  at, where, does, did, who, line,
                   scope ? "the scope of one is .cta, its own block: it must be .cluster where blocks meet"
                   : rank == w->block->cluster_rank
                       ? "a barrier that both pass between them is missing, such as __syncthreads()"
-                      : "a barrier that both pass between them is missing, such as barrier.cluster");
+                      : "a barrier that both pass between them is missing, such as barrier.cluster",
+                  update);
 }
 
 /* ---- Verdicts ---------------------------------------------------------------------------------------------------------- */

@@ -80,6 +80,10 @@ static inline void race_settle(struct warp *w, const struct inst *in, u32 mask, 
 /* A cp.async that `in` issued for `lane` of `owner` has been waited for: written at `time` of that warp. */
 void race_landed(struct warp *owner, const struct inst *in, u32 lane, u32 at, u32 bytes, u32 time);
 
+/* For a message on two accesses that nothing orders: what else would do, where they are the load and the store of `x += 1`. */
+const char *race_update(const struct function *fn, const struct inst *in, const struct function *other,
+                        const struct inst *with);
+
 /* Whether this is a volatile load or store: what old programs have instead of __syncwarp(). */
 bool race_is_volatile(const struct function *fn, const struct inst *in);
 /* Such a load of a warp has read, at this place, what another lane has left there with such a store, and nothing orders the two. */
