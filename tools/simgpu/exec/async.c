@@ -858,11 +858,17 @@ void async_describe_wait(const struct warp *w, const struct split *s, char *out,
                           (unsigned long long)passed, passed > 1 ? "s have" : " has");
         if (m->deferred && n > 0 && (size_t)n < size)
             n += snprintf(out + n, size - (size_t)n, ", %d of them to follow copies", m->deferred);
+        const struct bulk *cut = m->loads;
+        while (cut && !cut->cut) cut = cut->next;
         if (m->on_way && m->on_way != m->tx && n > 0 && (size_t)n < size)
-            snprintf(out + n, size - (size_t)n, ", %d bytes expected, but the copies in flight bring %d",
-                     m->tx, m->on_way);
+            n += snprintf(out + n, size - (size_t)n, ", %d bytes expected, but the copies in flight bring %d",
+                          m->tx, m->on_way);
         else if (m->tx && n > 0 && (size_t)n < size)
-            snprintf(out + n, size - (size_t)n, ", %d bytes outstanding", m->tx);
+            n += snprintf(out + n, size - (size_t)n, ", %d bytes outstanding", m->tx);
+        if (cut && n > 0 && (size_t)n < size)
+            snprintf(out + n, size - (size_t)n,
+                     " (one of %u bytes is cut to %u: its size must be a multiple of 16)",
+                     cut->bytes + cut->cut, cut->bytes);
     }
 }
 

@@ -375,7 +375,9 @@ static struct bulk describe(struct warp *w, const struct inst *in, u32 lane, con
         read_map(w, in, lane, f, &c);
     } else {
         c.global = address_of(w, &f->source, lane);
-        c.row_bytes = c.pitch = ((u32 *)lanes_of(w, f->size))[lane] & ~15u; /* as an H200 does */
+        u32 bytes = ((u32 *)lanes_of(w, f->size))[lane];
+        c.row_bytes = c.pitch = bytes & ~15u; /* as an H200 does; PTX leaves it undefined */
+        c.cut = bytes & 15;
         if (c.global & 15)
             fault(w, in, 1u << lane, ERR_MISALIGNED,
                   "misaligned bulk copy at 0x%llx: must be a multiple of 16", (unsigned long long)c.global);
