@@ -236,16 +236,18 @@ __global__ void accumulators_not_cleared(u32 *out)
 }
 
 // Input and output are other registers.
+#define MMA_INTO(D, C)                                                                                            \
+    asm volatile(                                                                                                 \
+        "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};" \
+        : "=f"(D[0]), "=f"(D[1]), "=f"(D[2]), "=f"(D[3])                                                          \
+        : "r"(T), "r"(T), "r"(T), "f"(C[0]), "f"(C[1]), "f"(C[2]), "f"(C[3]))
 // bug accumulators_not_passed: this is added to accumulators that nothing has written: set them to 0 first
 template <bool BROKEN>
 __global__ void accumulators_not_passed(u32 *out)
 {
     float c[4], d[4];
     if (!BROKEN) c[0] = c[1] = c[2] = c[3] = 0;
-    asm volatile( // accumulators_not_passed
-        "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-        : "r"(T), "r"(T), "r"(T), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+    MMA_INTO(d, c); // accumulators_not_passed
     out[T] = (u32)(d[0] + d[1] + d[2] + d[3]);
 }
 

@@ -485,25 +485,25 @@ static u64 merged_order(u64 before, u64 entry)
     return (u64)EACH << ORDER_AT;
 }
 
-/* Who has read a word, of two reads at the same time. */
+/* Who has read a word, of two reads at the same time. Of who reads twice and writes then, the first read is another lane's. */
 static inline u32 merged_word(u32 before, u32 word)
 {
-    bool lanes = (before ^ word) & LANE_MASK || (before | word) & WORD_BY_MANY;
-    if ((before | word) & WORD_UNKNOWN || (lanes && (before ^ word) & WORD_STRONG))
-        return before | WORD_UNKNOWN;
-    if (lanes)
-        return before |
-               WORD_BY_MANY; /* of who reads twice and writes then, the first read is another lane's */
-    return word & (before | ~WORD_STRONG);
+    u32 either = before | word, strong = before & word & WORD_STRONG;
+    bool lanes = (before ^ word) & LANE_MASK || either & WORD_BY_MANY;
+    if (either & WORD_UNKNOWN) return before | WORD_UNKNOWN | (word & WORD_STRONG); /* of its parts */
+    if (!lanes) return (word & ~WORD_STRONG) | strong;
+    return (before & ~WORD_STRONG) | strong | ((before ^ word) & WORD_STRONG ? WORD_UNKNOWN : WORD_BY_MANY);
 }
 
 /* These reads of a piece at the same time, the first of which may be none, are kept by word. */
 static void note_each(u32 words[4], u64 before, u64 entry)
 {
-    static const u32 parts[4] = {WORD_UNKNOWN, WORD_UNKNOWN, WORD_UNKNOWN, WORD_UNKNOWN};
+    u32 parts =
+        (u32)(entry & (SITE_MASK | LANE_MASK)) | (entry & STRONG_FLAG ? WORD_STRONG : 0) | WORD_UNKNOWN;
     for (u32 x = 0; x < 4; x++) {
         bool had = before >> (READ_AT + 4 * x) & 15, has = entry >> (READ_AT + 4 * x) & 15;
-        u32 old = word_reader(before, words, x), new = word_reader(entry, parts, x);
+        u32 old = word_reader(before, words, x),
+            new = (entry >> ORDER_AT & 3) == EACH ? parts : word_reader(entry, words, x);
         words[x] = !has ? old : had ? merged_word(old, new) : new;
     }
 }
