@@ -148,6 +148,8 @@ for kernel in json.load(open(sys.argv[1])):
 
 @test "simgpu: elementwise kernels, reductions, histogram, layernorm, softmax, transpose and scan" { program deep_learning; }
 
+@test "simgpu: cuda::memcpy_async, whose mbarrier's init the library does not fence, is let alone" { program library_copy; }
+
 @test "simgpu: a tiled matmul with cooperative groups, and cuBLAS's SGEMM" { program matmul; }
 
 @test "simgpu: cuBLAS's products in f32, f16, bf16 and f64, in batches, with scalars on the device" { program cublas; }

@@ -490,11 +490,18 @@ struct mbarrier *async_mbarrier(struct warp *w, const struct inst *in, u32 lane,
     return m;
 }
 
+/* cuda::memcpy_async of a cuda::barrier does without these fences (CCCL 3.0), and does not ask the program for them;
+ * cuda::device::memcpy_async_tx does. */
+bool async_of_library(const struct warp *w, const struct inst *in)
+{
+    return warp_inlined_from(w, in, "/cuda/__memcpy_async/dispatch_memcpy_async.h");
+}
+
 struct mbarrier *async_mbarrier_of_copy(struct warp *w, const struct inst *in, u32 lane, struct block *b,
                                         u32 offset)
 {
     struct mbarrier *m = async_mbarrier(w, in, lane, b, offset);
-    if (b->init_fence <= m->init_time)
+    if (b->init_fence <= m->init_time && !async_of_library(w, in))
         breach(
             w, in, 1u << lane, ERR_LAUNCH_FAILURE,
             "the mbarrier at shared offset %u is used by a copy before its mbarrier.init is visible to the async proxy: no "

@@ -57,6 +57,9 @@ struct mbarrier *async_mbarrier(struct warp *w, const struct inst *in, u32 lane,
 struct mbarrier *async_mbarrier_of_copy(struct warp *w, const struct inst *in, u32 lane, struct block *b,
                                         u32 offset);
 
+/* Whether this is a copy of NVIDIA's library, which lacks a proxy fence that nobody else could add. */
+bool async_of_library(const struct warp *w, const struct inst *in);
+
 /* A bulk copy into the block's shared memory, to this offset of it, that has not landed, or NULL. */
 enum { ANYWHERE_IN_BLOCK = 0xffffffff };
 const struct bulk *async_open_load(const struct block *b, u32 at);

@@ -123,9 +123,7 @@ bool lower_exit_instruction(struct lowering *lo, const struct ptx_inst *p, struc
 
 static void exec_trap(struct warp *w, const struct inst *in, u32 mask)
 {
-    const struct function *fn = w->frame->fn;
-    const struct inlined *at = fn->lines[in - fn->code].inlined;
-    bool grid = at && strstr(at->file, "cooperative_groups") && !w->block->launch->cooperative;
+    bool grid = !w->block->launch->cooperative && warp_inlined_from(w, in, "/cooperative_groups");
     fault(w, in, mask, ERR_LAUNCH_FAILURE, "trap%s",
           grid ? ": grid.sync() in an ordinary launch: it needs cudaLaunchCooperativeKernel" : "");
 }

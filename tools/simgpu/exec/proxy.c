@@ -59,7 +59,7 @@ static void must_be_fenced(struct warp *w, const struct inst *in, u32 lanes, con
                            const char *does)
 {
     u32 writer = b->stamps[piece] & ((1 << WRITER_BITS) - 1), missing = unfenced(b, piece);
-    if (!missing) return;
+    if (!missing || async_of_library(w, in)) return;
     char who[40] = "another block";
     const char *how = writer == WRITER_COPY ? "through the generic proxy" : "with an ordinary store";
     const struct function *fn;
