@@ -216,6 +216,23 @@ __global__ void table_unwritten(u32 *out)
     out[row + 3] = T;                           // table_unwritten
 }
 
+// The end of a table that its kernel does not write comes to shared memory by cp.async.
+// bug copied_unwritten: which way the thread goes depends on a value that nobody has written
+template <bool BROKEN>
+__global__ void copied_unwritten(u32 *out)
+{
+    __shared__ __align__(16) u32 tile[256];
+    u32 *table = uncleared + 1024;
+    for (u32 i = T; i < (BROKEN ? 200 : 256); i += 64) table[i] = i;
+    __syncthreads();
+    cp_async_16(tile + 4 * T, table + 4 * T); // copied_unwritten
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncthreads();
+    const u32 found = ((volatile u32 *)tile)[255 - T]; // copied_unwritten
+    if (found > 250) atomicAdd(out, found);            // copied_unwritten
+}
+
 // Accumulators that are never set to 0: registers, which hold what was there before.
 #define MMA(D)                                                                                       \
     asm volatile(                                                                                    \
@@ -267,6 +284,7 @@ static const bug bugs[] = {
     BUG(masked_by_a_minimum, 1, 32),
     BUG(maximum_of_a_tree, 1, 64),
     BUG(maximum_of_the_warps, 1, 1024),
+    BUG(copied_unwritten, 1, 64),
     BUG(accumulators_not_cleared, 1, 32),
     BUG(accumulators_not_passed, 1, 32),
 };

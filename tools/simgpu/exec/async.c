@@ -20,6 +20,7 @@
 #include "memory.h"
 #include "order.h"
 #include "proxy.h"
+#include "undefined.h"
 #include "warp.h"
 
 enum { MAX_COUNT = (1 << 20) - 1 }; /* of arrivals, and of bytes outstanding either way */
@@ -281,7 +282,9 @@ static void land(struct warp *w, const struct inst *in, struct warp *owner, stru
     }
     for (u32 left = lanes; left; left &= left - 1) {
         u32 i = first_lane(left);
-        race_landed(owner, c->in, i, (u32)(c->destination[i] - w->block->shared), c->bytes, time);
+        u32 at = (u32)(c->destination[i] - w->block->shared);
+        race_landed(owner, c->in, i, at, c->bytes, time);
+        undefined_copied(w, at, (const u8 *)(uintptr_t)c->source[i], c->taken[i]);
     }
     c->in_flight &= ~lanes;
 }

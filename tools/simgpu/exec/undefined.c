@@ -107,6 +107,17 @@ static bool unwritten(const struct warp *w, const u8 *p, char where[96])
     return a.kind == ALLOCATION_DEVICE || a.kind == ALLOCATION_DEVICE_MALLOC;
 }
 
+void undefined_copied(const struct warp *w, u32 at, const u8 *source, u32 bytes)
+{
+    char where[96];
+    for (u32 k = 0; k + 4 <= bytes && w->block->races; k += 4) {
+        u32 word;
+        memcpy(&word, source + k, 4);
+        if (word == UNWRITTEN && unwritten(w, source + k, where) && unwritten(w, source + k + 2, where))
+            race_stored_unwritten(w->block, at + k);
+    }
+}
+
 /* ---- Registers ------------------------------------------------------------------------------------------------------------- */
 
 static u64 ones(u32 bytes)
