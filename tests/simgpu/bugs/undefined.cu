@@ -225,7 +225,7 @@ __global__ void copied_unwritten(u32 *out)
     u32 *table = uncleared + 1024;
     for (u32 i = T; i < (BROKEN ? 200 : 256); i += 64) table[i] = i;
     __syncthreads();
-    cp_async_16(tile + 4 * T, table + 4 * T); // copied_unwritten
+    cp_async_16(tile + 4 * T, table + 4 * T);
     cp_async_commit();
     cp_async_wait<0>();
     __syncthreads();
