@@ -229,8 +229,8 @@ __global__ void copied_unwritten(u32 *out)
     cp_async_commit();
     cp_async_wait<0>();
     __syncthreads();
-    const u32 found = ((volatile u32 *)tile)[255 - T]; // copied_unwritten
-    if (found > 250) atomicAdd(out, found);            // copied_unwritten
+    const u32 found = ((volatile u32 *)tile)[255 - T];
+    if (found > 250) atomicAdd(out, found); // copied_unwritten
 }
 
 // Accumulators that are never set to 0: registers, which hold what was there before.
