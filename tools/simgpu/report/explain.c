@@ -32,6 +32,7 @@ static const struct {
     {"race on global memory", "notes/10_adamw_mixed_precision.md#5-the-code-in-the-order-it-runs"},
     {"divergent barrier", "notes/simulated_gpu.md#when-lanes-part"},
     {"nobody has written", "notes/simulated_gpu.md#strict-where-hardware-is-lucky"},
+    {"accumulators that nothing has written", "notes/simulated_gpu.md#strict-where-hardware-is-lucky"},
     {"must be a multiple of", "notes/glossary.md#the-c-on-one-page"},
     {"tx-count", "notes/13_tma_wgmma_matmul.md#4-the-idea-by-hand"},
     {"coordinate", "notes/13_tma_wgmma_matmul.md#5-the-code-in-the-order-it-runs"},
