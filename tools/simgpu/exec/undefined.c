@@ -573,6 +573,12 @@ static void check_addresses(struct warp *w, const struct inst *in, const struct 
     }
 }
 
+void undefined_accumulators(struct warp *w, const struct inst *in, u32 mask, const char *more)
+{
+    breach(w, in, mask, ERR_LAUNCH_FAILURE,
+           "this is added to accumulators that nothing has written: set them to 0 first%s", more);
+}
+
 /* An mma that is added to accumulators of which a lane has set none. (wgmma: exec/wgmma.c) */
 static void check_accumulators(struct warp *w, const struct inst *in, const struct ptx_inst *p, u32 mask)
 {
@@ -585,7 +591,7 @@ static void check_accumulators(struct warp *w, const struct inst *in, const stru
         u8 from = o->kind == OPERAND_REG ? *from_of(u, o->reg->offset, reg_lane_bytes(o->reg), lane) : 0;
         unset += from && u->origin[from - 1].unset;
     }
-    if (unset == c->count) breach(w, in, mask, ERR_LAUNCH_FAILURE, UNDEFINED_ACCUMULATOR);
+    if (unset == c->count) undefined_accumulators(w, in, mask, "");
 }
 
 /* Whether one of the registers has undefined bits. */

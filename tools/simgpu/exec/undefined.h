@@ -63,8 +63,8 @@ void undefined_copied(const struct warp *w, u32 at, const u8 *source, u32 bytes)
 /* An atomic operation, at addresses as the program gives them, before it has been noted as a write. */
 void undefined_atomic(struct warp *w, const struct inst *in, u32 mask, const u64 address[LANES], u32 bytes);
 
-/* A product that is added to what nobody has set. */
-#define UNDEFINED_ACCUMULATOR "this is added to accumulators that nothing has written: set them to 0 first"
+/* A product is added to what nobody has set; `more` is what else would do. */
+void undefined_accumulators(struct warp *w, const struct inst *in, u32 mask, const char *more);
 
 /* The last thread of b leaves. */
 void undefined_end_block(struct block *b);

@@ -501,7 +501,7 @@ static void exec_mma(struct warp *w, const struct inst *in, u32 mask)
     bool adds = (predicate_of(w, in->c) ^ (in->aux ? ~0u : 0)) & 1;
     bool set = !adds || !(in->flags & PRODUCT_UNSET);
     for (u32 r = 0; r < f->d_count && !set; r++) set = s->result[slot_of(in->more[r])] != 0;
-    if (!set) breach(w, in, mask, ERR_LAUNCH_FAILURE, UNDEFINED_ACCUMULATOR ", or let scale-d be 0");
+    if (!set) undefined_accumulators(w, in, mask, ", or let scale-d be 0");
     p.issued = ++w->block->clock;
     order_product(w, in, p.number);
     multiply(w, in, &p, adds);
