@@ -40,7 +40,7 @@ enum { BY_ONE, IN_ORDER, BY_MANY, EACH };
 #define WORD_BY_MANY (1u << 22)
 #define WORD_STRONG  (1u << 23)
 #define WORD_UNKNOWN \
-    (1u << 24) /* parts of it, or weak and strong by different lanes: by whom is not told apart */
+    (1u << 24) /* parts of it, or weak and strong by different lanes: who is not told apart */
 
 enum { LIMIT = 1 << 23, LOOK_CLOSER = 0xffffffff };
 
@@ -67,10 +67,9 @@ struct races {
     u32 *wrote;     /* by piece */
     u64 *unwritten; /* by word: its cell when it was written with what nobody had written; NULL: none was */
     u8 *parts;      /* by word: which of its bytes, where only some were written at a time; NULL: nowhere */
-    u64 *readers[MAX_CLUSTER *
-                 MAX_WARPS]; /* by actor, by piece, and then the words; NULL: it has read nothing */
-    u32 latest[MAX_CLUSTER * MAX_WARPS]; /* by actor, when it has read anything */
-    u16 active[MAX_CLUSTER * MAX_WARPS]; /* the actors that have */
+    u64 *readers[MAX_CLUSTER * MAX_WARPS]; /* by actor, by piece, then by word; NULL: it has read nothing */
+    u32 latest[MAX_CLUSTER * MAX_WARPS];   /* by actor, when it has read anything */
+    u16 active[MAX_CLUSTER * MAX_WARPS];   /* the actors that have */
     u32 active_count;
     struct read_log *logs[MAX_WARPS]; /* of the block's own warps */
     u64 written, read,
@@ -383,7 +382,7 @@ static void check_readers(struct warp *w, const struct inst *in, u32 lane, struc
                     race_fault(w, in, lane, b, at, BY_LANES_OF_OTHERS, who, false, how);
                 break;
             }
-            if (by_lane_at == UINT32_MAX && read_by_others(word, lane, how) && !in_place(w, e, how)) {
+            if (by_lane_at == UINT32_MAX && read_by_others(word, lane, how) && !in_place(w, who, how)) {
                 by_lane = who;
                 by_lane_at = at;
             }
