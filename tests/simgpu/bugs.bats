@@ -99,6 +99,18 @@ by_luck() {
     done
 }
 
+@test "bugs: with a seed, a try_wait may find its time up, and must come round again" {
+    local seed line
+    line=$(grep -n '// tried_once$' "$BATS_TEST_DIRNAME/bugs/luck.cu" | cut -d: -f1)
+    run -0 timeout 60 "$SIMGPU" "$PROGRAMS/luck" tried_once
+    for seed in 1 2 3; do
+        run -1 timeout 60 "$SIMGPU" --seed $seed "$PROGRAMS/luck" tried_once
+        assert_output --partial "the last mbarrier.try_wait answered false, as it may: repeat it until it is true"
+        assert_output --regexp "luck\.cu:${line}[^0-9]"
+        run -0 timeout 60 "$SIMGPU" --seed $seed "$PROGRAMS/luck" tried_once right
+    done
+}
+
 @test "bugs: blocks that wait for more blocks than the device holds are told so" {
     run -0 timeout 60 "$SIMGPU" --sms 2 "$PROGRAMS/luck" barrier_of_the_grid
     run -1 timeout 60 "$SIMGPU" --sms 1 "$PROGRAMS/luck" barrier_of_the_grid

@@ -101,9 +101,38 @@ __global__ void barrier_of_the_grid(u32 *out)
     __syncthreads();
 }
 
+// A wait that is tried once, and its answer not looked at: most often it blocks until the copy has landed.
+template <bool BROKEN>
+__global__ void tried_once(u32 *out)
+{
+    __shared__ __align__(16) u32 tile[32];
+    __shared__ __align__(8) u64 full;
+    const u32 bar = smem_addr(&full);
+    if (T == 0) {
+        bar_init(bar, 1);
+        INIT_FENCE;
+    }
+    __syncthreads();
+    if (T == 0) {
+        bar_expect(bar, sizeof tile);
+        copy_in(tile, out, sizeof tile, bar);
+    }
+    if (BROKEN)
+        asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0;}" ::"r"(bar)
+                     : "memory");
+    else
+        bar_wait(bar, 0);
+    out[32 + T] = tile[31 - T]; // tried_once
+}
+
 static const bug bugs[] = {
-    BUG_DYNAMIC(aligned_by_luck, 1, 64), BUG(vectors_by_luck, 1, 64), BUG(seen_in_order_by_luck, 2, 64),
-    BUG(neither_sees_the_other, 2, 32),  BUG(counts_back, 4, 64),     BUG(barrier_of_the_grid, 64, 64),
+    BUG_DYNAMIC(aligned_by_luck, 1, 64),
+    BUG(vectors_by_luck, 1, 64),
+    BUG(seen_in_order_by_luck, 2, 64),
+    BUG(neither_sees_the_other, 2, 32),
+    BUG(counts_back, 4, 64),
+    BUG(barrier_of_the_grid, 64, 64),
+    BUG(tried_once, 1, 32),
 };
 
 static void make_map(u32 *memory)

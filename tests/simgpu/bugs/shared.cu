@@ -355,6 +355,51 @@ __global__ void shifted_in_place(u32 *out)
     out[T] = row[31 - T];
 }
 
+// Each lane writes a word that another has read, close to the one that it has read itself.
+// bug reversed_in_place: __syncwarp() between them is missing
+template <bool BROKEN>
+__global__ void reversed_in_place(u32 *out)
+{
+    __shared__ u32 row[32];
+    row[T] = T;
+    __syncwarp();
+    const u32 mirrored = row[31 - T]; // reversed_in_place
+    if (!BROKEN) __syncwarp();
+    row[T] = mirrored; // reversed_in_place
+    __syncwarp();
+    out[T] = row[T ^ 1];
+}
+
+// A warp turns vectors of three into three rows through its part of shared memory, and uses it again.
+// bug staged_again: __syncwarp() between them is missing
+template <bool BROKEN>
+__global__ void staged_again(u32 *out)
+{
+    __shared__ u32 part[4][96];
+    u32 *mine = part[T / 32], lane = T % 32;
+    for (u32 n = 0; n < 2; n++) {
+        for (u32 k = 0; k < 3; k++) mine[32 * k + lane] = out[96 * n + 32 * k + lane]; // staged_again
+        __syncwarp();
+        for (u32 k = 0; k < 3; k++) out[1024 + 3 * T + k] += mine[3 * lane + k]; // staged_again
+        if (!BROKEN) __syncwarp();
+    }
+}
+
+// A lane stores four words, of which it has itself read the first.
+// bug vector_over_words: __syncwarp() between them is missing
+template <bool BROKEN>
+__global__ void vector_over_words(u32 *out)
+{
+    __shared__ uint4 row[8];
+    ((u32 *)row)[T] = T;
+    __syncwarp();
+    const u32 mine = __shfl_xor_sync(~0u, ((u32 *)row)[T], 1); // vector_over_words
+    if (!BROKEN) __syncwarp();
+    if (T % 4 == 0) row[T / 4] = make_uint4(mine, mine, mine, mine); // vector_over_words
+    __syncwarp();
+    out[T] = ((u32 *)row)[T];
+}
+
 // Each half of the warp meets, but not the halves each other.
 // bug halves_meet: such as __syncthreads()
 template <bool BROKEN>
@@ -477,6 +522,9 @@ static const bug bugs[] = {
     BUG(leader_publishes_again, 1, 256),
     BUG(matrix_in_place, 1, 32),
     BUG(shifted_in_place, 1, 32),
+    BUG(reversed_in_place, 1, 32),
+    BUG(staged_again, 1, 128),
+    BUG(vector_over_words, 1, 32),
     BUG(halves_meet, 1, 64),
     BUG(copy_read_unwaited, 1, 256),
     BUG(copy_of_others, 1, 256),

@@ -57,7 +57,7 @@ __global__ void bytes_of_one_operand(u32 *out)
 }
 
 // The tail is 24 bytes: the hardware copies whole pieces of 16.
-// bug bytes_of_a_tail: 24 bytes expected, but the copies in flight bring 16
+// bug bytes_of_a_tail: the copies in flight bring 16 (one of 24 bytes is cut to 16: its size must be a multiple of 16)
 template <bool BROKEN>
 __global__ void bytes_of_a_tail(u32 *out)
 {

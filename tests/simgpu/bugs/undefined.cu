@@ -216,12 +216,77 @@ __global__ void table_unwritten(u32 *out)
     out[row + 3] = T;                           // table_unwritten
 }
 
+// The end of a table that its kernel does not write comes to shared memory by cp.async.
+// bug copied_unwritten: which way the thread goes depends on a value that nobody has written
+template <bool BROKEN>
+__global__ void copied_unwritten(u32 *out)
+{
+    __shared__ __align__(16) u32 tile[256];
+    u32 *table = uncleared + 1024;
+    for (u32 i = T; i < (BROKEN ? 200 : 256); i += 64) table[i] = i;
+    __syncthreads();
+    cp_async_16(tile + 4 * T, table + 4 * T);
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncthreads();
+    const u32 found = ((volatile u32 *)tile)[255 - T];
+    if (found > 250) atomicAdd(out, found); // copied_unwritten
+}
+
+// Accumulators that are never set to 0: registers, which hold what was there before.
+#define MMA(D)                                                                                       \
+    asm volatile(                                                                                    \
+        "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, " \
+        "%1, %2, %3};"                                                                               \
+        : "+f"(D[0]), "+f"(D[1]), "+f"(D[2]), "+f"(D[3])                                             \
+        : "r"(T), "r"(T), "r"(T))
+#pragma nv_diag_suppress used_before_set
+// bug accumulators_not_cleared: this is added to accumulators that nothing has written: set them to 0 first
+template <bool BROKEN>
+__global__ void accumulators_not_cleared(u32 *out)
+{
+    float d[4];
+    if (!BROKEN) d[0] = d[1] = d[2] = d[3] = 0;
+#pragma unroll 1
+    for (u32 k = 0; k < 3 + out[0]; k++) MMA(d); // accumulators_not_cleared
+    out[T] = (u32)(d[0] + d[1] + d[2] + d[3]);
+}
+
+// Input and output are other registers.
+#define MMA_INTO(D, C)                                                                                            \
+    asm volatile(                                                                                                 \
+        "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};" \
+        : "=f"(D[0]), "=f"(D[1]), "=f"(D[2]), "=f"(D[3])                                                          \
+        : "r"(T), "r"(T), "r"(T), "f"(C[0]), "f"(C[1]), "f"(C[2]), "f"(C[3]))
+// bug accumulators_not_passed: this is added to accumulators that nothing has written: set them to 0 first
+template <bool BROKEN>
+__global__ void accumulators_not_passed(u32 *out)
+{
+    float c[4], d[4];
+    if (!BROKEN) c[0] = c[1] = c[2] = c[3] = 0;
+    MMA_INTO(d, c); // accumulators_not_passed
+    out[T] = (u32)(d[0] + d[1] + d[2] + d[3]);
+}
+
 static const bug bugs[] = {
-    BUG(index_unwritten, 1, 256),       BUG(flag_unwritten, 1, 256),      BUG(half_a_word, 1, 32),
-    BUG(tail_not_copied, 1, 32),        BUG(padding_summed, 1, 32),       BUG(histogram_unwritten, 1, 32),
-    BUG(histogram_not_cleared, 1, 128), BUG(counter_not_cleared, 4, 128), BUG(lock_not_cleared, 4, 32),
-    BUG(table_unwritten, 1, 256),       BUG(maximum_over_the_end, 1, 32), BUG(maximum_is_no_number, 1, 32),
-    BUG(masked_by_a_minimum, 1, 32),    BUG(maximum_of_a_tree, 1, 64),    BUG(maximum_of_the_warps, 1, 1024),
+    BUG(index_unwritten, 1, 256),
+    BUG(flag_unwritten, 1, 256),
+    BUG(half_a_word, 1, 32),
+    BUG(tail_not_copied, 1, 32),
+    BUG(padding_summed, 1, 32),
+    BUG(histogram_unwritten, 1, 32),
+    BUG(histogram_not_cleared, 1, 128),
+    BUG(counter_not_cleared, 4, 128),
+    BUG(lock_not_cleared, 4, 32),
+    BUG(table_unwritten, 1, 256),
+    BUG(maximum_over_the_end, 1, 32),
+    BUG(maximum_is_no_number, 1, 32),
+    BUG(masked_by_a_minimum, 1, 32),
+    BUG(maximum_of_a_tree, 1, 64),
+    BUG(maximum_of_the_warps, 1, 1024),
+    BUG(copied_unwritten, 1, 64),
+    BUG(accumulators_not_cleared, 1, 32),
+    BUG(accumulators_not_passed, 1, 32),
 };
 
 static void prepare(u32 *)

@@ -20,6 +20,24 @@ __device__ static void fill_tiles()
 #define WGMMA(D, K)  WGMMA_AT(D, A(K), B(K))
 #define WGMMA_WAIT_1 asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory")
 
+// ---- Accumulators ----------------------------------------------------------------------------------------------------------
+
+#pragma nv_diag_suppress used_before_set
+// bug accumulators_not_cleared: this is added to accumulators that nothing has written: set them to 0 first, or let scale-d be 0
+template <bool BROKEN>
+__global__ void accumulators_not_cleared(u32 *out)
+{
+    float d[4];
+    if (!BROKEN) d[0] = d[1] = d[2] = d[3] = 0;
+    fill_tiles();
+    WGMMA_FENCE;
+#pragma unroll 1
+    for (u32 k = 0; k < 2 + out[0]; k++) WGMMA(d, 0); // accumulators_not_cleared
+    WGMMA_COMMIT;
+    WGMMA_WAIT;
+    out[1024 + T] = (u32)(d[0] + d[1] + d[2] + d[3]);
+}
+
 // ---- Fences and groups ---------------------------------------------------------------------------------------------------
 
 // bug fence_missing: wgmma.fence is missing
@@ -297,15 +315,15 @@ __global__ void __launch_bounds__(384, 1) registers_differ(u32 *out)
 }
 
 static const bug bugs[] = {
-    BUG(fence_missing, 1, 128),         BUG(rescaled_without_fence, 1, 128),
-    BUG(fence_too_late, 1, 128),        BUG(result_not_awaited, 1, 128),
-    BUG(result_of_the_latest, 1, 128),  BUG(group_not_committed, 1, 128),
-    BUG(operand_not_fenced, 1, 128),    BUG(operand_of_other_warps, 1, 128),
-    BUG(operand_overwritten, 1, 128),   BUG_DYNAMIC(descriptor_beyond, 1, 128),
-    BUG(descriptor_by_warp, 1, 128),    BUG(one_warp_left_out, 1, 128),
-    BUG(stage_refilled, 1, 160),        BUG(registers_too_many, 1, 384),
-    BUG(registers_of_one_lane, 1, 384), BUG(registers_of_one_warp, 1, 384),
-    BUG(registers_differ, 1, 384),
+    BUG(accumulators_not_cleared, 1, 128),  BUG(fence_missing, 1, 128),
+    BUG(rescaled_without_fence, 1, 128),    BUG(fence_too_late, 1, 128),
+    BUG(result_not_awaited, 1, 128),        BUG(result_of_the_latest, 1, 128),
+    BUG(group_not_committed, 1, 128),       BUG(operand_not_fenced, 1, 128),
+    BUG(operand_of_other_warps, 1, 128),    BUG(operand_overwritten, 1, 128),
+    BUG_DYNAMIC(descriptor_beyond, 1, 128), BUG(descriptor_by_warp, 1, 128),
+    BUG(one_warp_left_out, 1, 128),         BUG(stage_refilled, 1, 160),
+    BUG(registers_too_many, 1, 384),        BUG(registers_of_one_lane, 1, 384),
+    BUG(registers_of_one_warp, 1, 384),     BUG(registers_differ, 1, 384),
 };
 
 int main(int argc, char **argv)

@@ -127,6 +127,25 @@ static bool query_ignored(void)
     return all(pinned, 1);
 }
 
+// The same, where a kernel writes to the host's memory itself.
+static bool query_of_mapped_ignored(void)
+{
+    memset(pinned, 0, BYTES);
+    add_in(stream, pinned, 1);
+    while (cudaStreamQuery(stream) == cudaErrorNotReady && right) {
+    }
+    return all(pinned, 1);
+}
+static bool query_of_event_ignored(void)
+{
+    memset(pinned, 0, BYTES);
+    add_in(stream, pinned, 1);
+    CUDA(cudaEventRecord(event, stream));
+    while (cudaEventQuery(event) == cudaErrorNotReady && right) {
+    }
+    return all(pinned, 1);
+}
+
 #define CASE(NAME)  \
     {               \
 #NAME, NAME \
@@ -134,8 +153,10 @@ static bool query_ignored(void)
 static const struct {
     const char *name;
     bool (*run)(void);
-} cases[] = {CASE(copy_not_awaited), CASE(stream_not_awaited), CASE(event_not_awaited), CASE(event_too_early),
-             CASE(buffer_reused),    CASE(fill_not_awaited),   CASE(edge_forgotten),    CASE(query_ignored)};
+} cases[] = {CASE(copy_not_awaited),      CASE(stream_not_awaited), CASE(event_not_awaited),
+             CASE(event_too_early),       CASE(buffer_reused),      CASE(fill_not_awaited),
+             CASE(edge_forgotten),        CASE(query_ignored),      CASE(query_of_mapped_ignored),
+             CASE(query_of_event_ignored)};
 
 int main(int argc, char **argv)
 {

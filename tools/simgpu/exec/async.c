@@ -20,6 +20,7 @@
 #include "memory.h"
 #include "order.h"
 #include "proxy.h"
+#include "undefined.h"
 #include "warp.h"
 
 enum { MAX_COUNT = (1 << 20) - 1 }; /* of arrivals, and of bytes outstanding either way */
@@ -281,7 +282,9 @@ static void land(struct warp *w, const struct inst *in, struct warp *owner, stru
     }
     for (u32 left = lanes; left; left &= left - 1) {
         u32 i = first_lane(left);
-        race_landed(owner, c->in, i, (u32)(c->destination[i] - w->block->shared), c->bytes, time);
+        u32 at = (u32)(c->destination[i] - w->block->shared);
+        race_landed(owner, c->in, i, at, c->bytes, time);
+        undefined_copied(w, at, (const u8 *)(uintptr_t)c->source[i], c->taken[i]);
     }
     c->in_flight &= ~lanes;
 }
@@ -490,11 +493,18 @@ struct mbarrier *async_mbarrier(struct warp *w, const struct inst *in, u32 lane,
     return m;
 }
 
+/* cuda::memcpy_async of a cuda::barrier does without these fences (CCCL 3.0), and does not ask the program for them;
+ * cuda::device::memcpy_async_tx does. */
+bool async_of_library(const struct warp *w, const struct inst *in)
+{
+    return warp_inlined_from(w, in, "/cuda/__memcpy_async/dispatch_memcpy_async.h");
+}
+
 struct mbarrier *async_mbarrier_of_copy(struct warp *w, const struct inst *in, u32 lane, struct block *b,
                                         u32 offset)
 {
     struct mbarrier *m = async_mbarrier(w, in, lane, b, offset);
-    if (b->init_fence <= m->init_time)
+    if (b->init_fence <= m->init_time && !async_of_library(w, in))
         breach(
             w, in, 1u << lane, ERR_LAUNCH_FAILURE,
             "the mbarrier at shared offset %u is used by a copy before its mbarrier.init is visible to the async proxy: no "
@@ -725,17 +735,38 @@ static void give_way(struct warp *w, const struct inst *in, u32 offset, u32 pari
     warp_give_way(w);
 }
 
-/* d: predicate; b: state or parity. try_wait may block for a while; here it does until the phase is over. */
+/* Whether a try_wait of a phase that is not over answers so, as it may when its time is up: with a seed each one does the first
+ * time that a warp comes there, and every now and then. It is to come round again. */
+static bool times_out(struct warp *w, const struct inst *in)
+{
+    if (!options.seed || !(in->flags & BLOCKS)) return false;
+    struct async_state *a = warp_async(w);
+    u64 here = 1ull << in->site % 64;
+    bool again = a->timed_out & here;
+    a->timed_out |= here;
+    a->gave_up = !a->gave_up && (!again || ((++a->tries ^ (u32)options.seed) * 2654435761u) >> 28 == 0);
+    return a->gave_up;
+}
+
+const char *async_gave_up(const struct warp *w)
+{
+    return w->async && w->async->gave_up
+               ? " (the last mbarrier.try_wait answered false, as it may: repeat it until it is true)"
+               : "";
+}
+
+/* d: predicate; b: state or parity. try_wait may block for a while; here it mostly does until the phase is over. */
 static void exec_wait(struct warp *w, const struct inst *in, u32 mask)
 {
     struct places at;
     const u32 *offset = at.offset;
     u32 parity[LANES], done = 0, lane = first_lane(mask), mixed = 0;
+    struct mbarrier *barrier[LANES];
     const struct mbarrier *known = NULL;
     mbarrier_places(w, in, mask, &at);
     for (u32 left = mask; left; left &= left - 1) {
         u32 i = first_lane(left);
-        struct mbarrier *m = async_mbarrier(w, in, i, at.block[i], at.offset[i]);
+        barrier[i] = async_mbarrier(w, in, i, at.block[i], at.offset[i]);
         if (in->flags & PARITY)
             parity[i] = ((u32 *)lanes_of(w, in->b))[i];
         else
@@ -743,6 +774,17 @@ static void exec_wait(struct warp *w, const struct inst *in, u32 mask)
         if (parity[i] > 1)
             fault(w, in, 1u << i, ERR_LAUNCH_FAILURE, "the phase parity is %u: it must be 0 or 1", parity[i]);
         mixed |= (offset[i] ^ offset[lane]) | (parity[i] ^ parity[lane]);
+        done |= (u32)((barrier[i]->phase & 1) != parity[i]) << i;
+    }
+    if (!done && times_out(w, in)) {
+        set_predicate(w, in->d, mask, 0);
+        warp_give_way(w);
+        return;
+    }
+    done = 0;
+    for (u32 left = mask; left; left &= left - 1) {
+        u32 i = first_lane(left);
+        struct mbarrier *m = barrier[i];
         if ((m->phase & 1) == parity[i]) settle(w, in, m);
         bool over = (m->phase & 1) != parity[i];
         if (over && m != known) order_mbarrier_wait(w, m, in->flags & RELAXED);
@@ -761,7 +803,7 @@ static void exec_wait(struct warp *w, const struct inst *in, u32 mask)
     if (!done)
         give_way(w, in, offset[lane], parity[lane], mixed);
     else if (w->async)
-        w->async->failed_tests = 0;
+        w->async->failed_tests = 0, w->async->gave_up = false;
 }
 
 static void exec_pending_count(struct warp *w, const struct inst *in, u32 mask)
@@ -826,11 +868,17 @@ void async_describe_wait(const struct warp *w, const struct split *s, char *out,
                           (unsigned long long)passed, passed > 1 ? "s have" : " has");
         if (m->deferred && n > 0 && (size_t)n < size)
             n += snprintf(out + n, size - (size_t)n, ", %d of them to follow copies", m->deferred);
+        const struct bulk *cut = m->loads;
+        while (cut && !cut->cut) cut = cut->next;
         if (m->on_way && m->on_way != m->tx && n > 0 && (size_t)n < size)
-            snprintf(out + n, size - (size_t)n, ", %d bytes expected, but the copies in flight bring %d",
-                     m->tx, m->on_way);
+            n += snprintf(out + n, size - (size_t)n, ", %d bytes expected, but the copies in flight bring %d",
+                          m->tx, m->on_way);
         else if (m->tx && n > 0 && (size_t)n < size)
-            snprintf(out + n, size - (size_t)n, ", %d bytes outstanding", m->tx);
+            n += snprintf(out + n, size - (size_t)n, ", %d bytes outstanding", m->tx);
+        if (cut && n > 0 && (size_t)n < size)
+            snprintf(out + n, size - (size_t)n,
+                     " (one of %u bytes is cut to %u: its size must be a multiple of 16)",
+                     cut->bytes + cut->cut, cut->bytes);
     }
 }
 

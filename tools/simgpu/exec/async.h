@@ -23,10 +23,16 @@ struct async_state {
     u64 issued;                /* copies so far */
     u32 committed[LANES];      /* groups that each lane has closed: the number of the one that is open */
     u32 failed_tests;          /* test_waits in a row that found nothing */
+    u64 timed_out;             /* try_waits, by a part of their site, that have done so: only with a seed; */
+    u32 tries;                 /* ... those that could have; */
+    bool gave_up;              /* ... the last one did, and has not come round again */
     struct bulk *stores;       /* bulk copies from shared memory, in the order of issue: exec/bulk.c */
     u32 bulk_committed[LANES]; /* their groups */
 };
 struct async_state *warp_async(struct warp *w);
+
+/* For a message on what should have been waited for: it has been, but not to the end. */
+const char *async_gave_up(const struct warp *w);
 
 struct mbarrier {
     struct block *block;
@@ -50,6 +56,9 @@ struct mbarrier {
 struct mbarrier *async_mbarrier(struct warp *w, const struct inst *in, u32 lane, struct block *b, u32 offset);
 struct mbarrier *async_mbarrier_of_copy(struct warp *w, const struct inst *in, u32 lane, struct block *b,
                                         u32 offset);
+
+/* Whether this is a copy of NVIDIA's library, which lacks a proxy fence that nobody else could add. */
+bool async_of_library(const struct warp *w, const struct inst *in);
 
 /* A bulk copy into the block's shared memory, to this offset of it, that has not landed, or NULL. */
 enum { ANYWHERE_IN_BLOCK = 0xffffffff };

@@ -288,7 +288,12 @@ static void check_base(struct warp *w, const struct inst *in, u32 lane, const st
     struct allocation found, near;
     char where[80] = "";
     if (heap_find(m->address, &found)) return;
-    if (heap_nearest(m->address, &near) && m->address < near.address)
+    bool any = heap_nearest(m->address, &near);
+    if (any && near.freed && m->address - near.address < near.bytes)
+        fault(w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
+              "use after free: the tensor map begins at 0x%llx, in allocation %u, which has been freed since",
+              (unsigned long long)m->address, near.number);
+    if (any && m->address < near.address)
         snprintf(where, sizeof where, ", %llu bytes before allocation %u",
                  (unsigned long long)(near.address - m->address), near.number);
     fault(
@@ -376,7 +381,9 @@ static struct bulk describe(struct warp *w, const struct inst *in, u32 lane, con
         read_map(w, in, lane, f, &c);
     } else {
         c.global = address_of(w, &f->source, lane);
-        c.row_bytes = c.pitch = ((u32 *)lanes_of(w, f->size))[lane] & ~15u; /* as an H200 does */
+        u32 bytes = ((u32 *)lanes_of(w, f->size))[lane];
+        c.row_bytes = c.pitch = bytes & ~15u; /* as an H200 does; PTX leaves it undefined */
+        c.cut = bytes & 15;
         if (c.global & 15)
             fault(w, in, 1u << lane, ERR_MISALIGNED,
                   "misaligned bulk copy at 0x%llx: must be a multiple of 16", (unsigned long long)c.global);

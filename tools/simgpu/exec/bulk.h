@@ -39,6 +39,7 @@ struct bulk {
     struct block *block; /* shared memory: destination of a load, source of a store */
     u32 at;              /* offset in it */
     u32 bytes, rows, row_bytes, pitch, swizzle;
+    u32 cut;          /* so many bytes more were asked for, and are not copied */
     bool async_proxy; /* writes through it; st.async does not */
     bool from_shared; /* load: from another place in shared memory, or from registers, not global */
     u64 global;       /* without a map: the address in global memory */

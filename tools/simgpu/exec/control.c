@@ -123,7 +123,9 @@ bool lower_exit_instruction(struct lowering *lo, const struct ptx_inst *p, struc
 
 static void exec_trap(struct warp *w, const struct inst *in, u32 mask)
 {
-    fault(w, in, mask, ERR_LAUNCH_FAILURE, "trap");
+    bool grid = !w->block->launch->cooperative && warp_inlined_from(w, in, "/cooperative_groups");
+    fault(w, in, mask, ERR_LAUNCH_FAILURE, "trap%s",
+          grid ? ": grid.sync() in an ordinary launch: it needs cudaLaunchCooperativeKernel" : "");
 }
 
 bool lower_trap(struct lowering *lo, const struct ptx_inst *p, struct inst *in)

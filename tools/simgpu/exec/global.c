@@ -863,9 +863,10 @@ static void tell_race(struct warp *w, const struct inst *in, u32 lane, u64 at, c
                  (unsigned long long)(at - a.address));
     breach_against(
         w, in, 1u << lane, ERR_LAUNCH_FAILURE, r->fn, r->in,
-        "race on global memory at 0x%llx%s: this %s is not ordered after the %s by %s at line %u: %s",
+        "race on global memory at 0x%llx%s: this %s is not ordered after the %s by %s at line %u: %s%s",
         (unsigned long long)at, where, how & ACCESS_WRITE ? "write" : "read",
-        r->how & ACCESS_WRITE ? "write" : "read", who, line, what_is_missing(w, r, how));
+        r->how & ACCESS_WRITE ? "write" : "read", who, line, what_is_missing(w, r, how),
+        race_update(w->frame->fn, in, r->fn, r->in));
 }
 
 static void tell_of_launch(struct warp *w, const struct inst *in, u32 lane, u64 at, const struct record *r,

@@ -262,8 +262,8 @@ void order_not_landed(struct warp *w, const struct inst *in, u32 lanes, u32 piec
     fault(
         w, in, lanes, ERR_LAUNCH_FAILURE,
         "shared offset %u is read by a warp that does not know that the copy which brings it has landed: it has neither "
-        "waited for its mbarrier nor been told by a warp that has, through a barrier or another mbarrier",
-        16 * piece);
+        "waited for its mbarrier nor been told by a warp that has, through a barrier or another mbarrier%s",
+        16 * piece, async_gave_up(w));
 }
 
 /* By lanes of a warp of which another has arrived; 0: nothing is known since the read. */

@@ -59,7 +59,7 @@ static void must_be_fenced(struct warp *w, const struct inst *in, u32 lanes, con
                            const char *does)
 {
     u32 writer = b->stamps[piece] & ((1 << WRITER_BITS) - 1), missing = unfenced(b, piece);
-    if (!missing) return;
+    if (!missing || async_of_library(w, in)) return;
     char who[40] = "another block";
     const char *how = writer == WRITER_COPY ? "through the generic proxy" : "with an ordinary store";
     const struct function *fn;
@@ -91,8 +91,9 @@ void proxy_unwaited(struct warp *w, const struct inst *in, u32 lane, const struc
 {
     const struct bulk *c = async_open_load(b, at);
     fault(w, in, 1u << lane, ERR_LAUNCH_FAILURE,
-          "shared offset %u is read before the copy that brings it has been waited for: '%s' at line %u", at,
-          c ? c->fn->text[c->in - c->fn->code] : "?", c ? c->fn->lines[c->in - c->fn->code].line : 0);
+          "shared offset %u is read before the copy that brings it has been waited for: '%s' at line %u%s",
+          at, c ? c->fn->text[c->in - c->fn->code] : "?", c ? c->fn->lines[c->in - c->fn->code].line : 0,
+          async_gave_up(w));
 }
 
 /* The write to a piece that `lanes` of w are about to read is fenced, but they do not know of it. */

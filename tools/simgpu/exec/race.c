@@ -32,11 +32,15 @@ enum {
  *      BY_ONE      all by the lane
  *      IN_ORDER    the piece's first word by the lane, the next one by the next, ...
  *      BY_MANY     each by more than one
- *      UNKNOWN     in some other way */
+ *      EACH        as is kept of each word: site and lane as above, and the flags below */
 enum { READ_AT = 22, ORDER_AT = 39 };
 #define READ_MASK  (0xffffull << READ_AT)
 #define ORDER_MASK (3ull << ORDER_AT)
-enum { BY_ONE, IN_ORDER, BY_MANY, UNKNOWN };
+enum { BY_ONE, IN_ORDER, BY_MANY, EACH };
+#define WORD_BY_MANY (1u << 22)
+#define WORD_STRONG  (1u << 23)
+#define WORD_UNKNOWN \
+    (1u << 24) /* parts of it, or weak and strong by different lanes: who is not told apart */
 
 enum { LIMIT = 1 << 23, LOOK_CLOSER = 0xffffffff };
 
@@ -63,7 +67,7 @@ struct races {
     u32 *wrote;     /* by piece */
     u64 *unwritten; /* by word: its cell when it was written with what nobody had written; NULL: none was */
     u8 *parts;      /* by word: which of its bytes, where only some were written at a time; NULL: nowhere */
-    u64 *readers[MAX_CLUSTER * MAX_WARPS]; /* by actor, by piece; NULL: it has read nothing */
+    u64 *readers[MAX_CLUSTER * MAX_WARPS]; /* by actor, by piece, then by word; NULL: it has read nothing */
     u32 latest[MAX_CLUSTER * MAX_WARPS];   /* by actor, when it has read anything */
     u16 active[MAX_CLUSTER * MAX_WARPS];   /* the actors that have */
     u32 active_count;
@@ -175,7 +179,7 @@ void race_all_met(struct block *b)
 
 static u64 *new_reader(struct races *r, u32 actor)
 {
-    if (!(r->readers[actor] = calloc(r->pieces, sizeof **r->readers))) abort();
+    if (!(r->readers[actor] = calloc(r->pieces, sizeof **r->readers + 4 * sizeof(u32)))) abort();
     r->active[r->active_count++] = (u16)actor;
     return r->readers[actor];
 }
@@ -208,6 +212,25 @@ static inline u64 me(const struct warp *w, const struct races *r, const struct i
 
 /* ---- Faults ------------------------------------------------------------------------------------------------------------ */
 
+static const struct ptx_operand *address_of(const struct ptx_inst *p)
+{
+    for (u32 k = 0; k < p->op_count; k++)
+        if (p->op[k].kind == OPERAND_ADDRESS) return &p->op[k];
+    return NULL;
+}
+
+const char *race_update(const struct function *fn, const struct inst *in, const struct function *other,
+                        const struct inst *with)
+{
+    const struct ptx_inst *p = fn->ptx[in - fn->code], *q = other == fn ? fn->ptx[with - fn->code] : NULL;
+    if (!q || fn->lines[in - fn->code].line != fn->lines[with - fn->code].line) return "";
+    if (strcmp(p->opcode, "ld") != 0 && strcmp(q->opcode, "ld") != 0) return "";
+    if (strcmp(p->opcode, "st") != 0 && strcmp(q->opcode, "st") != 0) return "";
+    const struct ptx_operand *a = address_of(p), *b = address_of(q);
+    if (!a || !b || a->reg != b->reg || a->symbol != b->symbol || a->offset != b->offset) return "";
+    return ". Or is this line, which loads and then stores it, meant to be an atomic operation, such as atomicAdd?";
+}
+
 enum verdict { ORDERED, BY_LANES, BY_WARPS, BY_LANES_OF_OTHERS, IN_FLIGHT };
 
 static _Noreturn void race_fault(struct warp *w, const struct inst *in, u32 lane, const struct block *b,
@@ -218,6 +241,7 @@ static _Noreturn void race_fault(struct warp *w, const struct inst *in, u32 lane
     const struct inst *there = fn ? &fn->code[site - fn->first_site] : NULL;
     const char *does = how & ACCESS_WRITE ? "write" : "read", *did = other_wrote ? "write" : "read";
     u32 line = fn ? fn->lines[there - fn->code].line : 0;
+    const char *update = fn ? race_update(w->frame->fn, in, fn, there) : "";
     char where[48] = "", who[80];
     if (b->cluster->size > 1)
         snprintf(where, sizeof where, " of block (%u,%u,%u)", b->ctaid[0], b->ctaid[1], b->ctaid[2]);
@@ -236,8 +260,9 @@ static _Noreturn void race_fault(struct warp *w, const struct inst *in, u32 lane
         fault_against(
             w, in, 1u << lane, ERR_LAUNCH_FAILURE, fn, there,
             "race on shared offset %u%s: this %s is not ordered after the %s by %s of the same warp at line %u: "
-            "__syncwarp() between them is missing (that lanes execute together, or shuffle, orders no memory)",
-            at, where, does, did, who, line);
+            "__syncwarp() between them is missing%s (that lanes execute together, or shuffle, orders no memory)%s",
+            at, where, does, did, who, line,
+            w->block->warp_count > 1 ? ", or __syncthreads() if other warps touch it too" : "", update);
     }
     u32 rank = (u32)(other >> RANK_AT) & 15;
     snprintf(who, sizeof who, "warp %u", (u32)(other >> WARP_AT) & 31);
@@ -250,12 +275,13 @@ static _Noreturn void race_fault(struct warp *w, const struct inst *in, u32 lane
             at, where, does, did, (u32)(other >> LANE_AT) & 31, who, line, ORDER_OTHER_LANE);
     bool scope = other & STRONG_FLAG && how & ACCESS_STRONG; /* of one: .cta */
     fault_against(w, in, 1u << lane, ERR_LAUNCH_FAILURE, fn, there,
-                  "race on shared offset %u%s: this %s is not ordered after the %s by %s at line %u: %s", at,
-                  where, does, did, who, line,
+                  "race on shared offset %u%s: this %s is not ordered after the %s by %s at line %u: %s%s",
+                  at, where, does, did, who, line,
                   scope ? "the scope of one is .cta, its own block: it must be .cluster where blocks meet"
                   : rank == w->block->cluster_rank
                       ? "a barrier that both pass between them is missing, such as __syncthreads()"
-                      : "a barrier that both pass between them is missing, such as barrier.cluster");
+                      : "a barrier that both pass between them is missing, such as barrier.cluster",
+                  update);
 }
 
 /* ---- Verdicts ---------------------------------------------------------------------------------------------------------- */
@@ -288,14 +314,29 @@ static enum verdict after_write(const struct warp *w, const struct races *r, u64
     return own ? ORDERED : BY_LANES;
 }
 
-/* Whether lanes of w's warp, other than the one that writes word `x` of the piece, have read it: as far as that is known. */
-static bool read_by_others(u64 entry, u32 x, u32 lane, enum access how)
+/* What is kept of a piece's words when their readers are not alike, in an actor's entries. */
+static inline u32 *words_of(const struct races *r, u64 *entries, u32 piece)
 {
-    u32 reader = (u32)(entry >> LANE_AT) & 31, order = (u32)(entry >> ORDER_AT) & 3;
+    return (u32 *)(entries + r->pieces) + 4 * piece;
+}
+
+/* Who has read word `x` of a piece: its entry, and what is kept of its words. */
+static inline u32 word_reader(u64 entry, const u32 words[4], u32 x)
+{
+    u32 order = (u32)(entry >> ORDER_AT) & 3, one = (u32)(entry & (SITE_MASK | LANE_MASK));
+    if (order == EACH) return words[x];
+    if (entry & STRONG_FLAG) one |= WORD_STRONG;
+    if (order == BY_MANY) one |= WORD_BY_MANY;
+    if (order == IN_ORDER) one = (one & ~(u32)LANE_MASK) | ((one + (x << LANE_AT)) & (u32)LANE_MASK);
+    return one;
+}
+
+/* Whether lanes of w's warp, other than the one that writes it, have read the word: as far as that is known. */
+static inline bool read_by_others(u32 word, u32 lane, enum access how)
+{
     if (how & ACCESS_TOGETHER) return true;
-    if (order == BY_ONE) return reader != lane;
-    if (order == IN_ORDER) return (reader + x) % LANES != lane;
-    return order == BY_MANY;
+    if (word & WORD_UNKNOWN) return false;
+    return word & WORD_BY_MANY || (word >> LANE_AT & 31) != lane;
 }
 
 /* A whole warp's store over what it has read by ldmatrix, which CUTLASS's epilogues do in place: each of its lanes had to come
@@ -317,25 +358,34 @@ static void check_readers(struct warp *w, const struct inst *in, u32 lane, struc
     for (u32 k = 0; k < r->active_count; k++) {
         u32 actor = r->active[k], rank = actor / MAX_WARPS, warp = actor % MAX_WARPS;
         u64 e = r->readers[actor][piece];
-        u32 both = (u32)(e >> READ_AT) & bytes & 0xffff, order = (u32)(e >> ORDER_AT) & 3;
+        u32 both = (u32)(e >> READ_AT) & bytes & 0xffff;
         s64 when = since_start(r, e);
-        bool strong =
-            e & STRONG_FLAG && how & ACCESS_STRONG && !(how & ACCESS_CTA && rank != w->block->cluster_rank);
-        if (r->latest[actor] <= r->met || when <= 0 || !both || strong) continue;
-        u64 who = (e & (SITE_MASK | LANE_MASK | STRONG_FLAG)) | (u64)warp << WARP_AT | (u64)rank << RANK_AT;
-        u32 at = 16 * piece + first_lane(both), x = first_lane(both) / 4;
-        if (rank != w->block->cluster_rank || warp != w->id) {
-            if (!order_knows_actor(w, rank * ACTORS + warp, (u32)when))
-                race_fault(w, in, lane, b, at, BY_WARPS, who, false, how);
-            if (order == IN_ORDER) who = (who & ~LANE_MASK) | ((who + ((u64)x << LANE_AT)) & LANE_MASK);
-            if (order <= IN_ORDER && order_not_passed(w, w->block->cluster->block[rank], warp, (u32)when,
-                                                      1u << ((u32)(who >> LANE_AT) & 31)))
-                race_fault(w, in, lane, b, at, BY_LANES_OF_OTHERS, who, false, how);
-        } else if (when >= w->lanes_met && read_by_others(e, x, lane, how) && !in_place(w, e, how)) {
-            if (order == BY_MANY) who |= TOGETHER_FLAG;
-            if (order == IN_ORDER) who = (who & ~LANE_MASK) | ((who + ((u64)x << LANE_AT)) & LANE_MASK);
-            by_lane = who;
-            by_lane_at = at;
+        bool other = rank != w->block->cluster_rank || warp != w->id;
+        if (r->latest[actor] <= r->met || when <= 0 || !both) continue;
+        if (other ? order_knows_actor(w, rank * ACTORS + warp, (u32)when) && (e >> ORDER_AT & 3) > IN_ORDER
+                  : when < w->lanes_met)
+            continue;
+        for (u32 x = first_lane(both) / 4; x < 4; x++) {
+            u32 of = both >> 4 * x & 15, at = 16 * piece + 4 * x + first_lane(of);
+            if (!of) continue;
+            u32 word = word_reader(e, words_of(r, r->readers[actor], piece), x);
+            if (word & WORD_STRONG && how & ACCESS_STRONG &&
+                !(how & ACCESS_CTA && rank != w->block->cluster_rank))
+                continue;
+            u64 who = (word & (SITE_MASK | LANE_MASK)) | (word & WORD_STRONG ? STRONG_FLAG : 0) |
+                      (word & WORD_BY_MANY ? TOGETHER_FLAG : 0) | (u64)warp << WARP_AT | (u64)rank << RANK_AT;
+            if (other) {
+                if (!order_knows_actor(w, rank * ACTORS + warp, (u32)when))
+                    race_fault(w, in, lane, b, at, BY_WARPS, who, false, how);
+                if (order_not_passed(w, w->block->cluster->block[rank], warp, (u32)when,
+                                     1u << (word >> LANE_AT & 31)))
+                    race_fault(w, in, lane, b, at, BY_LANES_OF_OTHERS, who, false, how);
+                break;
+            }
+            if (by_lane_at == UINT32_MAX && read_by_others(word, lane, how) && !in_place(w, who, how)) {
+                by_lane = who;
+                by_lane_at = at;
+            }
         }
     }
     if (by_lane_at != UINT32_MAX) race_fault(w, in, lane, b, by_lane_at, BY_LANES, by_lane, false, how);
@@ -426,20 +476,47 @@ static u64 merged_order(u64 before, u64 entry)
     u32 x = first_lane(had) / 4, a = (u32)(before >> LANE_AT) & 31, old = (u32)(before >> ORDER_AT) & 3;
     u32 y = first_lane(has) / 4, b = (u32)(entry >> LANE_AT) & 31, new = (u32)(entry >> ORDER_AT) & 3;
     bool one = had == 15u << 4 * x, other = has == 15u << 4 * y;
-    if (had == has && old != UNKNOWN && new != UNKNOWN) return (u64)BY_MANY << ORDER_AT;
+    if ((before ^ entry) & STRONG_FLAG || old == EACH || new == EACH) return (u64)EACH << ORDER_AT;
+    if (had == has && (old == new || old == BY_MANY || new == BY_MANY)) return (u64)BY_MANY << ORDER_AT;
     if (old == BY_ONE && one) a = (a + LANES - x) % LANES, old = IN_ORDER;
     if (new == BY_ONE && other) b = (b + LANES - y) % LANES, new = IN_ORDER;
     if (old == IN_ORDER && new == IN_ORDER && a == b) return (u64)IN_ORDER << ORDER_AT | (u64)a << LANE_AT;
-    return (u64)UNKNOWN << ORDER_AT;
+    return (u64)EACH << ORDER_AT;
 }
 
-static inline void note_read(u64 *entries, u32 piece, u64 entry)
+/* Who has read a word, of two reads at the same time. Of who reads twice and writes then, the first read is another lane's. */
+static inline u32 merged_word(u32 before, u32 word)
+{
+    u32 either = before | word, strong = before & word & WORD_STRONG;
+    bool lanes = (before ^ word) & LANE_MASK || either & WORD_BY_MANY;
+    if (either & WORD_UNKNOWN) return before | WORD_UNKNOWN | (word & WORD_STRONG); /* of its parts */
+    if (!lanes) return (word & ~WORD_STRONG) | strong;
+    return (before & ~WORD_STRONG) | strong | ((before ^ word) & WORD_STRONG ? WORD_UNKNOWN : WORD_BY_MANY);
+}
+
+/* These reads of a piece at the same time, the first of which may be none, are kept by word. */
+static void note_each(u32 words[4], u64 before, u64 entry)
+{
+    u32 parts =
+        (u32)(entry & (SITE_MASK | LANE_MASK)) | (entry & STRONG_FLAG ? WORD_STRONG : 0) | WORD_UNKNOWN;
+    for (u32 x = 0; x < 4; x++) {
+        bool had = before >> (READ_AT + 4 * x) & 15, has = entry >> (READ_AT + 4 * x) & 15;
+        u32 old = word_reader(before, words, x),
+            new = (entry >> ORDER_AT & 3) == EACH ? parts : word_reader(entry, words, x);
+        words[x] = !has ? old : had ? merged_word(old, new) : new;
+    }
+}
+
+static inline void note_read(const struct races *r, u64 *entries, u32 piece, u64 entry)
 {
     const u64 lanes = ORDER_MASK | LANE_MASK;
-    u64 before = entries[piece];
+    u64 before = entries[piece], order = entry & lanes;
+    bool together = before >> TIME_AT == entry >> TIME_AT;
     if (before >> TIME_AT > entry >> TIME_AT) return; /* `entry` had been written down only */
-    if (before >> TIME_AT == entry >> TIME_AT) {
-        u64 order = (before ^ entry) & lanes ? merged_order(before, entry) : before & lanes;
+    if (together)
+        order = (before ^ entry) & (lanes | STRONG_FLAG) ? merged_order(before, entry) : before & lanes;
+    if (order >> ORDER_AT == EACH) note_each(words_of(r, entries, piece), together ? before : 0, entry);
+    if (together) {
         u64 earlier = (order ^ before) & ORDER_MASK && order >> ORDER_AT == BY_MANY ? SITE_MASK : 0;
         entry = (entry & ~lanes & (before | ~STRONG_FLAG)) | (before & READ_MASK) | order;
         entry ^= (entry ^ before) &
@@ -468,13 +545,13 @@ static void read_piece(struct warp *w, const struct inst *in, u32 lane, struct b
     u32 actor = w->block->cluster_rank * MAX_WARPS + w->id;
     if (how & ACCESS_CTA && b != w->block) how &= ~(u32)ACCESS_STRONG;
     bool words = !((bytes ^ bytes >> 1) & 0x5555 || (bytes ^ bytes >> 2) & 0x3333);
-    u64 order = !words                  ? UNKNOWN
+    u64 order = !words                  ? EACH
                 : how & ACCESS_TOGETHER ? BY_MANY
                                         : BY_ONE; /* of parts of words: not told apart */
     if (r->wrote[piece] > r->met) check_writes(w, in, lane, b, piece, bytes, how);
     r->latest[actor] = r->base + w->time;
     r->read |= regions_of(r, piece, piece);
-    note_read(reader(r, actor), piece,
+    note_read(r, reader(r, actor), piece,
               entry_of(w, r, in, how) | (u64)bytes << READ_AT | order << ORDER_AT | (u64)lane << LANE_AT);
 }
 
@@ -487,11 +564,12 @@ static bool dense(const u32 word[LANES])
 }
 
 /* A word for each lane: into the entries of their pieces. */
-static void note_words(u64 *mine, u64 entry, const u32 word[LANES])
+static void note_words(const struct races *r, u64 *mine, u64 entry, const u32 word[LANES])
 {
     if (dense(word)) {
         entry |= READ_MASK | (u64)IN_ORDER << ORDER_AT;
-        for (u64 k = 0; k < LANES / 4; k++) note_read(mine, word[0] / 4 + (u32)k, entry | 4 * k << LANE_AT);
+        for (u64 k = 0; k < LANES / 4; k++)
+            note_read(r, mine, word[0] / 4 + (u32)k, entry | 4 * k << LANE_AT);
         return;
     }
     u32 differ = 0;
@@ -504,7 +582,7 @@ static void note_words(u64 *mine, u64 entry, const u32 word[LANES])
             bytes |= bytes << 4;
         u64 order = !differ || step == 0 ? BY_MANY : step == 1 ? IN_ORDER : BY_ONE;
         u64 lane = order == IN_ORDER ? (i + LANES - first) % LANES : i;
-        note_read(mine, word[i] / 4,
+        note_read(r, mine, word[i] / 4,
                   entry | (u64)(bytes & 0xffff) << READ_AT | order << ORDER_AT | lane << LANE_AT);
     }
 }
@@ -545,9 +623,9 @@ static void flush_reads(const struct block *b, u32 k, u64 regions)
         for (u32 i = 0; i < LANES; i++)
             at[i] =
                 read->list == REGULAR ? (u16)(read->first + i * read->step) : log->lists_of[read->list][i];
-        if (read->of == OF_WORDS) note_words(entries, read->entry, at);
+        if (read->of == OF_WORDS) note_words(r, entries, read->entry, at);
         for (u32 left = read->of == OF_PIECES ? read->mask : 0; left; left &= left - 1)
-            note_read(entries, at[first_lane(left)], read->entry | (u64)first_lane(left) << LANE_AT);
+            note_read(r, entries, at[first_lane(left)], read->entry | (u64)first_lane(left) << LANE_AT);
         if (r->latest[actor] < time) r->latest[actor] = time;
     }
     if (!kept) forget_reads(log);

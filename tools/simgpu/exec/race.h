@@ -13,7 +13,8 @@
  * What is remembered, in times of order.h's clocks (a word is 4 bytes, a piece 16):
  *
  *      a word's cell           its last write: when, who, where in the program, which of its bytes
- *      a piece's readers       for each warp, its reads of the piece: when, where, which bytes, by which lanes
+ *      a piece's readers       for each warp, its reads of the piece: when, where, which bytes, by which lanes; these, and where, word
+ *                              by word if they are not alike or in a row
  *      a piece's `wrote`       when anybody did last. Not after the last barrier of the whole block: nothing to look at, which
  *                              makes most accesses quick
  *      a warp's log of reads   of all lanes, until somebody writes near by: seldom before the next barrier of the whole block
@@ -79,6 +80,10 @@ static inline void race_settle(struct warp *w, const struct inst *in, u32 mask, 
 
 /* A cp.async that `in` issued for `lane` of `owner` has been waited for: written at `time` of that warp. */
 void race_landed(struct warp *owner, const struct inst *in, u32 lane, u32 at, u32 bytes, u32 time);
+
+/* For a message on two accesses that nothing orders: what else would do, where they are the load and the store of `x += 1`. */
+const char *race_update(const struct function *fn, const struct inst *in, const struct function *other,
+                        const struct inst *with);
 
 /* Whether this is a volatile load or store: what old programs have instead of __syncwarp(). */
 bool race_is_volatile(const struct function *fn, const struct inst *in);

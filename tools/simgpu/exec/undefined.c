@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../front/flow.h"
+#include "../front/lower.h"
 #include "../report/report.h"
 #include "../runtime/heap.h"
 #include "global.h"
@@ -18,6 +19,7 @@ struct origin {
     const struct function *fn;
     const struct inst *in;
     bool shared; /* in shared memory */
+    bool unset;  /* in a register */
     char where[96];
 };
 enum { ORIGINS = 64 };
@@ -103,6 +105,17 @@ static bool unwritten(const struct warp *w, const u8 *p, char where[96])
         snprintf(where, 96, "0x%llx (allocation %u + %llu)", (unsigned long long)(uintptr_t)p, a.number,
                  (unsigned long long)((u64)(uintptr_t)p - a.address));
     return a.kind == ALLOCATION_DEVICE || a.kind == ALLOCATION_DEVICE_MALLOC;
+}
+
+void undefined_copied(const struct warp *w, u32 at, const u8 *source, u32 bytes)
+{
+    char where[96];
+    for (u32 k = 0; k + 4 <= bytes && w->block->races; k += 4) {
+        u32 word;
+        memcpy(&word, source + k, 4);
+        if (word == UNWRITTEN && unwritten(w, source + k, where) && unwritten(w, source + k + 2, where))
+            race_stored_unwritten(w->block, at + k);
+    }
 }
 
 /* ---- Registers ------------------------------------------------------------------------------------------------------------- */
@@ -223,7 +236,10 @@ static u8 new_origin(struct warp *w, const struct inst *in, const char *where)
     for (u32 k = 0; k < u->origins && k < ORIGINS; k++)
         if (u->origin[k].in == in) return (u8)(k + 1);
     u32 k = u->origins++ % ORIGINS;
-    u->origin[k] = (struct origin){.fn = w->frame->fn, .in = in, .shared = strncmp(where, "shared", 6) == 0};
+    u->origin[k] = (struct origin){.fn = w->frame->fn,
+                                   .in = in,
+                                   .shared = strncmp(where, "shared", 6) == 0,
+                                   .unset = in->exec == lower_unset};
     snprintf(u->origin[k].where, sizeof u->origin[k].where, "%s", where);
     return (u8)(k + 1);
 }
@@ -261,6 +277,28 @@ void undefined_load(struct warp *w, const struct inst *in, u32 mask, const u64 h
         set_bits(w, (u32)in->more[k], width, mask, bits, from);
         if (!watched) warp_change_loop(w, in);
     }
+}
+
+/* Before an instruction that reads a register which nothing has written. */
+void lower_unset(struct warp *w, const struct inst *in, u32 mask)
+{
+    const struct reg *r = in->data;
+    const u64 unwritten = (u64)UNWRITTEN << 32 | UNWRITTEN;
+    u32 bytes = reg_lane_bytes(r);
+    u64 bits[LANES];
+    u8 from[LANES];
+    char where[96];
+    bool watched = undefined_watching(w);
+    if (bytes > 8) return;
+    snprintf(where, sizeof where, "register %s, a variable that was never set", r->name);
+    registers_of(w);
+    memset(from, new_origin(w, in, where), sizeof from);
+    for (u32 i = 0; i < LANES; i++) {
+        bits[i] = bytes ? ones(type_bytes(r->type)) : 1;
+        if (mask >> i & 1) memcpy(w->frame->regs + r->offset + i * bytes, &unwritten, bytes);
+    }
+    set_bits(w, r->offset, bytes, mask, bits, from);
+    if (!watched) warp_change_loop(w, in);
 }
 
 /* What came of shared memory that nobody had written. A write that comes too late is told as the race that it is; if there is none
@@ -535,6 +573,27 @@ static void check_addresses(struct warp *w, const struct inst *in, const struct 
     }
 }
 
+void undefined_accumulators(struct warp *w, const struct inst *in, u32 mask, const char *more)
+{
+    breach(w, in, mask, ERR_LAUNCH_FAILURE,
+           "this is added to accumulators that nothing has written: set them to 0 first%s", more);
+}
+
+/* An mma that is added to accumulators of which a lane has set none. (wgmma: exec/wgmma.c) */
+static void check_accumulators(struct warp *w, const struct inst *in, const struct ptx_inst *p, u32 mask)
+{
+    const struct undefined *u = w->undefined;
+    const struct ptx_operand *c = &p->op[3];
+    u32 lane = first_lane(mask), unset = 0;
+    if (p->op_count < 4 || c->kind != OPERAND_VECTOR) return;
+    for (u32 k = 0; k < c->count; k++) {
+        const struct ptx_operand *o = &c->element[k];
+        u8 from = o->kind == OPERAND_REG ? *from_of(u, o->reg->offset, reg_lane_bytes(o->reg), lane) : 0;
+        unset += from && u->origin[from - 1].unset;
+    }
+    if (unset == c->count) undefined_accumulators(w, in, mask, "");
+}
+
 /* Whether one of the registers has undefined bits. */
 struct search {
     const struct undefined *u;
@@ -681,6 +740,27 @@ static void propagate(struct warp *w, const struct inst *in, const struct ptx_in
     for (u32 i = 0; i < LANES; i++) u->dropped |= (u32)(bits[i] == ones(bytes)) << i;
 }
 
+/* Registers that p reads and nothing has written are left alone when it has: nobody else could say of what comes later that it
+ * does not read them. */
+struct search_for {
+    const struct reg *reg;
+    bool found;
+};
+static void look_for(struct reg *r, void *context)
+{
+    struct search_for *s = context;
+    s->found |= r == s->reg;
+}
+static void leave_unset(struct warp *w, const struct ptx_inst *p, u32 at)
+{
+    const struct function *fn = w->frame->fn;
+    while (at-- > 0 && fn->ptx[at] == p && fn->code[at].exec == lower_unset) {
+        struct search_for writes = {.reg = fn->code[at].data};
+        visit_definitions(p, look_for, &writes);
+        if (!writes.found) define((struct reg *)fn->code[at].data, &(struct lanes){w, ALL_LANES});
+    }
+}
+
 void undefined_step(struct warp *w, const struct inst *in, u32 mask)
 {
     struct undefined *u = w->undefined;
@@ -696,10 +776,13 @@ void undefined_step(struct warp *w, const struct inst *in, u32 mask)
     visit_definitions(p, look, &definitions);
     if (!uses.found && !definitions.found) return;
     check_guard(w, in, p);
-    if (!mask) return;
-    check_addresses(w, in, p, mask);
-    if (streq(p->opcode, "st") && p->op_count == 2)
-        find_stored(w, in, p, mask);
-    else if (p->op_count)
-        propagate(w, in, p, mask);
+    if (mask) {
+        check_addresses(w, in, p, mask);
+        if (streq(p->opcode, "mma")) check_accumulators(w, in, p, mask);
+        if (streq(p->opcode, "st") && p->op_count == 2)
+            find_stored(w, in, p, mask);
+        else if (p->op_count)
+            propagate(w, in, p, mask);
+    }
+    leave_unset(w, p, at);
 }

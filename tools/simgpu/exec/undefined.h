@@ -8,11 +8,14 @@
  *                copies, only what has just this value is noted (global_wrote)
  *      local     a bit for each two bytes that the thread has written
  *
+ * A variable that was never set is a register that nothing can have written (front/unset.c): there is such an instruction, which does
+ * as a load of it would, before what reads it.
+ *
  * From then on the warp is watched until none of its registers holds such bits. What is computed from them is undefined too,
  * bit by bit as far as that is certain, and it is a fault when they decide something: an address, a branch, whether a store is
  * executed; so is an atomic operation on memory that nobody has written. In shared memory somebody may write it later, for want of
  * a barrier: that race is told then, and this, but for an address, when the block leaves. To move such bits about is no fault: who copies a tile may copy its padding. A word of which nothing is known and that is
- * stored to shared memory is unwritten there, too, until somebody writes there. What is stored elsewhere counts as defined again, and so does what the rules of
+ * stored to shared memory, or comes there by cp.async, is unwritten there, too, until somebody writes there. What is stored elsewhere counts as defined again, and so does what the rules of
  * undefined.c do not know: not everything is told, but what is told is true. (The rule, and the arithmetic on bits, are those of Stepanov and Serebryany,
  * "MemorySanitizer: fast detector of uninitialized memory use in C++", CGO 2015.) */
 #ifndef UNDEFINED_H
@@ -54,8 +57,14 @@ static inline bool undefined_maybe_word(u32 v)
  * there looks like it. */
 void undefined_load(struct warp *w, const struct inst *in, u32 mask, const u64 host[LANES]);
 
+/* A cp.async has brought what was at this host address, of so many bytes, to this offset of w's shared memory. */
+void undefined_copied(const struct warp *w, u32 at, const u8 *source, u32 bytes);
+
 /* An atomic operation, at addresses as the program gives them, before it has been noted as a write. */
 void undefined_atomic(struct warp *w, const struct inst *in, u32 mask, const u64 address[LANES], u32 bytes);
+
+/* A product is added to what nobody has set; `more` is what else would do. */
+void undefined_accumulators(struct warp *w, const struct inst *in, u32 mask, const char *more);
 
 /* The last thread of b leaves. */
 void undefined_end_block(struct block *b);

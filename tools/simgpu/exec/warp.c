@@ -152,6 +152,13 @@ static void run_watching(struct warp *w)
     }
 }
 
+bool warp_inlined_from(const struct warp *w, const struct inst *in, const char *path)
+{
+    for (const struct inlined *at = w->frame->fn->lines[warp_index_of(w, in)].inlined; at; at = at->up)
+        if (strstr(at->file, path)) return true;
+    return false;
+}
+
 /* ---- Waiting for memory ------------------------------------------------------------------------------------------------- */
 
 void warp_poll(struct warp *w, const struct inst *in, u32 lanes, const u64 at[LANES], u32 bytes, u64 saw)

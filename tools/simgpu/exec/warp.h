@@ -109,6 +109,9 @@ static inline u32 warp_index_of(const struct warp *w, const struct inst *in)
     return (u32)(in - w->frame->fn->code);
 }
 
+/* Whether `in` is inlined from a file whose path holds this. */
+bool warp_inlined_from(const struct warp *w, const struct inst *in, const char *path);
+
 /* The lanes that each lane reads from in this shfl (exec/exchange.c). */
 void exchange_sources(struct warp *w, const struct inst *in, s32 lane[LANES]);
 

@@ -26,6 +26,7 @@
 #include "accumulate.h"
 #include "memory.h"
 #include "proxy.h"
+#include "undefined.h"
 #include "warp.h"
 
 enum { ROW_BYTES = 32, WORDS = 8 }; /* K is always 32 bytes */
@@ -498,6 +499,9 @@ static void exec_mma(struct warp *w, const struct inst *in, u32 mask)
         s->input[slot] = p.group;
     }
     bool adds = (predicate_of(w, in->c) ^ (in->aux ? ~0u : 0)) & 1;
+    bool set = !adds || !(in->flags & PRODUCT_UNSET);
+    for (u32 r = 0; r < f->d_count && !set; r++) set = s->result[slot_of(in->more[r])] != 0;
+    if (!set) undefined_accumulators(w, in, mask, ", or let scale-d be 0");
     p.issued = ++w->block->clock;
     order_product(w, in, p.number);
     multiply(w, in, &p, adds);
@@ -663,6 +667,9 @@ bool lower_product(struct lowering *lo, const struct ptx_inst *p, struct inst *i
         more[f->d_count + r] = lower_source(lo, &p->op[1].element[r], T_B32);
     for (u32 r = 0; r < f->d_count; r++)
         if (p->op[0].element[r].kind != OPERAND_REG) return refuse(lo, p, "a fragment without a register");
+    bool set = false;
+    for (u32 r = 0; r < f->d_count; r++) set |= p->op[0].element[r].reg->set;
+    in->flags = set ? 0 : PRODUCT_UNSET;
     in->exec = exec_mma;
     in->more = more;
     in->data = f;

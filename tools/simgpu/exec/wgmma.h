@@ -29,4 +29,7 @@ void wgmma_free_warp(struct warp *w);
 /* All lanes of w have exited. */
 void wgmma_leave(struct warp *w);
 
+/* Of a wgmma.mma_async: only such instructions write its accumulators. */
+enum { PRODUCT_UNSET = 1 };
+
 #endif

@@ -45,6 +45,10 @@ static void print_function(const struct function *fn)
             fprintf(stderr, "%6u  (lanes meet)\n", k);
             continue;
         }
+        if (in->exec == lower_unset) {
+            fprintf(stderr, "%6u  (nothing has written %s)\n", k, ((const struct reg *)in->data)->name);
+            continue;
+        }
         visit_definitions(p, add_place, &written);
         visit_uses(p, add_place, &read);
         int width = fprintf(stderr, "%6u  %s%s%s%s", k, p->guard ? "@" : "", p->guard_negated ? "!" : "",

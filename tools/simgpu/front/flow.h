@@ -42,6 +42,17 @@ void visit_definitions(const struct ptx_inst *p, visit_fn *visit, void *context)
  * their places before. */
 bool ends_products(const struct ptx_inst *p);
 
+/* The reads of registers that nothing has written before, in the order of the instructions; to be freed (front/unset.c). */
+enum { UNSET_FROM_THE_START = 0xffffffff };
+struct unset {
+    struct unset_use {
+        u32 at;
+        struct reg *reg;
+    } * use;
+    u32 count, capacity;
+};
+struct unset find_unset(const struct parsed_function *f, const struct flow *g);
+
 /* Loads that only propose what an atomicCAS compares with become relaxed ones (front/proposal.c). */
 void find_proposals(struct parsed_function *f);
 /* Which strong loads read what is only data (front/decision.c). */

@@ -406,6 +406,13 @@ static void find_skipped(struct function *fn, u32 k)
     in->aux = (u16)count;
 }
 
+static void emit_unset(struct lowering *lo, const struct reg *r)
+{
+    struct inst *in = lower_emit(lo);
+    in->exec = lower_unset;
+    in->data = r;
+}
+
 /* ---- A function ---------------------------------------------------------------------------------------------------------- */
 
 static void lower_instruction(struct lowering *lo, const struct ptx_inst *p)
@@ -452,7 +459,8 @@ void lower_function(struct parser *p, struct parsed_function *f)
     warpgroup_prepare(f, &g);
     if (!f->async_reg_count) read_through_copies(f, &g); /* what wgmma writes changes when it is waited for */
     find_constants(f);
-    u32 live = place_registers(f, &g, &lo.reg_bytes);
+    struct unset unset = find_unset(f, &g);
+    u32 live = place_registers(f, &g, &lo.reg_bytes), next_unset = 0;
     verify_places(&lo, &g);
     const struct touched **touched = NULL;
     u32 touched_capacity = 0;
@@ -464,6 +472,11 @@ void lower_function(struct parser *p, struct parsed_function *f)
         if (meet >= 0) joins[meet] = 1;
         if (is_opcode(&f->inst[i], "call")) joins[i + 1] = 1; /* guarded and indirect calls part lanes */
     }
+    struct ptx_inst *start = keep(sizeof *start);
+    *start = (struct ptx_inst){.opcode = "mov", .text = "(start)"};
+    lo.at = start;
+    for (u32 k = 0; k < unset.count; k++)
+        if (unset.use[k].at == UNSET_FROM_THE_START) emit_unset(&lo, unset.use[k].reg);
     struct ptx_inst *end = keep(sizeof *end);
     *end = (struct ptx_inst){.opcode = "ret",
                              .text = "(end)",
@@ -487,6 +500,8 @@ void lower_function(struct parser *p, struct parsed_function *f)
                     skip->target = skip->reconverge = (s32)i + 1;
                 }
             }
+            for (; next_unset < unset.count && unset.use[next_unset].at == i; next_unset++)
+                emit_unset(&lo, unset.use[next_unset].reg);
             u32 first = fn->code_count;
             lower_instruction(&lo, at);
             if (is_opcode(at, "call") && at->guard) fn->code[fn->code_count - 1].guard = NO_OPERAND;
@@ -503,6 +518,7 @@ void lower_function(struct parser *p, struct parsed_function *f)
                 if (fn->code[k].target >= 0) fn->code[k].reconverge = meeting_point(f, &g, i);
         }
     }
+    free(unset.use);
     place[f->count + 1] = fn->code_count;
     fn->first_site = fn->module->sites;
     fn->module->sites += fn->code_count;

@@ -35,6 +35,7 @@ void lower_return(struct warp *w, const struct inst *in, u32 mask);
 void lower_branch(struct warp *w, const struct inst *in, u32 mask);
 void lower_branch_table(struct warp *w, const struct inst *in, u32 mask);
 void lower_skip(struct warp *w, const struct inst *in, u32 mask);
+void lower_unset(struct warp *w, const struct inst *in, u32 mask); /* exec/undefined.c */
 void lower_refused(struct warp *w, const struct inst *in, u32 mask);
 enum runtime_value { RUNTIME_LOCAL, RUNTIME_PARAM };
 operand lower_runtime_value(struct lowering *lo, enum runtime_value kind, u64 offset, u32 bytes);

@@ -48,6 +48,7 @@ struct reg {
     u32 offset;   /* byte offset in the frame, once allocated */
     bool defined; /* some instruction writes it */
     bool read;    /* some instruction, as lowered, reads it */
+    bool set;     /* ... other than wgmma writes it, in a function that has these */
     const struct ptx_operand
         *value; /* what a mov, the only one that does, moves there: a constant; else NULL */
 };

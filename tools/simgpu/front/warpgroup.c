@@ -108,6 +108,11 @@ static bool has_gaps(struct parsed_function *f, const struct flow *g)
 
 /* ---- Registers ----------------------------------------------------------------------------------------------------------------- */
 
+static void set_register(struct reg *r, void *context)
+{
+    (void)context;
+    r->set = true;
+}
 static void add_register(struct reg *r, void *context)
 {
     struct parsed_function *f = context;
@@ -123,6 +128,8 @@ void warpgroup_prepare(struct parsed_function *f, const struct flow *g)
         if (f->inst[i].op[1].kind == OPERAND_VECTOR) visit_operand(&f->inst[i].op[1], add_register, f);
     }
     if (f->async_reg_count) f->fn->watches_fences = has_gaps(f, g);
+    for (u32 i = 0; i < f->count && f->async_reg_count; i++)
+        if (!is_product(&f->inst[i])) visit_definitions(&f->inst[i], set_register, NULL);
 }
 
 struct list {

@@ -36,6 +36,7 @@ static const struct {
     {"volatile does not order lanes", "notes/simulated_gpu.md#when-lanes-part"},
     {"divergent barrier", "notes/simulated_gpu.md#when-lanes-part"},
     {"nobody has written", "notes/simulated_gpu.md#strict-where-hardware-is-lucky"},
+    {"accumulators that nothing has written", "notes/simulated_gpu.md#strict-where-hardware-is-lucky"},
     {"must be a multiple of", "notes/glossary.md#the-c-on-one-page"},
     {"tx-count", "notes/13_tma_wgmma_matmul.md#4-the-idea-by-hand"},
     {"coordinate", "notes/13_tma_wgmma_matmul.md#5-the-code-in-the-order-it-runs"},

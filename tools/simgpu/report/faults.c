@@ -113,9 +113,9 @@ static _Noreturn void stop_worker(struct worker *worker)
     longjmp(worker->on_fault, 1);
 }
 
-/* Message, place, callers and thread. `frame`: whose calls led there, or NULL; `other`, `with`: the instruction that it
+/* Message, place, callers and thread. True when it is about shared memory. `frame`: whose calls led there, or NULL; `other`, `with`: the instruction that it
  * collides with, or NULL. */
-static void print_message(struct warp *w, const struct function *fn, const struct inst *in,
+static bool print_message(struct warp *w, const struct function *fn, const struct inst *in,
                           const struct frame *frame, const struct function *other, const struct inst *with,
                           u32 lanes, const char *format, va_list args)
 {
@@ -131,6 +131,7 @@ static void print_message(struct warp *w, const struct function *fn, const struc
         fprintf(stderr, ", and %d more lanes of its warp", __builtin_popcount(lanes) - 1);
     fprintf(stderr, "\n");
     explain(message);
+    return strstr(message, "shared") != NULL;
 }
 
 static void tell(struct warp *w, const struct function *fn, const struct inst *in, const struct frame *frame,
@@ -141,14 +142,15 @@ static void tell(struct warp *w, const struct function *fn, const struct inst *i
     pthread_mutex_lock(&telling);
     if (!l->error) {
         set_error(l, error);
-        print_message(w, fn, in, frame, other, with, lanes, format, args);
-        if (error == ERR_MISALIGNED && l->displaced)
+        bool luck =
+            print_message(w, fn, in, frame, other, with, lanes, format, args) && error == ERR_MISALIGNED;
+        if (luck && l->displaced)
             fprintf(
                 stderr,
                 "  (dynamic shared memory begins at 0x%x: with a seed, no better aligned than the kernel declares, as in "
                 "`extern __shared__ __align__(1024)`)\n",
                 SHARED_BASE + l->shared_bytes - l->dynamic_bytes);
-        if (error == ERR_MISALIGNED && l->shared_base > SHARED_BASE)
+        if (luck && l->shared_base > SHARED_BASE)
             fprintf(
                 stderr,
                 "  (static shared memory begins at 0x%x: with a seed, no better aligned than its variables are "

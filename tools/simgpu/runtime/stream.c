@@ -41,9 +41,9 @@ struct CUstream_st {
     unsigned long long id;
     struct captured captured;
     struct entry *first, **last; /* with --seed: the queue; places asked for so far, and those reached */
-    u64 asked, reached;
-    struct clock knows;       /* what comes before its next task */
-    struct CUstream_st *next; /* of all */
+    u64 asked, reached, queried; /* ... and that cudaStreamQuery has last been asked about */
+    struct clock knows;          /* what comes before its next task */
+    struct CUstream_st *next;    /* of all */
 };
 
 struct CUevent_st {
@@ -52,6 +52,7 @@ struct CUevent_st {
     bool recorded;
     struct timespec when;
     struct mark last; /* where it was recorded */
+    u64 queried;      /* the place that cudaEventQuery has last been asked about */
     bool in_graph; /* or by a graph's node, of whichever launch: after all that streams have been asked for */
     struct captured captured; /* recorded in a stream that was being captured */
 };
@@ -440,16 +441,18 @@ EXPORT cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 }
 PER_THREAD(cudaStreamSynchronize, _ptsz);
 
-/* Whoever asks finds it busy once, and done when asking again. */
+/* With --seed, who asks finds it busy the first time, and nothing done; asking again is waiting for it. */
 EXPORT cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     ENTER();
     cudaError_t error = check_stream(stream, "cudaStreamQuery");
     if (error) return error;
     struct CUstream_st *s = stream_of(stream);
-    bool busy = s->reached < s->asked;
-    error = stream_finish(stream, "cudaStreamQuery");
-    return error || !busy ? error : record(cudaErrorNotReady);
+    pthread_mutex_lock(&queues);
+    bool first = s->reached < s->asked && s->queried != s->asked && !s->captured.capture;
+    s->queried = s->asked;
+    pthread_mutex_unlock(&queues);
+    return first ? record(cudaErrorNotReady) : stream_finish(stream, "cudaStreamQuery");
 }
 PER_THREAD(cudaStreamQuery, _ptsz);
 
@@ -704,40 +707,40 @@ EXPORT cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 }
 PER_THREAD(cudaEventRecord, _ptsz);
 
-/* Does what comes before the event. *busy: it had not happened. */
-static cudaError_t reach(cudaEvent_t event, const char *caller, bool *busy)
+/* Does what comes before the event; or only says that this has not happened, if nobody has asked before. */
+static cudaError_t reach(cudaEvent_t event, const char *caller, bool only_asks)
 {
     cudaError_t error = check_event(event, caller);
-    *busy = false;
     if (error) return error;
     if (event->captured.capture)
         return capture_refuse(event->captured.capture, cudaErrorCapturedEvent, caller,
                               "waits for an event that was recorded in a stream while it was captured");
     if (!event->recorded) return cudaSuccess;
     pthread_mutex_lock(&queues);
-    *busy = event->last.stream->reached < event->last.place;
-    if (event->in_graph) run_all();
-    turns_begin();
-    run_until(event->last.stream, event->last.place);
-    turns_end();
-    clock_join(&host_knows, &event->last.knows);
+    bool first =
+        only_asks && event->last.stream->reached < event->last.place && event->queried != event->last.place;
+    event->queried = event->last.place;
+    if (!first) {
+        if (event->in_graph) run_all();
+        turns_begin();
+        run_until(event->last.stream, event->last.place);
+        turns_end();
+        clock_join(&host_knows, &event->last.knows);
+    }
     pthread_mutex_unlock(&queues);
-    return record(device_wait());
+    return record(first ? cudaErrorNotReady : device_wait());
 }
 
 EXPORT cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     ENTER();
-    bool busy;
-    return reach(event, "cudaEventSynchronize", &busy);
+    return reach(event, "cudaEventSynchronize", false);
 }
 
 EXPORT cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     ENTER();
-    bool busy;
-    cudaError_t error = reach(event, "cudaEventQuery", &busy);
-    return error || !busy ? error : record(cudaErrorNotReady);
+    return reach(event, "cudaEventQuery", true);
 }
 
 /* The time that this computer took, which says nothing about a GPU; the program is told so, once. Never 0, since programs
