@@ -223,7 +223,7 @@ is_stopped() {
 }
 
 @test "chapter 16: parts put together before they are there, and keys appended at the wrong place, are found" {
-    edited $CHAPTER step7_split_kv.cu '/griddepcontrol_wait\(\);/d'
+    edited $CHAPTER step7_split_kv.cu '/wait_for_kernels_before\(\);/d'
     is_stopped split_kv split_kv one_query
     edited $CHAPTER step9_append_kv.cu 's/place = v\.used_k\[sequence\] \+ row;/place = row;/'
     is_wrong append_kv append_kv one

@@ -19,7 +19,7 @@
 // step 4's kernel, whose tile of 256 columns needs the fewest bytes, has the work if its rounds are not much longer.
 //
 // Grows from: step 5 (ping_pong).
-// New instructions: griddepcontrol. Shared memory: at most 232,448 bytes. Registers: 192 accumulators a
+// Launched early (chapter 6, step 3). Shared memory: at most 232,448 bytes. Registers: 192 accumulators a
 // thread need 240. Global memory: 96 KB a block. The flags in it are shared by all launches: two must not overlap (one stream
 // keeps them apart).
 // Run: make chapter-14 STEP=stream_k
