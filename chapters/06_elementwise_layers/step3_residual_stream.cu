@@ -13,8 +13,8 @@
 // So 16 bytes, which took the fewest instructions, are too many here; they are right where a thread has one load, as GELU's has (step 6). With 4
 // bytes it is the instructions that take too long.
 //
-// Between two kernels of a stream the GPU is idle for about a microsecond: the last block ends, all it wrote becomes visible, the next
-// kernel's blocks start. launch_early lets them start before, as soon as there is room, and wait inside (griddepcontrol.wait):
+// Between two kernels of a stream the GPU is idle for more than half a microsecond: the last block ends, all it wrote becomes visible, the
+// next kernel's blocks start. launch_early lets them start before, as soon as there is room, and wait inside (griddepcontrol.wait):
 //
 //      kernel 1   ████████████████████▄▂                        ████████████████████▄▂
 //      kernel 2                          ░████████████████                         ████████████████

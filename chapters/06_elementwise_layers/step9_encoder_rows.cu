@@ -9,8 +9,8 @@
 //      warps:   b = 0, t = 0           | b = 0, t = 1           | …        lane l: packs 64 chunk + l and 64 chunk + 32 + l of
 //               chunk 0, 1, 2, 3       | chunk 0, 1, 2, 3       |                  wpe[t], of wte[inp[b, t]], of out[b, t]
 //
-// Text by text out is written from its beginning to its end, which the memory likes best, and wpe is read again for every text. So
-// what is read again is marked to be evicted last (load_piece_kept), and out first (st.cs). It works while wpe is small beside the L2, but 1024
+// Text by text out is written from its beginning to its end, and wpe is read again for every text. So what is read again is marked to be
+// evicted last (load_piece_kept), and out first (st.cs). It works while wpe is small beside the L2, but 1024
 // rows of 4096 floats are 16 MB, which all the rest pushes out: there rows go position by position, all texts' rows of one before the next.
 //
 // Launched early (chapter 6, step 3).

@@ -13,7 +13,7 @@
 // What is left of n behind the last whole four, one thread takes element by element.
 // Launched early (chapter 6, step 3).
 // New: fours (four.cuh).
-// Registers: at most 48. Shared memory: 57,088 bytes that nobody uses, so that no more than four blocks fit an SM.
+// Registers: at most 48. Shared memory: a quarter of an SM's, which nobody uses, so that no more than four blocks fit.
 // Run: make chapter-10 OP=adamw STEP=adamw_fours
 #include "../../common/device/launch.cuh"
 #include "approx.cuh"
@@ -89,10 +89,11 @@ static cudaError_t launch(const void *grad, float *param, float *m, float *v, si
     const float correction1 = 1 / (1 - pow((double)settings.beta1, t)),
                 correction2 = 1 / (1 - pow((double)settings.beta2, t));
     const size_t grid = n / (4 * NUM_THREADS) + 1; // one thread more than whole fours
-    constexpr int smem_bytes = room_of_blocks(BLOCKS_PER_SM);
     const auto kernel = adamw_fours_kernel<T>;
-    const cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+    int smem_bytes;
+    cudaError_t error = room_of_blocks(BLOCKS_PER_SM, &smem_bytes);
+    if (error == cudaSuccess)
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
     return launch_early(kernel, grid, NUM_THREADS, smem_bytes, stream, (const T *)grad, param, m, v, n,
                         settings, correction1, correction2);

@@ -59,11 +59,16 @@ static cudaError_t launch_early(void (*kernel)(PARAMETERS...), dim3 grid, dim3 b
     return launch_early_clusters(kernel, grid, dim3(0, 0, 0), block, smem_bytes, stream, arguments...);
 }
 
-// Dynamic shared memory with which no more than so many blocks fit an SM, for a kernel that needs none, but would have more bytes under
-// way than the memory asks for.
-constexpr int room_of_blocks(int blocks)
+// Sets *bytes to the dynamic shared memory with which no more than so many blocks fit an SM of this GPU, for a kernel that needs none,
+// but would have more bytes under way than the memory asks for. Returns the error of asking.
+static inline cudaError_t room_of_blocks(int blocks, int *bytes)
 {
-    return 227 * 1024 / blocks - 1024; // and 1 KB of the system's
+    int device, sm_bytes;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&sm_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+    if (error == cudaSuccess) *bytes = sm_bytes / blocks - 1024; // and 1 KB of the system's
+    return error;
 }
 
 // What stands before this in such a kernel may run beside the kernels before: the next one may now be set up, and this one waits.
