@@ -24,8 +24,7 @@
 #include <math.h>
 
 constexpr int NUM_THREADS = 256;
-constexpr int BLOCKS_PER_SM =
-    4; // 64 KB of loads under way; with 8, for which there are registers, it takes longer
+constexpr int BLOCKS_PER_SM = 4; // 64 KB of loads under way; with the 8 that registers allow it takes longer
 
 // The new parameter; m and v become the new means.
 static __device__ float adamw_of(float param, float grad, float &m, float &v, const adamw_settings &settings,
