@@ -102,6 +102,7 @@ static u32 model(const struct dot_rule *rule, enum type a, enum type b, const u3
     if (infinite) return (infinite < 0 ? sign_bit : 0) | ((1u << fd.exponent_bits) - 1) << fd.mantissa_bits;
     wide sum = 0;
     for (int k = 0; k <= count && any; k++) {
+        if (!term[k].mantissa) continue; // its exponent may be above `top`
         int up = (int)rule->fraction - fraction_bits[k] + term[k].exponent - top;
         wide cut = up >= 0 ? (wide)term[k].mantissa << up : up < -62 ? 0 : term[k].mantissa >> -up;
         sum += term[k].sign * cut;

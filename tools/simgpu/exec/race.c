@@ -366,8 +366,9 @@ static void check_readers(struct warp *w, const struct inst *in, u32 lane, struc
                   : when < w->lanes_met)
             continue;
         for (u32 x = first_lane(both) / 4; x < 4; x++) {
-            u32 of = both >> 4 * x & 15, at = 16 * piece + 4 * x + first_lane(of);
+            u32 of = both >> 4 * x & 15;
             if (!of) continue;
+            u32 at = 16 * piece + 4 * x + first_lane(of);
             u32 word = word_reader(e, words_of(r, r->readers[actor], piece), x);
             if (word & WORD_STRONG && how & ACCESS_STRONG &&
                 !(how & ACCESS_CTA && rank != w->block->cluster_rank))
