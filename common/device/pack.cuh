@@ -131,7 +131,8 @@ __device__ inline void store_piece(T *dst, PIECE piece)
     *reinterpret_cast<PIECE *>(dst) = piece;
 }
 
-// Loads what is read again soon: last to be evicted from the caches.
+// Loads what is read again soon, a pack or a number: last to be evicted from the caches. (Of single elements the hint would serve one at a
+// time: these are loaded as ever.)
 __device__ inline int load_kept(const int *src)
 {
     return (int)ld_global_evict_last(reinterpret_cast<const uint32_t *>(src));
