@@ -147,16 +147,16 @@ if "backward" in op: assert np.isnan(np.load(d + "/dweight.npy")).nonzero()[0].t
 
 @test "chapter 7: atomics an element, a group, none; x and dout are read once" {
     local array=$((33 * 768 * 4 / 32)) step
-    for step in gradient_registers:2 gradient_partials:0 rmsnorm_gradient:0; do
+    for step in gradient_registers:2 gradient_partials:0; do
         assert_equal "$(count ${step%:*} aligned global_sectors '_frag\[i\] = load_piece(_once)?<N>\((inp|dout) ')" $((2 * array))
         assert_equal "$(count ${step%:*} aligned global_sectors 'store_piece_once')" $array
         assert_equal "$step" "${step%:*}:$(grep -c 'atomicAdd(' "chapters/$CHAPTER"/step*_${step%:*}.cu)"
     done
-    for step in gradient_ahead:2 gradient_residual:3; do
+    for step in gradient_ahead:2 gradient_residual:3 rmsnorm_gradient:2; do
         assert_equal "$(count ${step%:*} aligned global_sectors '_frag\[i\] = load_piece<N>\((inp|dout|beside) ')" $((${step#*:} * array))
         assert_equal "$(count ${step%:*} aligned global_sectors 'make_pack\(d')" $array
     done
-    run ! grep -q 'atomicAdd(' "chapters/$CHAPTER"/step{8,9}_*.cu "chapters/$CHAPTER/gradient.cuh"
+    run ! grep -q 'atomicAdd(' "chapters/$CHAPTER"/step{8,9,10}_*.cu "chapters/$CHAPTER/gradient.cuh"
 }
 
 @test "chapter 7: of n and d that were kept, dinp takes half of the instructions at most" {
@@ -215,7 +215,7 @@ END
     for file in step2_layernorm_registers.cu:layernorm_forward:layernorm_registers:block step3_layernorm_residual.cu:fused_residual_forward:layernorm_residual:block \
         step4_rmsnorm.cu:rmsnorm_forward:rmsnorm:block step6_gradient_registers.cu:layernorm_backward:gradient_registers:block step7_gradient_partials.cu:layernorm_backward:gradient_partials:block \
         step8_gradient_ahead.cu:layernorm_backward:gradient_ahead:block:gradient.cuh \
-        step9_gradient_residual.cu:fused_residual_backward:gradient_residual:block:gradient.cuh step10_rmsnorm_gradient.cu:rmsnorm_backward:rmsnorm_gradient:block; do
+        step9_gradient_residual.cu:fused_residual_backward:gradient_residual:block:gradient.cuh step10_rmsnorm_gradient.cu:rmsnorm_backward:rmsnorm_gradient:block:gradient.cuh; do
         IFS=: read -r file op step case header <<<"$file"
         HEADER=$header broken $CHAPTER "$file" "/(__syncthreads|named_barrier_sync).*(Every warp.s value is there|The group.s sums are there)/d"
         HEADER=$header races $CHAPTER "$step" "$case" --op "$op"
@@ -228,6 +228,8 @@ END
     races $CHAPTER gradient_partials many_ragged_rows --op layernorm_backward
     broken $CHAPTER step8_gradient_ahead.cu '/parity \^= 1;/d'
     races $CHAPTER gradient_ahead two_ragged_turns --op layernorm_backward
+    broken $CHAPTER step10_rmsnorm_gradient.cu '/parity \^= 1;/d'
+    races $CHAPTER rmsnorm_gradient two_ragged_turns --op rmsnorm_backward
 }
 
 @test "chapter 7: groups that do not wait for each other's sums race" {

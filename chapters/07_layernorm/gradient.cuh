@@ -1,4 +1,5 @@
-// What steps 8 and 9 share: the groups of a block, and the sums along rows and down columns, which are step 7's.
+// What steps 8, 9 and 10 share: the groups of a block, and the sums along rows and down columns, which are step 7's. S is the sums along a
+// row: LayerNorm's are two, of d and of d n, and down the columns it has the two of dweight and dbias; RMSNorm has the second, and dweight.
 //
 // A block has as many threads as there are registers for; a group is as many of its warps as hold a row. A lane has one, two or three packs
 // of a row (where rows begin anywhere: 3, 6 or 9 elements), whichever gives a block the most groups.
@@ -33,26 +34,43 @@ static __device__ float warp_sum(float value)
     return value;
 }
 
-// Adds two sums over the blockDim.x lanes of a group: a warp, or several, which meet at a barrier of their own.
-static __device__ float2 group_sum(float2 sums, float2 (&warp_sums)[MAX_WARPS])
+static __device__ float2 warp_sum(float2 sums)
 {
-    sums = make_float2(warp_sum(sums.x), warp_sum(sums.y));
+    return make_float2(warp_sum(sums.x), warp_sum(sums.y));
+}
+
+static __device__ void add(float2 &sums, float2 more)
+{
+    sums.x += more.x;
+    sums.y += more.y;
+}
+
+static __device__ void add(float &sum, float more)
+{
+    sum += more;
+}
+
+// Adds S over the blockDim.x lanes of a group: a warp, or several, which meet at a barrier of their own.
+template <typename S>
+static __device__ S group_sum(S sums, S (&warp_sums)[MAX_WARPS])
+{
+    sums = warp_sum(sums);
     if (blockDim.x == 32) return sums;
     const int warps = blockDim.x / 32;
     const int first = threadIdx.y * warps;
     if (threadIdx.x % 32 == 0) warp_sums[first + threadIdx.x / 32] = sums;
     named_barrier_sync(1 + threadIdx.y, blockDim.x); // The group's sums are there.
     sums = warp_sums[first];
-    for (int w = 1; w < warps; w++) {
-        sums.x += warp_sums[first + w].x;
-        sums.y += warp_sums[first + w].y;
-    }
+    for (int w = 1; w < warps; w++) add(sums, warp_sums[first + w]);
     return sums;
 }
 
+// A lane's sums of gradient number `gradient`, into smem (gradients, groups, lanes * PIECES * N).
 template <int PIECES, int N>
-static __device__ void put_sums(float *place, const float (&sums)[PIECES][N])
+static __device__ void put_sums(float *smem, unsigned gradient, unsigned first,
+                                const float (&sums)[PIECES][N])
 {
+    float *place = smem + (gradient * blockDim.y + threadIdx.y) * (blockDim.x * PIECES * N) + first;
 #pragma unroll
     for (int i = 0; i < PIECES; i++)
         if constexpr (N % 4 == 0) {
@@ -64,52 +82,52 @@ static __device__ void put_sums(float *place, const float (&sums)[PIECES][N])
             place[32 * N * i] = sums[i][0];
 }
 
-// Adds up what the groups of the block have of each column, group by group, into partial (2, C), from its tile's first column on.
-// smem: for dweight and then for dbias a row of columns for every group.
-template <int PIECES, int N>
-static __device__ void add_groups(float *smem, const float (&dweight_sum)[PIECES][N],
-                                  const float (&dbias_sum)[PIECES][N], float *partial, unsigned first,
-                                  unsigned columns, int C)
+// Adds up what the groups of the block have put of each column, group by group, into partial (GRADIENTS, C), from its tile's first column
+// on. width: a group's columns in smem.
+template <int GRADIENTS>
+static __device__ void add_groups(const float *smem, unsigned width, float *partial, unsigned columns, int C)
 {
-    const unsigned width = blockDim.x * PIECES * N;
-    put_sums(smem + threadIdx.y * width + first, dweight_sum);
-    put_sums(smem + (blockDim.y + threadIdx.y) * width + first, dbias_sum);
     __syncthreads(); // Every group's sums are there.
-    for (unsigned i = threadIdx.y * blockDim.x + threadIdx.x; i < 2 * columns; i += blockDim.x * blockDim.y) {
-        const unsigned bias = i >= columns, c = i - bias * columns;
-        const float *place = smem + bias * blockDim.y * width + c;
+    for (unsigned i = threadIdx.y * blockDim.x + threadIdx.x; i < GRADIENTS * columns;
+         i += blockDim.x * blockDim.y) {
+        const unsigned gradient = i >= columns, c = i - gradient * columns;
+        const float *place = smem + gradient * blockDim.y * width + c;
         float sum = place[0];
         for (unsigned group = 1; group < blockDim.y; group++) sum += place[group * width];
-        partial[(size_t)bias * C + c] = sum;
+        partial[(size_t)gradient * C + c] = sum;
     }
 }
 
-// The sums of d and d n of a row, for rows that are cut into tiles: a block a row.
-template <typename T>
+// The sums S of a row, for rows that are cut into tiles: a block a row.
+template <typename T, typename S>
 __global__ void __launch_bounds__(ROW_THREADS) row_sums_kernel(const T *inp,      // (rows, C)
                                                                const T *dout,     // (rows, C)
                                                                const T *weight,   // (C)
-                                                               const float *mean, // (rows)
+                                                               const float *mean, // (rows), or NULL: 0
                                                                const float *rstd, // (rows)
-                                                               float2 *row_sums,  // (rows)
+                                                               S *row_sums,       // (rows)
                                                                int C)
 {
     wait_for_kernels_before();
-    __shared__ float2 warp_sums[MAX_WARPS];
+    __shared__ S warp_sums[MAX_WARPS];
     const size_t begin = (size_t)blockIdx.x * C;
-    float2 sums = {0.0f, 0.0f};
+    const float row_mean = mean ? mean[blockIdx.x] : 0.0f;
+    S sums = {};
     for (unsigned c = threadIdx.x; c < C; c += ROW_THREADS) {
         const float d = to_float(weight[c]) * to_float(dout[begin + c]);
-        sums.x += d;
-        sums.y += d * ((to_float(inp[begin + c]) - mean[blockIdx.x]) * rstd[blockIdx.x]);
+        const float n = (to_float(inp[begin + c]) - row_mean) * rstd[blockIdx.x];
+        if constexpr (sizeof(S) == sizeof(float2))
+            add(sums, make_float2(d, d * n));
+        else
+            add(sums, d * n);
     }
     sums = group_sum(sums, warp_sums);
     if (threadIdx.x == 0) row_sums[blockIdx.x] = sums;
 }
 
-// dweight and dbias += the sums of the partials' columns: a warp has every TILE-th row of them, then a column.
+// dweight, and dbias if the grid has a second row, += the sums of the partials' columns: a warp has every TILE-th row of them, then a column.
 static __global__ void __launch_bounds__(TILE *TILE)
-    column_sums_kernel(const float *partials, // (blocks, 2, C)
+    column_sums_kernel(const float *partials, // (blocks, gridDim.y, C)
                        float *dweight,        // (C)
                        float *dbias,          // (C)
                        int blocks, int C)
@@ -123,7 +141,7 @@ static __global__ void __launch_bounds__(TILE *TILE)
 #pragma unroll
     for (unsigned b0 = 0; b0 < MAX_BLOCKS; b0 += TILE) // all of them are asked for at once
         if (b0 + warp < blocks && c0 + lane < C)
-            sum += partials[((size_t)(b0 + warp) * 2 + blockIdx.y) * C + c0 + lane];
+            sum += partials[((size_t)(b0 + warp) * gridDim.y + blockIdx.y) * C + c0 + lane];
     sums[warp][lane] = sum;
     __syncthreads(); // Every warp's sums are there.
     sum = warp_sum(sums[lane][warp]);
@@ -131,31 +149,33 @@ static __global__ void __launch_bounds__(TILE *TILE)
 }
 
 // A step's kernel: of whole rows, or, WIDE, of tiles of them, whose row_sums are there. The dynamic shared memory is
-// (2, groups, lanes * pieces * N).
-template <typename T>
-using gradient_kernel = void (*)(const T *inp,           // (rows, C)
-                                 const T *dout,          // (rows, C)
-                                 const T *weight,        // (C)
-                                 const float *mean,      // (rows)
-                                 const float *rstd,      // (rows)
-                                 const float2 *row_sums, // (rows), if WIDE
-                                 T *dinp,                // (rows, C)
-                                 float *partials,        // (blocks, 2, C)
+// (gradients, groups, lanes * pieces * N).
+template <typename T, typename S>
+using gradient_kernel = void (*)(const T *inp,      // (rows, C)
+                                 const T *dout,     // (rows, C)
+                                 const T *weight,   // (C)
+                                 const float *mean, // (rows), LayerNorm's
+                                 const float *rstd, // (rows)
+                                 const S *row_sums, // (rows), if WIDE
+                                 T *dinp,           // (rows, C)
+                                 float *partials,   // (blocks, gradients, C)
                                  int rows, int C);
 
 // A lane's pieces, at least: a pack, or 3 elements.
 template <int N>
 constexpr int LEAST_PIECES = N == 1 ? 3 : 1;
 
-// of_lanes: the kernels whose lanes have one, two and three times LEAST_PIECES<N>; wide: that of tiles, with LEAST_PIECES<N>.
-template <typename T, int N>
-static cudaError_t launch_gradient(const gradient_kernel<T> (&of_lanes)[3], gradient_kernel<T> wide,
+// of_lanes: the kernels whose lanes have one, two and three times LEAST_PIECES<N>; wide: that of tiles, with LEAST_PIECES<N>. RMSNorm's mean and
+// dbias are NULL.
+template <typename T, int N, typename S>
+static cudaError_t launch_gradient(const gradient_kernel<T, S> (&of_lanes)[3], gradient_kernel<T, S> wide,
                                    const T *inp, const T *dout, const T *weight, const float *mean,
                                    const float *rstd, T *dinp, float *dweight, float *dbias, int rows, int C,
                                    cudaStream_t stream)
 {
     const int warp_pieces = (C - 1) / (32 * N) + 1;
-    gradient_kernel<T> kernel = NULL;
+    constexpr int GRADIENTS = sizeof(S) / sizeof(float); // as many as sums along a row
+    gradient_kernel<T, S> kernel = NULL;
     int pieces = 0, warps = 0, groups = 0;
     for (int i = 0; i < 3; i++) {
         const int lane = (i + 1) * LEAST_PIECES<N>, needed = (warp_pieces - 1) / lane + 1;
@@ -169,17 +189,17 @@ static cudaError_t launch_gradient(const gradient_kernel<T> (&of_lanes)[3], grad
     }
     const int tile = warps * 32 * pieces * N;
     const int blocks = min((rows - 1) / groups + 1, MAX_BLOCKS);
-    const size_t partial_bytes = ((size_t)blocks * 2 * C + 1) / 2 * 2 * sizeof(float);
+    const size_t partial_bytes = ((size_t)blocks * GRADIENTS * C + 1) / 2 * 2 * sizeof(float);
     void *scratch;
-    cudaError_t error = get_scratch(partial_bytes + rows * sizeof(float2), &scratch);
+    cudaError_t error = get_scratch(partial_bytes + rows * sizeof(S), &scratch);
     if (error != cudaSuccess) return error;
     float *partials = (float *)scratch;
-    float2 *row_sums = cut ? (float2 *)((char *)scratch + partial_bytes) : NULL;
+    S *row_sums = cut ? (S *)((char *)scratch + partial_bytes) : NULL;
     if (cut)
-        error = launch_early(row_sums_kernel<T>, rows, ROW_THREADS, 0, stream, inp, dout, weight, mean, rstd,
-                             row_sums, C);
+        error = launch_early(row_sums_kernel<T, S>, rows, ROW_THREADS, 0, stream, inp, dout, weight, mean,
+                             rstd, row_sums, C);
 
-    const size_t smem_bytes = (size_t)2 * groups * tile * sizeof(float);
+    const size_t smem_bytes = (size_t)GRADIENTS * groups * tile * sizeof(float);
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
@@ -187,6 +207,6 @@ static cudaError_t launch_gradient(const gradient_kernel<T> (&of_lanes)[3], grad
     error = launch_early(kernel, grid, block, smem_bytes, stream, inp, dout, weight, mean, rstd, row_sums,
                          dinp, partials, rows, C);
     if (error != cudaSuccess) return error;
-    return launch_early(column_sums_kernel, dim3((C - 1) / TILE + 1, 2), TILE * TILE, 0, stream, partials,
-                        dweight, dbias, blocks, C);
+    return launch_early(column_sums_kernel, dim3((C - 1) / TILE + 1, GRADIENTS), TILE * TILE, 0, stream,
+                        partials, dweight, dbias, blocks, C);
 }

@@ -4,83 +4,24 @@
 //
 //      n = x rstd    d = weight dout    dinp = rstd (d - n mean of d n)    dweight += sum over rows of dout n
 //
-// Grows from: step 7 (gradient_partials).
-// One of two along the row, one of two down the columns. A lane keeps one sum for each of its columns instead of two, which is
-// 32 registers less.
+// Grows from: step 8 (gradient_ahead).
+// One of two along the row, one of two down the columns. A lane keeps one sum for each of its columns instead of two, and a block has half the
+// partial sums to leave.
 //
+// Code: the kernel is here, what it shares with steps 8 and 9 in gradient.cuh. Registers: at most 168. Shared memory: 37,056 bytes at most.
 // Launched early (chapter 6, step 3).
-// Registers: at most 128. Shared memory: 65,664 bytes at most.
 // Run: make chapter-7 OP=rmsnorm_backward STEP=rmsnorm_gradient
-#include "../../common/device/launch.cuh"
-#include "../../common/device/pack.cuh"
-#include "../../common/device/ptx.cuh"
-#include "../../common/device/scratch.h"
+#include "gradient.cuh"
 #include "launchers.h"
-
-#include <cuda_runtime.h>
-
-constexpr int NUM_THREADS = 512;
-constexpr int NUM_WARPS = NUM_THREADS / 32;
-constexpr int MAX_PIECES = 4;   // of x, and of dout, a lane keeps
-constexpr int MAX_BLOCKS = 132; // as many as an H200 has SMs; elsewhere the same, for the same bits
-constexpr int ROW_THREADS = 256;
-constexpr int TILE = 32; // columns of a block of the second kernel, and its warps
-
-static __device__ float warp_sum(float value)
-{
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffff, value, offset);
-    return value;
-}
-
-// Adds a sum over the blockDim.x lanes of a group: a warp, or several, which meet at a barrier of their own.
-static __device__ float group_sum(float sum, float (&warp_sums)[NUM_WARPS])
-{
-    sum = warp_sum(sum);
-    if (blockDim.x == 32) return sum;
-    const int warps = blockDim.x / 32;
-    const int first = threadIdx.y * warps;
-    if (threadIdx.x % 32 == 0) warp_sums[first + threadIdx.x / 32] = sum;
-    named_barrier_sync(1 + threadIdx.y, blockDim.x); // The group's sums are there.
-    sum = warp_sums[first];
-    for (int w = 1; w < warps; w++) sum += warp_sums[first + w];
-    return sum;
-}
-
-// Adds up what the groups of the block have of each column, group by group, into dst (columns). smem: a row of
-// columns for every group.
-template <int PIECES, int N>
-static __device__ void add_groups(float *smem, const float (&sums)[PIECES][N], float *dst, unsigned first,
-                                  unsigned columns)
-{
-    const unsigned width = blockDim.x * PIECES * N;
-#pragma unroll
-    for (int i = 0; i < PIECES; i++) {
-        float *place = smem + threadIdx.y * width + first + 32 * N * i;
-        if constexpr (N % 4 == 0) {
-#pragma unroll
-            for (int k = 0; k < N; k += 4)
-                *reinterpret_cast<float4 *>(place + k) =
-                    make_float4(sums[i][k], sums[i][k + 1], sums[i][k + 2], sums[i][k + 3]);
-        } else
-            place[0] = sums[i][0];
-    }
-    __syncthreads(); // Every group's sums are there.
-    for (unsigned c = threadIdx.y * blockDim.x + threadIdx.x; c < columns; c += NUM_THREADS) {
-        float sum = smem[c];
-        for (unsigned group = 1; group < blockDim.y; group++) sum += smem[group * width + c];
-        dst[c] = sum;
-    }
-    __syncthreads(); // They have been read.
-}
 
 // dinp, and the block's partial sums of dweight, of the columns from blockIdx.y * (lanes * PIECES * N) on. row_sums, if
 // WIDE: the sum of d n of every row, where a row has more columns than that.
 template <typename T, int N, int PIECES, bool WIDE>
-__global__ void __launch_bounds__(NUM_THREADS, 1)
+__global__ void __launch_bounds__(threads_of(PIECES *N), 1)
     rmsnorm_gradient_kernel(const T *inp,          // (rows, C)
                             const T *dout,         // (rows, C)
                             const T *weight,       // (C)
+                            const float *,         // no mean
                             const float *rstd,     // (rows)
                             const float *row_sums, // (rows), if WIDE
                             T *dinp,               // (rows, C)
@@ -89,145 +30,84 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
 {
     wait_for_kernels_before();
     extern __shared__ __align__(16) float smem[]; // (groups, lanes * PIECES * N)
-    __shared__ float warp_sums[2][NUM_WARPS];     // of a row, and of the next
+    __shared__ float warp_sums[2][MAX_WARPS];     // of a row, and of the next
     const unsigned tile_begin = blockIdx.y * (blockDim.x * PIECES * N);
     const unsigned columns = min(C - tile_begin, blockDim.x * PIECES * N);
     const unsigned first = (threadIdx.x / 32 * (32 * PIECES) + threadIdx.x % 32) * N; // in the tile
+    const float one_by_C = 1.0f / C;
 
+    // A lane's pieces behind the last column are zeros, and so is what they add: nothing but loads and stores asks where the row ends.
+    Piece<T, N> weight_frag[PIECES] = {}, x_frag[PIECES] = {}, dout_frag[PIECES] = {};
+    bool inside[PIECES];
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) {
+        inside[i] = first + 32 * N * i < columns;
+        if (inside[i]) weight_frag[i] = load_piece<N>(weight + tile_begin + first + 32 * N * i);
+    }
+    float row_rstd;
+    const auto load_row = [&](unsigned row) {
+        const size_t begin = (size_t)row * C + tile_begin + first;
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+            if (!inside[i]) continue;
+            x_frag[i] = load_piece<N>(inp + begin + 32 * N * i);
+            dout_frag[i] = load_piece<N>(dout + begin + 32 * N * i);
+        }
+        row_rstd = rstd[row];
+    };
     float dweight_sum[PIECES][N] = {};
     int parity = 0;
-    for (unsigned row = blockIdx.x * blockDim.y + threadIdx.y; row < rows; row += gridDim.x * blockDim.y) {
-        const size_t begin = (size_t)row * C + tile_begin;
-        Piece<T, N> x_frag[PIECES], dout_frag[PIECES];
+    unsigned row = threadIdx.y * gridDim.x + blockIdx.x;
+    const unsigned stride = gridDim.x * blockDim.y;
+    if (row < rows) load_row(row);
+    for (; row < rows; row += stride) {
+        const float r = row_rstd;
+        float n[PIECES][N], d[PIECES][N];
+        float sum = 0.0f; // of d n
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
-            const unsigned c = first + 32 * N * i;
-            if (c >= columns) continue;
-            x_frag[i] = load_piece<N>(inp + begin + c);
-            dout_frag[i] = load_piece<N>(dout + begin + c);
-        }
-        const float row_rstd = rstd[row];
-
-        float dot = 0.0f; // of d n
-#pragma unroll
-        for (int i = 0; i < PIECES; i++) {
-            const unsigned c = first + 32 * N * i;
-            if (c >= columns) continue;
-            float x[N], dy[N], w[N];
-            keep_packed(x_frag[i]);
-            keep_packed(dout_frag[i]);
-            load_values(w, weight + tile_begin + c);
-            unpack(x, x_frag[i], T());
+            float dy[N], w[N];
+            keep_packed(weight_frag[i]);
+            unpack(n[i], x_frag[i], T());
             unpack(dy, dout_frag[i], T());
+            unpack(w, weight_frag[i], T());
 #pragma unroll
             for (int k = 0; k < N; k++) {
-                const float n = x[k] * row_rstd;
-                dot += w[k] * dy[k] * n;
-                dweight_sum[i][k] += dy[k] * n;
+                n[i][k] *= r;
+                d[i][k] = w[k] * dy[k];
+                sum += d[i][k] * n[i][k];
+                dweight_sum[i][k] += dy[k] * n[i][k];
             }
         }
+        if (row + stride < rows) load_row(row + stride);
         // One barrier a row is enough: who writes the sums of the row after the next has passed that of the next, and so
         // everyone has read this row's.
-        dot = WIDE ? row_sums[row] : group_sum(dot, warp_sums[parity]);
+        sum = WIDE ? row_sums[row] : group_sum(sum, warp_sums[parity]);
         parity ^= 1;
-        const float dn_mean = dot / C;
+        const float slope = -sum * one_by_C * r;
 
+        T *dinp_row = dinp + (size_t)row * C + tile_begin + first;
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
-            const unsigned c = first + 32 * N * i;
-            if (c >= columns) continue;
-            float x[N], dy[N], w[N];
-            keep_packed(x_frag[i]);
-            keep_packed(dout_frag[i]);
-            load_values(w, weight + tile_begin + c);
-            unpack(x, x_frag[i], T());
-            unpack(dy, dout_frag[i], T());
 #pragma unroll
-            for (int k = 0; k < N; k++) {
-                const float n = x[k] * row_rstd;
-                x[k] = (w[k] * dy[k] - n * dn_mean) * row_rstd;
-            }
-            store_piece_once(dinp + begin + c, make_pack(x, T()));
+            for (int k = 0; k < N; k++) d[i][k] = d[i][k] * r + n[i][k] * slope;
+            if (inside[i]) store_piece(dinp_row + 32 * N * i, make_pack(d[i], T()));
         }
     }
-    float *partial = partials + (size_t)blockIdx.x * C + tile_begin;
-    add_groups(smem, dweight_sum, partial, first, columns);
-}
-
-// The sum of d n of a row, for rows that are cut into tiles: a block a row.
-template <typename T>
-__global__ void __launch_bounds__(ROW_THREADS) row_sums_kernel(const T *inp,      // (rows, C)
-                                                               const T *dout,     // (rows, C)
-                                                               const T *weight,   // (C)
-                                                               const float *rstd, // (rows)
-                                                               float *row_sums,   // (rows)
-                                                               int C)
-{
-    wait_for_kernels_before();
-    __shared__ float warp_sums[NUM_WARPS];
-    const size_t begin = (size_t)blockIdx.x * C;
-    float dot = 0.0f;
-    for (unsigned c = threadIdx.x; c < C; c += ROW_THREADS) {
-        const float n = to_float(inp[begin + c]) * rstd[blockIdx.x];
-        dot += to_float(weight[c]) * to_float(dout[begin + c]) * n;
-    }
-    dot = group_sum(dot, warp_sums);
-    if (threadIdx.x == 0) row_sums[blockIdx.x] = dot;
-}
-
-// dweight += the sums of the partials' columns: a warp has every TILE-th row of them, then a column.
-__global__ void __launch_bounds__(TILE *TILE) column_sums_kernel(const float *partials, // (blocks, C)
-                                                                 float *dweight,        // (C)
-                                                                 int blocks, int C)
-{
-    wait_for_kernels_before();
-    __shared__ float sums[TILE][TILE + 1]; // (warp, column), without bank conflicts for who reads a column
-    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const unsigned c0 = blockIdx.x * TILE;
-    float sum = 0.0f;
-    for (unsigned b = warp; b < blocks && c0 + lane < C; b += TILE)
-        sum += partials[(size_t)b * C + c0 + lane];
-    sums[warp][lane] = sum;
-    __syncthreads(); // Every warp's sums are there.
-    sum = warp_sum(sums[lane][warp]);
-    if (lane == 0 && c0 + warp < C) dweight[c0 + warp] += sum;
+    put_sums(smem, 0, first, dweight_sum);
+    add_groups<1>(smem, blockDim.x * PIECES * N, partials + (size_t)blockIdx.x * C + tile_begin, columns, C);
 }
 
 template <typename T, int N>
 static cudaError_t launch_kernels(const T *inp, const T *dout, const T *weight, const float *rstd, T *dinp,
                                   float *dweight, int rows, int C, cudaStream_t stream)
 {
-    const int pieces = (C - 1) / N + 1;
-    int lanes = 32; // of a group
-    while (lanes < NUM_THREADS && lanes * MAX_PIECES < pieces) lanes *= 2;
-    const bool wide = lanes * MAX_PIECES < pieces;
-    const bool three = wide || lanes * 3 >= pieces; // pieces a lane
-    const int tile = lanes * (three ? 3 : MAX_PIECES) * N;
-    const dim3 block(lanes, NUM_THREADS / lanes);
-    const int blocks = min((rows - 1) / (int)block.y + 1, MAX_BLOCKS);
-    const size_t partial_bytes = (size_t)blocks * C * sizeof(float);
-    void *scratch;
-    cudaError_t error = get_scratch(partial_bytes + rows * sizeof(float), &scratch);
-    if (error != cudaSuccess) return error;
-    float *partials = (float *)scratch;
-    float *row_sums = wide ? (float *)((char *)scratch + partial_bytes) : NULL;
-    if (wide)
-        error = launch_early(row_sums_kernel<T>, rows, ROW_THREADS, 0, stream, inp, dout, weight, rstd,
-                             row_sums, C);
-
-    const auto kernel = wide    ? rmsnorm_gradient_kernel<T, N, 3, true>
-                        : three ? rmsnorm_gradient_kernel<T, N, 3, false>
-                                : rmsnorm_gradient_kernel<T, N, MAX_PIECES, false>;
-    const size_t smem_bytes = (size_t)block.y * tile * sizeof(float);
-    if (error == cudaSuccess)
-        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
-    if (error != cudaSuccess) return error;
-    const dim3 grid(blocks, (C - 1) / tile + 1);
-    error = launch_early(kernel, grid, block, smem_bytes, stream, inp, dout, weight, rstd, row_sums, dinp,
-                         partials, rows, C);
-    if (error != cudaSuccess) return error;
-    return launch_early(column_sums_kernel, (C - 1) / TILE + 1, TILE * TILE, 0, stream, partials, dweight,
-                        blocks, C);
+    constexpr int LEAST = LEAST_PIECES<N>;
+    const gradient_kernel<T, float> of_lanes[] = {rmsnorm_gradient_kernel<T, N, LEAST, false>,
+                                                  rmsnorm_gradient_kernel<T, N, 2 * LEAST, false>,
+                                                  rmsnorm_gradient_kernel<T, N, 3 * LEAST, false>};
+    return launch_gradient<T, N, float>(of_lanes, rmsnorm_gradient_kernel<T, N, LEAST, true>, inp, dout,
+                                        weight, NULL, rstd, dinp, dweight, NULL, rows, C, stream);
 }
 
 template <typename T>

@@ -17,9 +17,10 @@
 
 #include <cuda_runtime.h>
 
-constexpr int MAX_PIECES = 8;    // a thread keeps
-constexpr int MAX_THREADS = 512; // that hold a row
-constexpr int WARP_ROWS = 4;     // rows of a block when a warp holds a row
+constexpr int MAX_PIECES = 8;     // a lane of a warp keeps that holds a row,
+constexpr int BLOCK_PIECES = 4;   // and of a block
+constexpr int MAX_THREADS = 1024; // that hold a row
+constexpr int WARP_ROWS = 4;      // rows of a block when a warp holds a row
 constexpr float EPSILON = 1e-5f;
 
 static __device__ float warp_sum(float value)
@@ -119,15 +120,16 @@ static cudaError_t launch_kernel(const T *inp, const T *weight, T *out, float *r
         rmsnorm_kernel<T, N, 1, false>, rmsnorm_kernel<T, N, 2, false>, rmsnorm_kernel<T, N, 3, false>,
         rmsnorm_kernel<T, N, 4, false>, rmsnorm_kernel<T, N, 5, false>, rmsnorm_kernel<T, N, 6, false>,
         rmsnorm_kernel<T, N, 7, false>, rmsnorm_kernel<T, N, 8, false>};
-    // Of two warps and more, as few as can hold the row, each lane has more than half of the pieces that it might.
-    static constexpr decltype(&rmsnorm_kernel<T, N, 5, true>) of_a_block[MAX_PIECES / 2] = {
-        rmsnorm_kernel<T, N, 5, true>, rmsnorm_kernel<T, N, 6, true>, rmsnorm_kernel<T, N, 7, true>,
-        rmsnorm_kernel<T, N, 8, true>};
+    // Of three warps and more, as few as can hold the row, each lane has more than half of the pieces that it might.
+    static constexpr decltype(&rmsnorm_kernel<T, N, 3, true>) of_a_block[BLOCK_PIECES / 2] = {
+        rmsnorm_kernel<T, N, 3, true>, rmsnorm_kernel<T, N, 4, true>};
     const int warp_pieces = (C - 1) / (32 * N) + 1; // that each lane of a warp would have
-    const int warps = min((warp_pieces - 1) / MAX_PIECES + 1, MAX_THREADS / 32);
-    const int pieces = min((warp_pieces - 1) / warps + 1, MAX_PIECES); // that each of their lanes has
-    const dim3 block = warps == 1 ? dim3(32, WARP_ROWS) : dim3(32 * warps);
-    const auto kernel = warps == 1 ? of_a_warp[pieces - 1] : of_a_block[pieces - 1 - MAX_PIECES / 2];
+    const bool one = warp_pieces <= MAX_PIECES;
+    const int warps = one ? 1 : min((warp_pieces - 1) / BLOCK_PIECES + 1, MAX_THREADS / 32);
+    const int pieces =
+        min((warp_pieces - 1) / warps + 1, one ? MAX_PIECES : BLOCK_PIECES); // of each of their lanes
+    const dim3 block = one ? dim3(32, WARP_ROWS) : dim3(32 * warps);
+    const auto kernel = one ? of_a_warp[pieces - 1] : of_a_block[pieces - 1 - BLOCK_PIECES / 2];
     return launch_early(kernel, (rows - 1) / block.y + 1, block, 0, stream, inp, weight, out, rstd, rows, C);
 }
 

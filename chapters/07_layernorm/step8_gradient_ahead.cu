@@ -16,7 +16,7 @@
 // A turn's rows are dealt to the blocks one by one, and no block gets more than one row more than another. x, dout and dinp go through the
 // caches like anything else: past them (ld.cs, st.cs) it is slower here.
 //
-// Code: the kernel is here, what it shares with step 9 in gradient.cuh. Registers: at most 168. Shared memory: 74,112 bytes at most.
+// Code: the kernel is here, what it shares with steps 9 and 10 in gradient.cuh. Registers: at most 168. Shared memory: 74,112 bytes at most.
 // Launched early (chapter 6, step 3).
 // Run: make chapter-7 OP=layernorm_backward STEP=gradient_ahead
 #include "gradient.cuh"
@@ -104,8 +104,10 @@ __global__ void __launch_bounds__(threads_of(PIECES *N), 1)
             if (inside[i]) store_piece(dinp_row + 32 * N * i, make_pack(d[i], T()));
         }
     }
-    add_groups(smem, dweight_sum, dbias_sum, partials + (size_t)blockIdx.x * 2 * C + tile_begin, first,
-               columns, C);
+    put_sums(smem, 0, first, dweight_sum);
+    put_sums(smem, 1, first, dbias_sum);
+    add_groups<2>(smem, blockDim.x * PIECES * N, partials + (size_t)blockIdx.x * 2 * C + tile_begin, columns,
+                  C);
 }
 
 template <typename T, int N>
@@ -114,11 +116,11 @@ static cudaError_t launch_kernels(const T *inp, const T *dout, const T *weight, 
                                   cudaStream_t stream)
 {
     constexpr int LEAST = LEAST_PIECES<N>;
-    const gradient_kernel<T> of_lanes[] = {gradient_ahead_kernel<T, N, LEAST, false>,
-                                           gradient_ahead_kernel<T, N, 2 * LEAST, false>,
-                                           gradient_ahead_kernel<T, N, 3 * LEAST, false>};
-    return launch_gradient<T, N>(of_lanes, gradient_ahead_kernel<T, N, LEAST, true>, inp, dout, weight, mean,
-                                 rstd, dinp, dweight, dbias, rows, C, stream);
+    const gradient_kernel<T, float2> of_lanes[] = {gradient_ahead_kernel<T, N, LEAST, false>,
+                                                   gradient_ahead_kernel<T, N, 2 * LEAST, false>,
+                                                   gradient_ahead_kernel<T, N, 3 * LEAST, false>};
+    return launch_gradient<T, N, float2>(of_lanes, gradient_ahead_kernel<T, N, LEAST, true>, inp, dout,
+                                         weight, mean, rstd, dinp, dweight, dbias, rows, C, stream);
 }
 
 template <typename T>

@@ -9,7 +9,7 @@
 //
 //      x, dy of a row -> sums -> dresidual + dinp -> dresidual
 //
-// Code: the kernel is here, what it shares with step 8 in gradient.cuh. Registers: at most 168. Shared memory: 74,112 bytes at most.
+// Code: the kernel is here, what it shares with steps 8 and 10 in gradient.cuh. Registers: at most 168. Shared memory: 74,112 bytes at most.
 // Launched early (chapter 6, step 3).
 // Run: make chapter-7 OP=fused_residual_backward STEP=gradient_residual
 #include "gradient.cuh"
@@ -110,8 +110,10 @@ __global__ void __launch_bounds__(threads_of(PIECES *N), 1)
         }
         if (row + stride < rows) load_beside(row + stride);
     }
-    add_groups(smem, dweight_sum, dbias_sum, partials + (size_t)blockIdx.x * 2 * C + tile_begin, first,
-               columns, C);
+    put_sums(smem, 0, first, dweight_sum);
+    put_sums(smem, 1, first, dbias_sum);
+    add_groups<2>(smem, blockDim.x * PIECES * N, partials + (size_t)blockIdx.x * 2 * C + tile_begin, columns,
+                  C);
 }
 
 template <typename T, int N>
@@ -120,11 +122,11 @@ static cudaError_t launch_kernels(const T *inp, const T *dout, const T *weight, 
                                   int C, cudaStream_t stream)
 {
     constexpr int LEAST = LEAST_PIECES<N>;
-    const gradient_kernel<T> of_lanes[] = {gradient_residual_kernel<T, N, LEAST, false>,
-                                           gradient_residual_kernel<T, N, 2 * LEAST, false>,
-                                           gradient_residual_kernel<T, N, 3 * LEAST, false>};
-    return launch_gradient<T, N>(of_lanes, gradient_residual_kernel<T, N, LEAST, true>, inp, dout, weight,
-                                 mean, rstd, dresidual, dweight, dbias, rows, C, stream);
+    const gradient_kernel<T, float2> of_lanes[] = {gradient_residual_kernel<T, N, LEAST, false>,
+                                                   gradient_residual_kernel<T, N, 2 * LEAST, false>,
+                                                   gradient_residual_kernel<T, N, 3 * LEAST, false>};
+    return launch_gradient<T, N, float2>(of_lanes, gradient_residual_kernel<T, N, LEAST, true>, inp, dout,
+                                         weight, mean, rstd, dresidual, dweight, dbias, rows, C, stream);
 }
 
 template <typename T>

@@ -3,21 +3,21 @@
 // Question: a ticket before the first load, a word to poll in global memory: can a row's blocks meet without?
 //
 // Grows from: step 7 (split_shared).
-// On Hopper. A cluster's blocks start together on SMs that are near each other, so there are no tickets; each warp writes
-// its state into the shared memory of all blocks, and barrier.cluster says that all have: one barrier, for the block's
-// own warps too. So a block's part can be what step 4's block has in registers. And no row is read twice any more: nothing
-// is asked to leave the L2 first.
+// On Hopper. A cluster's blocks start together on SMs that are near each other, so there are no tickets; each warp writes its state into the
+// shared memory of all blocks, and barrier.cluster says that all have: one barrier, for the block's own warps too. So a block's part can be
+// what step 4's block has in registers. And no row is read twice any more: nothing is asked to leave the L2 first.
 //
 //      cluster   block 0 [ part ]   block 1 [ part ]   block 2 [ part ]   block 3 [ part ]
 //                  states of all warps, 64 of them, in each block, before each writes its part of y
 //
-//      packs in a row    who holds it                                      bytes of a row at most
-//      up to 256         a warp; a block has 4 rows, no barrier              4 KB
-//      up to 4096        a block of 64 to 512 threads                       64 KB
-//      more              a cluster of 4, 8 or 16 blocks of 256 threads     512 KB
+//      packs in a row    who holds it                                          bytes of a row at most
+//      up to 256         a warp; a block has 4 rows, no barrier                  4 KB
+//      up to 2048        a block of 96 to 512 threads, 4 packs of each          32 KB
+//      up to 4096        a block of 288 to 512 threads, 8 packs of each         64 KB
+//      more              a cluster of 4, 8 or 16 blocks of 256 threads         512 KB
 //
-// The parts of a cluster's row are smaller than a block's row may be, so that an SM has five of them: a block that waits for
-// the others of its row leaves the memory to four.
+// The parts of a cluster's row are smaller than a block's row may be, so that an SM has five of them: a block that waits for the others of its row
+// leaves the memory to four. Whole rows wait for nobody: more than 64 KB under way on an SM, or less than three rows (the longest: two), are slower.
 //
 // Launched early (chapter 6, step 3).
 // New instructions: barrier.cluster, mapa, st.shared::cluster. They need sm_90.
@@ -32,10 +32,12 @@
 #include <math.h>
 #include <stdint.h>
 
-constexpr int MAX_PACKS = 8;      // a thread keeps
-constexpr int BLOCK_PACKS = 4096; // that a block keeps of a row of its own: 64 KB,
-constexpr int PART_PACKS = 2048;  // and of a row that it shares
-constexpr int MAX_THREADS = BLOCK_PACKS / MAX_PACKS;
+constexpr int MAX_THREADS = 512; // that hold a row
+constexpr int FEW_PACKS = 4;     // a thread keeps while they are enough,
+constexpr int MAX_PACKS = 8;     // and of longer rows, of parts, and where a warp holds a row
+constexpr int SM_BYTES = 65536;  // of whole rows under way on an SM
+constexpr int BLOCK_PACKS = MAX_PACKS * MAX_THREADS; // that a block keeps of a row of its own: 64 KB,
+constexpr int PART_PACKS = 2048;                     // and of a row that it shares
 constexpr int PART_THREADS = PART_PACKS / MAX_PACKS;
 constexpr int MAX_WARPS = MAX_THREADS / 32;
 constexpr int WARP_ROWS = 4;         // rows of a block when a warp holds a row
@@ -119,11 +121,11 @@ static __device__ uint4 normalize(uint4 pack, State state, float norm)
     return make_pack(values, T());
 }
 
-template <typename T, int PACKS>
-__global__ void __launch_bounds__(PACKS < MAX_PACKS ? 32 * WARP_ROWS : MAX_THREADS)
-    cluster_kernel(const T *x, // (rows, cols)
-                   T *y,       // (rows, cols)
-                   int rows, int cols)
+// Whole rows: a block's, or, as many as blockDim.y, its warps'.
+template <typename T, int PACKS, int THREADS>
+__global__ void __launch_bounds__(THREADS) cluster_kernel(const T *x, // (rows, cols)
+                                                          T *y,       // (rows, cols)
+                                                          int rows, int cols)
 {
     wait_for_kernels_before();
     const int lane = threadIdx.x; // of blockDim.x that hold the row
@@ -192,22 +194,25 @@ static cudaError_t launch(const void *x, void *y, int rows, int cols, cudaStream
     // The packs of x and y must lie alike.
     if (!x || !y || rows <= 0 || cols <= 0 || (uintptr_t)x % 16 || (uintptr_t)y % 16)
         return cudaErrorInvalidValue;
+    constexpr int WARP_THREADS = 32 * WARP_ROWS;
     const T *in = (const T *)x;
     T *out = (T *)y;
     const int packs = max_packs<T>(cols);
-    const dim3 warp_block(32, WARP_ROWS);
-    const int warp_grid = (rows - 1) / WARP_ROWS + 1;
-    if (packs <= 32)
-        return launch_early(cluster_kernel<T, 1>, warp_grid, warp_block, 0, stream, in, out, rows, cols);
-    if (packs <= 64)
-        return launch_early(cluster_kernel<T, 2>, warp_grid, warp_block, 0, stream, in, out, rows, cols);
-    if (packs <= 128)
-        return launch_early(cluster_kernel<T, 4>, warp_grid, warp_block, 0, stream, in, out, rows, cols);
-    if (packs <= 256)
-        return launch_early(cluster_kernel<T, 8>, warp_grid, warp_block, 0, stream, in, out, rows, cols);
+    if (packs <= 32 * MAX_PACKS) {
+        const auto kernel = packs <= 32    ? cluster_kernel<T, 1, WARP_THREADS>
+                            : packs <= 64  ? cluster_kernel<T, 2, WARP_THREADS>
+                            : packs <= 128 ? cluster_kernel<T, 4, WARP_THREADS>
+                                           : cluster_kernel<T, MAX_PACKS, WARP_THREADS>;
+        return launch_early(kernel, (rows - 1) / WARP_ROWS + 1, dim3(32, WARP_ROWS), 0, stream, in, out, rows,
+                            cols);
+    }
     if (packs <= BLOCK_PACKS) {
-        const int threads = ((packs - 1) / (32 * MAX_PACKS) + 1) * 32;
-        return launch_early(cluster_kernel<T, MAX_PACKS>, rows, threads, 0, stream, in, out, rows, cols);
+        const bool few = packs <= FEW_PACKS * MAX_THREADS;
+        const auto kernel =
+            few ? cluster_kernel<T, FEW_PACKS, MAX_THREADS> : cluster_kernel<T, MAX_PACKS, MAX_THREADS>;
+        const int warps = (packs - 1) / (32 * (few ? FEW_PACKS : MAX_PACKS)) + 1;
+        const int blocks = max(SM_BYTES / (packs * PACK_BYTES), few ? 3 : 2);
+        return launch_early_at_most(blocks, kernel, rows, warps * 32, stream, in, out, rows, cols);
     }
     if (packs <= MAX_SPLIT * PART_PACKS)
         return launch_clusters(cluster_parts_kernel<T, PART_THREADS>, rows, packs, PART_PACKS, 0,

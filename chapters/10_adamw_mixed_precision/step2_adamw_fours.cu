@@ -89,14 +89,8 @@ static cudaError_t launch(const void *grad, float *param, float *m, float *v, si
     const float correction1 = 1 / (1 - pow((double)settings.beta1, t)),
                 correction2 = 1 / (1 - pow((double)settings.beta2, t));
     const size_t grid = n / (4 * NUM_THREADS) + 1; // one thread more than whole fours
-    const auto kernel = adamw_fours_kernel<T>;
-    int smem_bytes;
-    cudaError_t error = room_of_blocks(BLOCKS_PER_SM, &smem_bytes);
-    if (error == cudaSuccess)
-        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
-    if (error != cudaSuccess) return error;
-    return launch_early(kernel, grid, NUM_THREADS, smem_bytes, stream, (const T *)grad, param, m, v, n,
-                        settings, correction1, correction2);
+    return launch_early_at_most(BLOCKS_PER_SM, adamw_fours_kernel<T>, grid, NUM_THREADS, stream,
+                                (const T *)grad, param, m, v, n, settings, correction1, correction2);
 }
 
 extern "C" cudaError_t adamw_fours(enum dtype dtype, const void *grad, float *param, float *m, float *v,

@@ -59,16 +59,25 @@ static cudaError_t launch_early(void (*kernel)(PARAMETERS...), dim3 grid, dim3 b
     return launch_early_clusters(kernel, grid, dim3(0, 0, 0), block, smem_bytes, stream, arguments...);
 }
 
-// Sets *bytes to the dynamic shared memory with which no more than so many blocks fit an SM of this GPU, for a kernel that needs none,
-// but would have more bytes under way than the memory asks for. Returns the error of asking.
-static inline cudaError_t room_of_blocks(int blocks, int *bytes)
+// Launches early a kernel of which no more than `blocks` shall be on an SM, since more would have more bytes under way than the memory asks
+// for: each gets dynamic shared memory that it does not use. The kernel declares none. blocks: at least 2. Returns the launch's error.
+template <typename... PARAMETERS, typename... ARGUMENTS>
+static cudaError_t launch_early_at_most(int blocks, void (*kernel)(PARAMETERS...), dim3 grid, dim3 block,
+                                        cudaStream_t stream, const ARGUMENTS &...arguments)
 {
     int device, sm_bytes;
+    cudaFuncAttributes attributes;
     cudaError_t error = cudaGetDevice(&device);
     if (error == cudaSuccess)
         error = cudaDeviceGetAttribute(&sm_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
-    if (error == cudaSuccess) *bytes = sm_bytes / blocks - 1024; // and 1 KB of the system's
-    return error;
+    if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
+    if (error != cudaSuccess) return error;
+    // A block has whole 128 bytes of its share, and 1 KB of them is the system's.
+    const int own = ((int)attributes.sharedSizeBytes + 127) / 128 * 128 + 1024;
+    const int share = sm_bytes / blocks / 128 * 128, bytes = share > own ? share - own : 0;
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error != cudaSuccess) return error;
+    return launch_early(kernel, grid, block, bytes, stream, arguments...);
 }
 
 // What stands before this in such a kernel may run beside the kernels before: the next one may now be set up, and this one waits.
