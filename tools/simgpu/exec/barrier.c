@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "bulk.h"
-#include "global.h"
+#include "known.h"
 #include "order.h"
 #include "proxy.h"
 #include "race.h"
@@ -40,7 +40,7 @@ void barrier_check(struct block *b, u32 id)
     if (!bar->arrived || !complete(b, bar)) return;
     if (bar->waiting == b->threads) {
         race_all_met(b);
-        if (b->cluster->size == 1) global_all_met(b->cluster);
+        if (b->cluster->size == 1) known_all_met(b->cluster);
     }
     order_barrier_complete(b, id);
     for (u32 k = 0; k < b->warp_count; k++) {
@@ -143,7 +143,7 @@ void cluster_check(struct cluster *c)
     c->arrived = 0;
     c->phase++;
     order_cluster_complete(c);
-    global_all_met(c);
+    known_all_met(c);
     for (u32 r = 0; r < c->size; r++) {
         struct block *b = c->block[r];
         b->visitors = 0;
@@ -276,7 +276,7 @@ bool lower_bar(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 static void exec_fence(struct warp *w, const struct inst *in, u32 mask)
 {
     order_fence(w, mask);
-    global_fence(w, in->flags);
+    known_fence(w, in->flags);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 

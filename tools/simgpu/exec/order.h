@@ -35,7 +35,7 @@
 #define ORDER_H
 
 #include "../sim.h"
-#include "global.h"
+#include "known.h"
 
 struct mbarrier;
 
@@ -126,7 +126,7 @@ static inline void order_pass(struct warp *w, u32 time, u32 lanes, bool met)
     if (!met || !w->passed_count || !last->met) last = &w->passed[w->passed_count++ % PASSED];
     *last = (struct passed){time, lanes, met};
     w->global_lanes &= ~lanes;
-    if (w->global_lanes || w->parted) global_passed(w, time, lanes);
+    if (w->global_lanes || w->parted) known_passed(w, time, lanes);
 }
 
 /* The lanes of w have synchronised with each other. */
