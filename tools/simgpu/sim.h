@@ -430,6 +430,7 @@ struct launch {
     u64 grid_id;
     bool cooperative;
     bool dependent;      /* may have started before the launch before it has ended */
+    bool chained;        /* ... which may end before the launch before that one does */
     bool clustered;      /* launched with a cluster size, be it 1 */
     u64 map_releases;    /* fence.proxy.tensormap::generic.release so far */
     u64 workspace;       /* cooperative launches: 8 bytes of zeros in global memory, else 0 */

@@ -642,6 +642,29 @@ __global__ void waits_in_one_warp(u32 *box)
     box[OTHERS + 64 * B + T] = box[64 * B + T]; // waits_in_one_warp
 }
 
+template <bool BROKEN>
+__global__ void between(u32 *box)
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    if (!BROKEN && T < 32)
+        asm volatile("griddepcontrol.wait;" ::: "memory"); // no block is over before `fill` is
+    box[2 * OTHERS + 64 * B + T] = T;
+}
+
+// bug reads_behind_two: is read, but the launch two before this one writes it
+__global__ void reads_behind_two(u32 *box)
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    box[OTHERS + 64 * B + T] = box[64 * B + T] + box[2 * OTHERS + 64 * B + T]; // reads_behind_two
+}
+
+// bug writes_behind_two: is written, but the launch two before this one writes it
+__global__ void writes_behind_two(u32 *box)
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    box[64 * B + T] = box[2 * OTHERS + 64 * B + T]; // writes_behind_two
+}
+
 static const bug bugs[] = {
     BUG(released_by_nothing, 2, 1),
     BUG(flag_before_data, 2, 1),
@@ -684,6 +707,8 @@ static const bug bugs[] = {
     BUG_AFTER(fill, reads_ahead, 2, 64),
     BUG_AFTER(fill, writes_ahead, 2, 64),
     BUG_AFTER(fill, waits_in_one_warp, 2, 64),
+    BUG_AFTER_TWO(fill, between, reads_behind_two, 2, 64),
+    BUG_AFTER_TWO(fill, between, writes_behind_two, 2, 64),
 };
 
 int main(int argc, char **argv)

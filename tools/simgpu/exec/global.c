@@ -161,15 +161,25 @@ static void tell_race(struct warp *w, const struct inst *in, u32 lane, u64 at, c
         race_update(w->frame->fn, in, r->fn, r->in));
 }
 
-static void tell_of_launch(struct warp *w, const struct inst *in, u32 lane, u64 at, const struct record *r,
+static void tell_of_launch(struct warp *w, const struct inst *in, u32 lane, u64 at, u32 number,
                            enum access how)
 {
-    breach_against(
-        w, in, 1u << lane, ERR_LAUNCH_FAILURE, r->fn, r->in,
-        "global memory at 0x%llx is %s before griddepcontrol.wait (cudaGridDependencySynchronize), but the launch before "
-        "writes it, at line %u: this one was launched to begin before that ends",
-        (unsigned long long)at, how & ACCESS_WRITE ? "written" : "read",
-        r->fn->lines[r->in - r->fn->code].line);
+    const struct record *r = record_of(number);
+    const char *what = how & ACCESS_WRITE ? "written" : "read";
+    u32 line = r->fn->lines[r->in - r->fn->code].line;
+    if (number >= records.previous)
+        breach_against(
+            w, in, 1u << lane, ERR_LAUNCH_FAILURE, r->fn, r->in,
+            "global memory at 0x%llx is %s before griddepcontrol.wait (cudaGridDependencySynchronize), but the launch before "
+            "writes it, at line %u: this one was launched to begin before that ends",
+            (unsigned long long)at, what, line);
+    else
+        breach_against(
+            w, in, 1u << lane, ERR_LAUNCH_FAILURE, r->fn, r->in,
+            "global memory at 0x%llx is %s, but the launch two before this one writes it, at line %u, and may still run: the one "
+            "between them was launched to begin before that ends and executes no griddepcontrol.wait "
+            "(cudaGridDependencySynchronize), so that it may be over first, and waiting for it is not enough",
+            (unsigned long long)at, what, line);
 }
 
 void global_tell_unordered(struct warp *w, const struct inst *in, u32 lane, u64 at, const struct record *r)
@@ -210,8 +220,8 @@ static void check(struct warp *w, const struct inst *in, u32 lane, u64 at, u32 b
     u32 both = bytes & r->bytes;
     if (!both) return;
     if (number < records.first) {
-        if (how & r->how & ACCESS_STRONG) return;
-        tell_of_launch(w, in, lane, at, r, how);
+        bool over = number >= records.previous && known_waited(w);
+        if (!over && !(how & r->how & ACCESS_STRONG)) tell_of_launch(w, in, lane, at, number, how);
         return;
     }
     if (how & ACCESS_CONSTANT) {
@@ -408,7 +418,10 @@ void global_access_now(struct warp *w, const struct inst *in, u32 mask, const u6
         footprint_access(mask, at, bytes, how);
         if (!(how & ACCESS_WRITE) && (low >= written.high || high <= written.low)) return;
     }
-    u32 floor = w->block->launch->dependent && !known_waited(w) ? records.previous : records.first;
+    const struct launch *l = w->block->launch;
+    u32 floor = l->chained                         ? records.earliest
+                : l->dependent && !known_waited(w) ? records.previous
+                                                   : records.first;
     struct early_reads *early = w->block->worker->early;
     if (how & ACCESS_WRITE && (low < written.low || high > written.high)) widen_written(low, high);
     if (early && (written.low < early->low || written.high > early->high)) look_at_early(w, early);

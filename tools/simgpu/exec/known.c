@@ -61,6 +61,8 @@ static struct {
     _Atomic u32 parted_count;
     _Atomic bool published;
     _Atomic bool launches_dependents; /* the launch has executed griddepcontrol.launch_dependents */
+    _Atomic bool waits;               /* ... griddepcontrol.wait */
+    bool dependent;                   /* as the launch is */
 } grid = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static const u32 *entry_for(const struct view *v, u32 unit)
@@ -421,6 +423,7 @@ bool known_released(const struct warp *w, const struct record *r)
 
 void known_wait_for_launch(struct warp *w)
 {
+    grid.waits = true;
     acquire(w, &(struct view){.waited = true});
 }
 
@@ -443,6 +446,9 @@ bool known_waited(const struct warp *w)
 void known_start_launch(struct launch *l)
 {
     l->dependent &= atomic_exchange(&grid.launches_dependents, false);
+    l->chained = l->dependent && grid.dependent && !grid.waits;
+    grid.dependent = l->dependent;
+    grid.waits = false;
     grid.width = l->cluster[0] * l->cluster[1] * l->cluster[2] *
                  ((l->block[0] * l->block[1] * l->block[2] + LANES - 1) / LANES);
 }

@@ -40,7 +40,8 @@ void known_all_met(struct cluster *c);
  * not passed it on. */
 void known_passed(struct warp *w, u32 time, u32 lanes);
 
-/* griddepcontrol.wait; and griddepcontrol.launch_dependents: before a launch that executes none has ended no other begins. */
+/* griddepcontrol.wait; and griddepcontrol.launch_dependents: before a launch that executes none has ended no other begins. A launch
+ * that begins early and executes no griddepcontrol.wait may end before the one ahead of it: who waits for it knows nothing of that. */
 void known_wait_for_launch(struct warp *w);
 void known_launches_dependents(void);
 /* Whether w knows that the launch before is over. */

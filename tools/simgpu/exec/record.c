@@ -55,7 +55,9 @@ static void reserve_all(void)
     heap_range(&records.base, &records.bytes);
     records.now = address_space(MOST_RECORDS * sizeof *records.now);
     records.before = address_space(MOST_RECORDS * sizeof *records.before);
-    if (records.now && records.before && reserve_numbers(&records.reads)) reserve_numbers(&records.writes);
+    records.earlier = address_space(MOST_RECORDS * sizeof *records.earlier);
+    if (records.now && records.before && records.earlier && reserve_numbers(&records.reads))
+        reserve_numbers(&records.writes);
 }
 
 static void reserve(void)
@@ -104,10 +106,13 @@ void record_start_launch(const struct launch *l, u64 written)
         kept = 0;
     }
     kept += written;
-    struct record *swap = records.now;
-    records.now = records.before;
-    records.before = swap;
-    records.previous = l->dependent ? records.first : records.next;
+    struct record *oldest = records.earlier;
+    records.earlier = records.before;
+    records.before = records.now;
+    records.now = oldest;
+    u32 previous = l->dependent ? records.first : records.next;
+    records.earliest = l->chained ? records.previous : previous;
+    records.previous = previous;
     records.first = records.next;
     records.launches++;
 }

@@ -3,7 +3,7 @@
  *      a word's cells  its last write and a read since, in this launch: numbers of records, which say who, when and where. Most
  *                      often the words of a line have the same: then it is the line's
  *
- * Of the launch before, if it may still run, the writes are known as well; and of all launches, and of what the host has copied
+ * Of the two launches before, if they may still run, the writes are known as well; and of all launches, and of what the host has copied
  * over what nobody had written, that there was a write. */
 #ifndef RECORD_H
 #define RECORD_H
@@ -40,9 +40,9 @@ struct numbers {
 extern struct records {
     u64 base, bytes; /* the device's addresses */
     struct numbers writes, reads;
-    struct record *now;    /* by number, from `first` of this launch on */
-    struct record *before; /* of the launch before it, from `previous` on */
-    u32 previous, first;
+    struct record *now, *before,
+        *earlier;                  /* by number: of this launch and the two before it, from these on: */
+    u32 first, previous, earliest; /* where that one is over, the same as the next */
     _Atomic u32 next;
     u64 launches;
     bool forgotten; /* what was written before some launch is no longer known */
@@ -65,8 +65,9 @@ u32 record_here(struct warp *w, const struct inst *in, enum access how, u32 byte
 
 static inline const struct record *record_of(u32 number)
 {
-    return number >= records.first ? &records.now[number - records.first]
-                                   : &records.before[number - records.previous];
+    return number >= records.first      ? &records.now[number - records.first]
+           : number >= records.previous ? &records.before[number - records.previous]
+                                        : &records.earlier[number - records.earliest];
 }
 
 /* Which of these lanes accesses what. */
