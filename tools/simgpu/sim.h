@@ -260,6 +260,7 @@ struct warp {
     u32 id;                   /* warp index in the block */
     u32 live;                 /* lanes that have not exited */
     u32 lanes_met;            /* when its lanes last synchronised, by the block's clock */
+    u32 meeting_count;        /* of `meetings` */
     u32 time;                 /* of what it does now: later than its last release, by the block's clock */
     u32 passed_count;         /* of `passed` until now */
     u32 global_lanes;         /* have accessed global memory and not yet passed on what they did */
@@ -272,6 +273,7 @@ struct warp {
     s32 unused_budget;        /* what was left of the budget when the warp stopped early, else -1 */
     u64 gathered;             /* splits that the last warp_gather moved on together with the current one */
     u64 heap_frees;           /* how many allocations had been freed when the first of `heap` was looked up */
+    struct meeting *meetings; /* of some of its lanes since they all met: exec/order.c */
     struct suspect *suspects; /* a write that may be a race: exec/race.c */
     struct suspect_write *suspects_global; /* the same in global memory: exec/global.c */
     bool polled;         /* it has looked at memory that others change, since its turn began */

@@ -221,9 +221,17 @@ bool lower_cluster(struct lowering *lo, const struct ptx_inst *p, struct inst *i
 static void exec_warp_sync(struct warp *w, const struct inst *in, u32 mask)
 {
     const u32 *member = lanes_of(w, in->a);
-    u32 want = 0;
+    u32 want = 0, with[LANES], each = ALL_LANES;
     for (u32 i = 0; i < LANES; i++) want |= mask >> i & 1 ? member[i] : 0;
-    if (warp_gather(w, in, mask, want, ANYWHERE)) order_lanes_met(w);
+    if (!warp_gather(w, in, mask, want, ANYWHERE)) return;
+    for (u32 i = 0; i < LANES; i++) {
+        with[i] = mask >> i & 1 ? member[i] : want >> i & 1 ? want : 0;
+        each &= w->live >> i & 1 ? with[i] : ALL_LANES;
+    }
+    if (w->live & ~each)
+        order_some_met(w, with);
+    else
+        order_lanes_met(w);
 }
 
 /* bar.warp.sync membermask */

@@ -7,6 +7,7 @@
 #include "../report/report.h"
 #include "../runtime/heap.h"
 #include "footprint.h"
+#include "order.h"
 #include "strong.h"
 
 enum { MOST_EARLY = 1 << 11 };
@@ -289,7 +290,8 @@ static void check_step(struct warp *w, const struct inst *in, u32 mask, const u6
         const struct record *r = record_of(number);
         u32 by = record_lanes(r, at[i], bytes < 4 ? ((1u << bytes) - 1) << at[i] % 4 : 15);
         if (r->unit != w->block->cluster->number || r->actor != actor_of(w) || r->time < w->lanes_met ||
-            !by || by & (by - 1) || by >> i & 1 || !race_is_volatile(r->fn, r->in))
+            !by || by & (by - 1) || by >> i & 1 || order_met(w, r->time, by, 1u << i) ||
+            !race_is_volatile(r->fn, r->in))
             continue;
         found = number;
         lane = i;

@@ -136,6 +136,13 @@ static inline void order_lanes_met(struct warp *w)
     w->lanes_met = w->time = ++w->block->clock;
 }
 
+/* Lanes have met some others each, `with`; others may have met nobody. */
+void order_some_met(struct warp *w, const u32 with[LANES]);
+/* Whether one of `readers` has met one of `writers` so since `when`, or one that has; 0: it is not known which lanes they are. */
+bool order_met(const struct warp *w, u32 when, u32 writers, u32 readers);
+/* When a lane last met one of these, or one that has since; 0: not since all lanes met. */
+u32 order_met_until(const struct warp *w, u32 lane, u32 lanes);
+
 /* ... have executed an instruction for the whole warp. That orders no memory, but who has come so far has issued what stood before:
  * DeepGEMM lets one lane arrive for its warp behind wgmma.wait_group. */
 static inline void order_executed_together(struct warp *w)
