@@ -284,7 +284,7 @@ bool lower_bar(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 static void exec_fence(struct warp *w, const struct inst *in, u32 mask)
 {
     order_fence(w, mask);
-    known_fence(w, in->flags);
+    known_fence(w, mask, in->flags);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 

@@ -113,10 +113,13 @@ static void describe(const struct warp *w, const struct record *r, char *text, s
     snprintf(text, size, "warp %u of block (%u,%u,%u)", (u32)(r->actor % MAX_WARPS), at[0], at[1], at[2]);
 }
 
-static const char *what_is_missing(const struct warp *w, const struct record *r, enum access how)
+static const char *what_is_missing(const struct warp *w, u32 lane, const struct record *r, enum access how)
 {
     bool strong = how & ACCESS_STRONG, other = r->how & ACCESS_STRONG;
-    if (known_warp(w, r))
+    if (known_warp(w, 0, r) && !known_warp(w, 1u << lane, r))
+        return "another lane of this warp has acquired it, by a look at the flag, which says nothing to this one: __syncwarp() "
+               "behind that look and its fence";
+    if (known_warp(w, 0, r))
         return "another lane of that warp has released since, by a fence and a flag or an arrival at a barrier, which says "
                "nothing of what this lane did: __syncwarp() before it";
     if (r->how & ACCESS_BULK)
@@ -147,7 +150,8 @@ static void tell_race(struct warp *w, const struct inst *in, u32 lane, u64 at, c
     struct allocation a = {0};
     u32 line = r->fn->lines[r->in - r->fn->code].line;
     u32 lanes = known_not_passed(w, r, record_lanes(r, at, 1u << at % 4));
-    if (lanes && known_warp(w, r)) length = snprintf(who, sizeof who, "lane %u of ", first_lane(lanes));
+    if (lanes && known_warp(w, 1u << lane, r))
+        length = snprintf(who, sizeof who, "lane %u of ", first_lane(lanes));
     describe(w, r, who + length, sizeof who - (size_t)length);
     if (heap_find(at, &a) && a.name)
         snprintf(where, sizeof where, " (%s + %llu)", a.name, (unsigned long long)(at - a.address));
@@ -158,7 +162,7 @@ static void tell_race(struct warp *w, const struct inst *in, u32 lane, u64 at, c
         w, in, 1u << lane, ERR_LAUNCH_FAILURE, r->fn, r->in,
         "race on global memory at 0x%llx%s: this %s is not ordered after the %s by %s at line %u: %s%s",
         (unsigned long long)at, where, how & ACCESS_WRITE ? "write" : "read",
-        r->how & ACCESS_WRITE ? "write" : "read", who, line, what_is_missing(w, r, how),
+        r->how & ACCESS_WRITE ? "write" : "read", who, line, what_is_missing(w, lane, r, how),
         race_update(w->frame->fn, in, r->fn, r->in));
 }
 
@@ -194,7 +198,7 @@ void global_tell_unordered(struct warp *w, const struct inst *in, u32 lane, u64 
         "global memory at 0x%llx may be read as it was before the write by %s at line %u, though this block has seen what "
         "that one wrote later: volatile and relaxed accesses are in no order. %s",
         (unsigned long long)at, who, r->fn->lines[r->in - r->fn->code].line,
-        what_is_missing(w, &plain, ACCESS_READ));
+        what_is_missing(w, lane, &plain, ACCESS_READ));
 }
 
 void global_settle_now(struct warp *w, const struct inst *in)
@@ -235,7 +239,7 @@ static void check(struct warp *w, const struct inst *in, u32 lane, u64 at, u32 b
     }
     bool same_block = r->unit == w->block->cluster->number && r->actor / MAX_WARPS == w->block->cluster_rank;
     u32 strong = same_block ? ACCESS_STRONG | ACCESS_CTA : ACCESS_STRONG;
-    if ((how & strong && r->how & strong) || known_record(w, r, at, both)) return;
+    if ((how & strong && r->how & strong) || known_record(w, 1u << lane, r, at, both)) return;
     if (how == ACCESS_WRITE && r->how == ACCESS_WRITE && same) {
         if (w->suspects_global) return;
         struct suspect_write *s = w->suspects_global = malloc(sizeof *s);
@@ -257,7 +261,7 @@ static void access_word(struct warp *w, const struct inst *in, u32 lane, u64 at,
                      : numbers_word(&records.writes, k),
         read = has_reads ? numbers_word(&records.reads, k) : 0;
     const struct record *r = read >= records.first ? record_of(read) : NULL;
-    bool known = r && known_record(w, r, at, r->bytes);
+    bool known = r && known_record(w, 1u << lane, r, at, r->bytes);
     /* A strong write that a strong read has seen is before what follows that read. */
     bool observed =
         known && r->how & ACCESS_STRONG && wrote >= records.first && record_of(wrote)->how & ACCESS_STRONG;
@@ -320,23 +324,23 @@ static void widen_written(u64 from, u64 to)
     widen(&global_written.low, &global_written.high, from, to);
 }
 
-/* Whether w synchronises with this record's access, which is not a strong one. */
-static bool is_before(const struct warp *w, u32 number)
+/* Whether these lanes of w synchronise with this record's access, which is not a strong one. */
+static bool is_before(const struct warp *w, u32 lanes, u32 number)
 {
     const struct record *r = number >= records.first ? record_of(number) : NULL;
-    return r && !(r->how & ACCESS_STRONG) && known_warp(w, r) && !known_not_passed(w, r, ALL_LANES);
+    return r && !(r->how & ACCESS_STRONG) && known_warp(w, lanes, r) && !known_not_passed(w, r, ALL_LANES);
 }
 
 /* The same as access_word of words that follow each other and have all been written, and read, by the same instruction of the same
  * warp before, or not at all in this launch, with what w knows of. Else false, and nothing is done. */
-static bool access_line(struct warp *w, u64 at, u32 words, u32 mine, enum access how, u32 floor,
+static bool access_line(struct warp *w, u32 lanes, u64 at, u32 words, u32 mine, enum access how, u32 floor,
                         bool has_reads)
 {
     u64 word = (at - records.base) / 4, end = word + words;
     u32 wrote, read = 0;
     if (!numbers_same(&records.writes, word, end, floor, &wrote) ||
         (has_reads && !numbers_same(&records.reads, word, end, records.first, &read)) ||
-        (wrote && wrote != mine && !is_before(w, wrote)) || (read && !is_before(w, read)))
+        (wrote && wrote != mine && !is_before(w, lanes, wrote)) || (read && !is_before(w, lanes, read)))
         return false;
     numbers_set_all(how == ACCESS_READ ? &records.reads : &records.writes, word, end, mine);
     if (how != ACCESS_READ && read) numbers_set_all(&records.reads, word, end, 0);
@@ -401,8 +405,9 @@ static void look_at_early(const struct warp *w, struct early_reads *e)
     for (u32 n = 0; n < 2 * e->count; n++) {
         const struct early_read *read = &e->read[n % e->count];
         bool now = read->at < high && read->end > low, before = read->at < e->high && read->end > e->low;
-        u32 number =
-            now && !before && known_warp(w, &read->record) == (n < e->count) ? record_keep(&read->record) : 0;
+        u32 number = now && !before && known_warp(w, 0, &read->record) == (n < e->count)
+                         ? record_keep(&read->record)
+                         : 0;
         if (!number) continue;
         numbers_set_all(&records.reads, (read->at - records.base) / 4, (read->end - records.base) / 4,
                         number);
@@ -440,7 +445,7 @@ void global_access_now(struct warp *w, const struct inst *in, u32 mask, const u6
         if (bytes == 2 && at[first] % 4) first++, lanes--; /* half a word */
         if (bytes == 2 && lanes % 2) lanes--;
         if (lanes && at[first] % 4 == 0 && lanes * bytes % 4 == 0 &&
-            access_line(w, at[first], lanes * bytes / 4, record_here(w, in, how, 15, by), how, floor,
+            access_line(w, mask, at[first], lanes * bytes / 4, record_here(w, in, how, 15, by), how, floor,
                         has_reads))
             mask &= ~((u32)((1ull << lanes) - 1) << first);
     }

@@ -23,7 +23,7 @@ struct view {
 
 struct acquired {
     struct view view;
-    u32 actor, time; /* by which warp of the cluster, and when */
+    u32 actor, lanes, time; /* by which warp of the cluster, which of its lanes, and when */
 };
 
 /* What the warps of a cluster know of others. */
@@ -144,20 +144,29 @@ static u32 place_of(const struct warp *w, u32 actor)
     return actor / MAX_WARPS * w->block->warp_count + actor % MAX_WARPS;
 }
 
-bool known_at(const struct warp *w, u32 unit, u32 actor, u32 time)
+/* Whether these lanes of w synchronise with those that have acquired this. */
+static bool has_acquired(const struct warp *w, u32 lanes, const struct acquired *a)
+{
+    if (!known_actor(w, a->actor, a->time)) return false;
+    if (a->actor != actor_of(w) || a->time < w->lanes_met) return true;
+    for (u32 left = lanes & ~a->lanes; left; left &= left - 1)
+        if (!order_met(w, a->time, a->lanes, left & -left)) return false;
+    return true;
+}
+
+bool known_at(const struct warp *w, u32 lanes, u32 unit, u32 actor, u32 time)
 {
     const struct cluster_view *c = w->block->cluster->view;
     if (unit == w->block->cluster->number) return known_actor(w, actor, time);
     if (view_has(&c->known, unit, place_of(w, actor), time)) return true;
     for (u32 k = 0; k < c->count; k++) {
         const struct acquired *a = &c->acquired[k];
-        if (view_has(&a->view, unit, place_of(w, actor), time) && known_actor(w, a->actor, a->time))
-            return true;
+        if (view_has(&a->view, unit, place_of(w, actor), time) && has_acquired(w, lanes, a)) return true;
     }
     return false;
 }
 
-static bool knows_all_of(const struct warp *w, const struct view *v)
+static bool knows_all_of(const struct warp *w, u32 lanes, const struct view *v)
 {
     if (v->all) return w->block->cluster->view->known.all;
     for (u32 k = 0; k < v->count; k++) {
@@ -165,18 +174,18 @@ static bool knows_all_of(const struct warp *w, const struct view *v)
         for (u32 n = 0; n < grid.width; n++) {
             u32 actor = n / w->block->warp_count * MAX_WARPS + n % w->block->warp_count;
             if (entry[0] != w->block->cluster->number && entry[1 + n] &&
-                !known_at(w, entry[0], actor, entry[1 + n]))
+                !known_at(w, lanes, entry[0], actor, entry[1 + n]))
                 return false;
         }
     }
     return true;
 }
 
-static void acquire(struct warp *w, const struct view *v)
+static void acquire(struct warp *w, u32 lanes, const struct view *v)
 {
     struct cluster_view *c = w->block->cluster->view;
     strong_acquired(w->block->cluster);
-    if (!v->waited && knows_all_of(w, v)) return;
+    if (!v->waited && knows_all_of(w, lanes, v)) return;
     if (c->count == MOST_ACQUIRED) { /* the oldest will do for all warps */
         struct acquired oldest = c->acquired[0];
         view_join(&c->known, &oldest.view);
@@ -193,6 +202,7 @@ static void acquire(struct warp *w, const struct view *v)
     view_clear(&a->view);
     view_join(&a->view, v);
     a->actor = actor_of(w);
+    a->lanes = lanes;
     a->time = w->time;
 }
 
@@ -306,7 +316,7 @@ void known_observe(struct warp *w, u32 mask, const u64 at[LANES], enum order ord
     }
     pthread_mutex_unlock(&grid.lock);
     if (order & ORDER_ACQUIRE) {
-        acquire(w, &now);
+        acquire(w, mask, &now);
     } else if (now.count || now.all) {
         struct warp_view *v = own(w);
         if (v->seen_known) view_clear(&v->seen);
@@ -322,17 +332,17 @@ bool known_published(void)
     return grid.published;
 }
 
-void known_fence(struct warp *w, enum order order)
+void known_fence(struct warp *w, u32 mask, enum order order)
 {
     strong_released(w, true);
     if (!records.writes.lines || order & ORDER_CTA) return;
     struct warp_view *v = own(w);
-    if (!v->seen_known && (v->seen.count || v->seen.all)) acquire(w, &v->seen);
+    if (v->seen.count || v->seen.all) acquire(w, mask, &v->seen); /* or other lanes have, at their fence */
     v->seen_known = true;
     struct warp *x;
     for (u32 k = 0; order & ORDER_SC && (x = next_with_view(w, &k));)
         if ((x->view->seen.count || x->view->seen.all) && known_actor(w, actor_of(x), x->view->seen_at))
-            acquire(w, &x->view->seen);
+            acquire(w, mask, &x->view->seen);
     collect(w, &v->fenced);
     v->fenced_at = order & ORDER_SC ? w->time : 0;
 }
@@ -403,9 +413,9 @@ u32 known_not_passed(const struct warp *w, const struct record *r, u32 lanes)
     return lanes;
 }
 
-bool known_record(const struct warp *w, const struct record *r, u64 at, u32 bytes)
+bool known_record(const struct warp *w, u32 lanes, const struct record *r, u64 at, u32 bytes)
 {
-    return known_warp(w, r) && !known_not_passed(w, r, record_lanes(r, at, bytes));
+    return known_warp(w, lanes, r) && !known_not_passed(w, r, record_lanes(r, at, bytes));
 }
 
 bool known_released(const struct warp *w, const struct record *r)
@@ -424,7 +434,7 @@ bool known_released(const struct warp *w, const struct record *r)
 void known_wait_for_launch(struct warp *w)
 {
     grid.waits = true;
-    acquire(w, &(struct view){.waited = true});
+    acquire(w, ALL_LANES, &(struct view){.waited = true});
 }
 
 void known_launches_dependents(void)

@@ -5,7 +5,8 @@
  *                      that what is told is a race
  *      parted          of a warp: which lanes released when, while others had not: what a lane did is passed on by a release of its
  *                      own, or of another's after __syncwarp() or a barrier. Which lane did it is known of accesses by one lane, by
- *                      all to one address, and of those that lie in a row */
+ *                      all to one address, and of those that lie in a row
+ *      acquired        by some lanes of a warp, is known to its others when they have met one of these */
 #ifndef KNOWN_H
 #define KNOWN_H
 
@@ -29,7 +30,7 @@ void known_free_warp(struct warp *w);
 /* Before a strong write or an atomic of these lanes, and after a strong read or an atomic. */
 void known_publish(struct warp *w, u32 mask, const u64 at[LANES], enum order order);
 void known_observe(struct warp *w, u32 mask, const u64 at[LANES], enum order order);
-void known_fence(struct warp *w, enum order order);
+void known_fence(struct warp *w, u32 mask, enum order order);
 /* Whether this launch has released anything. */
 bool known_published(void);
 
@@ -47,19 +48,20 @@ void known_launches_dependents(void);
 /* Whether w knows that the launch before is over. */
 bool known_waited(const struct warp *w);
 
-/* Whether w synchronises with what `actor` of its cluster did at `time`; and with what one of any cluster, `unit`, did. */
+/* Whether w synchronises with what `actor` of its cluster did at `time`; and whether these lanes of it do with what one of any cluster,
+ * `unit`, did, 0: whether any does. */
 bool known_actor(const struct warp *w, u32 actor, u32 time);
-bool known_at(const struct warp *w, u32 unit, u32 actor, u32 time);
+bool known_at(const struct warp *w, u32 lanes, u32 unit, u32 actor, u32 time);
 
-/* Whether w synchronises with what this record is of: its warp did it. */
-static inline bool known_warp(const struct warp *w, const struct record *r)
+/* Whether these lanes of w synchronise with what this record is of: its warp did it. 0: whether any does. */
+static inline bool known_warp(const struct warp *w, u32 lanes, const struct record *r)
 {
     u32 time =
         __atomic_load_n(&r->time, __ATOMIC_RELAXED); /* another host thread may wait for the store just now */
-    return time != NOT_WAITED && known_at(w, r->unit, r->actor, time);
+    return time != NOT_WAITED && known_at(w, lanes, r->unit, r->actor, time);
 }
 /* The same of these bytes of the word at `at`, and the lanes that accessed them. */
-bool known_record(const struct warp *w, const struct record *r, u64 at, u32 bytes);
+bool known_record(const struct warp *w, u32 lanes, const struct record *r, u64 at, u32 bytes);
 /* Of these lanes of the record's warp, which w knows to be past it, those which have not passed on what they did then, as far as w
  * can know. What was long ago is forgotten, and taken to be known. */
 u32 known_not_passed(const struct warp *w, const struct record *r, u32 lanes);

@@ -174,7 +174,7 @@ void strong_load(struct warp *w, const struct inst *in, u32 mask, const u64 at[L
         if ((r->unit == w->block->cluster->number && r->actor == actor_of(w)) ||
             memcmp(value[i], s->before, bytes) == 0)
             continue;
-        bool known = known_warp(w, r);
+        bool known = known_warp(w, 0, r);
         if (how & ACCESS_DATA && !known && lane == LANES && saw_later(w, s, r)) told = *r, lane = i;
         if (!(order & ORDER_ACQUIRE) && !known && !s->seen && (!s->fenced || c->fences < s->fenced) &&
             options.seed) {
