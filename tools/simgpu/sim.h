@@ -260,10 +260,11 @@ struct warp {
     u32 id;                   /* warp index in the block */
     u32 live;                 /* lanes that have not exited */
     u32 lanes_met;            /* when its lanes last synchronised, by the block's clock */
+    u32 meeting_count;        /* of `meetings` */
     u32 time;                 /* of what it does now: later than its last release, by the block's clock */
     u32 passed_count;         /* of `passed` until now */
     u32 global_lanes;         /* have accessed global memory and not yet passed on what they did */
-    bool parted;              /* ... while others had: exec/global.c keeps who passes on what */
+    bool parted;              /* ... while others had: exec/known.c keeps who passes on what */
     s32 current;              /* index of the running split */
     s32 split_count;          /* splits beyond this index were never used */
     u64 executed;             /* warp instructions until its turn began, or until it last stopped */
@@ -272,9 +273,10 @@ struct warp {
     s32 unused_budget;        /* what was left of the budget when the warp stopped early, else -1 */
     u64 gathered;             /* splits that the last warp_gather moved on together with the current one */
     u64 heap_frees;           /* how many allocations had been freed when the first of `heap` was looked up */
+    struct meeting *meetings; /* of some of its lanes since they all met: exec/order.c */
     struct suspect *suspects; /* a write that may be a race: exec/race.c */
-    bool suspects_global;     /* the same in global memory */
-    bool polled;              /* it has looked at memory that others change, since its turn began */
+    struct suspect_write *suspects_global; /* the same in global memory: exec/global.c */
+    bool polled;         /* it has looked at memory that others change, since its turn began */
     bool waits;          /* the same look saw the same twice: until that has changed, others have its turns */
     u32 lost_turns;      /* one after the other in which it has polled */
     u32 wgmma_in_flight; /* products that have not been waited for */
@@ -292,7 +294,8 @@ struct warp {
     u32 cluster_arrived;      /* lanes that have arrived at barrier.cluster and not waited yet */
     u64 cluster_phase[LANES]; /* the phase they arrived in */
     u32 cluster_released;     /* when it last arrived with .release, by the block's clock */
-    struct warp_view *view;   /* what it knows of other blocks, and its records: exec/global.c */
+    struct warp_view *view;   /* what it knows of other blocks: exec/known.c */
+    struct recent *recent;    /* of its accesses to global memory: exec/record.c */
     u8 *local;                /* local memory: 32 x block->launch->local_bytes, lane after lane */
     u64 clock_stopped;        /* what warp_clock was at the last pmevent 0 */
     struct poll {
@@ -413,7 +416,8 @@ struct cluster {
     u32 arrived;                      /* threads at barrier.cluster in this phase */
     u64 phase;                        /* completed phases */
     u32 number;                       /* in the grid */
-    struct cluster_view *view;        /* what its warps know of other clusters: exec/global.c */
+    struct cluster_view *view;        /* what its warps know of other clusters: exec/known.c */
+    struct cluster_stores *stores;    /* their strong ones: exec/strong.c */
 };
 
 struct launch {
@@ -428,6 +432,7 @@ struct launch {
     u64 grid_id;
     bool cooperative;
     bool dependent;      /* may have started before the launch before it has ended */
+    bool chained;        /* ... which may end before the launch before that one does */
     bool clustered;      /* launched with a cluster size, be it 1 */
     u64 map_releases;    /* fence.proxy.tensormap::generic.release so far */
     u64 workspace;       /* cooperative launches: 8 bytes of zeros in global memory, else 0 */

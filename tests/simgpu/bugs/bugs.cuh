@@ -21,6 +21,7 @@ struct bug {
     int blocks, threads;
     u32 dynamic_bytes;
     kernel before; // with it, a launch that the kernel need not wait for to begin; or NULL
+    kernel between_broken, between_right; // the same between these two, or NULL
 };
 #define BUG(NAME, BLOCKS, THREADS)                                   \
     {                                                                \
@@ -35,10 +36,15 @@ struct bug {
 #NAME, NAME < true>, NAME < false>, BLOCKS, THREADS, 0, BEFORE \
     }
 
+#define BUG_AFTER_TWO(BEFORE, BETWEEN, NAME, BLOCKS, THREADS)                            \
+    {                                                                                    \
+#NAME, NAME, NAME, BLOCKS, THREADS, 0, BEFORE, BETWEEN < true>, BETWEEN < false> \
+    }
+
 // Each kernel gets this many words of zeros.
 enum { WORDS = 1 << 16 };
 
-static void launch(const bug &b, kernel k, u32 *memory)
+static void launch(const bug &b, kernel k, kernel between, u32 *memory)
 {
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -50,6 +56,7 @@ static void launch(const bug &b, kernel k, u32 *memory)
     how.attrs = &early;
     how.numAttrs = b.before != NULL;
     if (b.before) b.before<<<b.blocks, b.threads>>>(memory);
+    if (between) cudaLaunchKernelEx(&how, between, memory);
     cudaLaunchKernelEx(&how, k, memory);
 }
 
@@ -65,7 +72,7 @@ static int bugs_main(const bug (&bugs)[COUNT], int argc, char **argv, void (*pre
         if (cudaMalloc(&memory, WORDS * sizeof *memory) || cudaMemset(memory, 0, WORDS * sizeof *memory))
             return 2;
         if (prepare) prepare(memory);
-        launch(b, argc > 2 ? b.right : b.broken, memory);
+        launch(b, argc > 2 ? b.right : b.broken, argc > 2 ? b.between_right : b.between_broken, memory);
         cudaError_t error = cudaDeviceSynchronize();
         if (error) printf("%s\n", cudaGetErrorName(error));
         return error != cudaSuccess;

@@ -389,6 +389,83 @@ __global__ void flag_of_another_lane(u32 *box)
     }
 }
 
+// Lane 0 looks, and the others read what it may.
+// bug acquired_by_lane_0: another lane of this warp has acquired it
+template <bool BROKEN>
+__global__ void acquired_by_lane_0(u32 *box)
+{
+    if (B == 0) {
+        box[T] = T; // acquired_by_lane_0
+        __syncwarp();
+        if (T == 0) STORE("release.gpu", box + FLAGS, 1);
+    } else {
+        if (T == 0) {
+            u32 seen;
+            do LOAD("acquire.gpu", seen, box + FLAGS);
+            while (!seen);
+        }
+        if (!BROKEN) __syncwarp();
+        box[OTHERS + T] = box[T]; // acquired_by_lane_0
+    }
+}
+
+// bug fenced_by_lane_0: another lane of this warp has acquired it
+template <bool BROKEN>
+__global__ void fenced_by_lane_0(u32 *box)
+{
+    if (B == 0) {
+        box[T] = T; // fenced_by_lane_0
+        __syncthreads();
+        if (T == 0) {
+            __threadfence();
+            set(box + FLAGS, 1);
+        }
+    } else {
+        if (T % 32 == 0) await(box + FLAGS, 1);
+        if (T % 32 == 0) __threadfence();
+        __shfl_sync(~0u, T, 0); // orders nothing
+        if (!BROKEN) __syncwarp();
+        box[T] += 1; // fenced_by_lane_0
+    }
+}
+
+// Each lane looks for itself, at a flag of its own, alone or not.
+// bug each_lane_looks: another lane of this warp has acquired it
+template <bool BROKEN>
+__global__ void each_lane_looks(u32 *box)
+{
+    if (B < 32) {
+        box[32 * B + T] = B; // each_lane_looks
+        __syncwarp();
+        if (T == 0) STORE("release.gpu", box + FLAGS + B, 1);
+    } else {
+        u32 seen = BROKEN && T % 2;
+        while (!seen) LOAD("acquire.gpu", seen, box + FLAGS + T);
+        box[OTHERS + T] = box[BROKEN ? 32 * (T & ~1) : 32 * T]; // each_lane_looks
+        __syncwarp();
+        for (u32 k = 0; k < 32; k++) box[OTHERS + T] += box[32 * k + T];
+    }
+}
+
+// Some lanes meet the one that has looked.
+// bug met_by_some: another lane of this warp has acquired it
+template <bool BROKEN>
+__global__ void met_by_some(u32 *box)
+{
+    if (B == 0) {
+        box[T] = T; // met_by_some
+        __syncwarp();
+        if (T == 0) STORE("release.gpu", box + FLAGS, 1);
+    } else if (T < 8) {
+        if (T == 0) {
+            await(box + FLAGS, 1);
+            __threadfence();
+        }
+        if (T < 4) __syncwarp(0xf);
+        if (BROKEN || T < 4) box[OTHERS + T] = box[T]; // met_by_some
+    }
+}
+
 // bug sum_by_volatile: volatile does not order lanes
 template <bool BROKEN>
 __global__ void sum_by_volatile(u32 *box)
@@ -642,6 +719,29 @@ __global__ void waits_in_one_warp(u32 *box)
     box[OTHERS + 64 * B + T] = box[64 * B + T]; // waits_in_one_warp
 }
 
+template <bool BROKEN>
+__global__ void between(u32 *box)
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    if (!BROKEN && T < 32)
+        asm volatile("griddepcontrol.wait;" ::: "memory"); // no block is over before `fill` is
+    box[2 * OTHERS + 64 * B + T] = T;
+}
+
+// bug reads_behind_two: is read, but the launch two before this one writes it
+__global__ void reads_behind_two(u32 *box)
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    box[OTHERS + 64 * B + T] = box[64 * B + T] + box[2 * OTHERS + 64 * B + T]; // reads_behind_two
+}
+
+// bug writes_behind_two: is written, but the launch two before this one writes it
+__global__ void writes_behind_two(u32 *box)
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    box[64 * B + T] = box[2 * OTHERS + 64 * B + T]; // writes_behind_two
+}
+
 static const bug bugs[] = {
     BUG(released_by_nothing, 2, 1),
     BUG(flag_before_data, 2, 1),
@@ -663,6 +763,10 @@ static const bug bugs[] = {
     BUG(lanes_still_read, 2, 32),
     BUG(ticket_of_a_warp, 4, 32),
     BUG(flag_of_another_lane, 2, 32),
+    BUG(acquired_by_lane_0, 2, 32),
+    BUG(fenced_by_lane_0, 2, 64),
+    BUG(each_lane_looks, 33, 32),
+    BUG(met_by_some, 2, 32),
     BUG(sum_by_volatile, 1, 32),
     BUG(last_block_sums, 8, 64),
     BUG(last_block_not_met, 8, 64),
@@ -684,6 +788,8 @@ static const bug bugs[] = {
     BUG_AFTER(fill, reads_ahead, 2, 64),
     BUG_AFTER(fill, writes_ahead, 2, 64),
     BUG_AFTER(fill, waits_in_one_warp, 2, 64),
+    BUG_AFTER_TWO(fill, between, reads_behind_two, 2, 64),
+    BUG_AFTER_TWO(fill, between, writes_behind_two, 2, 64),
 };
 
 int main(int argc, char **argv)

@@ -284,6 +284,45 @@ __global__ void lanes_exchange(u32 *out)
     out[T] = box[T ^ 1]; // lanes_exchange
 }
 
+// The halves of a warp meet each on their own; lanes of the other half, and those that were not there, they have not met.
+// bug halves_meet_apart: with a mask that names both
+template <bool BROKEN>
+__global__ void halves_meet_apart(u32 *out)
+{
+    __shared__ u32 box[32];
+    box[T] = out[T]; // halves_meet_apart
+    __syncwarp(T < 16 ? 0xffffu : 0xffff0000u);
+    out[T] = box[BROKEN ? T ^ 16 : T ^ 8]; // halves_meet_apart
+}
+
+// bug half_meets: with a mask that names both
+template <bool BROKEN>
+__global__ void half_meets(u32 *out)
+{
+    __shared__ u32 box[32];
+    box[T] = out[T]; // half_meets
+    if (T < 16) {
+        __syncwarp(0xffff);
+        out[T] = box[T ^ 1];
+        __syncwarp(0xffff);
+        if (T == 0) box[BROKEN ? 20 : 10] = 5; // half_meets
+    }
+}
+
+// By way of others: quarters, then one lane of each.
+// bug quarters_then_leaders: with a mask that names both
+template <bool BROKEN>
+__global__ void quarters_then_leaders(u32 *out)
+{
+    __shared__ u32 box[32];
+    box[T] = out[T]; // quarters_then_leaders
+    __syncwarp(0xffu << T / 8 * 8);
+    if (T % 8 == 0) {
+        if (!BROKEN) __syncwarp(0x01010101);
+        for (u32 k = 0; k < 32; k++) out[T] += box[k]; // quarters_then_leaders
+    }
+}
+
 // A shuffle does not order memory.
 // bug shuffle_is_no_barrier: or shuffle, orders no memory
 template <bool BROKEN>
@@ -517,6 +556,9 @@ static const bug bugs[] = {
     BUG(freed_before_it_reads, 1, 64),
     BUG(wrong_barrier, 1, 128),
     BUG(lanes_exchange, 1, 256),
+    BUG(halves_meet_apart, 1, 32),
+    BUG(half_meets, 1, 32),
+    BUG(quarters_then_leaders, 1, 32),
     BUG(shuffle_is_no_barrier, 1, 32),
     BUG(leader_publishes, 1, 256),
     BUG(leader_publishes_again, 1, 256),

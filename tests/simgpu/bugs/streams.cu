@@ -3,6 +3,7 @@
 // `streams patterns` lists what is right and has no broken twin. All need a seed: without one, streams do what they are asked for at once.
 #include <dlfcn.h>
 #include <pthread.h>
+#include <semaphore.h>
 
 #include "../hopper/hopper.cuh"
 
@@ -540,6 +541,56 @@ static void gate(bool)
     pthread_mutex_unlock(&filling);
     expect(x, 9);
 }
+// The same with two threads that wait for the stream. One of them is at the host function when this one, which has the mutex, asks
+// for work in another stream, waits for that, and asks how far the first one has come.
+static sem_t begun;
+static void CUDART_CB begin_and_wait(void *)
+{
+    sem_post(&begun);
+    until_filled(NULL);
+}
+static void *wait_for(void *stream)
+{
+    CUDA(cudaStreamSynchronize((cudaStream_t)stream));
+    if (pinned[N] != 9) exit(2);
+    return NULL;
+}
+static void asked_while_held(bool)
+{
+    pthread_t threads[2];
+    sem_init(&begun, 0, 0);
+    pthread_mutex_lock(&filling);
+    CUDA(cudaLaunchHostFunc(a, begin_and_wait, NULL));
+    CUDA(cudaMemcpyAsync(x, pinned, BYTES, cudaMemcpyHostToDevice, a));
+    CUDA(cudaMemcpyAsync(pinned + N, x, BYTES, cudaMemcpyDeviceToHost, a));
+    CUDA(cudaEventRecord(event, a));
+    for (pthread_t &thread : threads) pthread_create(&thread, NULL, wait_for, a);
+    sem_wait(&begun);
+    add_in(b, y, 1);
+    CUDA(cudaStreamSynchronize(b));
+    for (int k = 0; k < 3; k++)
+        if (cudaStreamQuery(a) != cudaErrorNotReady || cudaEventQuery(event) != cudaErrorNotReady) exit(2);
+    cudaGetLastError();
+    CUDA(cudaMemcpyAsync(x + N / 2, pinned + N / 2, BYTES / 2, cudaMemcpyHostToDevice, a));
+    for (int i = 0; i < N; i++) pinned[i] = 9;
+    pthread_mutex_unlock(&filling);
+    for (pthread_t thread : threads) pthread_join(thread, NULL);
+    expect(x, 9);
+    expect(y, 1);
+}
+// A host function may end the program.
+static void CUDART_CB leave(void *)
+{
+    exit(0);
+}
+static void exit_within(bool)
+{
+    add_in(a, x, 1);
+    CUDA(cudaLaunchHostFunc(a, leave, NULL));
+    add_in(a, x, 1);
+    add_in(b, y, 1);
+    expect(x, 3);
+}
 static void CUDART_CB fill_pinned(void *)
 {
     for (int i = 0; i < N; i++) pinned[i] = 6;
@@ -687,6 +738,8 @@ static const test patterns[] = {
     CASE(graph_in_two_streams),
     CASE(dependent_launches),
     CASE(gate),
+    CASE(asked_while_held),
+    CASE(exit_within),
     CASE(filled_by_streams),
     CASE(threads),
     CASE(query),

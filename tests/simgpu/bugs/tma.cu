@@ -441,6 +441,20 @@ __global__ void store_buffer_overwritten(u32 *out)
     if (T == 0) WAIT_ALL; // store_buffer_overwritten
 }
 
+// A half of the warp meets, and one of its lanes fences and stores: what the other half wrote is not known to be there.
+// bug stored_by_half: fence.proxy.async is missing: warp 0 wrote shared offset
+template <bool BROKEN>
+__global__ void stored_by_half(u32 *out)
+{
+    stages[0][T] = T; // stored_by_half
+    if (T < 16) __syncwarp(0xffff);
+    if (T == 0) {
+        PROXY_FENCE;
+        copy_out(out, stages[0], BROKEN ? 128 : 64); // stored_by_half
+        WAIT_ALL;
+    }
+}
+
 // One lane waits until the buffer has been read; the others write it without having met it.
 // bug store_buffer_rewritten_by_lanes: __syncwarp() between them is missing
 template <bool BROKEN>
@@ -575,6 +589,7 @@ static const bug bugs[] = {
     BUG(copy_past_the_end, 1, 128),
     BUG(store_not_fenced, 1, 64),
     BUG(fenced_by_one_lane, 1, 32),
+    BUG(stored_by_half, 1, 32),
     BUG(overwritten_by_a_copy, 1, 64),
     BUG(store_buffer_overwritten, 1, 32),
     BUG(store_buffer_rewritten_by_lanes, 1, 32),

@@ -168,7 +168,7 @@ static void exec_atomic(struct warp *w, const struct inst *in, u32 mask)
     memory_resolve(w, in, mask, at, bytes * n, bytes * n,
                    ACCESS_WRITE | ACCESS_STRONG | (order & ORDER_CTA ? ACCESS_CTA : 0));
     if (order & ORDER_RELEASE) order_publish(w, mask); /* itself included */
-    global_publish(w, mask, at, order);
+    known_publish(w, mask, at, order);
     for (u32 i = 0; i < LANES; i++) {
         if (!(mask >> i & 1)) continue;
         pthread_mutex_t *held = global_hold(at[i], order);

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "bulk.h"
-#include "global.h"
+#include "known.h"
 #include "order.h"
 #include "proxy.h"
 #include "race.h"
@@ -40,7 +40,7 @@ void barrier_check(struct block *b, u32 id)
     if (!bar->arrived || !complete(b, bar)) return;
     if (bar->waiting == b->threads) {
         race_all_met(b);
-        if (b->cluster->size == 1) global_all_met(b->cluster);
+        if (b->cluster->size == 1) known_all_met(b->cluster);
     }
     order_barrier_complete(b, id);
     for (u32 k = 0; k < b->warp_count; k++) {
@@ -143,7 +143,7 @@ void cluster_check(struct cluster *c)
     c->arrived = 0;
     c->phase++;
     order_cluster_complete(c);
-    global_all_met(c);
+    known_all_met(c);
     for (u32 r = 0; r < c->size; r++) {
         struct block *b = c->block[r];
         b->visitors = 0;
@@ -221,9 +221,17 @@ bool lower_cluster(struct lowering *lo, const struct ptx_inst *p, struct inst *i
 static void exec_warp_sync(struct warp *w, const struct inst *in, u32 mask)
 {
     const u32 *member = lanes_of(w, in->a);
-    u32 want = 0;
+    u32 want = 0, with[LANES], each = ALL_LANES;
     for (u32 i = 0; i < LANES; i++) want |= mask >> i & 1 ? member[i] : 0;
-    if (warp_gather(w, in, mask, want, ANYWHERE)) order_lanes_met(w);
+    if (!warp_gather(w, in, mask, want, ANYWHERE)) return;
+    for (u32 i = 0; i < LANES; i++) {
+        with[i] = mask >> i & 1 ? member[i] : want >> i & 1 ? want : 0;
+        each &= w->live >> i & 1 ? with[i] : ALL_LANES;
+    }
+    if (w->live & ~each)
+        order_some_met(w, with);
+    else
+        order_lanes_met(w);
 }
 
 /* bar.warp.sync membermask */
@@ -276,7 +284,7 @@ bool lower_bar(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
 static void exec_fence(struct warp *w, const struct inst *in, u32 mask)
 {
     order_fence(w, mask);
-    global_fence(w, in->flags);
+    known_fence(w, mask, in->flags);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 

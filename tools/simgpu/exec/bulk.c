@@ -182,7 +182,7 @@ static void put(const struct bulk *c, u8 *to, const u8 *from, u32 bytes)
     bool keeps = t == T_F32 && c->map.type != MAP_FLOAT32_FTZ && c->map.type != MAP_TFLOAT32_FTZ;
     if (c->op < 0) {
         memcpy(to, from, bytes);
-        global_wrote(to, NULL, bytes);
+        record_wrote(to, NULL, bytes);
         return;
     }
     for (u32 k = 0; k < bytes; k += type_bytes(t)) {

@@ -48,7 +48,7 @@ struct bulk {
     s32 op;          /* reduction, or -1 */
     u8 type;         /* of the elements of a reduction */
     u32 lane, group; /* store: whose, and in which group */
-    u32 record;      /* store: its number in global.c */
+    u32 record;      /* store: its number in record.c */
     u32 issued;      /* store: when it read its source, by the block's clock; 0: the source is free again */
     u8 data[];
 };

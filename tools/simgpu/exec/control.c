@@ -6,7 +6,7 @@
 
 #include "../front/flow.h"
 #include "../front/lower.h"
-#include "global.h"
+#include "known.h"
 #include "../report/report.h"
 #include "../runtime/heap.h"
 #include "../runtime/runtime.h"
@@ -552,13 +552,13 @@ bool lower_nanosleep(struct lowering *lo, const struct ptx_inst *p, struct inst 
 static void exec_wait_for_launch(struct warp *w, const struct inst *in, u32 mask)
 {
     (void)in, (void)mask;
-    if (w->block->launch->dependent) global_wait_for_launch(w);
+    if (w->block->launch->dependent) known_wait_for_launch(w);
 }
 
 static void exec_launch_dependents(struct warp *w, const struct inst *in, u32 mask)
 {
     (void)w, (void)in, (void)mask;
-    global_launches_dependents();
+    known_launches_dependents();
 }
 
 bool lower_griddepcontrol(struct lowering *lo, const struct ptx_inst *p, struct inst *in)

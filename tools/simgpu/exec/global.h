@@ -17,19 +17,8 @@
  * one of them; one reader's look, then the fence of each. Two such fences have an order, and were the reader's the first, its look,
  * which is before it, would be before the flag that it has seen.
  *
- *      a view          how far each warp of other clusters has come, as far as somebody knows: times of their blocks' clocks
- *      a flag's view   what has been released there; an atomic leaves it, a store adds to it as well: nothing is ever forgotten, so
- *                      that what is told is a race
- *      a word's cells  its last write and a read since, in this launch: numbers of records, which say who, when and where
- *      parted          of a warp: which lanes released when, while others had not: what a lane did is passed on by a release of its
- *                      own, or of another's after __syncwarp() or a barrier. Which lane did it is known of accesses by one lane, by
- *                      all to one address, and of those that lie in a row
- *
- * Two strong accesses are no race, but a strong load need not see a strong store that nothing orders before it: who wrote the data
- * and then the flag, both volatile and without a fence, may be seen to do it the other way round. The latest strong store to a place
- * is kept with what had been there. With a seed a load is once shown that, if nobody has seen the store (each word's values are
- * seen in one order by all) and no two fence.sc order it. By name it is told where the value is only data (front/decision.c) and its
- * reader has seen, and compared, a later store of the same block's.
+ * What is known of each other through flags and fences is known.h's, who has accessed a word last record.h's, and what a strong load
+ * may see strong.h's.
  *
  * Only allocations that the launch has written to have cells; reads of others cost nothing. Of those from before the first write
  * only each instruction's first by each warp is known, and that to those blocks that run on the same host thread; of several readers
@@ -39,15 +28,7 @@
 
 #include <pthread.h>
 
-#include "race.h"
-
-/* The scope and order of an atomic, a fence or a strong access. */
-enum order {
-    ORDER_ACQUIRE = 1,
-    ORDER_RELEASE = 2,
-    ORDER_CTA = 4, /* its scope is the block's */
-    ORDER_SC = 16  /* of a fence: in one order with all others, as __threadfence() */
-};
+#include "known.h"
 
 void global_start_launch(struct launch *l);
 void global_end_launch(void);
@@ -56,9 +37,6 @@ void global_start_warp(struct warp *w);
 void global_free_cluster(struct cluster *c);
 void global_free_warp(struct warp *w);
 void global_free_worker(struct worker *worker);
-
-/* All of the cluster's threads know what its warps have acquired until now. */
-void global_all_met(struct cluster *c);
 
 /* The part of global memory that this launch has written to lies between these addresses, or that where reads are looked at for
  * other reasons: footprint.h. */
@@ -94,43 +72,19 @@ void global_bulk_waited(const struct warp *w, u32 number);
 void global_settle_now(struct warp *w, const struct inst *in);
 static inline void global_settle(struct warp *w, const struct inst *in)
 {
-    if (!w->suspects_global) return;
-    w->suspects_global = false;
-    global_settle_now(w, in);
+    if (w->suspects_global) global_settle_now(w, in);
 }
-
-/* Before a strong store of these lanes, when it has been noted; and after a strong load, which has read `value`: what is not ordered
- * after a store may with a seed be read as it was before, once, if nobody has seen it yet. */
-enum { MAX_STRONG = 32 };
-void global_stored(struct warp *w, u32 mask, const u64 at[LANES], u32 bytes, enum order order);
-void global_look(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES], u32 bytes,
-                 enum access how, enum order order, u8 value[LANES][MAX_STRONG]);
 
 /* Around a lane's atomic operation on `bytes` bytes. Who sees what it has left there may know that it is over, and write there as it
  * likes: so that it is the last that has written, as far as is noted, is one step with it for other host threads. */
 pthread_mutex_t *global_hold(u64 at, enum order order);
 void global_done(struct warp *w, const struct inst *in, u32 lane, u64 at, u32 bytes, pthread_mutex_t *held);
 
-/* What these lanes of w did until `time` is passed on by a release, or all lanes have met; others have accessed global memory and
- * not passed it on. */
-void global_passed(struct warp *w, u32 time, u32 lanes);
-
-/* Before a strong write or an atomic of these lanes, and after a strong read or an atomic. */
-void global_publish(struct warp *w, u32 mask, const u64 at[LANES], enum order order);
+/* After a strong read or an atomic of these lanes. */
 void global_observe(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES], u32 bytes,
                     enum access how, enum order order);
-void global_fence(struct warp *w, enum order order);
 
-/* Whether no kernel has written the word at this address, nor anything else what global_wrote notes, as far as that is known. */
-bool global_never_written(u64 at);
-/* The host or a bulk copy has written here: notes where that is what memory holds that nobody has written. But where it has
- * been copied from such memory (`from`, or NULL), it still is. */
-void global_wrote(const void *to, const void *from, u64 bytes);
-/* All of this is about to be written by a library of the host's. */
-void global_will_be_written(const void *to, u64 bytes);
-
-/* griddepcontrol.wait; and griddepcontrol.launch_dependents: before a launch that executes none has ended no other begins. */
-void global_wait_for_launch(struct warp *w);
-void global_launches_dependents(void);
+/* Tells of a strong load that no flag orders after what this record is of. */
+void global_tell_unordered(struct warp *w, const struct inst *in, u32 lane, u64 at, const struct record *r);
 
 #endif

@@ -9,6 +9,7 @@
 #include "footprint.h"
 #include "global.h"
 #include "proxy.h"
+#include "strong.h"
 #include "undefined.h"
 #include "warp.h"
 
@@ -288,7 +289,7 @@ const u8 *memory_peek(struct warp *w, const struct inst *in, u64 address, u32 by
         u64 at = (u32)address - ((u64)b->cluster_rank << 24) - b->shared_base;
         return at < b->shared_bytes && bytes <= b->shared_bytes - at ? b->shared + at : NULL;
     }
-    bool inside = global_never_written(address) && heap_find(address, &found) &&
+    bool inside = record_never_written(address) && heap_find(address, &found) &&
                   bytes <= found.address + found.bytes - address;
     return inside ? (const u8 *)(uintptr_t)address : NULL;
 }
@@ -729,7 +730,7 @@ static __attribute__((noinline)) void load_elements(struct warp *w, const struct
     for (u32 left = mask; left; left &= left - 1)
         memory_copy(vector[first_lane(left)], (const void *)(uintptr_t)at[first_lane(left)], whole);
     if (in->flags & POLLS && is_common(in))
-        global_look(w, in, mask, at, whole, access_of(in), in->flags & ORDERS, vector);
+        strong_load(w, in, mask, at, whole, access_of(in), in->flags & ORDERS, vector);
     for (u32 i = 0; i < LANES; i++) {
         if (!(mask >> i & 1)) continue;
         if (in->flags & POLLS) saw = warp_saw(saw, vector[i], whole);
@@ -871,8 +872,8 @@ static __attribute__((noinline)) void store_elements(struct warp *w, const struc
         order_publish(w, mask);
         __atomic_thread_fence(__ATOMIC_RELEASE);
     }
-    if (in->flags & POLLS) global_publish(w, mask, at, in->flags & ORDERS);
-    if (in->flags & POLLS && is_common(in)) global_stored(w, mask, at, whole, in->flags & ORDERS);
+    if (in->flags & POLLS) known_publish(w, mask, at, in->flags & ORDERS);
+    if (in->flags & POLLS && is_common(in)) strong_store(w, mask, at, whole, in->flags & ORDERS);
     for (u32 left = mask; left; left &= left - 1) {
         u32 i = first_lane(left);
         _Alignas(16) u8 vector[MAX_ACCESS];

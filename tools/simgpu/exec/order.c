@@ -120,6 +120,49 @@ static void acquire_after_wait(struct warp *w, const u32 *from, bool relaxed)
     warp_waited(w, from[w->block->order->length - 1]);
 }
 
+/* ---- Some lanes of a warp -------------------------------------------------------------------------------------------------------- */
+
+/* __syncwarp with a mask. The latest are kept; what was before them is taken to be in order. */
+enum { MEETINGS = 16 };
+struct meeting {
+    u32 time, with[LANES];
+};
+
+void order_some_met(struct warp *w, const u32 with[LANES])
+{
+    struct meeting *m = w->meetings;
+    if (!m && !(m = w->meetings = calloc(MEETINGS, sizeof *m))) abort();
+    if (w->meeting_count && m[w->meeting_count - 1].time < w->lanes_met) w->meeting_count = 0;
+    if (w->meeting_count == MEETINGS) {
+        if (m[0].time > w->lanes_met) w->lanes_met = m[0].time;
+        memmove(m, m + 1, --w->meeting_count * sizeof *m);
+    }
+    order_pass(w, w->block->clock, ALL_LANES, true);
+    w->time = ++w->block->clock;
+    m += w->meeting_count++;
+    m->time = w->time;
+    memcpy(m->with, with, sizeof m->with);
+}
+
+bool order_met(const struct warp *w, u32 when, u32 writers, u32 readers)
+{
+    if (!w->meeting_count || w->meetings[w->meeting_count - 1].time <= when) return false;
+    for (u32 k = 0; k < w->meeting_count; k++) {
+        u32 more = 0;
+        if (w->meetings[k].time <= when) continue;
+        for (u32 left = writers; left; left &= left - 1) more |= w->meetings[k].with[first_lane(left)];
+        writers |= more;
+    }
+    return !writers || !readers || writers & readers;
+}
+
+u32 order_met_until(const struct warp *w, u32 lane, u32 lanes)
+{
+    for (u32 k = w->meeting_count; k > 0; k--)
+        if (order_met(w, w->meetings[k - 1].time - 1, 1u << lane, lanes)) return w->meetings[k - 1].time;
+    return 0;
+}
+
 void order_barrier_arrive(struct warp *w, u32 id, u32 lanes)
 {
     if (w->block->order) release(w, order_clock(w->block, CLOCK_BARRIER + id), lanes, false);

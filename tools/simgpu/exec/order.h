@@ -35,7 +35,7 @@
 #define ORDER_H
 
 #include "../sim.h"
-#include "global.h"
+#include "known.h"
 
 struct mbarrier;
 
@@ -126,7 +126,7 @@ static inline void order_pass(struct warp *w, u32 time, u32 lanes, bool met)
     if (!met || !w->passed_count || !last->met) last = &w->passed[w->passed_count++ % PASSED];
     *last = (struct passed){time, lanes, met};
     w->global_lanes &= ~lanes;
-    if (w->global_lanes || w->parted) global_passed(w, time, lanes);
+    if (w->global_lanes || w->parted) known_passed(w, time, lanes);
 }
 
 /* The lanes of w have synchronised with each other. */
@@ -135,6 +135,13 @@ static inline void order_lanes_met(struct warp *w)
     order_pass(w, w->block->clock, ALL_LANES, true);
     w->lanes_met = w->time = ++w->block->clock;
 }
+
+/* Lanes have met some others each, `with`; others may have met nobody. */
+void order_some_met(struct warp *w, const u32 with[LANES]);
+/* Whether one of `readers` has met one of `writers` so since `when`, or one that has; 0: it is not known which lanes they are. */
+bool order_met(const struct warp *w, u32 when, u32 writers, u32 readers);
+/* When a lane last met one of these, or one that has since; 0: not since all lanes met. */
+u32 order_met_until(const struct warp *w, u32 lane, u32 lanes);
 
 /* ... have executed an instruction for the whole warp. That orders no memory, but who has come so far has issued what stood before:
  * DeepGEMM lets one lane arrive for its warp behind wgmma.wait_group. */

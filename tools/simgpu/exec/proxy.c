@@ -39,7 +39,11 @@ void proxy_fence(struct warp *w, u32 lanes)
         return;
     }
     if (w->lanes_met > b->fenced[w->id]) b->fenced[w->id] = w->lanes_met;
-    for (u32 left = lanes; left; left &= left - 1) b->fenced_lanes[w->id * LANES + first_lane(left)] = now;
+    for (u32 lane = 0; lane < LANES; lane++) {
+        u32 *fenced = &b->fenced_lanes[w->id * LANES + lane];
+        u32 until = lanes >> lane & 1 ? now : order_met_until(w, lane, lanes);
+        if (until > *fenced) *fenced = until;
+    }
 }
 
 /* Of the lanes that wrote a piece those that no fence covers; ALL_LANES when that is not a matter of lanes. */
@@ -124,6 +128,7 @@ void proxy_check(struct warp *w, const struct inst *in, u32 lanes, const struct 
         unordered(w, in, lanes, b, piece, writer, false, "");
     if (writer < MAX_WARPS && order_not_passed(w, b, writer, when, b->lanes[piece]))
         unordered(w, in, lanes, b, piece, writer, false, ORDER_OTHER_LANE);
-    if (b == w->block && writer == w->id && b->lanes[piece] & ~lanes && when >= w->lanes_met)
-        unordered(w, in, lanes, b, piece, writer, true, "");
+    if (b != w->block || writer != w->id || when < w->lanes_met) return;
+    for (u32 left = b->lanes[piece] & ~lanes; left; left &= left - 1)
+        if (!order_met(w, when, left & -left, lanes)) unordered(w, in, lanes, b, piece, writer, true, "");
 }

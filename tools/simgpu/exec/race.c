@@ -260,8 +260,8 @@ static _Noreturn void race_fault(struct warp *w, const struct inst *in, u32 lane
         fault_against(
             w, in, 1u << lane, ERR_LAUNCH_FAILURE, fn, there,
             "race on shared offset %u%s: this %s is not ordered after the %s by %s of the same warp at line %u: "
-            "__syncwarp() between them is missing%s (that lanes execute together, or shuffle, orders no memory)%s",
-            at, where, does, did, who, line,
+            "__syncwarp() between them is missing%s%s (that lanes execute together, or shuffle, orders no memory)%s",
+            at, where, does, did, who, line, w->meeting_count ? ", with a mask that names both" : "",
             w->block->warp_count > 1 ? ", or __syncthreads() if other warps touch it too" : "", update);
     }
     u32 rank = (u32)(other >> RANK_AT) & 15;
@@ -310,8 +310,9 @@ static enum verdict after_write(const struct warp *w, const struct races *r, u64
                    : ORDERED;
     }
     if (when < w->lanes_met || cell & MIXED_FLAG) return ORDERED;
-    bool own = !(cell & TOGETHER_FLAG) && !(how & ACCESS_TOGETHER) && (u32)(cell >> LANE_AT & 31) == lane;
-    return own ? ORDERED : BY_LANES;
+    u32 by = cell & TOGETHER_FLAG ? 0 : 1u << ((u32)(cell >> LANE_AT) & 31);
+    u32 of = how & ACCESS_TOGETHER ? 0 : 1u << lane;
+    return (by && by == of) || order_met(w, (u32)when, by, of) ? ORDERED : BY_LANES;
 }
 
 /* What is kept of a piece's words when their readers are not alike, in an actor's entries. */
@@ -383,7 +384,9 @@ static void check_readers(struct warp *w, const struct inst *in, u32 lane, struc
                     race_fault(w, in, lane, b, at, BY_LANES_OF_OTHERS, who, false, how);
                 break;
             }
-            if (by_lane_at == UINT32_MAX && read_by_others(word, lane, how) && !in_place(w, who, how)) {
+            u32 by = word & (WORD_BY_MANY | WORD_UNKNOWN) ? 0 : 1u << (word >> LANE_AT & 31);
+            if (by_lane_at == UINT32_MAX && read_by_others(word, lane, how) && !in_place(w, who, how) &&
+                !order_met(w, (u32)when, by, how & ACCESS_TOGETHER ? 0 : 1u << lane)) {
                 by_lane = who;
                 by_lane_at = at;
             }
@@ -448,7 +451,9 @@ static void check_step(struct warp *w, const struct inst *in, u32 mask, const u3
         u64 cell = r->cells[at[i] / 4];
         s64 when = since_start(r, cell);
         bool other = (cell & (WHO_MASK & ~LANE_MASK)) == who && (u32)(cell >> LANE_AT & 31) != i;
-        if (when <= 0 || when < w->lanes_met || !other || (found && (found ^ cell) & SITE_MASK)) continue;
+        if (when <= 0 || when < w->lanes_met || !other || (found && (found ^ cell) & SITE_MASK) ||
+            order_met(w, (u32)when, 1u << (cell >> LANE_AT & 31), 1u << i))
+            continue;
         found = cell;
         lane = i;
         readers++;

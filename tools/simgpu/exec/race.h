@@ -4,7 +4,7 @@
  * volatile, relaxed or stronger. Else it is chance which comes first, whatever came first here:
  *
  *      by different warps      the later one's warp must know of the earlier one: through a barrier, an mbarrier, ...
- *      by lanes of one warp    they must have met since: at __syncwarp or a barrier. That they execute together, shuffles, votes,
+ *      by lanes of one warp    they must have met since: at __syncwarp, of both, or a barrier. That they execute together, shuffles, votes,
  *                              ldmatrix and mma order nothing (PTX ISA, "Memory Consistency Model": these synchronise no memory)
  *
  * Lanes that write the same byte with one instruction, or warps that do so unordered, are let pass with a remark when they

@@ -9,7 +9,7 @@
 #include "../front/lower.h"
 #include "../report/report.h"
 #include "../runtime/heap.h"
-#include "global.h"
+#include "record.h"
 #include "memory.h"
 #include "race.h"
 #include "warp.h"
@@ -97,7 +97,7 @@ static bool unwritten(const struct warp *w, const u8 *p, char where[96])
         snprintf(where, 96, "its local memory at offset %u", at);
         return w->local_written && !(w->local_written[lane * bitmap_bytes(w) + at / 16] >> at / 2 % 8 & 1);
     }
-    if (!global_never_written((u64)(uintptr_t)p) || !heap_find((u64)(uintptr_t)p, &a)) return false;
+    if (!record_never_written((u64)(uintptr_t)p) || !heap_find((u64)(uintptr_t)p, &a)) return false;
     if (a.kind == ALLOCATION_DEVICE_MALLOC)
         snprintf(where, 96, "0x%llx, %llu bytes into what malloc returned", (unsigned long long)(uintptr_t)p,
                  (unsigned long long)((u64)(uintptr_t)p - a.address));

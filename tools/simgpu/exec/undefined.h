@@ -5,7 +5,7 @@
  *
  *      shared    the cells of race.h; in kernels of the async proxy the stamps of proxy.h, 16 bytes at a time
  *      global    the records of global.h, for what kernels write; of what the host copies, fills or computes there, and of bulk
- *                copies, only what has just this value is noted (global_wrote)
+ *                copies, only what has just this value is noted (record_wrote)
  *      local     a bit for each two bytes that the thread has written
  *
  * A variable that was never set is a register that nothing can have written (front/unset.c): there is such an instruction, which does

@@ -646,7 +646,7 @@ void warp_start(struct warp *w, struct block *b, u32 id)
     w->id = id;
     w->cluster_arrived = 0;
     w->cluster_released = 0;
-    w->lanes_met = w->passed_count = 0;
+    w->lanes_met = w->passed_count = w->meeting_count = 0;
     while (w->early_count) w->heap[w->early[--w->early_count]] = (struct bounds){0, 0};
     w->global_lanes = 0;
     w->parted = false;
@@ -686,6 +686,7 @@ void warp_free_frames(struct warp *w)
         if (w->splits[i].state != SPLIT_FREE) leave_frame(w->splits[i].frame);
     if (w->root) free_frame(w->root);
     free(w->suspects);
+    free(w->meetings);
     global_free_warp(w);
     async_free_warp(w);
     undefined_free_warp(w);

@@ -1,6 +1,6 @@
 /* decision.c: strong loads of what is only data: a value that decides no branch and no address. Who polls a flag, or looks whether there
  * is something to do, compares what he has read: it may be old, then he looks again. Who computes with it and goes on takes it for
- * what another thread has left there; of such a load it can be said by name what does not order it (exec/race.c, exec/global.c).
+ * what another thread has left there; of such a load it can be said by name what does not order it (exec/race.c, exec/strong.c).
  *
  * Followed backwards from what decides, through registers and whatever the way there is: so a value that may decide does. */
 #include "flow.h"

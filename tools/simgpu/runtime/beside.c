@@ -31,7 +31,7 @@ struct source {
 };
 static struct source *sources;
 
-static const struct turn *now; /* the task that runs, the innermost graph's */
+static __thread const struct turn *now; /* the task that this thread runs, the innermost graph's */
 
 static void *room_for(void *p)
 {
@@ -348,10 +348,15 @@ void turns_begin(void)
 }
 
 /* Tasks may have written what others will read. */
-void turns_end(void)
+void turns_pause(void)
 {
     for (struct source *s = sources; s; s = s->next)
         if (has_source(s->task)) memcpy(s->seen, s->task->reads.start, s->task->reads.bytes);
+}
+
+void turns_end(void)
+{
+    turns_pause();
     for (struct past **link = &pasts; *link;)
         if (known_to_all((*link)->turn.place, (*link)->turn.time))
             forget(link);

@@ -69,9 +69,10 @@ void turn_run_step(struct task *task, u32 step, const u64 *before, bool forks);
 
 /* A stream has been asked for a task which is still to come. `gated`: it, or one before it, may wait for the host. */
 void turn_asked(struct task *task, u32 stream, bool gated);
-/* Before and after tasks are run. */
+/* Before and after tasks are run; and in between, before other threads may run theirs. */
 void turns_begin(void);
 void turns_end(void);
+void turns_pause(void);
 
 /* Whether all that is still to come knows of this task: stream.c. */
 bool known_to_all(u32 place, u32 time);

@@ -54,7 +54,7 @@ static void *address_space(u64 bytes)
     return mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 }
 
-/* As much as there is four times over, since exec/global.c needs more than twice as much for what it knows of it: ThreadSanitizer
+/* As much as there is four times over, since exec/record.c needs more than twice as much for what it knows of it: ThreadSanitizer
  * leaves a program little. The least is taken all the same. */
 static void reserve(void)
 {

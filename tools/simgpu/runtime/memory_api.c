@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "../exec/footprint.h"
-#include "../exec/global.h"
+#include "../exec/record.h"
 #include "cublas.h"
 #include "heap.h"
 #include "task.h"
@@ -89,7 +89,7 @@ EXPORT bool simgpu_check_access(const char *caller, const char *verb, const void
         device_fault(cudaErrorIllegalAddress);
         return false;
     }
-    if (strcmp(verb, "writes") == 0) global_will_be_written(pointer, bytes);
+    if (strcmp(verb, "writes") == 0) record_will_be_written(pointer, bytes);
     return true;
 }
 
@@ -491,7 +491,7 @@ static void run_copy(struct task *task)
             u8 *to = b->to + s * b->to_slice + r * b->to_pitch;
             const u8 *from = b->from + s * b->from_slice + r * b->from_pitch;
             memmove(to, from, b->width);
-            global_wrote(to, from, b->width);
+            record_wrote(to, from, b->width);
             footprint_touch(TOUCH_READ, from, b->width);
             footprint_touch(TOUCH_WRITE, to, b->width);
         }
@@ -717,7 +717,7 @@ static void run_fill(struct task *task)
             u8 *row = t->to + s * t->slice + r * t->pitch;
             if (t->unit == 1) memset(row, (int)t->value, t->width);
             for (size_t i = 0; t->unit > 1 && i < t->width; i += t->unit) memcpy(row + i, &t->value, t->unit);
-            global_wrote(row, NULL, t->width);
+            record_wrote(row, NULL, t->width);
             footprint_touch(TOUCH_WRITE, row, t->width);
         }
 }

@@ -8,6 +8,9 @@
  *      a stream's queue    work, and places in other streams' queues that have to be reached first: cudaStreamWaitEvent, and
  *                          the order between the default stream and those that were not created cudaStreamNonBlocking
  *
+ * Whoever waits does the work, and holds the lock of all queues meanwhile, but not while a host function runs, which may wait
+ * for a mutex of the program's: other threads may ask for work then, or do that of other streams. The stream's own is `busy`.
+ *
  * Destroyed handles are kept, marked, so that they are told from live ones. */
 #define _GNU_SOURCE
 #include "task.h"
@@ -27,7 +30,7 @@ enum { STREAM_MAGIC = 0x5354524d, EVENT_MAGIC = 0x45564e54 };
 struct entry {
     struct entry *next;
     struct task *task;
-    u64 number;         /* of all tasks */
+    u64 number;         /* of all entries, by when they were asked for */
     struct clock knows; /* what comes before the task, and itself */
     bool waits_for_host;
     struct CUstream_st *other;
@@ -42,6 +45,7 @@ struct CUstream_st {
     struct captured captured;
     struct entry *first, **last; /* with --seed: the queue; places asked for so far, and those reached */
     u64 asked, reached, queried; /* ... and that cudaStreamQuery has last been asked about */
+    bool busy;                   /* a thread does the first entry */
     struct clock knows;          /* what comes before its next task */
     struct CUstream_st *next;    /* of all */
 };
@@ -63,6 +67,7 @@ static struct CUstream_st default_stream = {
 static struct CUstream_st *streams = &default_stream;
 static struct clock host_knows; /* what the host has waited for */
 static pthread_mutex_t queues = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static pthread_cond_t no_longer_busy = PTHREAD_COND_INITIALIZER;
 
 static bool is_default(cudaStream_t s)
 {
@@ -155,6 +160,8 @@ static u32 place_of(const struct CUstream_st *s)
     return number < CLOCK_STREAMS ? number : CLOCK_STREAMS - 1;
 }
 
+static u64 entries; /* so far, in all queues */
+
 static void append(struct CUstream_st *s, struct entry e)
 {
     struct entry *new = malloc(sizeof *new);
@@ -163,6 +170,7 @@ static void append(struct CUstream_st *s, struct entry e)
         exit(3);
     }
     *new = e;
+    new->number = entries++;
     new->next = NULL;
     *s->last = new;
     s->last = &new->next;
@@ -188,8 +196,7 @@ static void find_wait(struct task *task, void *found)
 static void append_task(struct CUstream_st *s, struct task *task)
 {
     static u32 times[CLOCK_STREAMS];
-    static u64 asked;
-    struct entry e = {.task = task, .number = asked++};
+    struct entry e = {.task = task};
     clock_join(&s->knows, &host_knows);
     s->knows.done[place_of(s)] = ++times[place_of(s)];
     e.knows = s->knows;
@@ -212,7 +219,6 @@ bool known_to_all(u32 place, u32 time)
 static void run_entry(const struct CUstream_st *s, const struct entry *e)
 {
     u32 place = place_of(s), time = e->knows.done[place];
-    waiting_for_host -= e->waits_for_host;
     turn_run(&(struct turn){.task = e->task,
                             .stream = number_of(s),
                             .place = place,
@@ -220,51 +226,75 @@ static void run_entry(const struct CUstream_st *s, const struct entry *e)
                             .number = e->number,
                             .knows = &e->knows,
                             .alone = known_to_all(place, time)});
+    waiting_for_host -= e->waits_for_host; /* other threads may ask for more until here */
 }
 
-/* Recursion ends, since every entry waits for places that were asked for before it. */
-static void run_until(struct CUstream_st *s, u64 place)
+/* An entry is in its queue until it is over. Where another thread is at one, in its host function, waits for that; or says that
+ * the place is not reached. Recursion ends, and threads never wait for each other here, since every entry waits for places that
+ * were asked for before it. */
+static bool run_until(struct CUstream_st *s, u64 place, bool waits)
 {
     while (s->reached < place) {
+        if (s->busy && !waits) return false;
+        if (s->busy) {
+            pthread_cond_wait(&no_longer_busy, &queues);
+            continue;
+        }
         struct entry *e = s->first;
+        s->busy = true;
+        bool ready = !e->other || run_until(e->other, e->until, waits);
+        if (ready && e->task) run_entry(s, e);
+        s->busy = false;
+        pthread_cond_broadcast(&no_longer_busy);
+        if (!ready) return false;
         s->first = e->next;
         if (!s->first) s->last = &s->first;
-        if (e->other) run_until(e->other, e->until);
-        if (e->task) {
-            run_entry(s, e);
-            task_drop(e->task);
-        }
-        free(e);
         s->reached++;
+        if (e->task) task_drop(e->task);
+        free(e);
     }
+    return true;
 }
 
-/* All streams, in an order drawn from the seed. */
-static void run_all(void)
+/* The place of its last entry ahead of the one with this number. */
+static u64 place_before(const struct CUstream_st *s, u64 number)
+{
+    u64 place = s->reached;
+    for (const struct entry *e = s->first; e && e->number < number; e = e->next) place++;
+    return place;
+}
+
+/* All that streams have been asked for so far, in an order drawn from the seed. */
+static void run_all(bool waits)
 {
     static u64 random;
     if (!random) random = options.seed;
+    struct clock waited = host_knows;
+    u64 end = entries;
+    bool reached = true;
+    for (const struct CUstream_st *s = streams; s; s = s->next) clock_join(&waited, &s->knows);
     turns_begin();
-    for (;;) {
-        u32 busy = 0;
-        for (struct CUstream_st *s = streams; s; s = s->next) busy += s->reached < s->asked;
-        if (!busy) break;
+    while (reached) {
+        u32 left = 0;
+        for (struct CUstream_st *s = streams; s; s = s->next) left += s->reached < place_before(s, end);
+        if (!left) break;
         random = random * 6364136223846793005u + 1442695040888963407u;
-        u32 chosen = (u32)(random >> 33) % busy;
+        u32 chosen = (u32)(random >> 33) % left;
         for (struct CUstream_st *s = streams; s; s = s->next)
-            if (s->reached < s->asked && chosen-- == 0) {
-                run_until(s, s->asked);
+            if (s->reached < place_before(s, end) && chosen-- == 0) {
+                reached = run_until(s, place_before(s, end), waits);
                 break;
             }
     }
     turns_end();
-    for (const struct CUstream_st *s = streams; s; s = s->next) clock_join(&host_knows, &s->knows);
+    if (reached) clock_join(&host_knows, &waited);
 }
 
+/* Does not wait for host functions: one of them may have called exit. */
 static void run_at_exit(void)
 {
     pthread_mutex_lock(&queues);
-    run_all();
+    run_all(false);
     pthread_mutex_unlock(&queues);
 }
 
@@ -328,22 +358,22 @@ cudaError_t stream_do(cudaStream_t stream, struct task *task, cudaError_t error)
     return cudaSuccess;
 }
 
-/* Whether there was work left to do. */
-static bool finish(struct CUstream_st *s)
+/* What this stream has been asked for so far; false: another thread is at a host function ahead of that. */
+static bool finish(struct CUstream_st *s, bool waits)
 {
-    if (!is_late()) return false;
-    pthread_mutex_lock(&queues);
-    bool busy = s->reached < s->asked;
+    struct clock waited = host_knows;
+    u64 end = entries;
+    bool reached = true;
     turns_begin();
-    for (struct CUstream_st *other = streams; s == &default_stream && other; other = other->next)
-        if (other->captured.blocks) run_until(other, other->asked);
-    run_until(s, s->asked);
-    turns_end();
     for (struct CUstream_st *other = streams; other; other = other->next)
-        if (other == s || (s == &default_stream && other->captured.blocks))
-            clock_join(&host_knows, &other->knows);
-    pthread_mutex_unlock(&queues);
-    return busy;
+        if (other == s || (s == &default_stream && other->captured.blocks)) {
+            struct clock knows = other->knows;
+            reached &= run_until(other, place_before(other, end), waits);
+            clock_join(&waited, &knows);
+        }
+    turns_end();
+    if (reached) clock_join(&host_knows, &waited);
+    return reached;
 }
 
 void stream_mark(cudaStream_t stream, struct mark *mark)
@@ -364,15 +394,25 @@ void stream_follow(cudaStream_t stream, const struct mark *mark)
     pthread_mutex_unlock(&queues);
 }
 
-cudaError_t stream_finish(cudaStream_t stream, const char *caller)
+/* Does what is left of the stream; or only says that there is some, if nobody has asked before. */
+static cudaError_t reach_end(cudaStream_t stream, const char *caller, bool only_asks)
 {
     struct CUstream_st *s = stream_of(stream);
     struct capture *broken = s == &default_stream ? capture_in_progress(true) : s->captured.capture;
     if (broken)
         return capture_refuse(broken, cudaErrorStreamCaptureUnsupported, caller,
                               "waits for a stream that is being captured");
-    finish(s);
-    return record(device_wait());
+    pthread_mutex_lock(&queues);
+    bool first = only_asks && s->reached < s->asked && s->queried != s->asked;
+    s->queried = s->asked;
+    bool reached = !first && finish(s, !only_asks);
+    pthread_mutex_unlock(&queues);
+    return record(reached ? device_wait() : cudaErrorNotReady);
+}
+
+cudaError_t stream_finish(cudaStream_t stream, const char *caller)
+{
+    return reach_end(stream, caller, false);
 }
 
 cudaError_t device_finish(const char *caller)
@@ -382,7 +422,7 @@ cudaError_t device_finish(const char *caller)
         return capture_refuse(broken, cudaErrorStreamCaptureUnsupported, caller,
                               "waits for the device while a stream is being captured");
     pthread_mutex_lock(&queues);
-    run_all();
+    run_all(true);
     pthread_mutex_unlock(&queues);
     return record(device_wait());
 }
@@ -441,18 +481,13 @@ EXPORT cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 }
 PER_THREAD(cudaStreamSynchronize, _ptsz);
 
-/* With --seed, who asks finds it busy the first time, and nothing done; asking again is waiting for it. */
+/* With --seed, who asks finds it busy the first time, and nothing done; asking again is waiting for it, but not for a host
+ * function that another thread is at. */
 EXPORT cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     ENTER();
     cudaError_t error = check_stream(stream, "cudaStreamQuery");
-    if (error) return error;
-    struct CUstream_st *s = stream_of(stream);
-    pthread_mutex_lock(&queues);
-    bool first = s->reached < s->asked && s->queried != s->asked && !s->captured.capture;
-    s->queried = s->asked;
-    pthread_mutex_unlock(&queues);
-    return first ? record(cudaErrorNotReady) : stream_finish(stream, "cudaStreamQuery");
+    return error ? error : reach_end(stream, "cudaStreamQuery", true);
 }
 PER_THREAD(cudaStreamQuery, _ptsz);
 
@@ -553,12 +588,17 @@ static void run_host(struct task *task)
     const struct host_task *t = (struct host_task *)task;
     bool dead = device_dead();
     cudaError_t status = dead && t->callback ? device_wait() : cudaSuccess;
+    if (is_late()) {
+        turns_pause();
+        pthread_mutex_unlock(&queues);
+    }
     host_function_begin();
     if (t->callback)
         t->callback(t->stream, status, t->data); /* it is told of a fault */
     else if (!dead)
         t->function(t->data); /* CUDA does not call host functions of a broken context */
     host_function_end();
+    if (is_late()) pthread_mutex_lock(&queues);
 }
 
 struct task *host_task(cudaHostFn_t function, void *data, cudaError_t *error)
@@ -717,18 +757,19 @@ static cudaError_t reach(cudaEvent_t event, const char *caller, bool only_asks)
                               "waits for an event that was recorded in a stream while it was captured");
     if (!event->recorded) return cudaSuccess;
     pthread_mutex_lock(&queues);
-    bool first =
-        only_asks && event->last.stream->reached < event->last.place && event->queried != event->last.place;
-    event->queried = event->last.place;
+    const struct mark last = event->last; /* another thread may record it again meanwhile */
+    bool first = only_asks && last.stream->reached < last.place && event->queried != last.place;
+    event->queried = last.place;
+    bool reached = !first;
     if (!first) {
-        if (event->in_graph) run_all();
+        if (event->in_graph) run_all(!only_asks);
         turns_begin();
-        run_until(event->last.stream, event->last.place);
+        reached = run_until(last.stream, last.place, !only_asks);
         turns_end();
-        clock_join(&host_knows, &event->last.knows);
+        if (reached) clock_join(&host_knows, &last.knows);
     }
     pthread_mutex_unlock(&queues);
-    return record(first ? cudaErrorNotReady : device_wait());
+    return record(reached ? device_wait() : cudaErrorNotReady);
 }
 
 EXPORT cudaError_t cudaEventSynchronize(cudaEvent_t event)
