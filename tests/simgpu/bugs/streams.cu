@@ -1,9 +1,11 @@
 // What streams and graphs are asked for and nothing orders, and right programs that do much the same. As bugs.cuh has it for kernels:
 // `streams` lists the bugs, `streams NAME` runs the broken one, which a call then tells, `streams NAME right` its twin; beyond those
-// `streams patterns` lists what is right and has no broken twin. All need a seed: without one, streams do what they are asked for at once.
+// `streams patterns` lists what is right and has no broken twin. The bugs need a seed: without one, streams do what they are asked for at once.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <semaphore.h>
+
+#include <atomic>
 
 #include "../hopper/hopper.cuh"
 
@@ -159,6 +161,20 @@ static void event_too_early(bool broken)
     if (!broken) order(a, b);
     add_in(b, x, 1);
     expect(x, 2);
+}
+
+static void CUDART_CB fill_pinned(void *)
+{
+    for (int i = 0; i < N; i++) pinned[i] = 6;
+}
+// bug function_not_awaited: and nothing orders these two
+static void function_not_awaited(bool broken)
+{
+    CUDA(cudaLaunchHostFunc(a, fill_pinned, NULL));
+    CUDA(cudaMemcpyAsync(x, pinned, BYTES, cudaMemcpyHostToDevice, a));
+    if (!broken) order(a, b);
+    CUDA(cudaMemcpyAsync(y, x, BYTES, cudaMemcpyDeviceToDevice, b));
+    expect(y, 6);
 }
 
 // bug default_not_awaited: one that is cudaStreamNonBlocking does not wait for the default stream
@@ -578,6 +594,89 @@ static void asked_while_held(bool)
     expect(x, 9);
     expect(y, 1);
 }
+// What the host still has to do goes on when it has asked for the function, and for what is behind that: in the stream, in one
+// that waits for it by an event or as the default stream does, in a graph.
+static void CUDART_CB fill_when_filled(void *data)
+{
+    until_filled(NULL);
+    fill_pinned(data);
+}
+static void CUDART_CB fill_too(cudaStream_t, cudaError_t, void *data)
+{
+    fill_when_filled(data);
+}
+static void held_while_asked(bool)
+{
+    pthread_mutex_lock(&filling);
+    CUDA(cudaLaunchHostFunc(a, fill_when_filled, NULL));
+    if (cudaStreamQuery(a) != cudaErrorNotReady) exit(2);
+    cudaGetLastError();
+    pthread_mutex_unlock(&filling);
+    CUDA(cudaStreamSynchronize(a));
+    if (pinned[N - 1] != 6) exit(2);
+}
+static void asked_behind_while_held(bool)
+{
+    cudaStream_t blocking;
+    CUDA(cudaStreamCreate(&blocking));
+    pthread_mutex_lock(&filling);
+    CUDA(cudaStreamAddCallback(blocking, fill_too, NULL, 0));
+    CUDA(cudaMemcpyAsync(x, pinned, BYTES, cudaMemcpyHostToDevice, blocking));
+    add_in(blocking, x, 1);
+    order(blocking, b);
+    copy_words<<<GRID(N), 0, b>>>(y, x, N);
+    CUDA(cudaStreamSynchronize(a)); // which waits for none of these
+    order(b, blocking);
+    add_in(0, x, 1);
+    pthread_mutex_unlock(&filling);
+    expect(x, 8);
+    expect(y, 7);
+}
+static void graph_while_held(bool)
+{
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CUDA(cudaStreamBeginCapture(a, cudaStreamCaptureModeGlobal));
+    add_in(a, y, 1);
+    CUDA(cudaLaunchHostFunc(a, fill_when_filled, NULL));
+    CUDA(cudaMemcpyAsync(x, pinned, BYTES, cudaMemcpyHostToDevice, a));
+    CUDA(cudaStreamEndCapture(a, &graph));
+    CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    pthread_mutex_lock(&filling);
+    for (int k = 0; k < 3; k++) CUDA(cudaGraphLaunch(exec, a));
+    add_in(a, x, 1);
+    CUDA(cudaEventRecord(event, a));
+    pthread_mutex_unlock(&filling);
+    CUDA(cudaEventSynchronize(event));
+    expect(x, 7);
+    expect(y, 3);
+}
+// The host learns of it without CUDA.
+static std::atomic<bool> is_set;
+static void CUDART_CB set(void *)
+{
+    is_set = true;
+}
+static void spun_on(bool)
+{
+    add_in(a, x, 5);
+    CUDA(cudaMemcpyAsync(pinned, x, BYTES, cudaMemcpyDeviceToHost, a));
+    CUDA(cudaLaunchHostFunc(a, set, NULL));
+    while (!is_set) {
+    }
+    for (int i = 0; i < N; i++)
+        if (pinned[i] != 5) exit(2);
+}
+// The program may end while a function runs.
+static void exit_meanwhile(bool)
+{
+    sem_init(&begun, 0, 0);
+    pthread_mutex_lock(&filling);
+    CUDA(cudaLaunchHostFunc(a, begin_and_wait, NULL));
+    add_in(a, x, 1);
+    sem_wait(&begun);
+    exit(0);
+}
 // A host function may end the program.
 static void CUDART_CB leave(void *)
 {
@@ -590,10 +689,6 @@ static void exit_within(bool)
     add_in(a, x, 1);
     add_in(b, y, 1);
     expect(x, 3);
-}
-static void CUDART_CB fill_pinned(void *)
-{
-    for (int i = 0; i < N; i++) pinned[i] = 6;
 }
 // What streams write to the host's memory themselves is none of the host's doing.
 static void filled_by_streams(bool)
@@ -721,12 +816,12 @@ struct test {
     void (*run)(bool broken);
 };
 static const test bugs[] = {
-    CASE(copy_after_kernel), CASE(kernel_after_copy),   CASE(both_write),         CASE(next_buffer_too_soon),
-    CASE(event_too_early),   CASE(default_not_awaited), CASE(sum_read_early),     CASE(halo),
-    CASE(constant_too_soon), CASE(bulk_source),         CASE(bulk_destination),   CASE(box_read_early),
-    CASE(rows_too_wide),     CASE(freed_too_soon),      CASE(product_read_early), CASE(buffer_refilled),
-    CASE(graph_refilled),    CASE(result_overwritten),  CASE(edge_forgotten),     CASE(path_forgotten),
-    CASE(beside_a_graph),
+    CASE(copy_after_kernel), CASE(kernel_after_copy),    CASE(both_write),         CASE(next_buffer_too_soon),
+    CASE(event_too_early),   CASE(default_not_awaited),  CASE(sum_read_early),     CASE(halo),
+    CASE(constant_too_soon), CASE(bulk_source),          CASE(bulk_destination),   CASE(box_read_early),
+    CASE(rows_too_wide),     CASE(freed_too_soon),       CASE(product_read_early), CASE(buffer_refilled),
+    CASE(graph_refilled),    CASE(result_overwritten),   CASE(edge_forgotten),     CASE(path_forgotten),
+    CASE(beside_a_graph),    CASE(function_not_awaited),
 };
 static const test patterns[] = {
     CASE(chunks),
@@ -739,6 +834,11 @@ static const test patterns[] = {
     CASE(dependent_launches),
     CASE(gate),
     CASE(asked_while_held),
+    CASE(held_while_asked),
+    CASE(asked_behind_while_held),
+    CASE(graph_while_held),
+    CASE(spun_on),
+    CASE(exit_meanwhile),
     CASE(exit_within),
     CASE(filled_by_streams),
     CASE(threads),

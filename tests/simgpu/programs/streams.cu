@@ -23,6 +23,11 @@ static void CUDART_CB finished(cudaStream_t, cudaError_t status, void *data)
     *(cudaError_t *)data = status;
 }
 
+static void CUDART_CB call(void *data)
+{
+    *(cudaError_t *)data = cudaDeviceSynchronize();
+}
+
 int main()
 {
     const int n = 10007;
@@ -67,9 +72,10 @@ int main()
     CUDA(cudaGetLastError());
     CUDA(cudaMemcpyAsync(host, device[1], n * sizeof *host, cudaMemcpyDeviceToHost, stream[1]));
     Note note = {host + 1, 0};
-    cudaError_t told = cudaErrorUnknown;
+    cudaError_t told = cudaErrorUnknown, refused = cudaSuccess;
     CUDA(cudaLaunchHostFunc(stream[1], look, &note));
     CUDA(cudaStreamAddCallback(stream[1], finished, &told, 0));
+    CUDA(cudaLaunchHostFunc(stream[1], call, &refused));
     CUDA(cudaEventRecord(end, stream[1]));
     CUDA(cudaFreeAsync(device[0], stream[1])); // behind the copy that reads it
     CUDA(cudaStreamSynchronize(stream[1]));
@@ -83,6 +89,7 @@ int main()
         }
     EXPECT(note.seen == 10);
     EXPECT(told == cudaSuccess);
+    EXPECT(refused == cudaErrorNotPermitted);
     float milliseconds = -1;
     CUDA(cudaEventElapsedTime(&milliseconds, start, end));
     EXPECT(milliseconds > 0);

@@ -1,15 +1,23 @@
 /* stream.c: streams, events and host functions: when what a program asks for is done.
  *
- * Without a seed, at once: the order in which the host asks is one of those that CUDA allows, all streams are always idle, and
- * every recorded event has happened. With --seed, as late as CUDA allows: a stream keeps what it is asked for in a queue until
- * something waits for it. What such a copy or fill will write is poison until then, if nothing before it may look there. So a
- * program that forgets to synchronise finds old data or NaN, every time; and tasks that nothing orders are told so (beside.h).
+ * Without a seed, at once: the order in which the host asks is one of those that CUDA allows, and but for host functions and what
+ * comes after them all streams are always idle, and every recorded event has happened. With --seed, as late as CUDA allows: a
+ * stream keeps what it is asked for in a queue until something waits for it. What such a copy or fill will write is poison until
+ * then, if nothing before it may look there. So a program that forgets to synchronise finds old data or NaN, every time; and tasks
+ * that nothing orders are told so (beside.h).
  *
  *      a stream's queue    work, and places in other streams' queues that have to be reached first: cudaStreamWaitEvent, and
  *                          the order between the default stream and those that were not created cudaStreamNonBlocking
  *
- * Whoever waits does the work, and holds the lock of all queues meanwhile, but not while a host function runs, which may wait
- * for a mutex of the program's: other threads may ask for work then, or do that of other streams. The stream's own is `busy`.
+ * A host function may wait for what the host does after it has asked for the function, as to unlock a mutex. So a thread of the
+ * simulator's own calls these, one after the other; it starts with the first one. They, and what comes after them, have to wait in
+ * queues without a seed as well, and there that thread does all that it finds ready, other work before the next function. With a
+ * seed it does a function, and what comes before that, when something waits for it or KEPT_MS have passed: the host may wait for
+ * it by other means than CUDA's.
+ *
+ * All other work is done by whoever waits. Each holds the lock of all queues meanwhile, but not while a host function runs: other
+ * threads may ask for work then, or do that of other streams. The stream's own is `busy`. The simulator's thread waits for no
+ * other one, so that these may wait for it.
  *
  * Destroyed handles are kept, marked, so that they are told from live ones. */
 #define _GNU_SOURCE
@@ -26,13 +34,18 @@
 
 enum { STREAM_MAGIC = 0x5354524d, EVENT_MAGIC = 0x45564e54 };
 
+enum { KEPT_MS = 100 };
+#define NS_PER_S 1000000000ull
+#define NEVER    UINT64_MAX
+
 /* One place in a stream's queue: a task, or another stream's place that must have been reached. */
 struct entry {
     struct entry *next;
     struct task *task;
     u64 number;         /* of all entries, by when they were asked for */
     struct clock knows; /* what comes before the task, and itself */
-    bool waits_for_host;
+    bool waits_for_host, calls_host;
+    u64 due; /* in ns: when the simulator's thread does it without being waited for */
     struct CUstream_st *other;
     u64 until;
 };
@@ -43,7 +56,7 @@ struct CUstream_st {
     int priority;
     unsigned long long id;
     struct captured captured;
-    struct entry *first, **last; /* with --seed: the queue; places asked for so far, and those reached */
+    struct entry *first, **last; /* the queue; places asked for so far, and those reached */
     u64 asked, reached, queried; /* ... and that cudaStreamQuery has last been asked about */
     bool busy;                   /* a thread does the first entry */
     struct clock knows;          /* what comes before its next task */
@@ -67,7 +80,7 @@ static struct CUstream_st default_stream = {
 static struct CUstream_st *streams = &default_stream;
 static struct clock host_knows; /* what the host has waited for */
 static pthread_mutex_t queues = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-static pthread_cond_t no_longer_busy = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t moved = PTHREAD_COND_INITIALIZER; /* something in the queues */
 
 static bool is_default(cudaStream_t s)
 {
@@ -160,6 +173,13 @@ static u32 place_of(const struct CUstream_st *s)
     return number < CLOCK_STREAMS ? number : CLOCK_STREAMS - 1;
 }
 
+static u64 nanoseconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (u64)t.tv_sec * NS_PER_S + (u64)t.tv_nsec;
+}
+
 static u64 entries; /* so far, in all queues */
 
 static void append(struct CUstream_st *s, struct entry e)
@@ -171,10 +191,12 @@ static void append(struct CUstream_st *s, struct entry e)
     }
     *new = e;
     new->number = entries++;
+    if (is_late()) new->due = e.calls_host ? nanoseconds() + KEPT_MS *NS_PER_S / 1000 : NEVER;
     new->next = NULL;
     *s->last = new;
     s->last = &new->next;
     s->asked++;
+    if (new->due != NEVER) pthread_cond_broadcast(&moved);
 }
 
 static void wait_for_all_of(struct CUstream_st *s, struct CUstream_st *other)
@@ -193,16 +215,22 @@ static void find_wait(struct task *task, void *found)
     *(bool *)found |= task->type == cudaGraphNodeTypeHost || launch_task_reaches_host(task);
 }
 
-static void append_task(struct CUstream_st *s, struct task *task)
+static void find_function(struct task *task, void *found)
+{
+    if (task->type == cudaGraphNodeTypeGraph) graph_each(task, find_function, found);
+    *(bool *)found |= task->type == cudaGraphNodeTypeHost;
+}
+
+static void append_task(struct CUstream_st *s, struct task *task, bool calls_host)
 {
     static u32 times[CLOCK_STREAMS];
-    struct entry e = {.task = task};
+    struct entry e = {.task = task, .calls_host = calls_host};
     clock_join(&s->knows, &host_knows);
     s->knows.done[place_of(s)] = ++times[place_of(s)];
     e.knows = s->knows;
     find_wait(task, &e.waits_for_host);
     waiting_for_host += e.waits_for_host;
-    turn_asked(task, number_of(s), waiting_for_host > 0);
+    if (is_late()) turn_asked(task, number_of(s), waiting_for_host > 0);
     append(s, e);
 }
 
@@ -219,33 +247,45 @@ bool known_to_all(u32 place, u32 time)
 static void run_entry(const struct CUstream_st *s, const struct entry *e)
 {
     u32 place = place_of(s), time = e->knows.done[place];
-    turn_run(&(struct turn){.task = e->task,
-                            .stream = number_of(s),
-                            .place = place,
-                            .time = time,
-                            .number = e->number,
-                            .knows = &e->knows,
-                            .alone = known_to_all(place, time)});
+    if (is_late())
+        turn_run(&(struct turn){.task = e->task,
+                                .stream = number_of(s),
+                                .place = place,
+                                .time = time,
+                                .number = e->number,
+                                .knows = &e->knows,
+                                .alone = known_to_all(place, time)});
+    else
+        task_run(e->task);
     waiting_for_host -= e->waits_for_host; /* other threads may ask for more until here */
 }
 
-/* An entry is in its queue until it is over. Where another thread is at one, in its host function, waits for that; or says that
- * the place is not reached. Recursion ends, and threads never wait for each other here, since every entry waits for places that
- * were asked for before it. */
-static bool run_until(struct CUstream_st *s, u64 place, bool waits)
+/* How a thread comes to do what is in the queues: it waits until that is done, or only asks whether it is, and does what it can
+ * without waiting; or it is the simulator's, which does that as well, and host functions. */
+enum manner { WAITS, ASKS, SERVES };
+
+/* An entry is in its queue until it is over. Where another thread is at one, or has a host function to call first, waits for that;
+ * or says that the place is not reached. Recursion ends, and threads never wait for each other here, since every entry waits for
+ * places that were asked for before it. */
+static bool run_until(struct CUstream_st *s, u64 place, enum manner manner)
 {
     while (s->reached < place) {
-        if (s->busy && !waits) return false;
-        if (s->busy) {
-            pthread_cond_wait(&no_longer_busy, &queues);
+        struct entry *e = s->first;
+        bool for_server = !s->busy && e->calls_host && manner != SERVES;
+        if (for_server && e->due) {
+            e->due = 0;
+            pthread_cond_broadcast(&moved);
+        }
+        if (s->busy || for_server) {
+            if (manner != WAITS) return false;
+            pthread_cond_wait(&moved, &queues);
             continue;
         }
-        struct entry *e = s->first;
         s->busy = true;
-        bool ready = !e->other || run_until(e->other, e->until, waits);
+        bool ready = !e->other || run_until(e->other, e->until, manner);
         if (ready && e->task) run_entry(s, e);
         s->busy = false;
-        pthread_cond_broadcast(&no_longer_busy);
+        pthread_cond_broadcast(&moved);
         if (!ready) return false;
         s->first = e->next;
         if (!s->first) s->last = &s->first;
@@ -265,7 +305,7 @@ static u64 place_before(const struct CUstream_st *s, u64 number)
 }
 
 /* All that streams have been asked for so far, in an order drawn from the seed. */
-static void run_all(bool waits)
+static void run_all(enum manner manner)
 {
     static u64 random;
     if (!random) random = options.seed;
@@ -282,10 +322,12 @@ static void run_all(bool waits)
         u32 chosen = (u32)(random >> 33) % left;
         for (struct CUstream_st *s = streams; s; s = s->next)
             if (s->reached < place_before(s, end) && chosen-- == 0) {
-                reached = run_until(s, place_before(s, end), waits);
+                reached = run_until(s, place_before(s, end), manner);
                 break;
             }
     }
+    for (struct CUstream_st *s = streams; !reached && s; s = s->next)
+        run_until(s, place_before(s, end), manner);
     turns_end();
     if (reached) clock_join(&host_knows, &waited);
 }
@@ -294,8 +336,77 @@ static void run_all(bool waits)
 static void run_at_exit(void)
 {
     pthread_mutex_lock(&queues);
-    run_all(false);
+    run_all(ASKS);
     pthread_mutex_unlock(&queues);
+}
+
+/* The place behind its last entry that is due, and *next is lowered to when one that is not will be. */
+static u64 place_due(const struct CUstream_st *s, u64 now, u64 *next)
+{
+    u64 place = s->reached, due = place;
+    for (const struct entry *e = s->first; e; e = e->next) {
+        place++;
+        if (e->due <= now)
+            due = place;
+        else if (e->due < *next)
+            *next = e->due;
+    }
+    return due;
+}
+
+/* The stream whose next entry is the host function that was asked for first, of those that are due; NULL: none. */
+static struct CUstream_st *next_to_serve(u64 now)
+{
+    struct CUstream_st *chosen = NULL;
+    for (struct CUstream_st *s = streams; s; s = s->next) {
+        const struct entry *e = s->first;
+        if (!e || s->busy || !e->calls_host || e->due > now) continue;
+        if (!chosen || e->number < chosen->first->number) chosen = s;
+    }
+    return chosen;
+}
+
+static void wait_until(u64 time)
+{
+    struct timespec t = {(time_t)(time / NS_PER_S), (long)(time % NS_PER_S)};
+    if (time == NEVER)
+        pthread_cond_wait(&moved, &queues);
+    else
+        pthread_cond_clockwait(&moved, &queues, CLOCK_MONOTONIC, &t);
+}
+
+/* The simulator's thread. */
+static void *serve(void *unused)
+{
+    pthread_mutex_lock(&queues);
+    for (;;) {
+        u64 now = nanoseconds(), next = NEVER;
+        bool due = false;
+        for (const struct CUstream_st *s = streams; s; s = s->next)
+            due |= place_due(s, now, &next) > s->reached;
+        struct CUstream_st *served = NULL;
+        if (due) {
+            turns_begin();
+            for (struct CUstream_st *s = streams; s; s = s->next)
+                run_until(s, place_due(s, now, &next), ASKS);
+            served = next_to_serve(now);
+            if (served) run_until(served, served->reached + 1, SERVES);
+            turns_end();
+        }
+        if (!served) wait_until(next);
+    }
+    return unused;
+}
+
+static void start_server(void)
+{
+    pthread_t thread;
+    int error = pthread_create(&thread, NULL, serve, NULL);
+    if (error) {
+        fprintf(stderr, "simgpu: no thread for host functions: %s\n", strerror(error));
+        exit(3);
+    }
+    pthread_detach(thread);
 }
 
 static bool overlap(struct range a, struct range b)
@@ -326,9 +437,19 @@ static void poison_destination(const struct task *task)
         memset(task->writes.start, 0xff, task->writes.bytes);
 }
 
+static void queue(struct CUstream_st *s, struct task *task, bool calls_host)
+{
+    static bool at_exit, served;
+    if (!at_exit) atexit(run_at_exit);
+    at_exit = true;
+    if (calls_host && !served) start_server();
+    served |= calls_host;
+    if (is_late() && task->writes.bytes) poison_destination(task);
+    append_task(s, task, calls_host);
+}
+
 cudaError_t stream_do(cudaStream_t stream, struct task *task, cudaError_t error)
 {
-    static bool at_exit;
     struct CUstream_st *s = stream_of(stream);
     if (!task) return error;
     if (s->captured.capture) return capture_task(&s->captured, task);
@@ -338,28 +459,26 @@ cudaError_t stream_do(cudaStream_t stream, struct task *task, cudaError_t error)
         return capture_refuse(broken, cudaErrorStreamCaptureImplicit, "the default stream's work",
                               "waits for a stream that is being captured");
     }
-    if (!is_late()) {
-        task_run(task);
-        task_drop(task);
-        return cudaSuccess;
-    }
+    bool calls_host = false;
+    find_function(task, &calls_host);
     pthread_mutex_lock(&queues);
-    if (!at_exit) atexit(run_at_exit);
-    at_exit = true;
-    if (task->writes.bytes) poison_destination(task);
     if (s == &default_stream) {
         for (struct CUstream_st *other = streams; other; other = other->next)
             if (other->captured.blocks) wait_for_all_of(s, other);
     } else if (s->captured.blocks) {
         wait_for_all_of(s, &default_stream);
     }
-    append_task(s, task);
+    bool at_once = !is_late() && !calls_host && !s->first;
+    if (!at_once) queue(s, task, calls_host);
     pthread_mutex_unlock(&queues);
+    if (!at_once) return cudaSuccess;
+    task_run(task);
+    task_drop(task);
     return cudaSuccess;
 }
 
-/* What this stream has been asked for so far; false: another thread is at a host function ahead of that. */
-static bool finish(struct CUstream_st *s, bool waits)
+/* What this stream has been asked for so far; false: a host function ahead of that is not over. */
+static bool finish(struct CUstream_st *s, enum manner manner)
 {
     struct clock waited = host_knows;
     u64 end = entries;
@@ -368,7 +487,7 @@ static bool finish(struct CUstream_st *s, bool waits)
     for (struct CUstream_st *other = streams; other; other = other->next)
         if (other == s || (s == &default_stream && other->captured.blocks)) {
             struct clock knows = other->knows;
-            reached &= run_until(other, place_before(other, end), waits);
+            reached &= run_until(other, place_before(other, end), manner);
             clock_join(&waited, &knows);
         }
     turns_end();
@@ -405,7 +524,7 @@ static cudaError_t reach_end(cudaStream_t stream, const char *caller, bool only_
     pthread_mutex_lock(&queues);
     bool first = only_asks && s->reached < s->asked && s->queried != s->asked;
     s->queried = s->asked;
-    bool reached = !first && finish(s, !only_asks);
+    bool reached = !first && finish(s, only_asks ? ASKS : WAITS);
     pthread_mutex_unlock(&queues);
     return record(reached ? device_wait() : cudaErrorNotReady);
 }
@@ -422,7 +541,7 @@ cudaError_t device_finish(const char *caller)
         return capture_refuse(broken, cudaErrorStreamCaptureUnsupported, caller,
                               "waits for the device while a stream is being captured");
     pthread_mutex_lock(&queues);
-    run_all(true);
+    run_all(WAITS);
     pthread_mutex_unlock(&queues);
     return record(device_wait());
 }
@@ -481,8 +600,8 @@ EXPORT cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 }
 PER_THREAD(cudaStreamSynchronize, _ptsz);
 
-/* With --seed, who asks finds it busy the first time, and nothing done; asking again is waiting for it, but not for a host
- * function that another thread is at. */
+/* Who asks finds it busy the first time, and nothing done, if it has a queue; asking again is waiting for it, but not for a host
+ * function. */
 EXPORT cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     ENTER();
@@ -583,22 +702,21 @@ struct host_task {
     void *data;
 };
 
+/* On the simulator's thread, which has the queues' lock. */
 static void run_host(struct task *task)
 {
     const struct host_task *t = (struct host_task *)task;
     bool dead = device_dead();
     cudaError_t status = dead && t->callback ? device_wait() : cudaSuccess;
-    if (is_late()) {
-        turns_pause();
-        pthread_mutex_unlock(&queues);
-    }
+    turns_pause();
+    pthread_mutex_unlock(&queues);
     host_function_begin();
     if (t->callback)
         t->callback(t->stream, status, t->data); /* it is told of a fault */
     else if (!dead)
         t->function(t->data); /* CUDA does not call host functions of a broken context */
     host_function_end();
-    if (is_late()) pthread_mutex_lock(&queues);
+    pthread_mutex_lock(&queues);
 }
 
 struct task *host_task(cudaHostFn_t function, void *data, cudaError_t *error)
@@ -758,13 +876,14 @@ static cudaError_t reach(cudaEvent_t event, const char *caller, bool only_asks)
     if (!event->recorded) return cudaSuccess;
     pthread_mutex_lock(&queues);
     const struct mark last = event->last; /* another thread may record it again meanwhile */
+    const enum manner manner = only_asks ? ASKS : WAITS;
     bool first = only_asks && last.stream->reached < last.place && event->queried != last.place;
     event->queried = last.place;
     bool reached = !first;
     if (!first) {
-        if (event->in_graph) run_all(!only_asks);
+        if (event->in_graph) run_all(manner);
         turns_begin();
-        reached = run_until(last.stream, last.place, !only_asks);
+        reached = run_until(last.stream, last.place, manner);
         turns_end();
         if (reached) clock_join(&host_knows, &last.knows);
     }
@@ -798,8 +917,11 @@ EXPORT cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, 
         return fail(cudaErrorInvalidResourceHandle, "cudaEventElapsedTime: an event %s",
                     start->recorded && end->recorded ? "was created with cudaEventDisableTiming"
                                                      : "was never recorded");
-    if (start->last.stream->reached < start->last.place || end->last.stream->reached < end->last.place)
-        return record(cudaErrorNotReady);
+    pthread_mutex_lock(&queues);
+    bool over =
+        start->last.stream->reached >= start->last.place && end->last.stream->reached >= end->last.place;
+    pthread_mutex_unlock(&queues);
+    if (!over) return record(cudaErrorNotReady);
     if (!atomic_flag_test_and_set(&told))
         fprintf(
             stderr,

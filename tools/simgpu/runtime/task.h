@@ -35,8 +35,8 @@ u64 tasks_run(void);
 
 /* ---- When (stream.c) ---------------------------------------------------------------------------------------------- */
 
-/* Takes over the task and does it when the stream's order allows: at once; with --seed, when something waits for it; while
- * the stream is captured, it becomes a node of the graph instead. A NULL task only passes its *error on. */
+/* Takes over the task and does it when the stream's order allows: at once, unless it is behind a host function or calls one; with
+ * --seed, when something waits for it; while the stream is captured, it becomes a node of the graph instead. A NULL task only passes its *error on. */
 cudaError_t stream_do(cudaStream_t stream, struct task *task, cudaError_t error);
 /* Everything in this stream, in all streams, has been done when it returns; then *error is the device's, as recorded. Fails
  * while it (any of them) is being captured. `caller` is for the message. */
