@@ -7,8 +7,8 @@
 #include "../sim.h"
 
 #define EXPORT __attribute__((visibility("default")))
-/* Programs compiled with --default-stream per-thread call f_ptsz or f_ptds instead of f. A stream's work is done when the
- * call returns, so that the two kinds of default stream cannot be told apart. */
+/* Programs compiled with --default-stream per-thread call f_ptsz or f_ptds instead of f. Here the two kinds of default
+ * stream are one. */
 #define PER_THREAD(f, suffix) extern __typeof__(f) f##suffix __attribute__((alias(#f), visibility("default")))
 
 /* ---- Errors (errors.c) -------------------------------------------------------------------------------------------- */
