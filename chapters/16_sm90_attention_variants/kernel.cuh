@@ -26,6 +26,7 @@ constexpr int MMA_K = 16;                   // k of a wgmma
 constexpr float RESCALE_LOG2 = 8;           // how far a score may be above m
 constexpr int GATHER_WARPS = 3;             // of the producer's four; the last looks for work
 constexpr int WORKS = 4;                    // looked for, loaded, multiplied, stored
+constexpr int LOOK_AHEAD = 3;               // tiles of keys: how early the next work is looked for
 constexpr int SMEM_BYTES = 227 << 10;       // that a block may have
 constexpr int SMEM_BYTES_OF_WORK = 1 << 10; // kept for what is behind the tiles in SharedStorage
 
@@ -86,7 +87,7 @@ struct SharedStorage {
     T O_smem[C::CONSUMERS][C::O_BOXES][WG_Q][64];
     Looked looked;
     Work work[WORKS];
-    uint64_t work_wanted;       // the loads of one, all of Q's and nearly all of K's, are under way
+    uint64_t work_wanted;       // the loads of one, all of Q's and most of K's, are under way
     uint64_t work_found[WORKS]; // it is there: each its own, for the warps that load may be a work apart
     uint64_t Q_full[C::Q_PLACES][C::CONSUMERS]; // the queries have landed
     // The consumer's warps are done with them, and with the work before.
@@ -254,47 +255,51 @@ static __device__ void load_tile(T (&dst_smem)[D / 64][KV][64], const CUtensorMa
     cp_async_bulk_tensor_5d(dst_smem, map, full, 0, RAGGED + first - end, column, end, RAGGED);
 }
 
-// The same from pages: several copies of plan.box keys, none of which crosses the end of a page, and 64 columns, a lane each.
+// The same from pages: several copies of plan.box keys, none of which crosses the end of a page, and 64 columns, a lane each; or one
+// of all columns where a page holds whole tiles. The barrier learns last how many bytes it is to expect: a copy that has landed
+// before is counted all the same, and no phase ends without that arrival.
 template <typename T, int D, int KV>
 static __device__ void load_pages(T (&dst_smem)[D / 64][KV][64], const CUtensorMap &map, uint64_t *full,
                                   uint64_t *empty, uint32_t parity, const attention_variant &v,
                                   const Plan &plan, const Work &work, int kv, int lane)
 {
-    constexpr int COLS = D / 64;
-    int i = lane, first = 0, end = 0;
-    const auto look_up = [&] { // the rows of copy i
-        const int key = kv * KV + i / COLS * plan.box,
-                  page = __umulhi(key, plan.page_inverse) >> plan.page_shift;
+    const int cols = plan.box < KV ? D / 64 : 1; // copies of the same keys
+    const int first_column = work.kv_head * (D / 64);
+    int i = lane, in_tile, column, first = 0, end = 0;
+    const auto look_up = [&] { // where copy i comes from, and where it goes
+        in_tile = i / cols * plan.box;
+        column = i % cols;
+        const int key = kv * KV + in_tile, page = __umulhi(key, plan.page_inverse) >> plan.page_shift;
         const int keys = max(min(work.k_len - key, plan.box), 0);
         if (keys > 0)
             first = v.page_table[work.sequence * v.pages_per_sequence + page] * v.page_size + key -
                     page * v.page_size;
         end = first + keys;
     };
-    look_up(); // before it has to wait
+    look_up(); // all of it before it has to wait: from "empty" to the copies every cycle counts
     mbarrier_wait(empty, parity ^ 1);
-    if (lane == 0) mbarrier_arrive_expect_tx(full, sizeof dst_smem);
-    __syncwarp(); // The barrier expects the bytes before they land.
-    while (i * plan.box < KV * COLS) {
-        cp_async_bulk_tensor_5d(dst_smem[i % COLS][i / COLS * plan.box], map, full, 0, RAGGED + first - end,
-                                work.kv_head * COLS + i % COLS, end, RAGGED);
+    while (i * plan.box < KV * cols) {
+        cp_async_bulk_tensor_5d(dst_smem[column][in_tile], map, full, 0, RAGGED + first - end,
+                                first_column + column, end, RAGGED);
         i += 32;
-        if (i * plan.box < KV * COLS) look_up();
+        if (i * plan.box < KV * cols) look_up();
     }
+    if (lane == 0) mbarrier_arrive_expect_tx(full, sizeof dst_smem);
 }
 
-// The tiles of a work; the last but one is under way when the next work is wanted, by the warp that has `wanted`.
+// The tiles of a work. The warp that has `wanted` asks for the next one when LOOK_AHEAD tiles are still to be loaded behind this one, or at
+// the first: by then it is found when the last is under way.
 template <typename T, int D, int KV, int STAGES>
 static __device__ void load_tiles(T (&dst_smem)[STAGES][D / 64][KV][64], const CUtensorMap &map,
                                   uint64_t (&full)[STAGES], uint64_t (&empty)[STAGES],
                                   PipelineState<STAGES> &state, const attention_variant &v, const Plan &plan,
                                   const Work &work, uint64_t *wanted, int lane)
 {
-    const int end = work.tile_end;
+    const int end = work.tile_end, asks = max(work.tile, end - 1 - LOOK_AHEAD);
     if (v.page_table) {
 #pragma unroll 1 // and below: the producer has few registers, and each loop has its own
         for (int kv = work.tile; kv < end; kv++) {
-            if (lane == 0 && wanted && kv == end - 1) mbarrier_arrive(wanted);
+            if (lane == 0 && wanted && kv == asks) mbarrier_arrive(wanted);
             load_pages<T, D, KV>(dst_smem[state.stage], map, &full[state.stage], &empty[state.stage],
                                  state.parity, v, plan, work, kv, lane);
             state.advance();
@@ -302,7 +307,7 @@ static __device__ void load_tiles(T (&dst_smem)[STAGES][D / 64][KV][64], const C
     } else {
 #pragma unroll 1
         for (int kv = work.tile; kv < end; kv++) {
-            if (lane == 0 && wanted && kv == end - 1) mbarrier_arrive(wanted);
+            if (lane == 0 && wanted && kv == asks) mbarrier_arrive(wanted);
             load_tile<T, D, KV>(dst_smem[state.stage], map, &full[state.stage], &empty[state.stage],
                                 state.parity, work, kv, lane);
             state.advance();
@@ -938,11 +943,11 @@ static cudaError_t launch_tile(const attention_variant &v, Plan plan, cudaStream
     if (error == cudaSuccess)
         error = tensor_map_ragged_heads(&O_map, type, v.O, plan.q_rows, v.heads, C::DV, queries, plan.pack);
     if (error == cudaSuccess)
-        error = tensor_map_ragged(&K_map, type, v.K, plan.k_rows, v.kv_heads, C::D, box,
-                                  v.page_table ? 64 : C::D);
+        error =
+            tensor_map_ragged(&K_map, type, v.K, plan.k_rows, v.kv_heads, C::D, box, box < C::KV ? 64 : C::D);
     if (error == cudaSuccess)
         error = tensor_map_ragged(&V_map, type, v.V, plan.k_rows, v.kv_heads, C::DV, box,
-                                  v.page_table ? 64 : C::DV);
+                                  box < C::KV ? 64 : C::DV);
     if (error == cudaSuccess) error = cudaGetDevice(&device);
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
     if (error == cudaSuccess)

@@ -8,7 +8,7 @@
 //
 //      LSE = log sum e^LSE_i,   O = sum e^(LSE_i - LSE) O_i
 //
-// which a second kernel does, a block a row. It is launched before the first one has ended and waits inside (griddepcontrol), so
+// which a second kernel does, a warp a row. It is launched before the first one has ended and waits inside (griddepcontrol), so
 // that nobody waits for its launch.
 //
 // parts_of_keys: the fewest parts for which the blocks nearly fill whole rounds of the SMs. An empty part has LSE = -inf and
@@ -19,6 +19,7 @@
 // Run: make chapter-16 OP=split_kv
 #include <cfloat>
 #include <climits>
+#include <type_traits>
 
 #include "../../common/device/launch.cuh"
 #include "../../common/device/ptx.cuh"
@@ -27,8 +28,7 @@
 #include "plan.h"
 
 constexpr int MAX_SPLITS = 128;
-constexpr int MIN_KEYS = 256;    // of a part: two tiles
-constexpr int COMBINE_WARPS = 4; // of a block
+constexpr int MIN_KEYS = 256; // of a part: two tiles
 
 int parts_of_keys(const attention_variant &v, const Plan &plan)
 {
@@ -54,59 +54,50 @@ int parts_of_keys(const attention_variant &v, const Plan &plan)
     return best;
 }
 
-// O and LSE of a query and a head from those of the parts: a block each. Every warp has all weights, and adds up every
-// COMBINE_WARPS-th part, a lane two columns of every 64; the first warp adds up the warps.
+// O and LSE of a query and a head from those of the parts: a warp, which is the block. It has 2 or 4 neighbouring columns a
+// lane, and needs no shared memory and few registers: one such block has room beside attention_kernel's, and is there when that ends.
 template <typename T, int DV>
-static __global__ void __launch_bounds__(COMBINE_WARPS * 32)
+static __global__ void __launch_bounds__(32)
     combine_kernel(const __grid_constant__ attention_variant v, const __grid_constant__ Plan plan)
 {
-    __shared__ float2 sum_smem[COMBINE_WARPS][DV / 64][32];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const size_t rows = (size_t)plan.q_rows * v.heads, row = blockIdx.x;
+    constexpr int VEC = DV == 64 ? 2 : 4; // columns that a lane loads at a time
+    using Vec = typename std::conditional<VEC == 2, float2, float4>::type;
+    const int lane = threadIdx.x;
+    const unsigned row = blockIdx.x, query = row / v.heads, head = row % v.heads;
+    const size_t rows = (size_t)plan.q_rows * v.heads;
+    const float *LSE_parts = plan.LSE_parts + row, *O_parts = plan.O_parts + (size_t)row * DV + lane * VEC;
+    T *dst = (T *)v.O + (size_t)row * DV + lane * VEC;
+    float *LSE = v.LSE + (v.cu_q ? (size_t)head * v.q_total + query
+                                 : ((size_t)(query / v.q_len) * v.heads + head) * v.q_len + query % v.q_len);
     wait_for_kernels_before(); // The parts are there.
 
-    const float *LSE_parts = plan.LSE_parts + row, *O_parts = plan.O_parts + row * DV + lane * 2;
-    float2 O[DV / 64] = {};
-    // EXERCISE 16.2: the parts' largest LSE, the sum of their weights, and this warp's weighted sum of O (about 16 lines)
-    float top = -INFINITY, sum = 0;
+    float O[DV / 32] = {}, sum = 0;
+    // EXERCISE 16.2: the parts' largest LSE, the sum of their weights, and the weighted sum of O (about 13 lines)
+    float top = -INFINITY;
+#pragma unroll 1
     for (int i = lane; i < plan.splits; i += 32) top = fmaxf(top, LSE_parts[i * rows]);
     for (int mask = 16; mask > 0; mask /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, mask));
     const float finite_top = top > -INFINITY ? top : 0; // no part has seen a key
-    for (int i = lane; i < plan.splits; i += 32) sum += expf(LSE_parts[i * rows] - finite_top);
-    for (int mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffff, sum, mask);
 #pragma unroll 4
-    for (int i = warp; i < plan.splits; i += COMBINE_WARPS) {
+    for (int i = 0; i < plan.splits; i++) {
         const float weight = expf(LSE_parts[i * rows] - finite_top);
+        sum += weight;
 #pragma unroll
-        for (int j = 0; j < DV / 64; j++) {
-            const float2 part = *reinterpret_cast<const float2 *>(O_parts + i * rows * DV + j * 64);
-            O[j].x += weight * part.x;
-            O[j].y += weight * part.y;
+        for (int j = 0; j < DV / 32; j += VEC) {
+            const Vec part = *reinterpret_cast<const Vec *>(O_parts + i * rows * DV + j * 32);
+#pragma unroll
+            for (int k = 0; k < VEC; k++) O[j + k] += weight * reinterpret_cast<const float *>(&part)[k];
         }
     }
-    // STUB const float finite_top = LSE_parts[rows * (plan.splits - 1)], sum = 1;
-    // STUB if (warp == 0) O[0] = *reinterpret_cast<const float2 *>(O_parts);
+    // STUB const float finite_top = LSE_parts[rows * (plan.splits - 1)];
+    // STUB sum = 1;
+    // STUB O[0] = O_parts[0];
     // END
-#pragma unroll
-    for (int j = 0; j < DV / 64; j++) sum_smem[warp][j][lane] = O[j];
-    __syncthreads();
-
-    if (warp > 0) return;
     const float inverse = sum > 0 ? 1 / sum : 0;
-    T *dst = (T *)v.O + row * DV + lane * 2;
 #pragma unroll
-    for (int j = 0; j < DV / 64; j++) {
-        for (int other = 1; other < COMBINE_WARPS; other++) {
-            O[j].x += sum_smem[other][j][lane].x;
-            O[j].y += sum_smem[other][j][lane].y;
-        }
-        store_pair(dst + j * 64, O[j].x * inverse, O[j].y * inverse);
-    }
-    const size_t query = row / v.heads, head = row % v.heads;
-    if (lane == 0)
-        v.LSE[v.cu_q ? head * v.q_total + query
-                     : (query / v.q_len * v.heads + head) * v.q_len + query % v.q_len] =
-            finite_top + logf(sum); // -inf where sum is 0
+    for (int j = 0; j < DV / 32; j += 2)
+        store_pair(dst + j / VEC * VEC * 32 + j % VEC, O[j] * inverse, O[j + 1] * inverse);
+    if (lane == 0) *LSE = finite_top + logf(sum); // -inf where sum is 0
 }
 
 template <typename T>
@@ -115,7 +106,7 @@ static cudaError_t launch_combine(const attention_variant &v, const Plan &plan, 
     const int64_t rows = (int64_t)plan.q_rows * v.heads;
     if (rows > INT_MAX) return cudaErrorInvalidValue;
     const auto launch = [&](auto kernel) {
-        return launch_early(kernel, (unsigned)rows, COMBINE_WARPS * 32, 0, stream, v, plan);
+        return launch_early(kernel, (unsigned)rows, 32, 0, stream, v, plan);
     };
     switch (v.v_head_dim) {
     case 64: return launch(combine_kernel<T, 64>);
