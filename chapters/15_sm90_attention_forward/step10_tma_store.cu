@@ -121,6 +121,13 @@ static __device__ void produce(SharedStorage<T, D> &smem, const CUtensorMap &Q_m
     int tile = blockIdx.x;
     while (true) {
         const Work<D> work(a, heads_in_group, min(tile, num_tiles - 1));
+        const int kv_head = work.head / (a.heads / a.kv_heads);
+        const int kv_tiles = work.tiles(a, work.row + Tile<D>::Q - 1);
+        const auto load_K = [&](int kv) {
+            load_tile<T, D>(smem.K_smem[state.stage], K_map, &smem.K_full[state.stage],
+                            &smem.K_empty[state.stage], state.parity, kv_head, kv, work.batch);
+        };
+        if (tile < num_tiles) load_K(0); // before the queries, which wait for the last consumer
         for (int consumer = 0; consumer < Tile<D>::CONSUMERS; consumer++) {
             uint64_t *full = &smem.Q_full[consumer];
             trace(WAIT_EMPTY);
@@ -138,11 +145,8 @@ static __device__ void produce(SharedStorage<T, D> &smem, const CUtensorMap &Q_m
         Q_parity ^= 1;
         if (tile >= num_tiles) return;
 
-        const int kv_head = work.head / (a.heads / a.kv_heads);
-        const int kv_tiles = work.tiles(a, work.row + Tile<D>::Q - 1);
         for (int kv = 0; kv < kv_tiles; kv++) {
-            load_tile<T, D>(smem.K_smem[state.stage], K_map, &smem.K_full[state.stage],
-                            &smem.K_empty[state.stage], state.parity, kv_head, kv, work.batch);
+            if (kv > 0) load_K(kv);
             load_tile<T, D>(smem.V_smem[state.stage], V_map, &smem.V_full[state.stage],
                             &smem.V_empty[state.stage], state.parity, kv_head, kv, work.batch);
             state.advance();
