@@ -21,13 +21,13 @@
 #include "../../common/device/wgmma.cuh"
 #include "plan.h"
 
-constexpr int WG_Q = 64;                    // rows of a consumer, a warpgroup: the rows of a wgmma
-constexpr int MMA_K = 16;                   // k of a wgmma
-constexpr float RESCALE_LOG2 = 8;           // how far a score may be above m
-constexpr int GATHER_WARPS = 3;             // of the producer's four; the last looks for work
-constexpr int WORKS = 4;                    // looked for, loaded, multiplied, stored
-constexpr int LOOK_AHEAD = 3;               // tiles of keys: how early the next work is looked for
-constexpr int SMEM_BYTES = 227 << 10;       // that a block may have
+constexpr int WG_Q = 64;              // rows of a consumer, a warpgroup: the rows of a wgmma
+constexpr int MMA_K = 16;             // k of a wgmma
+constexpr float RESCALE_LOG2 = 8;     // how far a score may be above m
+constexpr int GATHER_WARPS = 3;       // of the producer's four; the last looks for work
+constexpr int WORKS = 4;              // looked for, loaded, multiplied, stored
+constexpr int LOOK_AHEAD = 3;         // tiles of keys from TMA before the last: the next work is looked for
+constexpr int SMEM_BYTES = 227 << 10; // that a block may have
 constexpr int SMEM_BYTES_OF_WORK = 1 << 10; // kept for what is behind the tiles in SharedStorage
 
 // The tiles of a block. FEW: one consumer, so that more of K and V is on its way; for no more rows than it has.
@@ -287,8 +287,7 @@ static __device__ void load_pages(T (&dst_smem)[D / 64][KV][64], const CUtensorM
     if (lane == 0) mbarrier_arrive_expect_tx(full, sizeof dst_smem);
 }
 
-// The tiles of a work. The warp that has `wanted` asks for the next one when LOOK_AHEAD tiles are still to be loaded behind this one, or at
-// the first: by then it is found when the last is under way.
+// The tiles of a work. The warp that has `wanted` asks for the next work at the tile that LOOK_AHEAD others follow, or at the first.
 template <typename T, int D, int KV, int STAGES>
 static __device__ void load_tiles(T (&dst_smem)[STAGES][D / 64][KV][64], const CUtensorMap &map,
                                   uint64_t (&full)[STAGES], uint64_t (&empty)[STAGES],

@@ -72,7 +72,7 @@ static __global__ void __launch_bounds__(32)
     wait_for_kernels_before(); // The parts are there.
 
     float O[DV / 32] = {}, sum = 0;
-    // EXERCISE 16.2: the parts' largest LSE, the sum of their weights, and the weighted sum of O (about 13 lines)
+    // EXERCISE 16.2: the parts' largest LSE, the sum of their weights, and the weighted sum of O (about 16 lines)
     float top = -INFINITY;
 #pragma unroll 1
     for (int i = lane; i < plan.splits; i += 32) top = fmaxf(top, LSE_parts[i * rows]);
