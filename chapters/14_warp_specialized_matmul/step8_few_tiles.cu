@@ -173,6 +173,17 @@ static __device__ void produce(Barriers &bar, Stage<T, WARPGROUPS, BLOCK_N> *sta
     }
 }
 
+// The L2 fetches what the producer will fetch of B for its first tile, as many steps as there are stages, while the kernel before still
+// runs: weights were there before it began. What it writes is in the L2 as well, so that it is no harm if it has yet to write B.
+template <int BLOCK_N>
+static __device__ void prefetch_B(const CUtensorMap &B_map, const Plan &plan, const Place &place)
+{
+    const int col = blockIdx.y * BLOCK_N + place.half * plan.fetch_cols;
+    int k = place.part;
+    for (int stage = 0; stage < plan.num_stages && k < plan.k_tiles; stage++, k += plan.parts)
+        cp_async_bulk_prefetch_tensor_2d(B_map, k * BLOCK_K, col);
+}
+
 // The consumers' products for one tile. One group of wgmma is always running: a stage is given back when the group after
 // the one that reads it has been issued. A descriptor counts in units of 16 bytes.
 template <typename T, int WARPGROUPS, int BLOCK_N>
@@ -379,6 +390,7 @@ __global__ void __launch_bounds__(WARPGROUPS * 128 + 32, 1)
                       max(1, (plan.parts - 1) * plan.owned_warps));
         fence_mbarrier_init();
     }
+    if (M <= FEW_ROWS && threadIdx.x == WARPGROUPS * 128) prefetch_B<BLOCK_N>(B_map, plan, place);
     cluster_sync_relaxed();
     wait_for_kernels_before(); // The kernel before may still have been running: what it wrote is there now.
 

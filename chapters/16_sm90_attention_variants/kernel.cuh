@@ -39,9 +39,11 @@ struct Tile {
     static constexpr int CONSUMERS = FEW ? 1 : D == 64 && DV == 64 ? 3 : 2;
     static constexpr int THREADS = (1 + CONSUMERS) * 128; // warpgroup 0 is the producer
     static constexpr bool GATHER = FEW;                   // cp.async for pages that TMA does not serve
-    // With more than one consumer.
-    static constexpr int PRODUCER_REGS = CONSUMERS == 3 ? 32 : D >= 192 ? 24 : 40;
-    static constexpr int CONSUMER_REGS = CONSUMERS == 3 ? 160 : D >= 192 ? 240 : 232;
+    // A launch gives each thread an SM's registers / MAX_THREADS; the producer leaves most of its own to the consumers. A block of one
+    // consumer leaves a third of the SM's: combine_kernel's blocks have room beside it.
+    static constexpr int MAX_THREADS = FEW ? 384 : THREADS;
+    static constexpr int PRODUCER_REGS = FEW ? 88 : CONSUMERS == 3 ? 32 : D >= 192 ? 24 : 40;
+    static constexpr int CONSUMER_REGS = FEW ? 248 : CONSUMERS == 3 ? 160 : D >= 192 ? 240 : 232;
     static constexpr bool OVERLAP = D > 64 || DV > 64; // S and P V in flight together: registers for two P
     // Boxes of 64 columns of O that are stored at a time.
     static constexpr int O_BOXES = DV == 64 || (D == 192 && !FEW) ? 1 : 2;
@@ -82,7 +84,7 @@ struct Looked {
 template <typename T, class C>
 struct SharedStorage {
     T Q_smem[C::Q_PLACES][C::CONSUMERS][C::D / 64][WG_Q][64];
-    T K_smem[C::STAGES][C::D / 64][C::KV][64];
+    T K_smem[C::STAGES][C::D / 64][C::KV][64]; // from pages: see load_pages
     T V_smem[C::STAGES][C::DV / 64][C::KV][64];
     T O_smem[C::CONSUMERS][C::O_BOXES][WG_Q][64];
     Looked looked;
@@ -215,15 +217,22 @@ static __device__ bool hand_on(SharedStorage<T, C> &smem, const attention_varian
 
 static __device__ unsigned next_tile; // beyond the first of each block
 
-// A warp of the producer finds the next work when those that load want it: late, so that all blocks end together. Who loads Q
-// has then waited for the consumers to be done with the work whose place this takes.
+// A warp of the producer finds the work of the block, first this one: no tiles have been counted, for all wait for it.
 template <typename T, class C>
-static __device__ void find_work(SharedStorage<T, C> &smem, const attention_variant &v, const Plan &plan,
-                                 int lane)
+static __device__ bool find_first_work(SharedStorage<T, C> &smem, const attention_variant &v,
+                                       const Plan &plan, int lane)
 {
     if (lane == 0) smem.looked = {0, 0, plan.num_tiles};
     __syncwarp();
-    bool found = hand_on<T, C>(smem, v, plan, 0, blockIdx.x, lane); // before the tiles are counted: all wait
+    return hand_on<T, C>(smem, v, plan, 0, blockIdx.x, lane);
+}
+
+// Then the next one when those that load want it: late, so that all blocks end together. Who loads Q has then waited for the consumers
+// to be done with the work whose place this takes.
+template <typename T, class C>
+static __device__ void find_work(SharedStorage<T, C> &smem, const attention_variant &v, const Plan &plan,
+                                 bool found, int lane)
+{
     if (v.cu_q) count_tiles(smem.looked, v, plan, lane);
     for (unsigned round = 1; found; round++) {
         mbarrier_wait(&smem.work_wanted, round % 2 ^ 1);
@@ -255,40 +264,51 @@ static __device__ void load_tile(T (&dst_smem)[D / 64][KV][64], const CUtensorMa
     cp_async_bulk_tensor_5d(dst_smem, map, full, 0, RAGGED + first - end, column, end, RAGGED);
 }
 
-// The same from pages: several copies of plan.box keys, none of which crosses the end of a page, and 64 columns, a lane each; or one
-// of all columns where a page holds whole tiles. The barrier learns last how many bytes it is to expect: a copy that has landed
-// before is counted all the same, and no phase ends without that arrival.
-template <typename T, int D, int KV>
+// The same from pages: several copies, a lane each, of plan.box keys and all columns, none of which crosses the end of a page. They land
+// one behind the other, and so the tile is laid out otherwise than without pages (place_tiles): V, cut where the sequence ends, is
+// (KV / box, D / 64, box, 64). K is (KV / 8, D / 64, 8, 64) for every box, since wgmma has one distance from eight keys to the next eight; its
+// map (WHOLE, tensor_map_eights) knows no end of a sequence, and what a page holds behind that is masked. The barrier learns last how many
+// bytes it is to expect: a copy that has landed before is counted all the same, and no phase ends without that arrival.
+template <typename T, int D, int KV, bool WHOLE>
 static __device__ void load_pages(T (&dst_smem)[D / 64][KV][64], const CUtensorMap &map, uint64_t *full,
                                   uint64_t *empty, uint32_t parity, const attention_variant &v,
                                   const Plan &plan, const Work &work, int kv, int lane)
 {
-    const int cols = plan.box < KV ? D / 64 : 1; // copies of the same keys
-    const int first_column = work.kv_head * (D / 64);
-    int i = lane, in_tile, column, first = 0, end = 0;
-    const auto look_up = [&] { // where copy i comes from, and where it goes
-        in_tile = i / cols * plan.box;
-        column = i % cols;
-        const int key = kv * KV + in_tile, page = __umulhi(key, plan.page_inverse) >> plan.page_shift;
-        const int keys = max(min(work.k_len - key, plan.box), 0);
-        if (keys > 0)
-            first = v.page_table[work.sequence * v.pages_per_sequence + page] * v.page_size + key -
-                    page * v.page_size;
-        end = first + keys;
-    };
-    look_up(); // all of it before it has to wait: from "empty" to the copies every cycle counts
+    const int in_tile = lane * plan.box, key = kv * KV + in_tile, column = work.kv_head * (D / 64);
+    const int keys = max(min(work.k_len - key, plan.box), 0);
+    int first = plan.k_rows; // outside, where there are zeros
+    if (in_tile < KV && keys > 0) {
+        const int page = __umulhi(key, plan.page_inverse) >> plan.page_shift;
+        first = v.page_table[work.sequence * v.pages_per_sequence + page] * v.page_size + key -
+                page * v.page_size;
+    }
+    // All that before it has to wait: from "empty" to the copies every cycle counts.
     mbarrier_wait(empty, parity ^ 1);
-    while (i * plan.box < KV * cols) {
-        cp_async_bulk_tensor_5d(dst_smem[column][in_tile], map, full, 0, RAGGED + first - end,
-                                first_column + column, end, RAGGED);
-        i += 32;
-        if (i * plan.box < KV * cols) look_up();
+    if (in_tile < KV) {
+        T *dst = &dst_smem[0][0][0] + in_tile * D;
+        if (WHOLE)
+            cp_async_bulk_tensor_5d(dst, map, full, 0, 0, column, first / 8, 0);
+        else
+            cp_async_bulk_tensor_5d(dst, map, full, 0, RAGGED - keys, column, first + keys, RAGGED);
     }
     if (lane == 0) mbarrier_arrive_expect_tx(full, sizeof dst_smem);
 }
 
+// The first tiles of a work come into the L2, a lane each, while the kernel before still runs: but for their last rows, a cache's K and V
+// were there before it began. Rows that it has yet to write are no harm: it writes into the L2 as well.
+template <typename T, class C>
+static __device__ void prefetch_tiles(const CUtensorMap &K_map, const CUtensorMap &V_map, const Work &work,
+                                      int lane)
+{
+    const int end = work.k_begin + work.k_len, first = work.k_begin + (work.tile + lane) * C::KV;
+    if (lane >= C::STAGES || work.tile + lane >= work.tile_end) return;
+    cp_async_bulk_prefetch_tensor_5d(K_map, 0, RAGGED + first - end, work.kv_head * (C::D / 64), end, RAGGED);
+    cp_async_bulk_prefetch_tensor_5d(V_map, 0, RAGGED + first - end, work.kv_head * (C::DV / 64), end,
+                                     RAGGED);
+}
+
 // The tiles of a work. The warp that has `wanted` asks for the next work at the tile that LOOK_AHEAD others follow, or at the first.
-template <typename T, int D, int KV, int STAGES>
+template <typename T, int D, int KV, bool WHOLE, int STAGES>
 static __device__ void load_tiles(T (&dst_smem)[STAGES][D / 64][KV][64], const CUtensorMap &map,
                                   uint64_t (&full)[STAGES], uint64_t (&empty)[STAGES],
                                   PipelineState<STAGES> &state, const attention_variant &v, const Plan &plan,
@@ -299,8 +319,8 @@ static __device__ void load_tiles(T (&dst_smem)[STAGES][D / 64][KV][64], const C
 #pragma unroll 1 // and below: the producer has few registers, and each loop has its own
         for (int kv = work.tile; kv < end; kv++) {
             if (lane == 0 && wanted && kv == asks) mbarrier_arrive(wanted);
-            load_pages<T, D, KV>(dst_smem[state.stage], map, &full[state.stage], &empty[state.stage],
-                                 state.parity, v, plan, work, kv, lane);
+            load_pages<T, D, KV, WHOLE>(dst_smem[state.stage], map, &full[state.stage], &empty[state.stage],
+                                        state.parity, v, plan, work, kv, lane);
             state.advance();
         }
     } else {
@@ -399,8 +419,8 @@ static __device__ void load_K(SharedStorage<T, C> &smem, const CUtensorMap &K_ma
     for (unsigned round = 0;; round++) {
         const Work &work = wait_for_work(smem, round);
         if (work.sequence < 0) return;
-        load_tiles<T, C::D, C::KV>(smem.K_smem, K_map, smem.K_full, smem.K_empty, state, v, plan, work,
-                                   &smem.work_wanted, lane);
+        load_tiles<T, C::D, C::KV, true>(smem.K_smem, K_map, smem.K_full, smem.K_empty, state, v, plan, work,
+                                         &smem.work_wanted, lane);
     }
 }
 
@@ -412,8 +432,8 @@ static __device__ void load_V(SharedStorage<T, C> &smem, const CUtensorMap &V_ma
     for (unsigned round = 0;; round++) {
         const Work &work = wait_for_work(smem, round);
         if (work.sequence < 0) return;
-        load_tiles<T, C::DV, C::KV>(smem.V_smem, V_map, smem.V_full, smem.V_empty, state, v, plan, work,
-                                    nullptr, lane);
+        load_tiles<T, C::DV, C::KV, false>(smem.V_smem, V_map, smem.V_full, smem.V_empty, state, v, plan,
+                                           work, nullptr, lane);
     }
 }
 
@@ -445,26 +465,35 @@ static __device__ void gather_work(SharedStorage<T, C> &smem, const CUtensorMap 
 
 // --- The products -----------------------------------------------------------------------------------------------------------
 
+// A descriptor of what begins so much further: no carry leaves its lower half.
+static __device__ uint64_t further(uint64_t desc, int distance)
+{
+    return (desc >> 32 << 32) | (uint32_t)((uint32_t)desc + distance);
+}
+
 // S = Q Kᵀ, 64 rows and a tile of keys. A descriptor counts in units of 16 bytes; 16 columns are 32 bytes.
 template <typename T, class C>
 static __device__ void multiply_QK(float (&S)[C::KV / 2], const T (*Q_smem)[WG_Q][64],
-                                   const T (*K_smem)[C::KV][64])
+                                   const T (*K_smem)[C::KV][64], const Plan &plan)
 {
-    const uint64_t Q_desc = wgmma_descriptor(Q_smem), K_desc = wgmma_descriptor(K_smem);
+    const uint64_t Q_desc = wgmma_descriptor(Q_smem),
+                   K_desc = wgmma_descriptor(K_smem) + ((uint64_t)plan.K_eights << 32);
 #pragma unroll
     for (int k = 0; k < C::D / MMA_K; k++)
         wgmma<C::KV, T>(S, Q_desc + (k / 4 * sizeof Q_smem[0] + k % 4 * 32) / 16,
-                        K_desc + (k / 4 * sizeof K_smem[0] + k % 4 * 32) / 16, k > 0);
+                        further(K_desc, k / 4 * plan.K_columns + k % 4 * 2), k > 0);
 }
 
-// O += P V. 16 keys are 16 rows of V.
+// O += P V, 16 keys at a time.
 template <typename T, class C>
 static __device__ void multiply_PV(float (&O)[C::DV / 2], const uint32_t (&P)[C::KV / MMA_K][4],
-                                   const T (*V_smem)[C::KV][64])
+                                   const T (*V_smem)[C::KV][64], const Plan &plan)
 {
-    const uint64_t V_desc = wgmma_descriptor_mn(V_smem, sizeof V_smem[0]);
+    const uint64_t V_desc =
+        wgmma_descriptor_mn(V_smem, plan.V_columns * 16) + ((uint64_t)plan.V_eights << 32);
 #pragma unroll
-    for (int k = 0; k < C::KV / MMA_K; k++) wgmma_rs<C::DV, T>(O, P[k], V_desc + k * MMA_K * 128 / 16, true);
+    for (int k = 0; k < C::KV / MMA_K; k++)
+        wgmma_rs<C::DV, T>(O, P[k], further(V_desc, plan.V_keys[k]), true);
 }
 
 // --- The softmax ------------------------------------------------------------------------------------------------------------
@@ -742,7 +771,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
             take_turn();
             wgmma_touch(S);
             wgmma_fence();
-            multiply_QK<T, C>(S, smem.Q_smem[place][consumer], smem.K_smem[K_state.stage]);
+            multiply_QK<T, C>(S, smem.Q_smem[place][consumer], smem.K_smem[K_state.stage], plan);
             wgmma_commit_group();
             give_turn();
             wgmma_wait_group<0>();
@@ -752,7 +781,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
             mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
             wgmma_touch(O);
             wgmma_fence();
-            multiply_PV<T, C>(O, P_tile, smem.V_smem[V_state.stage]);
+            multiply_PV<T, C>(O, P_tile, smem.V_smem[V_state.stage], plan);
             wgmma_commit_group();
             wgmma_wait_group<0>();
             wgmma_touch(O);
@@ -768,9 +797,9 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
             wgmma_touch(S);
             wgmma_touch(O);
             wgmma_fence();
-            multiply_QK<T, C>(S, smem.Q_smem[place][consumer], smem.K_smem[K_state.stage]);
+            multiply_QK<T, C>(S, smem.Q_smem[place][consumer], smem.K_smem[K_state.stage], plan);
             wgmma_commit_group();
-            multiply_PV<T, C>(O, P_old, smem.V_smem[V_state.stage]);
+            multiply_PV<T, C>(O, P_old, smem.V_smem[V_state.stage], plan);
             wgmma_commit_group();
             give_turn();
             wgmma_wait_group<1>();
@@ -790,8 +819,8 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
             wgmma_touch(S);
             wgmma_touch(O);
             wgmma_fence();
-            multiply_PV<T, C>(O, P_old, smem.V_smem[V_state.stage]);
-            multiply_QK<T, C>(S, smem.Q_smem[place][consumer], smem.K_smem[K_state.stage]);
+            multiply_PV<T, C>(O, P_old, smem.V_smem[V_state.stage], plan);
+            multiply_QK<T, C>(S, smem.Q_smem[place][consumer], smem.K_smem[K_state.stage], plan);
             wgmma_commit_group();
             give_turn();
             wgmma_wait_group<0>();
@@ -841,9 +870,9 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
 }
 
 template <typename T, class C>
-__global__ void __launch_bounds__(C::THREADS, 1) attention_kernel(
+__global__ void __launch_bounds__(C::MAX_THREADS, 1) attention_kernel(
     const __grid_constant__ CUtensorMap Q_map, // boxes of consumer_queries rows of `pack` heads
-    const __grid_constant__ CUtensorMap K_map, // boxes of plan.box rows
+    const __grid_constant__ CUtensorMap K_map, // boxes of plan.box rows, all columns of a head
     const __grid_constant__ CUtensorMap V_map, // the same
     const __grid_constant__ CUtensorMap O_map, // as Q_map
     const __grid_constant__ attention_variant v, const __grid_constant__ Plan plan)
@@ -876,13 +905,25 @@ __global__ void __launch_bounds__(C::THREADS, 1) attention_kernel(
         fence_proxy_async();
     }
     __syncthreads();
+    // Where memory says which work there is, the kernel before could be writing that.
+    const bool finder = threadIdx.x / 32 == GATHER_WARPS, known = !v.cu_q && !v.used_k;
+    const int lane = threadIdx.x % 32;
+    bool found = false;
+    if (finder && known) {
+        found = find_first_work<T, C>(smem, v, plan, lane);
+        if (C::CONSUMERS == 1 && !v.page_table) {
+            __syncwarp();
+            prefetch_tiles<T, C>(K_map, V_map, smem.work[0], lane);
+        }
+    }
     wait_for_kernels_before(); // Behind this one combine_parts may come, which waits as well.
+    if (finder && !known) found = find_first_work<T, C>(smem, v, plan, lane);
 
     if (threadIdx.x < 128) {
-        if (C::CONSUMERS > 1) setmaxnreg_dec<C::PRODUCER_REGS>();
-        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-        if (warp == GATHER_WARPS)
-            find_work<T, C>(smem, v, plan, lane);
+        setmaxnreg_dec<C::PRODUCER_REGS>();
+        const int warp = threadIdx.x / 32;
+        if (finder)
+            find_work<T, C>(smem, v, plan, found, lane);
         else if (C::GATHER && plan.box == 0)
             gather_work<T, C>(smem, Q_map, v, plan, threadIdx.x);
         else if (warp == 0)
@@ -892,9 +933,9 @@ __global__ void __launch_bounds__(C::THREADS, 1) attention_kernel(
         else
             load_Q<T, C>(smem, Q_map, plan, lane);
     } else {
-        if (C::CONSUMERS > 1) setmaxnreg_inc<C::CONSUMER_REGS>();
+        setmaxnreg_inc<C::CONSUMER_REGS>();
         // The shuffle tells the compiler that all lanes have the same: descriptors then take no registers of a thread.
-        const int consumer = __shfl_sync(0xffffffff, threadIdx.x / 128, 0) - 1;
+        const int consumer = C::CONSUMERS > 1 ? __shfl_sync(0xffffffff, threadIdx.x / 128, 0) - 1 : 0;
         consume<T, C>(smem, O_map, v, plan, consumer);
     }
 }
@@ -907,6 +948,20 @@ static void find_page_inverse(int page_size, Plan &plan)
     while (1 << L < page_size) L++;
     plan.page_shift = L - 2;
     plan.page_inverse = (unsigned)((((uint64_t)1 << (30 + L)) + page_size - 1) / page_size);
+}
+
+// How tiles of K and V lie in shared memory, without pages or as load_pages brings them.
+template <class C>
+static void place_tiles(bool paged, Plan &plan)
+{
+    constexpr int ROW = 128 / 16; // 64 numbers
+    const int box = paged ? plan.box : C::KV;
+    plan.K_columns = (paged ? 8 : C::KV) * ROW;
+    plan.K_eights = paged ? (C::D / 64 - 1) * 8 * ROW : 0;
+    plan.V_columns = box * ROW;
+    plan.V_eights = box == 8 ? (C::DV / 64 - 1) * 8 * ROW : 0;
+    for (int k = 0; k < C::KV; k += MMA_K) // All columns of the boxes before lie ahead.
+        plan.V_keys[k / MMA_K] = (k / box * box * (C::DV / 64) + k % box) * ROW;
 }
 
 template <typename T, class C>
@@ -926,7 +981,9 @@ static cudaError_t launch_tile(const attention_variant &v, Plan plan, cudaStream
     if (tiles > INT_MAX) return cudaErrorInvalidValue;
     plan.sequence_tiles = (int)sequence_tiles;
     plan.num_tiles = (int)tiles;
-    if (v.page_table && plan.box) find_page_inverse(v.page_size, plan);
+    const bool paged = v.page_table && plan.box;
+    if (paged) find_page_inverse(v.page_size, plan);
+    place_tiles<C>(paged, plan);
     plan.pack_inverse = 65536 / plan.pack + (65536 % plan.pack > 0);
     plan.cap = v.softcap * sqrtf(C::D);
     plan.cap_log2 = 2 * 1.44269504f / plan.cap; // 2 log2(e)
@@ -942,11 +999,10 @@ static cudaError_t launch_tile(const attention_variant &v, Plan plan, cudaStream
     if (error == cudaSuccess)
         error = tensor_map_ragged_heads(&O_map, type, v.O, plan.q_rows, v.heads, C::DV, queries, plan.pack);
     if (error == cudaSuccess)
-        error =
-            tensor_map_ragged(&K_map, type, v.K, plan.k_rows, v.kv_heads, C::D, box, box < C::KV ? 64 : C::D);
+        error = paged ? tensor_map_eights(&K_map, type, v.K, plan.k_rows, v.kv_heads, C::D, box)
+                      : tensor_map_ragged(&K_map, type, v.K, plan.k_rows, v.kv_heads, C::D, box, C::D);
     if (error == cudaSuccess)
-        error = tensor_map_ragged(&V_map, type, v.V, plan.k_rows, v.kv_heads, C::DV, box,
-                                  box < C::KV ? 64 : C::DV);
+        error = tensor_map_ragged(&V_map, type, v.V, plan.k_rows, v.kv_heads, C::DV, box, C::DV);
     if (error == cudaSuccess) error = cudaGetDevice(&device);
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
     if (error == cudaSuccess)

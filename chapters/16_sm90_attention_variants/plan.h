@@ -30,6 +30,9 @@ struct Plan {
     int pack_inverse;      // 2^16 / pack, rounded up
     unsigned page_inverse; // find_page_inverse
     int page_shift;
+    // Tiles in shared memory, in the units of wgmma's descriptors, 16 bytes: from 64 columns of K or V to the next; how much further
+    // eight keys are from the next eight than without pages; where every 16 keys of V begin.
+    int K_columns, K_eights, V_columns, V_eights, V_keys[8];
     float cap, cap_log2;     // softcap in the units of S; 2 log2(e) / cap: 2^(S cap_log2) = e^(2 S / cap)
     unsigned queries;        // of a tile
     unsigned packs;          // of heads

@@ -8,18 +8,18 @@
 //
 //      LSE = log sum e^LSE_i,   O = sum e^(LSE_i - LSE) O_i
 //
-// which a second kernel does, a warp a row. It is launched before the first one has ended and waits inside (griddepcontrol), so
-// that nobody waits for its launch.
+// which a second kernel does, a warp for 64 columns of a row. It is launched before the first one has ended and waits inside
+// (griddepcontrol), so that nobody waits for its launch. The first one is launched early as well, and what it can do before the
+// kernel ahead of it has ended it does: it finds its first work and has the L2 fetch its first tiles (prefetch_tiles).
 //
 // parts_of_keys: the fewest parts for which the blocks nearly fill whole rounds of the SMs. An empty part has LSE = -inf and
 // weighs nothing; the sink is in the first part.
 //
 // Grows from: step 6 (pack_gqa).
-// Code: here, and kernel.cuh, the end of describe_work and of finish_rows.
+// Code: here, and kernel.cuh, the end of describe_work and of finish_rows, prefetch_tiles.
 // Run: make chapter-16 OP=split_kv
 #include <cfloat>
 #include <climits>
-#include <type_traits>
 
 #include "../../common/device/launch.cuh"
 #include "../../common/device/ptx.cuh"
@@ -29,6 +29,7 @@
 
 constexpr int MAX_SPLITS = 128;
 constexpr int MIN_KEYS = 256; // of a part: two tiles
+constexpr int BATCH = 16;     // parts that are put together at a time
 
 int parts_of_keys(const attention_variant &v, const Plan &plan)
 {
@@ -54,50 +55,57 @@ int parts_of_keys(const attention_variant &v, const Plan &plan)
     return best;
 }
 
-// O and LSE of a query and a head from those of the parts: a warp, which is the block. It has 2 or 4 neighbouring columns a
-// lane, and needs no shared memory and few registers: one such block has room beside attention_kernel's, and is there when that ends.
-template <typename T, int DV>
+// O and LSE of a query and a head from those of the parts: a warp, which is the block, for 64 columns. It needs no shared memory and few
+// registers: several such blocks have room beside attention_kernel's, and are there when that ends. It asks for BATCH parts before it
+// looks at any: what it takes is mostly the time until memory answers.
+template <typename T>
 static __global__ void __launch_bounds__(32)
     combine_kernel(const __grid_constant__ attention_variant v, const __grid_constant__ Plan plan)
 {
-    constexpr int VEC = DV == 64 ? 2 : 4; // columns that a lane loads at a time
-    using Vec = typename std::conditional<VEC == 2, float2, float4>::type;
-    const int lane = threadIdx.x;
+    const int lane = threadIdx.x, column = blockIdx.y * 64 + lane * 2;
     const unsigned row = blockIdx.x, query = row / v.heads, head = row % v.heads;
-    const size_t rows = (size_t)plan.q_rows * v.heads;
-    const float *LSE_parts = plan.LSE_parts + row, *O_parts = plan.O_parts + (size_t)row * DV + lane * VEC;
-    T *dst = (T *)v.O + (size_t)row * DV + lane * VEC;
+    const size_t rows = (size_t)plan.q_rows * v.heads, part_size = rows * v.v_head_dim;
+    const float *LSE_parts = plan.LSE_parts + row,
+                *O_parts = plan.O_parts + (size_t)row * v.v_head_dim + column;
+    T *dst = (T *)v.O + (size_t)row * v.v_head_dim + column;
     float *LSE = v.LSE + (v.cu_q ? (size_t)head * v.q_total + query
                                  : ((size_t)(query / v.q_len) * v.heads + head) * v.q_len + query % v.q_len);
     wait_for_kernels_before(); // The parts are there.
 
-    float O[DV / 32] = {}, sum = 0;
-    // EXERCISE 16.2: the parts' largest LSE, the sum of their weights, and the weighted sum of O (about 16 lines)
-    float top = -INFINITY;
+    float top = -FLT_MAX, sum = 0; // m and l of a row; each lane has a part of the sum
+    float2 O = make_float2(0, 0);
+    // EXERCISE 16.2: the parts' largest LSE, the sum of their weights, and the weighted sum of O (about 20 lines)
 #pragma unroll 1
-    for (int i = lane; i < plan.splits; i += 32) top = fmaxf(top, LSE_parts[i * rows]);
-    for (int mask = 16; mask > 0; mask /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, mask));
-    const float finite_top = top > -INFINITY ? top : 0; // no part has seen a key
-#pragma unroll 4
-    for (int i = 0; i < plan.splits; i++) {
-        const float weight = expf(LSE_parts[i * rows] - finite_top);
-        sum += weight;
+    for (int first = 0; first < plan.splits; first += BATCH) {
+        const float LSE_part =
+            first + lane < plan.splits && lane < BATCH ? LSE_parts[(first + lane) * rows] : -INFINITY;
+        float2 part[BATCH];
 #pragma unroll
-        for (int j = 0; j < DV / 32; j += VEC) {
-            const Vec part = *reinterpret_cast<const Vec *>(O_parts + i * rows * DV + j * 32);
+        for (int i = 0; i < BATCH; i++)
+            part[i] = first + i < plan.splits ? *(const float2 *)(O_parts + (first + i) * part_size)
+                                              : make_float2(0, 0);
+        float raised = fmaxf(top, LSE_part);
+        for (int mask = 16; mask > 0; mask /= 2)
+            raised = fmaxf(raised, __shfl_xor_sync(0xffffffff, raised, mask));
+        const float rescale = expf(top - raised), weight = expf(LSE_part - raised);
+        top = raised;
+        sum = sum * rescale + weight;
+        O = make_float2(O.x * rescale, O.y * rescale);
 #pragma unroll
-            for (int k = 0; k < VEC; k++) O[j + k] += weight * reinterpret_cast<const float *>(&part)[k];
+        for (int i = 0; i < BATCH; i++) {
+            const float weight_i = __shfl_sync(0xffffffff, weight, i);
+            O.x += weight_i * part[i].x;
+            O.y += weight_i * part[i].y;
         }
     }
-    // STUB const float finite_top = LSE_parts[rows * (plan.splits - 1)];
+    for (int mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffff, sum, mask);
+    // STUB top = LSE_parts[rows * (plan.splits - 1)];
     // STUB sum = 1;
-    // STUB O[0] = O_parts[0];
+    // STUB O.x = O_parts[0];
     // END
     const float inverse = sum > 0 ? 1 / sum : 0;
-#pragma unroll
-    for (int j = 0; j < DV / 32; j += 2)
-        store_pair(dst + j / VEC * VEC * 32 + j % VEC, O[j] * inverse, O[j + 1] * inverse);
-    if (lane == 0) *LSE = finite_top + logf(sum); // -inf where sum is 0
+    store_pair(dst, O.x * inverse, O.y * inverse);
+    if (lane == 0 && column == 0) *LSE = top + logf(sum); // -inf where sum is 0
 }
 
 template <typename T>
@@ -105,14 +113,7 @@ static cudaError_t launch_combine(const attention_variant &v, const Plan &plan, 
 {
     const int64_t rows = (int64_t)plan.q_rows * v.heads;
     if (rows > INT_MAX) return cudaErrorInvalidValue;
-    const auto launch = [&](auto kernel) {
-        return launch_early(kernel, (unsigned)rows, 32, 0, stream, v, plan);
-    };
-    switch (v.v_head_dim) {
-    case 64: return launch(combine_kernel<T, 64>);
-    case 128: return launch(combine_kernel<T, 128>);
-    default: return launch(combine_kernel<T, 256>);
-    }
+    return launch_early(combine_kernel<T>, dim3((unsigned)rows, v.v_head_dim / 64), 32, 0, stream, v, plan);
 }
 
 cudaError_t combine_parts(const attention_variant &v, const Plan &plan, cudaStream_t stream)

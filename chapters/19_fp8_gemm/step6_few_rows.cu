@@ -97,6 +97,16 @@ struct Place {
     }
 };
 
+// The L2 fetches what the producer will fetch of B for its first tile, as many steps as there are stages, while the kernel before still
+// runs, as in step 8 of chapter 14.
+template <int BLOCK_N>
+static __device__ void prefetch_B(const CUtensorMap &B_map, const Plan &plan, const Place &place)
+{
+    int k = place.part;
+    for (int stage = 0; stage < plan.num_stages && k < place.k_tiles; stage++, k += plan.parts)
+        cp_async_bulk_prefetch_tensor_2d(B_map, k * BLOCK_K, place.first_tile * BLOCK_N);
+}
+
 // The producer, one thread: fills stage after stage, each as soon as it is empty. Nobody has used the stages of the first
 // round: a new barrier lets a wait for parity 1 pass.
 template <int CONSUMERS, int BLOCK_N>
@@ -326,6 +336,7 @@ __global__ void __launch_bounds__(num_threads(CONSUMERS), 1) few_rows_kernel(
                       max(1, (plan.parts - 1) * (CONSUMERS * 4 / plan.parts)));
         fence_mbarrier_init();
     }
+    if (threadIdx.x == CONSUMERS * 128) prefetch_B<BLOCK_N>(B_map, plan, place);
     cluster_sync_relaxed();
     wait_for_kernels_before(); // The kernel before may still have been running: what it wrote is there now.
 

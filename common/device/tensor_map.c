@@ -94,3 +94,14 @@ cudaError_t tensor_map_ragged_heads(CUtensorMap *map, CUtensorMapDataType type, 
     const cuuint32_t box[] = {64, (cuuint32_t)box_heads, (cuuint32_t)box_rows, 1, 1};
     return tensor_map(map, type, base, 5, dims, stride_bytes, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
+
+cudaError_t tensor_map_eights(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows,
+                              int heads, int head_dim, int box_rows)
+{
+    const cuuint64_t box_bytes = 64 * type_bytes(type), columns = (cuuint64_t)heads * head_dim / 64,
+                     row_bytes = columns * box_bytes;
+    const cuuint64_t dims[] = {64, 8, columns, (cuuint64_t)rows / 8, 1};
+    const cuuint64_t stride_bytes[] = {row_bytes, box_bytes, 8 * row_bytes, 8 * row_bytes};
+    const cuuint32_t box[] = {64, 8, (cuuint32_t)head_dim / 64, (cuuint32_t)box_rows / 8, 1};
+    return tensor_map(map, type, base, 5, dims, stride_bytes, box, CU_TENSOR_MAP_SWIZZLE_128B);
+}

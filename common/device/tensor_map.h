@@ -49,6 +49,12 @@ cudaError_t tensor_map_ragged(CUtensorMap *map, CUtensorMapDataType type, const 
 cudaError_t tensor_map_ragged_heads(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows,
                                     int heads, int head_dim, int box_rows, int box_heads);
 
+// Describes the same rows, as many as a multiple of 8, and a box of box_rows of them, a multiple of 8 too, and all columns of one head,
+// for cp.async.bulk.tensor.5d at {0, 0, head * head_dim / 64, first row / 8, 0}: with no end but that of `base`, and only from a multiple
+// of 8 on. In shared memory it is (box_rows / 8, head_dim / 64, 8, 64), so that boxes one behind the other are one tile.
+cudaError_t tensor_map_eights(CUtensorMap *map, CUtensorMapDataType type, const void *base, int rows,
+                              int heads, int head_dim, int box_rows);
+
 #ifdef __cplusplus
 }
 #endif

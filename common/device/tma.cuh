@@ -58,6 +58,22 @@ __device__ inline void cp_async_bulk_tensor_5d(void *dst_smem, const CUtensorMap
         : "memory");
 }
 
+// cp.async.bulk.prefetch.tensor: the L2 fetches the box. It is a hint: nothing waits for it, and nothing that is written later is missed.
+__device__ inline void cp_async_bulk_prefetch_tensor_2d(const CUtensorMap &map, int col, int row)
+{
+    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&map), "r"(col),
+                 "r"(row)
+                 : "memory");
+}
+
+__device__ inline void cp_async_bulk_prefetch_tensor_5d(const CUtensorMap &map, int c0, int c1, int c2,
+                                                        int c3, int c4)
+{
+    asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %3, %4, %5}];" ::"l"(&map),
+                 "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+                 : "memory");
+}
+
 // cp.async.bulk.tensor with .multicast::cluster: the box lands in every block of the cluster whose bit is set in `mask`,
 // at the same place of its shared memory, and is counted at its barrier of the same place as `bar`.
 __device__ inline void cp_async_bulk_tensor_2d_multicast(void *dst_smem, const CUtensorMap &map,
