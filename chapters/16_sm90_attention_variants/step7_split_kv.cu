@@ -101,7 +101,7 @@ static __global__ void __launch_bounds__(32)
     for (int mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffff, sum, mask);
     // STUB top = LSE_parts[rows * (plan.splits - 1)];
     // STUB sum = 1;
-    // STUB O.x = O_parts[0];
+    // STUB O.x = O_parts[part_size * (plan.splits - 1)];
     // END
     const float inverse = sum > 0 ? 1 / sum : 0;
     store_pair(dst, O.x * inverse, O.y * inverse);
