@@ -29,7 +29,6 @@
 
 constexpr int MAX_SPLITS = 128;
 constexpr int MIN_KEYS = 256; // of a part: two tiles
-constexpr int BATCH = 16;     // parts that are put together at a time
 
 int parts_of_keys(const attention_variant &v, const Plan &plan)
 {
@@ -56,7 +55,7 @@ int parts_of_keys(const attention_variant &v, const Plan &plan)
 }
 
 // O and LSE of a query and a head from those of the parts: a warp, which is the block, for 64 columns. It needs no shared memory and few
-// registers: several such blocks have room beside attention_kernel's, and are there when that ends. It asks for BATCH parts before it
+// registers: several such blocks have room beside attention_kernel's, and are there when that ends. It asks for 16 parts before it
 // looks at any: what it takes is mostly the time until memory answers.
 template <typename T>
 static __global__ void __launch_bounds__(32)
@@ -75,6 +74,7 @@ static __global__ void __launch_bounds__(32)
     float top = -FLT_MAX, sum = 0; // m and l of a row; each lane has a part of the sum
     float2 O = make_float2(0, 0);
     // EXERCISE 16.2: the parts' largest LSE, the sum of their weights, and the weighted sum of O (about 20 lines)
+    constexpr int BATCH = 16; // parts at a time
 #pragma unroll 1
     for (int first = 0; first < plan.splits; first += BATCH) {
         const float LSE_part =
