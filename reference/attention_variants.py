@@ -367,8 +367,10 @@ class Paged(Cache):
             return {"page16": used(300, 1, 77, q=1, k=300, d=128, h=8, g=2, right=0, s=16)}
         return {
             "page1": used(200, 1, 129, q=1, k=200, d=64, h=4, g=2, right=0, s=1),
+            "page8": used(150, 77, q=1, k=150, d=256, h=2, g=2, right=0, s=8),
             "page10": used(95, 200, q=3, k=200, d=128, h=2, g=2, right=0, s=10),
             "page16": used(300, 1, 128, 129, q=1, k=300, d=128, h=8, g=1, right=0, s=16),
+            "page24": used(333, 100, q=70, k=333, d=128, h=2, g=2, right=0, s=24),
             "page64": used(400, 127, q=70, k=400, d=128, h=2, g=1, right=0, s=64),
             "page128": used(500, 300, q=200, k=500, d=64, h=2, g=2, s=128),
             "page256": used(700, 0, q=1, k=700, d=128, h=4, g=4, right=0, s=256),

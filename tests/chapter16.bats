@@ -195,6 +195,11 @@ is_stopped() {
     is_wrong split_kv split_kv used
 }
 
+@test "chapter 16: V from pages of 8 that is read as if it came from pages of 16 is wrong" {
+    kernel 128 many 's/V_eights = box == 8 \?/V_eights = box == 0 ?/'
+    is_wrong paged_kv paged_kv page24
+}
+
 @test "chapter 16: a part without keys that weighs something is wrong" {
     kernel 64 few 's/work\.seen = part < part_end \? k_len : 0/work.seen = k_len/'
     is_wrong split_kv split_kv parts_beyond

@@ -13,10 +13,11 @@
 // above the other, that share B, and parts of k; and now two or four, side by side, share A. make_plan reckons what each costs; few
 // rows are few tiles, too. Where not all tiles of more rows find an SM at once, step 6's kernel is better.
 //
-// Shared memory is asked for as far as it is used: the next launch's blocks get in beside these and set themselves up.
+// Shared memory is asked for as far as it is used: the next launch's blocks get in beside these and set themselves up. With few rows
+// they have the L2 fetch their first boxes of B meanwhile (prefetch_B).
 //
 // Grows from: step 7 (few_rows).
-// Shared memory: at most 232,448 bytes. Registers: up to 64 accumulators a thread.
+// New instructions: cp.async.bulk.prefetch.tensor. Shared memory: at most 232,448 bytes. Registers: up to 64 accumulators a thread.
 // Run: make chapter-14 STEP=few_tiles
 #include "../../common/device/launch.cuh"
 #include "../../common/device/matmul_types.cuh"

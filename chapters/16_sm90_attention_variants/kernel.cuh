@@ -44,6 +44,9 @@ struct Tile {
     static constexpr int MAX_THREADS = FEW ? 384 : THREADS;
     static constexpr int PRODUCER_REGS = FEW ? 88 : CONSUMERS == 3 ? 32 : D >= 192 ? 24 : 40;
     static constexpr int CONSUMER_REGS = FEW ? 248 : CONSUMERS == 3 ? 160 : D >= 192 ? 240 : 232;
+    static_assert(PRODUCER_REGS + CONSUMERS * CONSUMER_REGS <=
+                      (1 + CONSUMERS) * (65536 / MAX_THREADS / 8 * 8),
+                  "setmaxnreg moves registers of the block, it makes none");
     static constexpr bool OVERLAP = D > 64 || DV > 64; // S and P V in flight together: registers for two P
     // Boxes of 64 columns of O that are stored at a time.
     static constexpr int O_BOXES = DV == 64 || (D == 192 && !FEW) ? 1 : 2;
@@ -84,7 +87,8 @@ struct Looked {
 template <typename T, class C>
 struct SharedStorage {
     T Q_smem[C::Q_PLACES][C::CONSUMERS][C::D / 64][WG_Q][64];
-    T K_smem[C::STAGES][C::D / 64][C::KV][64]; // from pages: see load_pages
+    // From pages by TMA a tile of K or V is laid out otherwise: load_pages.
+    T K_smem[C::STAGES][C::D / 64][C::KV][64];
     T V_smem[C::STAGES][C::DV / 64][C::KV][64];
     T O_smem[C::CONSUMERS][C::O_BOXES][WG_Q][64];
     Looked looked;
@@ -905,7 +909,7 @@ __global__ void __launch_bounds__(C::MAX_THREADS, 1) attention_kernel(
         fence_proxy_async();
     }
     __syncthreads();
-    // Where memory says which work there is, the kernel before could be writing that.
+    // Where memory says which work there is, the kernel before could be writing that, as it could a page table.
     const bool finder = threadIdx.x / 32 == GATHER_WARPS, known = !v.cu_q && !v.used_k;
     const int lane = threadIdx.x % 32;
     bool found = false;
@@ -955,6 +959,7 @@ template <class C>
 static void place_tiles(bool paged, Plan &plan)
 {
     constexpr int ROW = 128 / 16; // 64 numbers
+    static_assert(C::KV / MMA_K <= sizeof plan.V_keys / sizeof plan.V_keys[0], "16 keys each");
     const int box = paged ? plan.box : C::KV;
     plan.K_columns = (paged ? 8 : C::KV) * ROW;
     plan.K_eights = paged ? (C::D / 64 - 1) * 8 * ROW : 0;

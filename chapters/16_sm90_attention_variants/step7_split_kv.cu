@@ -9,13 +9,14 @@
 //      LSE = log sum e^LSE_i,   O = sum e^(LSE_i - LSE) O_i
 //
 // which a second kernel does, a warp for 64 columns of a row. It is launched before the first one has ended and waits inside
-// (griddepcontrol), so that nobody waits for its launch. The first one is launched early as well, and what it can do before the
-// kernel ahead of it has ended it does: it finds its first work and has the L2 fetch its first tiles (prefetch_tiles).
+// (griddepcontrol), so that nobody waits for its launch. The first one is launched early as well. Where no memory says what its
+// first work is, a block finds it before the kernel ahead has ended; of few queries it has the L2 fetch the first tiles, too.
 //
 // parts_of_keys: the fewest parts for which the blocks nearly fill whole rounds of the SMs. An empty part has LSE = -inf and
 // weighs nothing; the sink is in the first part.
 //
 // Grows from: step 6 (pack_gqa).
+// New instructions: cp.async.bulk.prefetch.tensor.
 // Code: here, and kernel.cuh, the end of describe_work and of finish_rows, prefetch_tiles.
 // Run: make chapter-16 OP=split_kv
 #include <cfloat>

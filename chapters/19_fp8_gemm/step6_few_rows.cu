@@ -12,9 +12,9 @@
 //
 // Up to 128 rows are one block's: two warpgroups, which multiply and promote in turns, and B is fetched once for both. Chapter 14 has
 // two blocks for them, each of which fetches half of B for the other: no byte less comes into an SM's shared memory, and on an H200 it
-// was slower for every shape. D with more rows is step 4's.
+// was slower for every shape. D with more rows is step 4's. The L2 fetches a block's first weights while the kernel before still runs.
 //
-// New instructions: st.async. Shared memory: 232,448 bytes, all there is. Registers: twice BLOCK_N / 2 accumulators a thread.
+// New instructions: st.async, cp.async.bulk.prefetch.tensor. Shared memory: 232,448 bytes, all there is. Registers: twice BLOCK_N / 2 accumulators a thread.
 // Run: make chapter-19 OP=gemm STEP=few_rows
 #include "../../common/device/launch.cuh"
 #include "../../common/device/mbarrier.cuh"
