@@ -22,8 +22,16 @@
 #include "grouped.cuh"
 #include "launchers.h"
 
-constexpr int BLOCK_N = 128; // columns of D a block owns
+constexpr int NUM_CONSUMERS = 2;                              // warpgroups that multiply, 64 rows each
+constexpr int NUM_THREADS = (1 + NUM_CONSUMERS) * 128;        // warpgroup 0 is the producer
+constexpr int BLOCK_M = NUM_CONSUMERS * MMA_M, BLOCK_N = 128; // rows and columns of D a block owns
+constexpr int PIECE_BYTES = BLOCK_M * STORE_ROW_BYTES;        // of D's tile
 constexpr int STAGES = 5;
+
+constexpr int CONSUMER_REGS = 232;
+constexpr int LAUNCH_REGS = 65536 / NUM_THREADS / 8 * 8; // what __launch_bounds__ makes of 65,536 registers
+static_assert(PRODUCER_REGS + NUM_CONSUMERS * CONSUMER_REGS <= (1 + NUM_CONSUMERS) * LAUNCH_REGS,
+              "setmaxnreg moves registers of the block, it makes none");
 
 struct SharedStorage {
     uint8_t A_smem[STAGES][BLOCK_M][BLOCK_K];        // (stage, m, k), 16,384 bytes a stage
@@ -80,6 +88,16 @@ struct Tiles {
         return false;
     }
 };
+
+// The next tile of `tiles` for a whole warp, whose lanes have all come to the same: by the vote and the shuffles the compiler knows it.
+// Else it must think that counts from memory may lead them different ways, and keeps nothing in uniform registers.
+static __device__ bool next_of_warp(Tiles &tiles, Tile &tile)
+{
+    if (!__any_sync(0xffffffff, tiles.next(tile))) return false;
+    tile.row = __shfl_sync(0xffffffff, tile.row, 0);
+    tile.col = __shfl_sync(0xffffffff, tile.col, 0);
+    return true;
+}
 
 // Starts the copies of step k_tile into a stage, and of this block's part of A for the whole cluster. One thread does. The other part
 // of A comes from the other block, and is counted here as well.
