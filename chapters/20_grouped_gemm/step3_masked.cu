@@ -62,7 +62,7 @@ struct Tiles {
 
 template <typename SHAPE>
 __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(SHAPE::NUM_THREADS, 1) masked_kernel(
-    const __grid_constant__ CUtensorMap A_map,     // (M, K), boxes (A_BOX, BLOCK_K)
+    const __grid_constant__ CUtensorMap A_map,     // (groups * capacity, K), boxes (A_BOX, BLOCK_K)
     const __grid_constant__ CUtensorMap B_map,     // (groups * N, K), boxes (B_BOX, BLOCK_K)
     const __grid_constant__ CUtensorMap D_map,     // (groups * capacity, N), boxes (BLOCK_M, 32 or 64)
     const __grid_constant__ CUtensorMap scale_map, // (k_tiles, scale_rows), boxes (1, SCALES)
