@@ -101,7 +101,7 @@ refused() {
 d, code = sys.argv[1:]; f = (glob.glob(d + "/counts.npy") + glob.glob(d + "/row_group.npy"))[0]; a = np.load(f); exec(code); np.save(f, a)' "$CASE_DIR" "$3"
     run -3 "$SIMGPU" "$(chapter $CHAPTER)" --op "$1" --golden "$CASE_DIR"
     assert_output --regexp "trap"
-    assert_line --regexp "at .*/chapters/$CHAPTER/(row_groups\.cuh|step4_k_groups\.cu):[0-9]+"
+    assert_line --regexp "at .*/chapters/$CHAPTER/step[0-9]_[a-z_]+\.cu:[0-9]+( \(in .*row_groups\.cuh:[0-9]+\))?: trap$"
 }
 
 @test "chapter 20: counts over capacity, below 0 or beyond the rows, and a group that is not there, stop the kernel before it follows them" {

@@ -15,6 +15,17 @@ enum NamedBarrier {
     STORE = 1, // 0 is __syncthreads()
 };
 
+// A block's warpgroups, the producer and those that multiply, and a thread's registers in each.
+template <int CONSUMERS_>
+struct Warpgroups {
+    static constexpr int CONSUMERS = CONSUMERS_,
+                         NUM_THREADS = (1 + CONSUMERS) * 128; // the first is the producer
+    static constexpr int PRODUCER_REGS = 40, CONSUMER_REGS = CONSUMERS == 2 ? 232 : 152;
+    static constexpr int LAUNCH_REGS = 65536 / NUM_THREADS / 8 * 8; // what __launch_bounds__ makes of 65,536
+    static_assert(PRODUCER_REGS + CONSUMERS * CONSUMER_REGS <= (1 + CONSUMERS) * LAUNCH_REGS,
+                  "setmaxnreg moves registers of the block, it makes none");
+};
+
 // Columns of D in a piece, at most a row of shared memory.
 template <int BLOCK_N, typename TD>
 constexpr int STORE_COLS = sizeof(TD) == 2 && BLOCK_N % 64 == 0 ? 64 : 32;

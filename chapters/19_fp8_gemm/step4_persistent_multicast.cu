@@ -35,16 +35,9 @@ constexpr int MAX_SMEM = 227 * 1024; // of a block
 
 // A block's tile: WAVES times 64 rows for each of its CONSUMERS, the warpgroups that multiply, and BLOCK_N columns.
 template <int CONSUMERS_, int WAVES_, int BLOCK_N_>
-struct Shape {
-    static constexpr int CONSUMERS = CONSUMERS_, WAVES = WAVES_, ROWS = WAVES * MMA_M; // of a consumer
-    static constexpr int BLOCK_M = CONSUMERS * ROWS, BLOCK_N = BLOCK_N_;
-    static constexpr int NUM_THREADS = (1 + CONSUMERS) * 128; // warpgroup 0 is the producer
-
-    static constexpr int PRODUCER_REGS = 40, CONSUMER_REGS = CONSUMERS == 2 ? 232 : 152;
-    static constexpr int LAUNCH_REGS =
-        65536 / NUM_THREADS / 8 * 8; // what __launch_bounds__ makes of 65,536 registers
-    static_assert(PRODUCER_REGS + CONSUMERS * CONSUMER_REGS <= (1 + CONSUMERS) * LAUNCH_REGS,
-                  "setmaxnreg moves registers of the block, it makes none");
+struct Shape : Warpgroups<CONSUMERS_> {
+    static constexpr int WAVES = WAVES_, ROWS = WAVES * MMA_M; // of a consumer
+    static constexpr int BLOCK_M = CONSUMERS_ * ROWS, BLOCK_N = BLOCK_N_;
 
     // As many stages as there is room for beside D's pieces and the barriers.
     static constexpr int PIECE_BYTES = BLOCK_M * STORE_ROW_BYTES;

@@ -9,16 +9,11 @@
 // A block's tile: CONSUMERS parts of 64 rows, one for each warpgroup that multiplies, and BLOCK_N columns. STACKED: a cluster's blocks
 // stand one above the other and share B if they can, else side by side and share A. Of what is shared each fetches half for both.
 template <int CONSUMERS_, int BLOCK_N_, bool STACKED_>
-struct Shape {
+struct Shape : Warpgroups<CONSUMERS_> {
     static constexpr bool STACKED = STACKED_;
-    static constexpr int CONSUMERS = CONSUMERS_, BLOCK_M = CONSUMERS * MMA_M, BLOCK_N = BLOCK_N_;
+    static constexpr int BLOCK_M = CONSUMERS_ * MMA_M, BLOCK_N = BLOCK_N_;
     static constexpr int A_BOX = BLOCK_M / CLUSTER, B_BOX = STACKED ? BLOCK_N / CLUSTER : BLOCK_N; // rows
-    static constexpr unsigned ALL_PARTS = (1 << CONSUMERS) - 1;
-    static constexpr int NUM_THREADS = (1 + CONSUMERS) * 128; // warpgroup 0 is the producer
-    static constexpr int CONSUMER_REGS = CONSUMERS == 2 ? 232 : 152;
-    static constexpr int LAUNCH_REGS = 65536 / NUM_THREADS / 8 * 8; // what __launch_bounds__ makes of 65,536
-    static_assert(PRODUCER_REGS + CONSUMERS * CONSUMER_REGS <= (1 + CONSUMERS) * LAUNCH_REGS,
-                  "setmaxnreg moves registers of the block, it makes none");
+    static constexpr unsigned ALL_PARTS = (1 << CONSUMERS_) - 1;
 
     // Scales of A's rows in a stage. TMA reads from a multiple of 4 on, up to 3 too many, and each stage's begin at a multiple of 32.
     static constexpr int SCALES = BLOCK_M + 32;
@@ -121,7 +116,8 @@ __device__ inline void produce(SharedStorage<SHAPE> &smem, const CUtensorMap &A_
     Tile tile;
     while (tiles.next(tile)) {
         // Of three parts the middle one is half in each half.
-        constexpr unsigned UPPER = SHAPE::CONSUMERS == 2 ? 1 : 3, LOWER = SHAPE::CONSUMERS == 2 ? 2 : 6;
+        constexpr unsigned UPPER = (1 << (SHAPE::CONSUMERS + 1) / 2) - 1,
+                           LOWER = UPPER << SHAPE::CONSUMERS / 2;
         const unsigned halves = (tile.parts & UPPER ? 1 : 0) | (tile.parts & LOWER ? 2 : 0);
         for (int k = 0; k < k_tiles; k++) {
             trace(WAIT_EMPTY);

@@ -93,7 +93,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(SHAPE::NUM_THREADS, 
     wait_for_kernels_before(); // The kernel before may still have been running: what it wrote is there now, counts too.
 
     if (warpgroup == 0) {
-        setmaxnreg_dec<PRODUCER_REGS>();
+        setmaxnreg_dec<SHAPE::PRODUCER_REGS>();
         if (tid == 0) {
             Tiles<SHAPE> tiles(counts, groups, capacity, N);
             produce(smem, A_map, B_map, scale_map, tiles, N, k_tiles);

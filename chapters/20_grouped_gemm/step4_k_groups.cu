@@ -22,16 +22,10 @@
 #include "grouped.cuh"
 #include "launchers.h"
 
-constexpr int NUM_CONSUMERS = 2;                              // warpgroups that multiply, 64 rows each
-constexpr int NUM_THREADS = (1 + NUM_CONSUMERS) * 128;        // warpgroup 0 is the producer
-constexpr int BLOCK_M = NUM_CONSUMERS * MMA_M, BLOCK_N = 128; // rows and columns of D a block owns
-constexpr int PIECE_BYTES = BLOCK_M * STORE_ROW_BYTES;        // of D's tile
+using WARPGROUPS = Warpgroups<2>;
+constexpr int BLOCK_M = WARPGROUPS::CONSUMERS * MMA_M, BLOCK_N = 128; // rows and columns of D a block owns
+constexpr int PIECE_BYTES = BLOCK_M * STORE_ROW_BYTES;                // of D's tile
 constexpr int STAGES = 5;
-
-constexpr int CONSUMER_REGS = 232;
-constexpr int LAUNCH_REGS = 65536 / NUM_THREADS / 8 * 8; // what __launch_bounds__ makes of 65,536 registers
-static_assert(PRODUCER_REGS + NUM_CONSUMERS * CONSUMER_REGS <= (1 + NUM_CONSUMERS) * LAUNCH_REGS,
-              "setmaxnreg moves registers of the block, it makes none");
 
 struct SharedStorage {
     uint8_t A_smem[STAGES][BLOCK_M][BLOCK_K];        // (stage, m, k), 16,384 bytes a stage
@@ -197,7 +191,7 @@ static __device__ void consume(float (&sum)[BLOCK_N / 2], SharedStorage &smem, P
     }
 }
 
-__global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) k_groups_kernel(
+__global__ void __cluster_dims__(CLUSTER) __launch_bounds__(WARPGROUPS::NUM_THREADS, 1) k_groups_kernel(
     const __grid_constant__ CUtensorMap A_map,       // (M, K), boxes (BLOCK_M / CLUSTER, BLOCK_K)
     const __grid_constant__ CUtensorMap B_map,       // (N, K), boxes (BLOCK_N, BLOCK_K)
     const __grid_constant__ CUtensorMap D_map,       // (groups * M, N), boxes (BLOCK_M, 32)
@@ -222,7 +216,8 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) k_gr
         prefetch_tensormap(scale_B_map);
         for (int stage = 0; stage < STAGES; stage++) {
             mbarrier_init(&smem.full[stage], 1); // the producer's arrival, and the bytes it expects
-            mbarrier_init(&smem.empty[stage], CLUSTER * NUM_CONSUMERS * 4); // every warp that multiplies
+            mbarrier_init(&smem.empty[stage],
+                          CLUSTER * WARPGROUPS::CONSUMERS * 4); // every warp that multiplies
         }
         fence_mbarrier_init();
     }
@@ -230,10 +225,10 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(NUM_THREADS, 1) k_gr
     wait_for_kernels_before();
 
     if (warpgroup == 0) {
-        setmaxnreg_dec<PRODUCER_REGS>();
+        setmaxnreg_dec<WARPGROUPS::PRODUCER_REGS>();
         if (tid == 0) produce(smem, A_map, B_map, scale_A_map, scale_B_map, tiles);
     } else {
-        setmaxnreg_inc<CONSUMER_REGS>();
+        setmaxnreg_inc<WARPGROUPS::CONSUMER_REGS>();
         const int warpgroup_row = (warpgroup - 1) * MMA_M; // this warpgroup's rows of the tile
         PipelineState<STAGES> state;
         Tile tile;
@@ -293,6 +288,6 @@ extern "C" cudaError_t k_groups(const void *A, const void *B, const float *scale
     const long long tiles = ((M - 1) / BLOCK_M + 1LL) * ((N - 1) / (CLUSTER * BLOCK_N) + 1LL);
     if (tiles > INT32_MAX / 2) return cudaErrorInvalidConfiguration;
     const int clusters = (int)std::min(tiles * groups, (long long)(sms / CLUSTER));
-    return launch_early(k_groups_kernel, clusters * CLUSTER, NUM_THREADS, smem_bytes, stream, A_map, B_map,
-                        D_map, scale_A_map, scale_B_map, counts, tma_add, D, M, N, K, groups);
+    return launch_early(k_groups_kernel, clusters * CLUSTER, WARPGROUPS::NUM_THREADS, smem_bytes, stream,
+                        A_map, B_map, D_map, scale_A_map, scale_B_map, counts, tma_add, D, M, N, K, groups);
 }
