@@ -593,10 +593,11 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &dK_
         uint32_t P[C::Q / MMA_K][4], dS[C::Q / MMA_K][4];
         trace(WAIT_FULL);
         mbarrier_wait(&smem.Q_full[stage], parity);
+        // Before S is issued: its products then keep shared memory busy.
+        const ShuffledColumns<C> LSE_log2(smem.LSE_log2_smem[stage], tid);
         wgmma_fence();
         multiply_rows<T, C::D, C::Q, C::KV, C::Q>(S, smem.K_smem[0][consumer * 64], smem.Q_smem[stage][0][0]);
         wgmma_commit_group();
-        const ShuffledColumns<C> LSE_log2(smem.LSE_log2_smem[stage], tid);
         trace(WAIT_FULL);
         mbarrier_wait(&smem.dO_full[stage], parity);
         wgmma_fence();

@@ -11,8 +11,8 @@
 //
 // What a running wgmma leaves of shared memory decides where to read the statistics. Of its 128 bytes a clock S, dP and dQ with 64
 // queries take all (64 x 16 twice in 32 clocks), dV and dK with A from registers half. So at D = 128 LSE_log2 is read as S is issued, behind
-// dK, and dPsum as dP is. At D = 64 a lane reads what the warp then shuffles, and dS is stored before dV reads. Which rows a tile has, and whether it
-// needs a mask, is known before the loop (Keys): no load is waited for between S and its exponentials.
+// dK, and dPsum as dP is. At D = 64 a lane reads what the warp then shuffles, LSE_log2 before S is issued, and dS is stored before dV reads.
+// Which rows a tile has, and whether it needs a mask, is known before the loop (Keys): no load is waited for between S and its exponentials.
 //
 // dK and dV leave by the copy engine, from shared memory that nobody reads any more: V's, and dQ's or dO's. What step 5 writes of a row in
 // one instruction is 16 bytes, half a sector.
