@@ -309,7 +309,7 @@ kernel() {
     g++ -o "$BROKEN" "$BATS_TEST_TMPDIR/kernel.o" "${objects[@]}" -L"$(sed -n 's/^CUDA_LIB *:= *//p' build/config.mk)" -l:libcudart.so.13 -ldl -lm
 }
 
-@test "chapter 17: a counter that is not waited for gives other bits, blocks in the wrong order wait for one that has not begun" {
+@test "chapter 17: a counter that is not waited for gives other bits, works in the wrong order wait for one that nobody has taken" {
     local seed bits
     bits=$(dQ_bits "$(chapter $CHAPTER)" deterministic 0 132)
     kernel f16 '64, TILE_Q_64' '/while \(ld_acquire_gpu/,/^    \}/d'
@@ -355,9 +355,9 @@ kernel_faults() {
 }
 
 @test "chapter 17: dS of a tile before that is not waited for, or dQ where the copy engine still reads, is a fault" {
-    kernel bf16 '128, TILE_Q_128_BOUNDED' "$(in_consumer consume_ahead '/mbarrier_wait\(&smem\.dS_full/d')"
+    kernel bf16 '128, TILE_Q_128_BOUNDED' "$(in_consumer multiply_ahead '/mbarrier_wait\(&smem\.dS_full/d')"
     kernel_faults len250_causal
-    kernel bf16 '128, TILE_Q_128_BOUNDED' "$(in_consumer consume_ahead '/mbarrier_wait\(&smem\.handed_empty/d')"
+    kernel bf16 '128, TILE_Q_128_BOUNDED' "$(in_consumer multiply_ahead '/mbarrier_wait\(&smem\.handed_empty/d')"
     kernel_faults len250_causal
 }
 
@@ -369,6 +369,15 @@ kernel_faults() {
     kernel_faults d256_causal
     kernel bf16 '256, TILE_Q_256' "$(in_consumer consume_scores '/named_barrier_sync\(CONSUMERS_ONLY/d')"
     kernel_faults d256_causal
+}
+
+@test "chapter 17: at D = 64 a work's place that is taken again before all are done with it, or used before the work is there, is a fault" {
+    local edit
+    for edit in produce:'mbarrier_wait\(&smem\.KV_empty' consume:'cp_async_bulk_wait_group_read' \
+        consume:'mbarrier_wait\(&smem\.KV_full' store_dQ:'mbarrier_wait\(&smem\.KV_full'; do
+        kernel bf16 '64, TILE_Q_64' "$(in_consumer "${edit%%:*}" "/${edit#*:}/d")"
+        SIMGPU_SMS=1 kernel_faults shared_heads
+    done
 }
 
 @test "chapter 17: statistics shuffled from another lane are wrong" {

@@ -4,9 +4,9 @@
 // an order decides: products, exponentials, dS from consumer to consumer, dQ on its way out. Products and all between them are kernel.cuh's.
 //
 //      waited     S | P | dP | dV | dS | dK | dQ                each product waited for
-//      together   S, dP | P | dV | dS | dQ, dK                  S and dP in flight, then dV beside dS, dK beside dQ's way out (consume)
+//      together   S, dP | P | dV | dS | dQ, dK                  S and dP in flight, then dV beside dS, dK beside dQ's way out (multiply)
 //      dQ_last    S, dP | P | dV | dS | dK | dQ                 dK beside the storing of dS, and dQ behind it
-//      ahead      dP, dV | dS | dK, S of the next | dQ | P of the next                                      (consume_ahead)
+//      ahead      dP, dV | dS | dK, S of the next | dQ | P of the next                                      (multiply_ahead)
 //      split      one consumer has S, P, dV, the other dP, dS, dK, both the same 64 keys: D = 256 in one block
 //      split_waited    the same, dV and dK waited for
 //
@@ -65,10 +65,13 @@ struct Consumer {
         multiply_rows<T, C::D, C::Q, C::KV, C::Q>(acc, A_smem, B_smem);
         wgmma_commit_group();
     }
-    __device__ void multiply_S(int i) { multiply_scores(S, smem.K_smem[0][key], smem.Q_smem[i % 2][0][0]); }
+    __device__ void multiply_S(int i)
+    {
+        multiply_scores(S, smem.K_smem[0][0][key], smem.Q_smem[i % 2][0][0]);
+    }
     __device__ void multiply_dP(int i)
     {
-        multiply_scores(dP, smem.V_smem[0][key], smem.dO_smem[i % 2][0][0]);
+        multiply_scores(dP, smem.V_smem[0][0][key], smem.dO_smem[i % 2][0][0]);
     }
     __device__ void compute_P(int i)
     {
@@ -101,7 +104,7 @@ struct Consumer {
     {
         mbarrier_wait(&smem.dS_full[i % 2], i / 2 % 2);
         wgmma_fence();
-        multiply_dQ<T, C>(dQ, smem.dS_smem[i % 2], smem.K_smem, consumer);
+        multiply_dQ<T, C>(dQ, smem.dS_smem[i % 2], smem.K_smem[0], consumer);
         wgmma_commit_group();
     }
     __device__ void send_dQ(int i)

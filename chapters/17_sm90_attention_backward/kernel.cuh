@@ -3,10 +3,11 @@
 // What costs registers or instructions in the loop over the queries is a parameter of the template: the head dimension, the queries
 // of a tile, the softcap. What is looked at once a tile (windows, lengths, the order of the sums) is data.
 //
-//      block = a tile of keys of a sequence and a K/V head x the tiles of queries that see any of them
+//      work = a tile of keys of a sequence and a K/V head x the tiles of queries that see any of them
 //
-// Two ways to order a block's work, of which each of two consumers has half: consume (D = 64, and softcap at D = 128) and
-// consume_ahead (D = 128). D = 256 has a kernel of its own, kernel_256.cuh.
+// A block has one work, but stays for more at D = 64: there the next one's K and V have a place as well, and what it needs lands while
+// the last tiles of the one before are multiplied. Two ways to order the products, of which each of two consumers has half: multiply
+// (D = 64, and softcap at D = 128) and multiply_ahead (D = 128). D = 256 has a kernel of its own, kernel_256.cuh.
 //
 // What it grows from is step5_in_registers.cu: diff -w shows what is new.
 #pragma once
@@ -32,7 +33,7 @@ static_assert(PRODUCER_REGS + CONSUMERS * CONSUMER_REGS <= 3 * LAUNCH_REGS,
               "setmaxnreg moves registers of the block, it makes none");
 constexpr int SMEM_BYTES = 227 << 10; // that a block may have
 
-// The tiles of a block.
+// The tiles of a work.
 template <int D_, int Q_, bool SOFTCAP_>
 struct Tile {
     static constexpr int D = D_, Q = Q_;
@@ -41,6 +42,8 @@ struct Tile {
     static constexpr int BLOCKS = 1; // that share the tile of keys
     static constexpr int DQ_PARTS = CONSUMERS;
     static constexpr int STAGES = 2; // of Q, of dO, and of dS
+    static constexpr int WORKS =
+        D == 64 ? 2 : 1; // whose K and V have a place; where that is one, all that a block has
     // dQ of a tile behind S of the next. With D = 64 and its 128 queries that gains nothing, and with softcap it is too many registers.
     static constexpr bool AHEAD = is_ahead(D, SOFTCAP);
     // dV in flight while dS is computed: P is then there in 16 bits beside S and dP, and dK and dV have D registers.
@@ -68,29 +71,29 @@ struct Work {
     int first_row,
         end_row; // of the first tile of queries that see any of the keys; behind the last such query
     int first_head, last_head; // the query heads that read the K/V head, the last excluded
-    int tiles;                 // of queries, of all heads
+    int tiles;                 // of queries, of all heads; -1: there is no work
     int q_tile;                // the number of the sequence's first tile of queries
 };
 
-// The work of the block, or the cluster of C::BLOCKS along x, at `place`: x counts tiles of keys, of each of heads_together K/V heads in turn; y groups of so many heads, z
-// sequences, those of one length; of packed ones x counts the tiles of all. So blocks that run together have the heads of few sequences, whose
-// rows are neighbours in memory, and none divides before it can load. The first keys first: behind a causal mask more queries see them, and
-// blocks that take long should begin early. Deterministic: the last first, see wait_for_turn.
+// The work at `place`, of plan.works: x counts tiles of keys, of each of heads_together K/V heads in turn; y groups of so many heads, z
+// sequences, those of one length; of packed ones x counts the tiles of all. So blocks that run together have the heads of few sequences,
+// whose rows are neighbours in memory. The first keys first: behind a causal mask more queries see them, and what takes long should begin
+// early. Deterministic: the last first, see wait_for_turn.
 template <class C>
 static __device__ Work find_work(const attention_variant_backward &b, const BackwardPlan &plan, uint3 place)
 {
     const attention_variant &v = b.forward;
     Work work;
-    const int last_first = gridDim.z - 1 - place.z; // what preprocess cleared last is still in the L2
-    const int number = last_first * (gridDim.x / C::BLOCKS >> plan.log2_heads_together) +
-                       (place.x >> plan.log2_heads_together);
-    const int i = v.cu_k ? find_sequence(v.cu_k, v.batch, v.k_len, C::KV, number) : last_first;
+    const int number = place.x >> plan.log2_heads_together; // of the tile of keys
+    // Sequences of one length the last first: what preprocess cleared last is still in the L2.
+    const int i = v.cu_k ? find_sequence(v.cu_k, v.batch, v.k_len, C::KV, number) : v.batch - 1 - place.z;
     const Sequence queries(v.cu_q, i, v.q_len), keys(v.cu_k, i, v.k_len);
     work.q_begin = queries.begin, work.q_len = queries.len;
     work.k_begin = keys.begin, work.k_len = keys.len;
     work.shift = keys.len - queries.len;
     work.q_tile = first_tile(v.cu_q, i, v.q_len, C::Q);
-    const int tile = number - first_tile(v.cu_k, i, v.k_len, C::KV), tiles = tiles_in(keys.len, C::KV);
+    const int tile = v.cu_k ? number - first_tile(v.cu_k, i, v.k_len, C::KV) : number;
+    const int tiles = tiles_in(keys.len, C::KV);
     work.first_key = (b.deterministic && tile < tiles ? tiles - 1 - tile : tile) * C::KV;
     work.first_row = max(work.first_key - work.shift - v.right, 0) / C::Q * C::Q;
     work.end_row = min(min(work.first_key + C::KV, keys.len) - work.shift + v.left, queries.len);
@@ -101,27 +104,43 @@ static __device__ Work find_work(const attention_variant_backward &b, const Back
     return work;
 }
 
-// Where block or cluster `index` of the grid is, x first.
-template <class C>
-static __device__ uint3 place_in_grid(unsigned index)
+// Where work number `number` is, x first.
+static __device__ uint3 place_of(const BackwardPlan &plan, unsigned number)
 {
-    const unsigned across = gridDim.x / C::BLOCKS;
-    return make_uint3(index % across, index / across % gridDim.y, index / across / gridDim.y);
+    const unsigned across = plan.works.x;
+    return make_uint3(number % across, number / across % plan.works.y, number / across / plan.works.y);
+}
+
+// The block's work, or where it stays the next that no block has taken. Works that are waited for (wait_for_turn) are taken as well: blocks
+// need not begin in the order of their numbers. A number may be nobody's.
+template <class C>
+static __device__ Work take_work(const attention_variant_backward &b, const BackwardPlan &plan)
+{
+    do {
+        const unsigned number = C::WORKS > 1 || b.deterministic ? atomicAdd(plan.taken, 1) : blockIdx.x;
+        if (number >= (unsigned)plan.num_works) break;
+        const Work work = find_work<C>(b, plan, place_of(plan, number));
+        if (work.first_key < work.k_len) return work;
+    } while (C::WORKS > 1);
+    Work none = {};
+    none.tiles = -1;
+    return none;
 }
 
 // A box of 64 columns has rows of 128 bytes, the swizzle's width; a tile of D columns is D / 64 boxes.
 template <typename T, class C>
 struct SharedStorage {
-    T K_smem[C::D / 64][C::KV][64];
-    T V_smem[C::D / 64][C::KV][64];
+    T K_smem[C::WORKS][C::D / 64][C::KV][64];
+    T V_smem[C::WORKS][C::D / 64][C::KV][64];
     T Q_smem[C::STAGES][C::D / 64][C::Q][64];
     T dO_smem[C::STAGES][C::D / 64][C::Q][64];
     T dS_smem[C::STAGES][C::KV / 64][C::Q][64]; // rows are queries
     float4 handed_smem[C::HANDED][128];         // dQ's parts, for the copy engine
     float LSE_log2_smem[C::STAGES][C::Q];
     float dPsum_smem[C::STAGES][C::Q];
-    Work work;        // read where it is needed: registers are too few to keep it
-    uint64_t KV_full; // K and V have landed
+    Work works[C::WORKS];        // read where they are needed: registers are too few to keep them
+    uint64_t KV_full[C::WORKS];  // the work is there, its K and V have landed
+    uint64_t KV_empty[C::WORKS]; // the consumers are done with it, and the warps that store dQ
     uint64_t Q_full[C::STAGES], dO_full[C::STAGES];           // the stage has landed, and its statistics
     uint64_t Q_empty[C::STAGES], dO_empty[C::STAGES];         // every warp of the consumers is done with it
     uint64_t dS_full[C::STAGES];                              // dS is stored
@@ -147,37 +166,63 @@ static __device__ void load_tile(T (&dst_smem)[C::D / 64][C::Q][64], const CUten
     cp_async_bulk(rows_smem, rows, sizeof rows_smem, full);
 }
 
-// The producer, one thread: K and V once, then the queries of every head that reads this K/V head, tile after tile, each as soon as
-// its place is empty. Nobody has used the places of the first round: a new barrier lets a wait for parity 1 pass.
+// The producer, one thread: of each work K and V once, then the queries of every head that reads this K/V head, tile after tile, each
+// as soon as its place is empty. Nobody has used the places of the first round: a new barrier lets a wait for parity 1 pass. It takes
+// another work when the last tile of this one is under way, and not before: until then a block that is done sooner should have it.
 template <typename T, class C>
 static __device__ void produce(SharedStorage<T, C> &smem, const CUtensorMap &Q_map, const CUtensorMap &dO_map,
-                               const CUtensorMap &K_map, const CUtensorMap &V_map, const BackwardPlan &plan)
+                               const CUtensorMap &K_map, const CUtensorMap &V_map,
+                               const attention_variant_backward &b, const BackwardPlan &plan)
 {
-    const Work &work = smem.work;
-    const int end = work.k_begin + work.k_len, first = RAGGED + work.k_begin + work.first_key - end,
-              col = work.kv_head * (C::D / 64);
-    trace(LOAD);
-    mbarrier_arrive_expect_tx(&smem.KV_full, sizeof smem.K_smem + sizeof smem.V_smem);
-    cp_async_bulk_tensor_5d(smem.K_smem, K_map, &smem.KV_full, 0, first, col, end, RAGGED);
-    cp_async_bulk_tensor_5d(smem.V_smem, V_map, &smem.KV_full, 0, first, col, end, RAGGED);
-    PipelineState<C::STAGES> state;
-    for (int head = work.first_head; head < work.last_head; head++)
-        for (int row = work.first_row; row < work.end_row; row += C::Q) {
-            const size_t i = ((size_t)head * plan.q_tiles + work.q_tile) * C::Q + row;
-            const int stage = state.stage;
-            load_tile<T, C>(smem.Q_smem[stage], Q_map, smem.LSE_log2_smem[stage], plan.LSE_log2 + i,
-                            &smem.Q_full[stage], &smem.Q_empty[stage], state.parity, work, head, row);
-            load_tile<T, C>(smem.dO_smem[stage], dO_map, smem.dPsum_smem[stage], plan.dPsum + i,
-                            &smem.dO_full[stage], &smem.dO_empty[stage], state.parity, work, head, row);
-            state.advance();
+    int tiles = 0;               // of all works so far
+    for (unsigned n = 0;; n++) { // One register of the few there are here; PipelineState is two.
+        const int place = n % C::WORKS;
+        Work &work = smem.works[place];
+        uint64_t *full = &smem.KV_full[place];
+        if (n > 0) { // The first is there.
+            const Work next = take_work<C>(b, plan);
+            trace(WAIT_EMPTY);
+            mbarrier_wait(&smem.KV_empty[place], n / C::WORKS % 2 ^ 1);
+            work = next;
         }
+        if (C::WORKS > 1 && work.tiles < 0) {
+            mbarrier_arrive(full);
+            return;
+        }
+        const int end = work.k_begin + work.k_len, first = RAGGED + work.k_begin + work.first_key - end,
+                  col = work.kv_head * (C::D / 64);
+        trace(LOAD);
+        mbarrier_arrive_expect_tx(full, sizeof smem.K_smem[0] + sizeof smem.V_smem[0]);
+        cp_async_bulk_tensor_5d(smem.K_smem[place], K_map, full, 0, first, col, end, RAGGED);
+        cp_async_bulk_tensor_5d(smem.V_smem[place], V_map, full, 0, first, col, end, RAGGED);
+        for (int head = work.first_head; head < work.last_head; head++)
+            for (int row = work.first_row; row < work.end_row; row += C::Q) {
+                const size_t i = ((size_t)head * plan.q_tiles + work.q_tile) * C::Q + row;
+                const int stage = tiles % C::STAGES, parity = tiles / C::STAGES % 2;
+                load_tile<T, C>(smem.Q_smem[stage], Q_map, smem.LSE_log2_smem[stage], plan.LSE_log2 + i,
+                                &smem.Q_full[stage], &smem.Q_empty[stage], parity, work, head, row);
+                load_tile<T, C>(smem.dO_smem[stage], dO_map, smem.dPsum_smem[stage], plan.dPsum + i,
+                                &smem.dO_full[stage], &smem.dO_empty[stage], parity, work, head, row);
+                tiles++;
+            }
+        if (C::WORKS == 1) return;
+    }
 }
 
-// Waits until every block that comes before this one has added to a consumer's part of a tile of dQ.
+// The same number, of which the compiler no longer knows where it is from. Else, where registers are few, it reads the thread's number from
+// a special register in every round of a loop, and waits for it; or it keeps what it computed of the number before.
+static __device__ int kept(int x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+// Waits until every work that comes before this one has added to a consumer's part of a tile of dQ.
 //
 // The order is from the last keys to the first. Behind a causal mask blocks then need not wait: the one with the tile of keys before
 // begins earlier in the queries, and comes to each tile of them later. Without a mask each block comes a tile after the one before
-// it. None waits for a block that has not begun: those with later keys have begun before (find_work, and the setup of backward_kernel).
+// it. None waits for ever: works with later keys have been taken before (find_work, take_work), a block does what it has taken in
+// that order, and the first work that is not done waits for nobody.
 template <class C>
 static __device__ void wait_for_turn(const unsigned *arrived, const attention_variant &v, const Work &work,
                                      int row)
@@ -206,30 +251,38 @@ template <typename T, class C>
 static __device__ void store_dQ(SharedStorage<T, C> &smem, const attention_variant_backward &b,
                                 const BackwardPlan &plan, int consumer)
 {
-    const Work &work = smem.work;
     uint32_t parity = 0;
-    for (int head = work.first_head; head < work.last_head; head++)
-        for (int row = work.first_row; row < work.end_row; row += C::Q, parity ^= 1) {
-            unsigned *arrived;
-            float4 *dQ_sum = part_of_dQ<C>(plan, work, head, row, consumer, &arrived);
-            trace(WAIT_FULL);
-            mbarrier_wait(&smem.handed_full[consumer], parity);
-            if (b.deterministic) {
-                wait_for_turn<C>(arrived, b.forward, work, row);
-                fence_proxy_async_global(); // What this thread has seen added comes before what it adds by the copy engine.
+    for (unsigned n = 0;; n++) {
+        const int place = n % C::WORKS;
+        const Work &work = smem.works[place];
+        trace(WAIT_FULL);
+        mbarrier_wait(&smem.KV_full[place], n / C::WORKS % 2);
+        if (C::WORKS > 1 && work.tiles < 0) return;
+        for (int head = work.first_head; head < work.last_head; head++)
+            for (int row = work.first_row; row < work.end_row; row += C::Q, parity ^= 1) {
+                unsigned *arrived;
+                float4 *dQ_sum = part_of_dQ<C>(plan, work, head, row, consumer, &arrived);
+                trace(WAIT_FULL);
+                mbarrier_wait(&smem.handed_full[consumer], parity);
+                if (b.deterministic) {
+                    wait_for_turn<C>(arrived, b.forward, work, row);
+                    fence_proxy_async_global(); // What this thread has seen added comes before what it adds by the copy engine.
+                }
+                trace(STORE);
+                cp_reduce_async_bulk_add(dQ_sum, smem.handed_smem[consumer * (C::DQ_REGS / 4)],
+                                         C::DQ_REGS * 128 * sizeof(float));
+                cp_async_bulk_commit_group();
+                cp_async_bulk_wait_group_read<0>();
+                mbarrier_arrive(&smem.handed_empty[consumer]);
+                if (b.deterministic) {
+                    cp_async_bulk_wait_group<0>(); // It has been added, not only read:
+                    fence_proxy_async_global();
+                    red_release_gpu_add(arrived, 1); // the next work's turn.
+                }
             }
-            trace(STORE);
-            cp_reduce_async_bulk_add(dQ_sum, smem.handed_smem[consumer * (C::DQ_REGS / 4)],
-                                     C::DQ_REGS * 128 * sizeof(float));
-            cp_async_bulk_commit_group();
-            cp_async_bulk_wait_group_read<0>();
-            mbarrier_arrive(&smem.handed_empty[consumer]);
-            if (b.deterministic) {
-                cp_async_bulk_wait_group<0>(); // It has been added, not only read:
-                fence_proxy_async_global();
-                red_release_gpu_add(arrived, 1); // the next block's turn.
-            }
-        }
+        if (C::WORKS == 1) return;
+        mbarrier_arrive(&smem.KV_empty[kept(n) % C::WORKS]);
+    }
 }
 
 // --- The products -----------------------------------------------------------------------------------------------------------
@@ -493,14 +546,6 @@ static __device__ void add_dQ(float4 *dQ_sum, const float (&dQ)[REGS], int tid)
         red_add_v4(own + i / 4 * 128, make_float4(dQ[i], dQ[i + 1], dQ[i + 2], dQ[i + 3]));
 }
 
-// The same number, of which the compiler no longer knows that the thread's number is in a special register: else it reads that again
-// in every round of a loop, and waits for it, where registers are few.
-static __device__ int kept(int x)
-{
-    asm volatile("" : "+r"(x));
-    return x;
-}
-
 // A warp is done with what the barrier guards.
 static __device__ void give_back(uint64_t *empty, int lane)
 {
@@ -539,17 +584,18 @@ static __device__ void store_gradient(const CUtensorMap &map, T *place_smem, con
 }
 
 // Stores dV and dK of a consumer with 64 keys of its own: V's rows of these keys are its alone, and so is its place for dQ once the
-// last part has been read.
+// last part has been read, that of tile `tiles` - 1 of all works.
 template <typename T, class C>
 static __device__ void store_gradients(SharedStorage<T, C> &smem, const CUtensorMap &dK_map,
                                        const CUtensorMap &dV_map, const float (&dK)[C::D / 2],
-                                       const float (&dV)[C::D / 2], const Work &work, int first_key,
-                                       int consumer, int tid)
+                                       const float (&dV)[C::D / 2], int place, const Work &work,
+                                       int first_key, int tiles, int consumer, int tid)
 {
     T *const dQ_place = reinterpret_cast<T *>(smem.handed_smem[consumer * (C::DQ_REGS / 4)]);
-    store_gradient<T, C, C::KV>(dV_map, smem.V_smem[0][consumer * 64], dV, 1, work, first_key, consumer, tid);
+    store_gradient<T, C, C::KV>(dV_map, smem.V_smem[place][0][consumer * 64], dV, 1, work, first_key,
+                                consumer, tid);
     trace(WAIT_EMPTY);
-    mbarrier_wait(&smem.handed_empty[consumer], work.tiles % 2 ^ 1);
+    mbarrier_wait(&smem.handed_empty[consumer], tiles % 2 ^ 1);
     store_gradient<T, C, 64>(dK_map, dQ_place, dK, rsqrtf(C::D), work, first_key, consumer, tid);
 }
 
@@ -571,23 +617,20 @@ static __device__ void probabilities(float (&S)[C::Q / 2], uint32_t (&P)[C::Q / 
         exponentials<C::Q>(S, plan.c, LSE_log2);
 }
 
-// A consumer with 64 keys of its own: every tile of queries against them, as in step 5. D = 64, and softcap at D = 128.
+// The products of a work, of a consumer with 64 keys of its own: every tile of queries against them, as in step 5. D = 64, and softcap
+// at D = 128. The first tile is number `begin` of all works.
 template <typename T, class C>
-static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &dK_map,
-                               const CUtensorMap &dV_map, const attention_variant_backward &b,
-                               const BackwardPlan &plan, int consumer)
+static __device__ void multiply(float (&dK)[C::D / 2], float (&dV)[C::D / 2], SharedStorage<T, C> &smem,
+                                int place, const Work &work, const Keys<C> &keys, int begin,
+                                const attention_variant &v, const BackwardPlan &plan, int consumer, int tid)
 {
-    const attention_variant &v = b.forward;
-    const Work &work = smem.work;
-    const Keys<C> keys(v, work, consumer);
-    const int tid = kept(threadIdx.x % 128), lane = tid % 32;
-    const int tiles = work.tiles, first_row = work.first_row, end_row = work.end_row;
-    float dK[C::D / 2] = {}, dV[C::D / 2] = {};
+    const T(&K_smem)[C::D / 64][C::KV][64] = smem.K_smem[place],
+                            (&V_smem)[C::D / 64][C::KV][64] = smem.V_smem[place];
+    const int lane = tid % 32;
+    const int end = begin + work.tiles, first_row = work.first_row, end_row = work.end_row;
     int row = first_row;
-    trace(WAIT_FULL);
-    mbarrier_wait(&smem.KV_full, 0);
 
-    for (int i = 0; i < tiles; i++) {
+    for (int i = begin; i < end; i++) {
         const int stage = i % C::STAGES, parity = i / C::STAGES % 2;
         float S[C::Q / 2], dP[C::Q / 2], dQ[C::DQ_REGS];
         uint32_t P[C::Q / MMA_K][4], dS[C::Q / MMA_K][4];
@@ -596,13 +639,12 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &dK_
         // Before S is issued: its products then keep shared memory busy.
         const ShuffledColumns<C> LSE_log2(smem.LSE_log2_smem[stage], tid);
         wgmma_fence();
-        multiply_rows<T, C::D, C::Q, C::KV, C::Q>(S, smem.K_smem[0][consumer * 64], smem.Q_smem[stage][0][0]);
+        multiply_rows<T, C::D, C::Q, C::KV, C::Q>(S, K_smem[0][consumer * 64], smem.Q_smem[stage][0][0]);
         wgmma_commit_group();
         trace(WAIT_FULL);
         mbarrier_wait(&smem.dO_full[stage], parity);
         wgmma_fence();
-        multiply_rows<T, C::D, C::Q, C::KV, C::Q>(dP, smem.V_smem[0][consumer * 64],
-                                                  smem.dO_smem[stage][0][0]);
+        multiply_rows<T, C::D, C::Q, C::KV, C::Q>(dP, V_smem[0][consumer * 64], smem.dO_smem[stage][0][0]);
         wgmma_commit_group();
 
         wgmma_wait_group<1>();
@@ -633,7 +675,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &dK_
         wgmma_touch(dK);
         wgmma_touch(dS);
         wgmma_fence();
-        multiply_dQ<T, C>(dQ, smem.dS_smem[stage], smem.K_smem, consumer);
+        multiply_dQ<T, C>(dQ, smem.dS_smem[stage], K_smem, consumer);
         wgmma_commit_group();
         multiply_gradient<T, C>(dK, dS, smem.Q_smem[stage]);
         wgmma_commit_group();
@@ -653,8 +695,6 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &dK_
         row += C::Q;
         if (row >= end_row) row = first_row; // of the next head
     }
-
-    store_gradients<T, C>(smem, dK_map, dV_map, dK, dV, work, keys.first, consumer, tid);
 }
 
 // The same with dQ of a tile behind S of the next: nobody waits for the other's dS before there is something to multiply, and the
@@ -665,23 +705,22 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &dK_
 //      waited for         dP           dV      dK        S    dQ
 //      beside them        dS, store                      2^S      dQ to shared memory
 template <typename T, class C>
-static __device__ void consume_ahead(SharedStorage<T, C> &smem, const CUtensorMap &dK_map,
-                                     const CUtensorMap &dV_map, const attention_variant_backward &b,
-                                     const BackwardPlan &plan, int consumer)
+static __device__ void multiply_ahead(float (&dK)[C::D / 2], float (&dV)[C::D / 2], SharedStorage<T, C> &smem,
+                                      const Work &work, const Keys<C> &keys, const attention_variant &v,
+                                      const BackwardPlan &plan, int consumer)
 {
-    const attention_variant &v = b.forward;
-    const Work &work = smem.work;
-    const Keys<C> keys(v, work, consumer);
+    static_assert(C::WORKS == 1, "nobody loads into the place that S of the last tile reads again");
     const int tid = threadIdx.x % 128, lane = tid % 32;
     const int tiles = work.tiles, first_row = work.first_row, end_row = work.end_row;
-    float dK[C::D / 2] = {}, dV[C::D / 2] = {}, S[C::Q / 2];
+    float S[C::Q / 2];
     int row = first_row;
     const auto multiply_S = [&](int i) {
         const int stage = i % C::STAGES;
         trace(WAIT_FULL);
         mbarrier_wait(&smem.Q_full[stage], i / C::STAGES % 2);
         wgmma_fence();
-        multiply_rows<T, C::D, C::Q, C::KV, C::Q>(S, smem.K_smem[0][consumer * 64], smem.Q_smem[stage][0][0]);
+        multiply_rows<T, C::D, C::Q, C::KV, C::Q>(S, smem.K_smem[0][0][consumer * 64],
+                                                  smem.Q_smem[stage][0][0]);
         wgmma_commit_group();
     };
     const auto exponentials_of_S = [&](const ReadColumns<C> &LSE_log2) {
@@ -690,8 +729,6 @@ static __device__ void consume_ahead(SharedStorage<T, C> &smem, const CUtensorMa
         probabilities<T, C>(S, P, LSE_log2, keys, v, plan, work, row, tid);
         wgmma_touch(S);
     };
-    trace(WAIT_FULL);
-    mbarrier_wait(&smem.KV_full, 0);
     if (tiles > 0) {
         multiply_S(0);
         const ReadColumns<C> LSE_log2(smem.LSE_log2_smem[0], tid);
@@ -706,7 +743,7 @@ static __device__ void consume_ahead(SharedStorage<T, C> &smem, const CUtensorMa
         trace(WAIT_FULL);
         mbarrier_wait(&smem.dO_full[stage], parity);
         wgmma_fence();
-        multiply_rows<T, C::D, C::Q, C::KV, C::Q>(dP, smem.V_smem[0][consumer * 64],
+        multiply_rows<T, C::D, C::Q, C::KV, C::Q>(dP, smem.V_smem[0][0][consumer * 64],
                                                   smem.dO_smem[stage][0][0]);
         wgmma_commit_group();
         const ReadColumns<C> dPsum(smem.dPsum_smem[stage], tid);
@@ -751,7 +788,7 @@ static __device__ void consume_ahead(SharedStorage<T, C> &smem, const CUtensorMa
         trace(WAIT_TURN);
         mbarrier_wait(&smem.dS_full[stage], parity);
         wgmma_fence();
-        multiply_dQ<T, C>(dQ, smem.dS_smem[stage], smem.K_smem, consumer);
+        multiply_dQ<T, C>(dQ, smem.dS_smem[stage], smem.K_smem[0], consumer);
         wgmma_commit_group();
         wgmma_wait_group<1>();
         exponentials_of_S(LSE_log2);
@@ -763,8 +800,36 @@ static __device__ void consume_ahead(SharedStorage<T, C> &smem, const CUtensorMa
         wgmma_touch(dQ);
         hand_over_dQ<T, C>(smem, dQ, consumer, tid);
     }
+}
 
-    store_gradients<T, C>(smem, dK_map, dV_map, dK, dV, work, keys.first, consumer, tid);
+// A consumer: of each work its part of the products, then its rows of dK and dV.
+template <typename T, class C>
+static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &dK_map,
+                               const CUtensorMap &dV_map, const attention_variant_backward &b,
+                               const BackwardPlan &plan, int consumer)
+{
+    const int tid = kept(threadIdx.x % 128);
+    int tiles = 0; // of all works so far
+    for (PipelineState<C::WORKS> state;; state.advance()) {
+        const int place = state.stage;
+        const Work &work = smem.works[place];
+        trace(WAIT_FULL);
+        mbarrier_wait(&smem.KV_full[place], state.parity);
+        if (C::WORKS > 1 && work.tiles < 0) break;
+        const Keys<C> keys(b.forward, work, consumer);
+        float dK[C::D / 2] = {}, dV[C::D / 2] = {};
+        if constexpr (C::AHEAD)
+            multiply_ahead<T, C>(dK, dV, smem, work, keys, b.forward, plan, consumer);
+        else
+            multiply<T, C>(dK, dV, smem, place, work, keys, tiles, b.forward, plan, consumer, tid);
+        tiles += work.tiles;
+        store_gradients<T, C>(smem, dK_map, dV_map, dK, dV, place, work, keys.first, tiles, consumer, tid);
+        // The copy engine has read V's place and dQ's before anyone writes there, and before the block ends.
+        if (tid == 0) cp_async_bulk_wait_group_read<0>();
+        if (C::WORKS == 1) break;
+        if (tid == 0) mbarrier_arrive(&smem.KV_empty[place]);
+        named_barrier_sync(ONE_CONSUMER + consumer, 128);
+    }
 }
 
 template <typename T, class C>
@@ -781,16 +846,18 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     extern __shared__ __align__(1024) char smem_bytes[];
     SharedStorage<T, C> &smem = *reinterpret_cast<SharedStorage<T, C> *>(smem_bytes);
 
-    // Setup, a thread of three warps each. In a fixed order blocks are numbered as they begin.
-    if (threadIdx.x == 32)
-        smem.work =
-            find_work<C>(b, plan, b.deterministic ? place_in_grid<C>(atomicAdd(plan.blocks, 1)) : blockIdx);
+    // Setup, a thread of three warps each.
+    if (threadIdx.x == 32) smem.works[0] = take_work<C>(b, plan);
     if (threadIdx.x == 64)
         for (const CUtensorMap *map : {&K_map, &V_map, &Q_map, &dO_map, &dK_map, &dV_map})
             prefetch_tensormap(*map);
     // TMA counts at the barriers: it must see them initialised.
     if (threadIdx.x == 0) {
-        mbarrier_init(&smem.KV_full, 1); // the producer's arrival, and the bytes it expects
+        for (int place = 0; place < C::WORKS; place++) {
+            mbarrier_init(&smem.KV_full[place], 1); // the producer's arrival, and the bytes it expects
+            mbarrier_init(&smem.KV_empty[place],
+                          2 * CONSUMERS); // a thread of each consumer, and each that adds dQ
+        }
         for (int stage = 0; stage < C::STAGES; stage++) {
             mbarrier_init(&smem.Q_full[stage], 1);
             mbarrier_init(&smem.dO_full[stage], 1);
@@ -805,21 +872,17 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
         fence_mbarrier_init();
     }
     __syncthreads();
-    if (smem.work.first_key >= smem.work.k_len) return; // a number that is nobody's
+    if (C::WORKS == 1 && smem.works[0].tiles < 0) return; // a number that is nobody's
 
     if (threadIdx.x < 128) {
         setmaxnreg_dec<PRODUCER_REGS>();
-        if (threadIdx.x / 32 == 0 && elect_one()) produce<T, C>(smem, Q_map, dO_map, K_map, V_map, plan);
+        if (threadIdx.x / 32 == 0 && elect_one()) produce<T, C>(smem, Q_map, dO_map, K_map, V_map, b, plan);
         if (threadIdx.x == 32 || threadIdx.x == 64) store_dQ<T, C>(smem, b, plan, threadIdx.x / 32 - 1);
     } else {
         setmaxnreg_inc<CONSUMER_REGS>();
         // The shuffle tells the compiler that all lanes have the same: descriptors then take no registers of a thread.
         const int consumer = __shfl_sync(0xffffffff, threadIdx.x / 128, 0) - 1;
-        if constexpr (C::AHEAD)
-            consume_ahead<T, C>(smem, dK_map, dV_map, b, plan, consumer);
-        else
-            consume<T, C>(smem, dK_map, dV_map, b, plan, consumer);
-        if (threadIdx.x % 128 == 0) cp_async_bulk_wait_group_read<0>(); // Shared memory ends with the block.
+        consume<T, C>(smem, dK_map, dV_map, b, plan, consumer);
     }
     trace(END);
 }
@@ -831,17 +894,14 @@ using backward_launch = void(CUtensorMap Q_map, CUtensorMap dO_map, CUtensorMap 
 
 // Makes the tensor maps and starts a kernel: boxes of Q and dO have C::Q rows and q_cols columns, those of K and V so many as well.
 template <typename T, class C>
-static cudaError_t launch_kernel(backward_launch *kernel, int smem_bytes, int q_cols, int kv_rows,
+static cudaError_t launch_kernel(backward_launch *kernel, dim3 grid, int smem_bytes, int q_cols, int kv_rows,
                                  int kv_cols, const attention_variant_backward &b, const BackwardPlan &plan,
                                  cudaStream_t stream)
 {
     const attention_variant &v = b.forward;
     CUtensorMap Q_map, dO_map, K_map, V_map, dK_map, dV_map;
     constexpr CUtensorMapDataType type = tensor_map_type<T>();
-    const int sequences = v.cu_k ? 1 : v.batch; // that the grid tells apart
     if ((int64_t)plan.kv_tiles * v.kv_heads > INT_MAX / C::BLOCKS) return cudaErrorInvalidValue;
-    const dim3 grid((plan.kv_tiles / sequences << plan.log2_heads_together) * C::BLOCKS,
-                    v.kv_heads >> plan.log2_heads_together, sequences);
     cudaError_t error = tensor_map_ragged(&Q_map, type, v.Q, plan.q_rows, v.heads, C::D, C::Q, q_cols);
     if (error == cudaSuccess)
         error = tensor_map_ragged(&dO_map, type, b.dO, plan.q_rows, v.heads, C::D, C::Q, q_cols);
@@ -866,7 +926,12 @@ static cudaError_t launch_tile(const attention_variant_backward &b, const Backwa
 {
     constexpr int smem_bytes = sizeof(SharedStorage<T, C>);
     static_assert(smem_bytes <= SMEM_BYTES, "what a block may have");
-    return launch_kernel<T, C>(backward_kernel<T, C>, smem_bytes, C::D, C::KV, C::D, b, plan, stream);
+    int device, sms;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    if (error != cudaSuccess) return error;
+    const int blocks = C::WORKS > 1 ? min(plan.num_works, sms) : plan.num_works; // one fits on an SM
+    return launch_kernel<T, C>(backward_kernel<T, C>, blocks, smem_bytes, C::D, C::KV, C::D, b, plan, stream);
 }
 
 #include "kernel_256.cuh"

@@ -558,14 +558,14 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(NUM_THREADS, 1)
     }
     cluster_arrive();
     cluster_wait();
-    if (b.deterministic) { // Clusters are numbered as they begin.
+    if (b.deterministic) { // Clusters take works as they begin.
         if (rank == 0 && threadIdx.x == 32) {
-            const float index = __uint_as_float(atomicAdd(plan.blocks, 1));
+            const float index = __uint_as_float(atomicAdd(plan.taken, 1));
             for (int to = 0; to < C::BLOCKS; to++) st_shared_cluster(mapa(smem_addr(&smem.index), to), index);
         }
         cluster_arrive();
         cluster_wait();
-        if (threadIdx.x == 32) smem.work = find_work<C>(b, plan, place_in_grid<C>(smem.index));
+        if (threadIdx.x == 32) smem.work = find_work<C>(b, plan, place_of(plan, smem.index));
         __syncthreads();
     }
     if (smem.work.first_key >= smem.work.k_len) return; // a number that is nobody's
@@ -597,5 +597,7 @@ static cudaError_t launch_cluster(const attention_variant_backward &b, const Bac
 {
     constexpr int smem_bytes = sizeof(ClusterStorage<T, C>);
     static_assert(smem_bytes <= SMEM_BYTES, "what a block may have");
-    return launch_kernel<T, C>(cluster_kernel<T, C>, smem_bytes, 64, C::KEYS, C::COLS, b, plan, stream);
+    return launch_kernel<T, C>(cluster_kernel<T, C>,
+                               dim3(plan.works.x * C::BLOCKS, plan.works.y, plan.works.z), smem_bytes, 64,
+                               C::KEYS, C::COLS, b, plan, stream);
 }

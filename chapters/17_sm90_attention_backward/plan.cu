@@ -71,8 +71,8 @@ static size_t lay_out(BackwardPlan &plan, const attention_variant_backward &b)
     plan.dPsum = plan.LSE_log2 + rows;
     plan.dQ_sum = (float4 *)(plan.dPsum + rows);
     plan.arrived = (unsigned *)(plan.dQ_sum + rows * b.forward.head_dim / 4);
-    plan.blocks = plan.arrived + DQ_PARTS * tiles;
-    return (char *)(plan.blocks + 1) - (char *)b.workspace;
+    plan.taken = plan.arrived + DQ_PARTS * tiles;
+    return (char *)(plan.taken + 1) - (char *)b.workspace;
 }
 
 static BackwardPlan make_plan(const attention_variant_backward &b, int q_tile, bool by_columns)
@@ -93,6 +93,10 @@ static BackwardPlan make_plan(const attention_variant_backward &b, int q_tile, b
     plan.k_rows = v.cu_k ? v.k_total : v.batch * v.k_len;
     plan.q_tiles = all_tiles(v.cu_q, plan.q_rows, v.batch, v.q_len, q_tile);
     plan.kv_tiles = all_tiles(v.cu_k, plan.k_rows, v.batch, v.k_len, TILE_KEYS);
+    const unsigned sequences = v.cu_k ? 1 : v.batch; // that the numbers of works tell apart
+    plan.works = {plan.kv_tiles / sequences << plan.log2_heads_together,
+                  (unsigned)v.kv_heads >> plan.log2_heads_together, sequences};
+    plan.num_works = plan.kv_tiles * v.kv_heads;
     lay_out(plan, b);
     return plan;
 }

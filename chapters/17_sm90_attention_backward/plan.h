@@ -76,13 +76,13 @@ struct Sequence {
     }
 };
 
-// Where dQ of a tile waits for S of the next: consume_ahead.
+// Where dQ of a tile waits for S of the next: multiply_ahead.
 __host__ __device__ constexpr bool is_ahead(int head_dim, bool softcap)
 {
     return head_dim == 128 && !softcap;
 }
 
-// Where, for consume_ahead, the statistics of the tile's query `row` are when queries are columns of the scores: those of the four columns of 16 that a
+// Where, for multiply_ahead, the statistics of the tile's query `row` are when queries are columns of the scores: those of the four columns of 16 that a
 // thread has (8 h + 2 (lane % 4) + e) are 16 bytes.
 __host__ __device__ constexpr int column_place(int row)
 {
@@ -98,13 +98,15 @@ struct BackwardPlan {
     int q_rows, k_rows;      // of Q, of K
     int sharing_heads;       // query heads that read a K/V head
     int log2_heads_together; // K/V heads, whose tiles of keys are worked on in turn
+    uint3 works;             // of a block, or a cluster of them: see find_work
+    int num_works;           // works.x works.y works.z
     float c, cap_c; // P = 2^(S c - LSE_log2); with softcap S is first tanh, of S times half cap_c to base e
     float *LSE_log2, *dPsum; // (heads, q_tiles, q_tile): LSE log2(e), the sum of dO O over a row
     // dQ / scale, as threads have it: (heads, q_tiles, 2, q_tile * D / 1024, 128) of two consumers, or, of two blocks',
     // (heads, q_tiles, 4, q_tile * D / 2048, 128).
     float4 *dQ_sum;
     unsigned *arrived; // (heads, q_tiles, 2 or 4): how many blocks have added to the part of dQ_sum
-    unsigned *blocks;  // how many blocks have begun
+    unsigned *taken;   // how many works have been
 };
 
 // The kernel before the products: LSE_log2, dPsum, and zeros in the sums and counters. The products, by type. The one after them:

@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(NUM_THREADS)
     for (int k = threadIdx.x; k < plan.q_tile * (D / 4); k += NUM_THREADS)
         dQ_sum[k] = make_float4(0, 0, 0, 0);
     if (threadIdx.x < DQ_PARTS) plan.arrived[tile * DQ_PARTS + threadIdx.x] = 0;
-    if (threadIdx.x == 0 && tile == 0) *plan.blocks = 0;
+    if (threadIdx.x == 0 && tile == 0) *plan.taken = 0;
 }
 
 template <typename T, int D>

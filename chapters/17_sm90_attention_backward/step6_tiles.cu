@@ -4,8 +4,8 @@
 // with nothing to multiply. At D = 256 registers and shared memory are too few for more than 64 keys. What does each need?
 //
 //                Q x keys   a consumer has                 order
-//      D = 64    128 x 128  64 keys                        as step 5, but dV behind storing dS (consume)
-//      D = 128   64 x 128   64 keys                        dQ behind S of the next tile (consume_ahead)
+//      D = 64    128 x 128  64 keys                        as step 5, but dV behind storing dS (multiply)
+//      D = 128   64 x 128   64 keys                        dQ behind S of the next tile (multiply_ahead)
 //      D = 256   64 x 128,  P and dV, or dS and dK,        P goes from one to the other, P and dS to the other block, dQ to
 //                a cluster  of half the columns            memory by red (kernel_256.cuh)
 //
@@ -14,8 +14,8 @@
 // dK, and dPsum as dP is. At D = 64 a lane reads what the warp then shuffles, LSE_log2 before S is issued, and dS is stored before dV reads.
 // Which rows a tile has, and whether it needs a mask, is known before the loop (Keys): no load is waited for between S and its exponentials.
 //
-// dK and dV leave by the copy engine, from shared memory that nobody reads any more: V's, and dQ's or dO's. What step 5 writes of a row in
-// one instruction is 16 bytes, half a sector.
+// dK and dV leave by the copy engine, from shared memory that nobody reads any more: V's, and dQ's or dO's. At D = 64 there is room for
+// K and V of two works: a block stays, and takes the next work (take_work) while it has tiles of this one.
 //
 // At D = 256 a cluster of two blocks has the tile of keys: a block the scores of 64 of them, and of all 128 half the columns of dK, dV
 // and dQ. So as many bytes of dQ are added to memory for twice the keys. They do not go through shared memory.

@@ -9,7 +9,7 @@
 // With `left` the tiles of dQ no longer begin with the first keys, but the order of the sums (step 7) only asks for the last.
 //
 // Grows from: step 7 (deterministic).
-// Code: kernel.cuh, find_work, sees_all and the masks in consume and consume_shared.
+// Code: kernel.cuh, find_work, sees_all and Keys' masks.
 // Run: make chapter-17 OP=window STEP=window
 #include "launchers.h"
 #include "plan.h"
