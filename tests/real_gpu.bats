@@ -116,7 +116,7 @@ enum { ROWS = 3, COLS = 5000, COUNT = ROWS * COLS };
 static double one = 1; // what is written for it, and for all others as many times as much
 
 // The first element that differs when elements `at` and `at + 1` are `got` and all are expected to be 1, in row 2: 16.
-static int64_t first_difference(enum dtype dtype, int64_t at, double got, int64_t row, double share)
+static int64_t first_difference(enum dtype dtype, int64_t at, double got, int64_t row, double share, double share_of_all)
 {
     static double data[2][COUNT]; // room for any type
     void *device[2];
@@ -128,7 +128,7 @@ static int64_t first_difference(enum dtype dtype, int64_t at, double got, int64_
         CUDA_CHECK(cudaMalloc(&device[a], sizeof data[a]));
         CUDA_CHECK(cudaMemcpy(device[a], data[a], sizeof data[a], cudaMemcpyHostToDevice));
     }
-    CUDA_CHECK(compare_arrays(dtype, device[0], device[1], COUNT, row, share, &first));
+    CUDA_CHECK(compare_arrays(dtype, device[0], device[1], COUNT, row, share, share_of_all, &first));
     if (first.index >= 0 && first.value != one * got && !isnan(got)) printf("found %g, not %g\n", first.value, got);
     for (int a = 0; a < 2; a++) CUDA_CHECK(cudaFree(device[a]));
     return first.index;
@@ -138,18 +138,20 @@ int main(void)
 {
     const enum dtype types[] = {F32, F64, F16, BF16, E4M3, E5M2, I32, I64, U8};
     for (int i = 0; i < 9; i++)
-        printf("%s: %d %d\n", dtype_name(types[i]), (int)first_difference(types[i], -1, 0, COLS, 1e-4),
-               (int)first_difference(types[i], COLS + 4321, 2, COLS, 1e-4));
-    printf("NaN: %d\n", (int)first_difference(F32, 7, NAN, COUNT, 100));
-    printf("an epsilon: %d, two: %d\n", (int)first_difference(BF16, 7, 1 + 0x1p-7, COLS, 1e-4),
-           (int)first_difference(BF16, 7, 1 + 0x1p-6, COLS, 1e-4));
-    printf("a tenth of a row's RMS: %d, of all rows': %d\n", (int)first_difference(F32, 7, 1.125, COLS, 0.1),
-           (int)first_difference(F32, 7, 1.125, COUNT, 0.1));
+        printf("%s: %d %d\n", dtype_name(types[i]), (int)first_difference(types[i], -1, 0, COLS, 1e-4, 0),
+               (int)first_difference(types[i], COLS + 4321, 2, COLS, 1e-4, 0));
+    printf("NaN: %d\n", (int)first_difference(F32, 7, NAN, COUNT, 100, 0));
+    printf("an epsilon: %d, two: %d\n", (int)first_difference(BF16, 7, 1 + 0x1p-7, COLS, 1e-4, 0),
+           (int)first_difference(BF16, 7, 1 + 0x1p-6, COLS, 1e-4, 0));
+    printf("a tenth of a row's RMS: %d, of all rows': %d\n", (int)first_difference(F32, 7, 1.125, COLS, 0.1, 0),
+           (int)first_difference(F32, 7, 1.125, COUNT, 0.1, 0));
+    printf("a tenth of all rows' RMS besides: %d, a hundredth: %d\n", (int)first_difference(F32, 7, 1.125, COLS, 0, 0.1),
+           (int)first_difference(F32, 7, 1.125, COLS, 0, 0.01));
     const int exponents[] = {-149, -1074, -24, -133, -9, -16}; // of the types' least numbers
     for (int i = 0; i < 6; i++) {
         one = ldexp(2, exponents[i]);
-        printf("%s, subnormal: one number further: %d, two: %d\n", dtype_name(types[i]), (int)first_difference(types[i], 7, 0.5, COLS, 1e-4),
-               (int)first_difference(types[i], 7, 0, COLS, 1e-4));
+        printf("%s, subnormal: one number further: %d, two: %d\n", dtype_name(types[i]), (int)first_difference(types[i], 7, 0.5, COLS, 1e-4, 0),
+               (int)first_difference(types[i], 7, 0, COLS, 1e-4, 0));
     }
 }
 END
@@ -157,7 +159,7 @@ END
         build/obj/common/harness/{compare,npy}.o -L"$cuda_lib" -l:libcudart.so.13 -lstdc++ -lm
     run -0 "$SIMGPU" "$BATS_TEST_TMPDIR/compare"
     assert_output "$(printf '%s: -1 9321\n' f32 f64 f16 bf16 e4m3 e5m2 i32 i64 u8; printf '%s\n' "NaN: 7" \
-        "an epsilon: -1, two: 7" "a tenth of a row's RMS: 7, of all rows': -1"
+        "an epsilon: -1, two: 7" "a tenth of a row's RMS: 7, of all rows': -1" "a tenth of all rows' RMS besides: -1, a hundredth: 7"
         printf '%s, subnormal: one number further: -1, two: 7\n' f32 f64 f16 bf16 e4m3 e5m2)"
 }
 

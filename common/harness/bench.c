@@ -266,14 +266,15 @@ static int make_sets(const struct operation *op, enum dtype type, const int64_t 
 // Two right kernels differ by what fp32 sums in different orders differ by (at most 1e-4 of the output's RMS for
 // standard normal inputs) and by one rounding to the output's type (one epsilon of the value, at least the type's least
 // number). A tile or an index gone wrong is off by about the RMS itself. A chapter with a bench_difference of its own has
-// it apply to the RMS of each row (last dimension). Returns false with the first difference in *error.
+// besides as much of the RMS of each row (last dimension). That alone is too little for a row that is only what sums
+// leave whose terms cancel, as dQ of a query that sees one key. Returns false with the first difference in *error.
 static bool same_output(const char *name, const struct npy *array, const void *got, const void *baseline,
                         double share, struct error *error)
 {
     int64_t row = share ? array->shape[array->rank - 1] : array->count;
     struct difference first;
     char element[200];
-    CUDA_CHECK(compare_arrays(array->dtype, got, baseline, array->count, row, share ? share : 1e-4, &first));
+    CUDA_CHECK(compare_arrays(array->dtype, got, baseline, array->count, row, share, 1e-4, &first));
     if (first.index < 0) return true;
     return error_set(error, "%s: got %.9g, baseline %.9g, allowed difference %.3g",
                      case_element_text(name, array, first.index, element, sizeof element), first.value,

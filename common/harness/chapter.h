@@ -138,7 +138,7 @@ struct operation {
     const char *flops, *bytes;
     enum limit limit;
     // How far two right steps may be apart in a benchmark, as a share of a row's RMS, beyond the rounding of the
-    // output; 0: what fp32 sums in different orders differ by. Larger where 16-bit numbers are summed up within.
+    // output and what fp32 sums in different orders differ by. Not 0 where 16-bit numbers are summed up within.
     double bench_difference;
     const char *bench[CHAPTER_MAX_BENCH]; // shapes of --bench, "m=4096,n=4096,k=4096"; ended by NULL
 };

@@ -41,12 +41,13 @@ static __device__ void for_pieces(int64_t count, int64_t row, Visit visit)
     }
 }
 
-// squares[r] += the sum of the squares of row r.
+// squares[r] += the sum of the squares of row r, *square_of_all += that of all.
 static __global__ void add_squares(enum dtype dtype, const void *data, int64_t count, int64_t row,
-                                   double *squares)
+                                   double *squares, double *square_of_all)
 {
     const int lane = threadIdx.x % 32;
-    for_pieces(count, row, [=](int64_t r, int64_t begin, int64_t end) {
+    double sum_of_all = 0;
+    for_pieces(count, row, [&](int64_t r, int64_t begin, int64_t end) {
         double sum = 0;
         for (int64_t i = begin + lane; i < end; i += 32) {
             const double value = element(dtype, data, i);
@@ -54,7 +55,9 @@ static __global__ void add_squares(enum dtype dtype, const void *data, int64_t c
         }
         for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffff, sum, offset);
         if (lane == 0) atomicAdd(&squares[r], sum);
+        sum_of_all += sum;
     });
+    if (lane == 0) atomicAdd(square_of_all, sum_of_all);
 }
 
 // By how much two numbers may differ that were rounded to the same type, half a spacing each. Below the smallest normal number the
@@ -66,15 +69,15 @@ struct rounding {
 };
 
 static __global__ void find_first(enum dtype dtype, const void *got, const void *expected, int64_t count,
-                                  int64_t row, double share, rounding rounded, const double *squares,
-                                  unsigned long long *first)
+                                  int64_t row, double share, double from_all, rounding rounded,
+                                  const double *squares, unsigned long long *first)
 {
     const int lane = threadIdx.x % 32;
     for_pieces(count, row, [=](int64_t r, int64_t begin, int64_t end) {
         const double from_row = share * sqrt(squares[r] / (double)row);
         for (int64_t i = begin + lane; i < end; i += 32) {
             const double value = element(dtype, expected, i);
-            if (!(fabs(element(dtype, got, i) - value) <= from_row + rounded.of(value)))
+            if (!(fabs(element(dtype, got, i) - value) <= from_row + from_all + rounded.of(value)))
                 atomicMin(first, (unsigned long long)i);
         }
     });
@@ -90,25 +93,29 @@ static double element_on_host(enum dtype dtype, const void *data, int64_t i, cud
 }
 
 extern "C" cudaError_t compare_arrays(enum dtype dtype, const void *got, const void *expected, int64_t count,
-                                      int64_t row, double share, struct difference *first)
+                                      int64_t row, double share, double share_of_all,
+                                      struct difference *first)
 {
     if (!got || !expected || count <= 0 || row <= 0 || count % row) return cudaErrorInvalidValue;
     const int64_t rows = count / row;
     const rounding rounded = {dtype_epsilon(dtype), dtype_least(dtype)};
-    double *squares = NULL, square = 0;
+    double *squares = NULL, square = 0, from_all = 0;
     unsigned long long index = ULLONG_MAX;
-    cudaError_t error = cudaMalloc(&squares, ((size_t)rows + 1) * sizeof *squares);
+    cudaError_t error = cudaMalloc(&squares, ((size_t)rows + 2) * sizeof *squares);
     if (error != cudaSuccess) return error;
-    unsigned long long *first_index = (unsigned long long *)&squares[rows];
-    error = cudaMemset(squares, 0, (size_t)rows * sizeof *squares);
+    double *square_of_all = &squares[rows];
+    unsigned long long *first_index = (unsigned long long *)&squares[rows + 1];
+    error = cudaMemset(squares, 0, ((size_t)rows + 1) * sizeof *squares);
     if (error == cudaSuccess) error = cudaMemset(first_index, 0xff, sizeof *first_index);
     if (error == cudaSuccess) {
         const int64_t blocks = (rows * ((row - 1) / PIECE + 1) - 1) / (NUM_THREADS / 32) + 1;
         const int grid = blocks < MAX_GRID ? (int)blocks : MAX_GRID;
-        add_squares<<<grid, NUM_THREADS>>>(dtype, expected, count, row, squares);
-        find_first<<<grid, NUM_THREADS>>>(dtype, got, expected, count, row, share, rounded, squares,
+        add_squares<<<grid, NUM_THREADS>>>(dtype, expected, count, row, squares, square_of_all);
+        error = cudaMemcpy(&square, square_of_all, sizeof square, cudaMemcpyDeviceToHost);
+        if (share_of_all > 0) from_all = share_of_all * sqrt(square / (double)count);
+        find_first<<<grid, NUM_THREADS>>>(dtype, got, expected, count, row, share, from_all, rounded, squares,
                                           first_index);
-        error = cudaGetLastError();
+        if (error == cudaSuccess) error = cudaGetLastError();
     }
     if (error == cudaSuccess) error = cudaMemcpy(&index, first_index, sizeof index, cudaMemcpyDeviceToHost);
     *first = {-1, 0, 0, 0};
@@ -118,7 +125,7 @@ extern "C" cudaError_t compare_arrays(enum dtype dtype, const void *got, const v
         first->expected = element_on_host(dtype, expected, first->index, &error);
         if (error == cudaSuccess)
             error = cudaMemcpy(&square, &squares[first->index / row], sizeof square, cudaMemcpyDeviceToHost);
-        first->allowed = share * sqrt(square / (double)row) + rounded.of(first->expected);
+        first->allowed = share * sqrt(square / (double)row) + from_all + rounded.of(first->expected);
     }
     const cudaError_t freed = cudaFree(squares);
     return error != cudaSuccess ? error : freed;

@@ -12,9 +12,9 @@ struct difference {
     double value, expected, allowed;
 };
 
-// Finds the first of `count` elements for which |got - expected| <= share * RMS + max(dtype_epsilon * |expected|,
-// dtype_least) does not hold, as for a NaN it never does. RMS is the root of the mean square of the expected elements in
-// the same row, a row being `row` elements. Both arrays are in device memory. Returns after the comparison, or with its
-// error.
+// Finds the first of `count` elements for which |got - expected| <= share * RMS + share_of_all * RMS of all elements +
+// max(dtype_epsilon * |expected|, dtype_least) does not hold, as for a NaN it never does. RMS is the root of the mean
+// square of the expected elements in the same row, a row being `row` elements. Both arrays are in device memory. Returns
+// after the comparison, or with its error.
 cudaError_t compare_arrays(enum dtype dtype, const void *got, const void *expected, int64_t count,
-                           int64_t row, double share, struct difference *first);
+                           int64_t row, double share, double share_of_all, struct difference *first);
