@@ -96,7 +96,8 @@ static BackwardPlan make_plan(const attention_variant_backward &b, int q_tile, b
     const unsigned sequences = v.cu_k ? 1 : v.batch; // that the numbers of works tell apart
     plan.works = {plan.kv_tiles / sequences << plan.log2_heads_together,
                   (unsigned)v.kv_heads >> plan.log2_heads_together, sequences};
-    plan.num_works = plan.kv_tiles * v.kv_heads;
+    plan.num_works =
+        (int)((int64_t)plan.kv_tiles * v.kv_heads); // what does not fit is refused, see launch_kernel
     lay_out(plan, b);
     return plan;
 }
