@@ -42,8 +42,8 @@ struct Tile {
     static constexpr int BLOCKS = 1; // that share the tile of keys
     static constexpr int DQ_PARTS = CONSUMERS;
     static constexpr int STAGES = 2; // of Q, of dO, and of dS
-    static constexpr int WORKS =
-        D == 64 ? 2 : 1; // whose K and V have a place; where that is one, all that a block has
+    // Whose K and V have a place in shared memory. Where that is one, a block has no other.
+    static constexpr int WORKS = D == 64 ? 2 : 1;
     // dQ of a tile behind S of the next. With D = 64 and its 128 queries that gains nothing, and with softcap it is too many registers.
     static constexpr bool AHEAD = is_ahead(D, SOFTCAP);
     // dV in flight while dS is computed: P is then there in 16 bits beside S and dP, and dK and dV have D registers.
@@ -84,7 +84,7 @@ static __device__ Work find_work(const attention_variant_backward &b, const Back
 {
     const attention_variant &v = b.forward;
     Work work;
-    const int number = place.x >> plan.log2_heads_together; // of the tile of keys
+    const int number = place.x >> plan.log2_heads_together; // of the tile of keys; of those of all, packed
     // Sequences of one length the last first: what preprocess cleared last is still in the L2.
     const int i = v.cu_k ? find_sequence(v.cu_k, v.batch, v.k_len, C::KV, number) : v.batch - 1 - place.z;
     const Sequence queries(v.cu_q, i, v.q_len), keys(v.cu_k, i, v.k_len);
@@ -111,8 +111,8 @@ static __device__ uint3 place_of(const BackwardPlan &plan, unsigned number)
     return make_uint3(number % across, number / across % plan.works.y, number / across / plan.works.y);
 }
 
-// The block's work, or where it stays the next that no block has taken. Works that are waited for (wait_for_turn) are taken as well: blocks
-// need not begin in the order of their numbers. A number may be nobody's.
+// A block's work: the next that no block has taken where blocks stay, or where one may wait for another (wait_for_turn), for they need
+// not begin in the order of their numbers. A number may be nobody's: no work then, or the next where blocks stay.
 template <class C>
 static __device__ Work take_work(const attention_variant_backward &b, const BackwardPlan &plan)
 {

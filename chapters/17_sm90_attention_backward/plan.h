@@ -98,7 +98,7 @@ struct BackwardPlan {
     int q_rows, k_rows;      // of Q, of K
     int sharing_heads;       // query heads that read a K/V head
     int log2_heads_together; // K/V heads, whose tiles of keys are worked on in turn
-    uint3 works;             // of a block, or a cluster of them: see find_work
+    uint3 works;             // of blocks, or clusters of two, in the order of their numbers: see find_work
     int num_works;           // works.x works.y works.z
     float c, cap_c; // P = 2^(S c - LSE_log2); with softcap S is first tanh, of S times half cap_c to base e
     float *LSE_log2, *dPsum; // (heads, q_tiles, q_tile): LSE log2(e), the sum of dO O over a row

@@ -265,9 +265,10 @@ static int make_sets(const struct operation *op, enum dtype type, const int64_t 
 
 // Two right kernels differ by what fp32 sums in different orders differ by (at most 1e-4 of the output's RMS for
 // standard normal inputs) and by one rounding to the output's type (one epsilon of the value, at least the type's least
-// number). A tile or an index gone wrong is off by about the RMS itself. A chapter with a bench_difference of its own has
-// besides as much of the RMS of each row (last dimension). That alone is too little for a row that is only what sums
-// leave whose terms cancel, as dQ of a query that sees one key. Returns false with the first difference in *error.
+// number). A tile or an index gone wrong is off by about the RMS itself. A chapter with a
+// bench_difference is allowed that share of the RMS of each row (last dimension) besides. The share alone is too little
+// for a row that is only what sums leave whose terms cancel, as dQ of a query that sees one key. Returns false with the
+// first difference in *error.
 static bool same_output(const char *name, const struct npy *array, const void *got, const void *baseline,
                         double share, struct error *error)
 {
