@@ -75,9 +75,16 @@ struct inst {
     u16 flags, aux;      /* meaning belongs to the executor */
     u32 plain; /* so many instructions from here on compute or access memory, for all lanes; 0: it may do else */
     u8 space, bytes, count,
-        addr64;       /* memory: state space, bytes an element, elements, 64-bit address register */
-    u32 site;         /* its number in its module: exec/race.c */
-    const void *data; /* call: the callee; others: what the executor's author likes */
+        addr64; /* memory: state space, bytes an element, elements, 64-bit address register */
+    u32 site;   /* its number in its module: exec/race.c */
+    const struct shared_variable *variable; /* memory: of which its address is one, NULL: it may be of any */
+    const void *data;                       /* call: the callee; others: what the executor's author likes */
+};
+
+/* A variable in shared memory: `bytes` bytes from `at` on in a block's. */
+struct shared_variable {
+    const char *name;
+    u32 at, bytes;
 };
 
 /* Where an instruction came from: `line` in `file`, the kernel's own if it was inlined there. Then `inlined` is where it is

@@ -145,6 +145,80 @@ __global__ void dynamic_too_small(u32 *out)
     out[T] = a[255 - T] + b[255 - T];
 }
 
+// Arrays beside each other: what overruns the one is in the other, whose bytes are written and read as they should be.
+// bug into_the_next_array: out of bounds: write of 4 bytes at byte 1024 of the shared variable keys, which has 1024 bytes
+template <bool BROKEN>
+__global__ void into_the_next_array(u32 *out)
+{
+    __shared__ u32 keys[256];
+    __shared__ u32 counts[256];
+    for (u32 k = T; BROKEN ? k <= 256 : k < 256; k += 32) keys[k] = k * out[k]; // into_the_next_array
+    __syncthreads();
+    for (u32 k = T; k < 256; k += 32) counts[k] = keys[255 - k];
+    __syncthreads();
+    out[T] = counts[T ^ 1] + keys[T];
+}
+
+// A ring of stages that turns one too late.
+// bug one_stage_too_many: of the shared variable A, which has 1024 bytes
+template <bool BROKEN>
+__global__ void one_stage_too_many(u32 *out)
+{
+    __shared__ u32 A[2][128], B[2][128];
+    u32 sum = 0, stage = 0;
+    for (u32 k = 0; k < 8; k++) {
+        A[stage][T] = out[128 * k + T]; // one_stage_too_many
+        B[stage][T] = out[128 * k + 4096 + T];
+        __syncthreads();
+        sum += A[stage][127 - T] * B[stage][127 - T];
+        __syncthreads();
+        if (++stage == (BROKEN ? 3 : 2)) stage = 0;
+    }
+    out[T] = sum;
+}
+
+// The halo to the left of the first.
+// bug before_the_second_array: out of bounds: read of 4 bytes at byte -4 of the shared variable scan, which has 1024 bytes
+template <bool BROKEN>
+__global__ void before_the_second_array(u32 *out)
+{
+    __shared__ u32 other[256], scan[256];
+    scan[T] = T;
+    other[T] = out[T];
+    __syncthreads();
+    u32 left = other[255 - T];
+    if (BROKEN || T) left += scan[(int)T - 1]; // before_the_second_array
+    out[T] = left;
+}
+
+// bug static_into_dynamic: out of bounds: write of 16 bytes at byte 512 of the shared variable rows
+template <bool BROKEN>
+__global__ void static_into_dynamic(u32 *out)
+{
+    extern __shared__ u32 memory[];
+    __shared__ uint4 rows[32];
+    memory[T] = T;
+    if (T < 8)
+        for (u32 k = T; k < (BROKEN ? 40 : 32); k += 8)
+            rows[k] = make_uint4(k, k, k, out[k]); // static_into_dynamic
+    __syncthreads();
+    out[T] = memory[T ^ 1] + rows[T % 32].x;
+}
+
+// bug histogram_of_a_bin_too_many: out of bounds: write of 4 bytes at byte 256 of the shared variable bins, which has 256 bytes
+template <bool BROKEN>
+__global__ void histogram_of_a_bin_too_many(u32 *out)
+{
+    __shared__ u32 bins[64], totals[64];
+    if (T < 64) bins[T] = totals[T] = 0;
+    __syncthreads();
+    atomicAdd(&bins[(T + out[T]) % (BROKEN ? 65 : 64)], 1); // histogram_of_a_bin_too_many
+    __syncthreads();
+    if (T < 64) totals[63 - T] += bins[T];
+    __syncthreads();
+    if (T < 64) out[T] = totals[T];
+}
+
 // Rows of 33 words have no bank conflicts, and no alignment for a vector.
 // bug padded_row_misaligned: misaligned shared address
 template <bool BROKEN>
@@ -204,6 +278,11 @@ static const bug bugs[] = {
     BUG(constant_written, 1, 32),
     BUG(shared_one_past, 1, 256),
     BUG(shared_before_the_start, 1, 256),
+    BUG(into_the_next_array, 1, 32),
+    BUG(one_stage_too_many, 1, 128),
+    BUG(before_the_second_array, 1, 256),
+    BUG_DYNAMIC(static_into_dynamic, 1, 256),
+    BUG(histogram_of_a_bin_too_many, 1, 65),
     BUG_DYNAMIC(dynamic_too_small, 1, 256),
     BUG(padded_row_misaligned, 1, 32),
     BUG(shared_address_as_pointer, 1, 32),

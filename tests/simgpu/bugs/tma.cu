@@ -56,6 +56,41 @@ __global__ void bytes_of_one_operand(u32 *out)
     out[T] = stages[0][T] + stages[1][T];
 }
 
+// A box of four rows, and an array for three: the last lands in what lies behind it.
+// bug box_larger_than_its_array: out of bounds: write of 512 bytes at byte 0 of the shared variable rows, which has 384 bytes
+template <bool BROKEN>
+__global__ void box_larger_than_its_array(u32 *out)
+{
+    __shared__ __align__(128) u32 rows[BROKEN ? 3 : 4][32];
+    __shared__ u32 sums[32];
+    init(1, 1);
+    sums[T] = 0;
+    if (T == 0) {
+        bar_expect(FULL(0), BOX_BYTES);
+        tensor_in(rows, &map, 0, 0, FULL(0)); // box_larger_than_its_array
+    }
+    bar_wait(FULL(0), 0);
+    for (int k = 0; k < 3; k++) sums[T] += rows[k][T];
+    out[T] = sums[T];
+}
+
+// A stage that is one too many has another's mbarrier.
+// bug mbarrier_of_the_next_array: out of bounds: write of 8 bytes at byte 16 of the shared variable full, which has 16 bytes
+template <bool BROKEN>
+__global__ void mbarrier_of_the_next_array(u32 *out)
+{
+    const int stage = (int)out[0] + (BROKEN ? STAGES : STAGES - 1);
+    init(1, 1);
+    if (T == 0) {
+        bar_expect(FULL(stage), STAGE_BYTES); // mbarrier_of_the_next_array
+        copy_in(stages[0], out, STAGE_BYTES, FULL(stage));
+        bar_wait(EMPTY(0), 1); // its stage is free: the phase before the first
+    }
+    __syncthreads();
+    bar_wait(FULL(stage), 0);
+    out[T] = stages[0][T];
+}
+
 // The tail is 24 bytes: the hardware copies whole pieces of 16.
 // bug bytes_of_a_tail: the copies in flight bring 16 (one of 24 bytes is cut to 16: its size must be a multiple of 16)
 template <bool BROKEN>
@@ -565,6 +600,8 @@ __global__ void told_by_a_flag(u32 *out)
 static const bug bugs[] = {
     BUG(bytes_as_elements, 1, 128),
     BUG(bytes_of_one_operand, 1, 128),
+    BUG(box_larger_than_its_array, 1, 32),
+    BUG(mbarrier_of_the_next_array, 1, 128),
     BUG(bytes_of_a_tail, 1, 32),
     BUG(too_many_expected, 1, 128),
     BUG(too_many_arrive, 1, 64),

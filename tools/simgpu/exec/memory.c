@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../front/lower.h"
+#include "../report/report.h"
 #include "../runtime/heap.h"
 #include "bulk.h"
 #include "footprint.h"
@@ -191,6 +192,28 @@ struct block *shared_owner(struct warp *w, const struct inst *in, enum space spa
     return b;
 }
 
+/* The bytes of a block's shared memory that an instruction may access: its variable's, or all. */
+struct room {
+    u32 at, bytes;
+};
+static inline struct room room_of(const struct block *b, const struct inst *in)
+{
+    const struct shared_variable *v = in->variable;
+    return v ? (struct room){v->at, v->bytes} : (struct room){0, b->shared_bytes};
+}
+
+void shared_within(struct warp *w, const struct inst *in, const struct shared_variable *v, u32 lane, u32 at,
+                   u32 bytes, bool is_write)
+{
+    if (!v || (at >= v->at && (u64)at - v->at + bytes <= v->bytes)) return;
+    const char *name = readable_name(v->name);
+    for (const char *inner; (inner = strstr(name, "::"));) name = inner + 2;
+    fault(
+        w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
+        "out of bounds: %s of %u bytes at byte %lld of the shared variable %s, which has %u bytes: there is another's memory",
+        is_write ? "write" : "read", bytes, (long long)at - v->at, name, v->bytes);
+}
+
 u8 *shared_pointer(struct warp *w, const struct inst *in, enum space space, u32 lane, u64 a, u32 bytes,
                    bool is_write)
 {
@@ -203,6 +226,7 @@ u8 *shared_pointer(struct warp *w, const struct inst *in, enum space space, u32 
             "out of bounds: %s of %u bytes at shared offset %lld; the block has %u bytes of shared memory (%u static, %u dynamic)",
             is_write ? "write" : "read", bytes, (long long)at - b->shared_base, b->shared_bytes,
             b->shared_bytes - b->launch->dynamic_bytes, b->launch->dynamic_bytes);
+    shared_within(w, in, in->variable, lane, at - b->shared_base, bytes, is_write);
     if (b != w->block && !is_write) b->visitors |= 1u << w->block->cluster_rank;
     if (b->stamps && is_write) {
         order_store(w, in, lane, b, at - b->shared_base, bytes);
@@ -299,11 +323,11 @@ static void resolve_shared(struct warp *w, const struct inst *in, u32 mask, u64 
 {
     struct block *b = w->block;
     bool is_write = how & ACCESS_WRITE;
-    u64 own = ((u64)b->cluster_rank << 24) + b->shared_base, size = b->shared_bytes, bad = size < bytes,
-        host = (u64)(uintptr_t)b->shared;
-    u64 span = size - bytes;
+    struct room room = room_of(b, in);
+    u64 own = ((u64)b->cluster_rank << 24) + b->shared_base, first = own + room.at,
+        span = (u64)room.bytes - bytes, bad = room.bytes < bytes, host = (u64)(uintptr_t)b->shared;
     if (w->counters) count_shared(w, in, mask, address, bytes);
-    for (int i = 0; i < LANES; i++) bad |= (u64)(address[i] - own > span) | (address[i] & (align - 1));
+    for (int i = 0; i < LANES; i++) bad |= (u64)(address[i] - first > span) | (address[i] & (align - 1));
     if (!bad) {
         if (b->stamps && !is_write)
             for (u32 left = mask; left; left &= left - 1)
@@ -448,8 +472,9 @@ static inline bool regular(struct warp *w, const struct inst *in, u64 *first, u3
 static inline bool shared_words(struct warp *w, const struct inst *in, u32 word[LANES])
 {
     const struct block *b = w->block;
-    u32 base = (b->cluster_rank << 24) + b->shared_base - (u32)in->imm, span = b->shared_bytes - 4,
-        bad = b->shared_bytes < 4;
+    struct room room = room_of(b, in);
+    u32 base = (b->cluster_rank << 24) + b->shared_base - (u32)in->imm, span = room.bytes - 4,
+        bad = room.bytes < 4;
     if (in->addr64) {
         const u64 *a = lanes_of(w, in->a);
         u64 high = 0;
@@ -460,7 +485,7 @@ static inline bool shared_words(struct warp *w, const struct inst *in, u32 word[
         const u32 *a = lanes_of(w, in->a);
         for (int i = 0; i < LANES; i++) word[i] = a[i] - base;
     }
-    for (int i = 0; i < LANES; i++) bad |= (u32)(word[i] > span) | (word[i] & 3);
+    for (int i = 0; i < LANES; i++) bad |= (u32)(word[i] - room.at > span) | (word[i] & 3);
     for (int i = 0; i < LANES; i++) word[i] >>= 2;
     return !bad;
 }
@@ -499,8 +524,10 @@ static inline bool load_same(u32 *d, const u32 *from)
 static inline bool load_regular(struct warp *w, const struct inst *in, u64 first, u32 step)
 {
     const struct block *b = w->block;
-    u64 at = first - ((u64)b->cluster_rank << 24) - b->shared_base, bytes = 4 + 4 * (LANES - 1) * step;
-    if (at & 3 || at > b->shared_bytes || bytes > b->shared_bytes - at) return false;
+    struct room room = room_of(b, in);
+    u64 at = first - ((u64)b->cluster_rank << 24) - b->shared_base, within = at - room.at,
+        bytes = 4 + 4 * (LANES - 1) * step;
+    if (at & 3 || within > room.bytes || bytes > room.bytes - within) return false;
     const u32 *from = (const u32 *)(b->shared + at);
     u32 *d = lanes_of(w, in->d);
     if (!(step ? load_line(d, from) : load_same(d, from))) return false;
@@ -794,8 +821,9 @@ static __attribute__((noinline)) void store_words(struct warp *w, const struct i
         u32 i = first_lane(mask);
         u64 a = in->addr64 ? ((u64 *)lanes_of(w, in->a))[i] + (u64)in->imm
                            : (u32)(((u32 *)lanes_of(w, in->a))[i] + (u32)in->imm);
-        u64 offset = a - ((u64)b->cluster_rank << 24) - b->shared_base;
-        if (!(offset & 3) && offset < b->shared_bytes && b->shared_bytes - offset >= 4 && !b->stamps) {
+        struct room room = room_of(b, in);
+        u64 offset = a - ((u64)b->cluster_rank << 24) - b->shared_base, within = offset - room.at;
+        if (!(offset & 3) && within < room.bytes && room.bytes - within >= 4 && !b->stamps) {
             race_write_word(w, in, i, (u32)offset / 4);
             at[i] = (u64)(uintptr_t)b->shared + offset;
         } else {

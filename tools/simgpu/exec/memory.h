@@ -54,6 +54,10 @@ struct block *shared_owner(struct warp *w, const struct inst *in, enum space spa
 u8 *shared_pointer(struct warp *w, const struct inst *in, enum space space, u32 lane, u64 a, u32 bytes,
                    bool is_write);
 
+/* Faults when bytes of shared memory at this offset are not all the variable's; NULL: they may be any. */
+void shared_within(struct warp *w, const struct inst *in, const struct shared_variable *v, u32 lane, u32 at,
+                   u32 bytes, bool is_write);
+
 /* The same as an offset in *owner's shared memory. The system's first KiB of shared addresses is none of it, so that neither
  * an mbarrier nor a bulk copy can lie there. */
 u32 shared_offset(struct warp *w, const struct inst *in, enum space space, u32 lane, u64 a, u32 bytes,

@@ -287,11 +287,24 @@ operand lower_predicate(struct lowering *lo, const struct ptx_operand *o, u32 *f
     return lower_source(lo, o, T_PRED);
 }
 
+/* Where a shared variable lies in a block's shared memory. NULL in a device function, whose callers may have it in different places. */
+static const struct shared_variable *place_of(struct lowering *lo, const struct symbol *s)
+{
+    const struct function *fn = lo->f->fn;
+    if (!s || s->kind != SYM_SHARED || !fn->is_kernel) return NULL;
+    struct shared_variable *v = keep(sizeof *v);
+    *v = (struct shared_variable){
+        s->name, s->number == SHARED_OWN ? lo->shared_before + (u32)s->address : fn->shared_at[s->number],
+        (u32)s->bytes};
+    return v;
+}
+
 bool lower_address(struct lowering *lo, const struct ptx_operand *o, struct inst *in)
 {
     if (o->kind != OPERAND_ADDRESS) return refuse(lo, lo->at, "an address in brackets was expected");
     in->imm = o->offset;
     in->addr64 = true;
+    in->variable = place_of(lo, o->reg ? o->reg->variable : o->symbol);
     if (o->reg) {
         in->addr64 = type_bytes(o->reg->type) == 8;
         in->a = source_operand(lo, o->reg);
@@ -455,6 +468,7 @@ void lower_function(struct parser *p, struct parsed_function *f)
     for (u32 i = 0; i < f->reg_count; i++) f->regs[i]->offset = UNPLACED;
     find_proposals(f);
     find_data(f);
+    find_origins(f);
     struct flow g = build_flow(f);
     warpgroup_prepare(f, &g);
     if (!f->async_reg_count) read_through_copies(f, &g); /* what wgmma writes changes when it is waited for */

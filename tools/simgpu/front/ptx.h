@@ -41,6 +41,7 @@ bool type_signed(enum type t);       /* s8 .. s64 */
 bool type_float(enum type t);
 
 struct ptx_operand;
+struct symbol;
 struct reg {
     const char *name;
     enum type type;
@@ -51,6 +52,8 @@ struct reg {
     bool set;     /* ... other than wgmma writes it, in a function that has these */
     const struct ptx_operand
         *value; /* what a mov, the only one that does, moves there: a constant; else NULL */
+    const struct symbol
+        *variable; /* the shared variable of which it always has an address, NULL: none (front/origin.c) */
 };
 
 /* PARAM is a kernel's parameter, the same for all threads; ARG a .param variable of a call or a device function, which
