@@ -175,6 +175,21 @@ __global__ void transposed_halves(u32 *out)
     for (u32 k = T / 32; k < 32; k += 8) out[k * 32 + T % 32] = tile[T % 32][k]; // transposed_halves
 }
 
+// Counters of a byte, four of four lanes in a word, as of a histogram: each lane writes and reads its own without any barrier.
+// bug counters_in_bytes: such as __syncthreads()
+template <bool BROKEN>
+__global__ void counters_in_bytes(u32 *out)
+{
+    __shared__ u8 count[64];
+    count[T] = 0;
+    for (u32 k = 0; k < 3 + out[0]; k++)
+        if (k == 0 || T % 4 == 0) count[T] += 1; // counters_in_bytes
+    asm volatile("" ::: "memory");
+    const u32 own = count[T];
+    if (!BROKEN) __syncthreads();
+    out[T] = own + count[63 - T]; // counters_in_bytes
+}
+
 // 16-byte accesses: the neighbour's row.
 // bug vectors: such as __syncthreads()
 template <bool BROKEN>
@@ -547,6 +562,7 @@ static const bug bugs[] = {
     BUG(histogram_read_early, 1, 256),
     BUG(histogram_cleared_late, 1, 256),
     BUG(flags_in_bytes, 1, 256),
+    BUG(counters_in_bytes, 1, 64),
     BUG(transposed_halves, 1, 256),
     BUG(vectors, 1, 256),
     BUG(written_twice, 1, 256),

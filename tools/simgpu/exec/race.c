@@ -727,7 +727,8 @@ static void write_piece(struct warp *w, const struct inst *in, u32 lane, struct 
         if (of != 15) note_part(r, 4 * piece + x, of);
         if (of != 15 && *cell >> TIME_AT == mine >> TIME_AT &&
             !((*cell ^ mine) & (RANK_MASK | WARP_MASK | PENDING_FLAG)))
-            written |= (*cell & 15ull << BYTES_AT) | ((*cell ^ mine) & LANE_MASK ? MIXED_FLAG : 0);
+            written |=
+                (*cell & (15ull << BYTES_AT | MIXED_FLAG)) | ((*cell ^ mine) & LANE_MASK ? MIXED_FLAG : 0);
         *cell = written;
     }
     r->wrote[piece] = how & ACCESS_COPY || b != w->block ? LOOK_CLOSER : r->base + w->time;
