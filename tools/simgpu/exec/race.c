@@ -21,7 +21,7 @@ enum {
 #define WARP_MASK     (31ull << WARP_AT)
 #define RANK_MASK     (15ull << RANK_AT)
 #define TOGETHER_FLAG (1ull << 35) /* by all lanes as one */
-#define MIXED_FLAG    (1ull << 36) /* its bytes by several lanes, which ones is not known */
+#define MIXED_FLAG    (1ull << 36) /* its bytes by several lanes: `bytes_by` */
 #define PENDING_FLAG  (1ull << 37) /* cp.async, not yet waited for */
 #define STRONG_FLAG   (1ull << 38)
 #define CTA_FLAG      (1ull << 39) /* ... among the threads of its own block */
@@ -39,8 +39,13 @@ enum { READ_AT = 22, ORDER_AT = 39 };
 enum { BY_ONE, IN_ORDER, BY_MANY, EACH };
 #define WORD_BY_MANY (1u << 22)
 #define WORD_STRONG  (1u << 23)
-#define WORD_UNKNOWN \
-    (1u << 24) /* parts of it, or weak and strong by different lanes: who is not told apart */
+#define WORD_UNKNOWN (1u << 24) /* weak and strong by different lanes: who is not told apart */
+#define WORD_PARTS   (1u << 25) /* parts of it: who is kept of each byte */
+
+#define BYTE_KNOWN (1u << 31)
+
+/* Who has read a byte of such a word: a lane, this plus its number, or several. */
+enum { BYTE_BY_LANE = 1, BYTE_BY_MANY = BYTE_BY_LANE + LANES };
 
 enum { LIMIT = 1 << 23, LOOK_CLOSER = 0xffffffff };
 
@@ -67,9 +72,12 @@ struct races {
     u32 *wrote;     /* by piece */
     u64 *unwritten; /* by word: its cell when it was written with what nobody had written; NULL: none was */
     u8 *parts;      /* by word: which of its bytes, where only some were written at a time; NULL: nowhere */
-    u64 *readers[MAX_CLUSTER * MAX_WARPS]; /* by actor, by piece, then by word; NULL: it has read nothing */
-    u32 latest[MAX_CLUSTER * MAX_WARPS];   /* by actor, when it has read anything */
-    u16 active[MAX_CLUSTER * MAX_WARPS];   /* the actors that have */
+    u32 *
+        bytes_by; /* by byte, of words by several lanes: site and lane as in a cell; 0: not known; NULL: no such */
+    u64 *readers[MAX_CLUSTER *
+                 MAX_WARPS];             /* by actor: by piece, by word, by byte; NULL: it has read nothing */
+    u32 latest[MAX_CLUSTER * MAX_WARPS]; /* by actor, when it has read anything */
+    u16 active[MAX_CLUSTER * MAX_WARPS]; /* the actors that have */
     u32 active_count;
     struct read_log *logs[MAX_WARPS]; /* of the block's own warps */
     u64 written, read,
@@ -168,6 +176,7 @@ void race_free_block(struct block *b)
     for (u32 k = 0; k < MAX_WARPS; k++) free(r->logs[k]);
     free(r->cells);
     free(r->parts);
+    free(r->bytes_by);
     free(r->unwritten);
     free(r);
 }
@@ -179,7 +188,7 @@ void race_all_met(struct block *b)
 
 static u64 *new_reader(struct races *r, u32 actor)
 {
-    if (!(r->readers[actor] = calloc(r->pieces, sizeof **r->readers + 4 * sizeof(u32)))) abort();
+    if (!(r->readers[actor] = calloc(r->pieces, sizeof **r->readers + 4 * sizeof(u32) + 16))) abort();
     r->active[r->active_count++] = (u16)actor;
     return r->readers[actor];
 }
@@ -321,6 +330,11 @@ static inline u32 *words_of(const struct races *r, u64 *entries, u32 piece)
     return (u32 *)(entries + r->pieces) + 4 * piece;
 }
 
+static inline u8 *bytes_of(const struct races *r, u64 *entries, u32 piece)
+{
+    return (u8 *)words_of(r, entries, r->pieces) + 16 * piece;
+}
+
 /* Who has read word `x` of a piece: its entry, and what is kept of its words. */
 static inline u32 word_reader(u64 entry, const u32 words[4], u32 x)
 {
@@ -330,6 +344,14 @@ static inline u32 word_reader(u64 entry, const u32 words[4], u32 x)
     if (order == BY_MANY) one |= WORD_BY_MANY;
     if (order == IN_ORDER) one = (one & ~(u32)LANE_MASK) | ((one + (x << LANE_AT)) & (u32)LANE_MASK);
     return one;
+}
+
+/* Who has read one byte of a word. */
+static inline u32 byte_reader(u32 word, u8 by)
+{
+    if (!(word & WORD_PARTS)) return word;
+    word &= ~(u32)(WORD_PARTS | LANE_MASK);
+    return by == BYTE_BY_MANY ? word | WORD_BY_MANY : word | (u32)(by - BYTE_BY_LANE) << LANE_AT;
 }
 
 /* Whether lanes of w's warp, other than the one that writes it, have read the word: as far as that is known. */
@@ -384,11 +406,15 @@ static void check_readers(struct warp *w, const struct inst *in, u32 lane, struc
                     race_fault(w, in, lane, b, at, BY_LANES_OF_OTHERS, who, false, how);
                 break;
             }
-            u32 by = word & (WORD_BY_MANY | WORD_UNKNOWN) ? 0 : 1u << (word >> LANE_AT & 31);
-            if (by_lane_at == UINT32_MAX && read_by_others(word, lane, how) && !in_place(w, who, how) &&
-                !order_met(w, (u32)when, by, how & ACCESS_TOGETHER ? 0 : 1u << lane)) {
-                by_lane = who;
-                by_lane_at = at;
+            const u8 *bytes_by = bytes_of(r, r->readers[actor], piece) + 4 * x;
+            for (u32 left = word & WORD_PARTS ? of : of & -of; left; left &= left - 1) {
+                u32 one = byte_reader(word, bytes_by[first_lane(left)]);
+                u32 by = one & (WORD_BY_MANY | WORD_UNKNOWN) ? 0 : 1u << (one >> LANE_AT & 31);
+                if (by_lane_at != UINT32_MAX || !read_by_others(one, lane, how) || in_place(w, who, how) ||
+                    order_met(w, (u32)when, by, how & ACCESS_TOGETHER ? 0 : 1u << lane))
+                    continue;
+                by_lane = (who & ~LANE_MASK) | (one & LANE_MASK) | (one & WORD_BY_MANY ? TOGETHER_FLAG : 0);
+                by_lane_at = 16 * piece + 4 * x + first_lane(left);
             }
         }
     }
@@ -403,6 +429,14 @@ static void suspect(struct warp *w, u64 cell, u32 lane, const struct block *b, u
     memcpy(w->suspects->before, b->shared + at, bytes);
 }
 
+/* A word's cell as one byte alone has it. */
+static inline u64 cell_of_byte(const struct races *r, u32 word, u32 byte)
+{
+    u64 cell = r->cells[word];
+    u32 by = cell & MIXED_FLAG && r->bytes_by ? r->bytes_by[4 * word + byte] : 0;
+    return by ? (cell & ~(SITE_MASK | LANE_MASK | MIXED_FLAG)) | (by & ~BYTE_KNOWN) : cell;
+}
+
 static void check_writes(struct warp *w, const struct inst *in, u32 lane, struct block *b, u32 piece,
                          u32 bytes, enum access how)
 {
@@ -411,8 +445,14 @@ static void check_writes(struct warp *w, const struct inst *in, u32 lane, struct
         u64 cell = r->cells[4 * piece + x];
         u32 of = bytes >> 4 * x & 15;
         enum verdict what = of ? after_write(w, r, cell, lane, of, how) : ORDERED;
+        u32 first = first_lane(of & (u32)(cell >> BYTES_AT));
+        for (u32 left = cell & MIXED_FLAG ? of : 0; left && what == ORDERED; left &= left - 1) {
+            first = first_lane(left);
+            cell = cell_of_byte(r, 4 * piece + x, first);
+            what = after_write(w, r, cell, lane, 1u << first, how);
+        }
         if (what == ORDERED) continue;
-        u32 at = 16 * piece + 4 * x + first_lane(of & (u32)(cell >> BYTES_AT));
+        u32 at = 16 * piece + 4 * x + first;
         if (how & ACCESS_WRITE && !(how & (ACCESS_TOGETHER | ACCESS_COPY)) && what != IN_FLIGHT &&
             !((cell & STRONG_FLAG) | (how & ACCESS_STRONG)))
             suspect(w, cell, lane, b, 16 * piece + 4 * x + first_lane(of), (u32)__builtin_popcount(of));
@@ -495,21 +535,44 @@ static inline u32 merged_word(u32 before, u32 word)
 {
     u32 either = before | word, strong = before & word & WORD_STRONG;
     bool lanes = (before ^ word) & LANE_MASK || either & WORD_BY_MANY;
-    if (either & WORD_UNKNOWN) return before | WORD_UNKNOWN | (word & WORD_STRONG); /* of its parts */
+    if (either & WORD_UNKNOWN) return before | WORD_UNKNOWN | (word & WORD_STRONG);
     if (!lanes) return (word & ~WORD_STRONG) | strong;
     return (before & ~WORD_STRONG) | strong | ((before ^ word) & WORD_STRONG ? WORD_UNKNOWN : WORD_BY_MANY);
 }
 
-/* These reads of a piece at the same time, the first of which may be none, are kept by word. */
-static void note_each(u32 words[4], u64 before, u64 entry)
+static inline u8 reader_of_byte(u32 word)
 {
-    u32 parts =
-        (u32)(entry & (SITE_MASK | LANE_MASK)) | (entry & STRONG_FLAG ? WORD_STRONG : 0) | WORD_UNKNOWN;
+    return word & WORD_BY_MANY ? BYTE_BY_MANY : (u8)(BYTE_BY_LANE + (word >> LANE_AT & 31));
+}
+
+/* The same where one of them, or both, was of parts of the word: of the bytes `had` and `has`, by whom. */
+static u32 merged_parts(u32 before, u32 had, u32 word, u32 has, u8 by[4])
+{
+    if (had && ((before ^ word) & WORD_STRONG || before & WORD_UNKNOWN)) return before | WORD_UNKNOWN;
+    for (u32 k = 0; k < 4; k++) {
+        u8 old = !(had >> k & 1)       ? 0
+                 : before & WORD_PARTS ? by[k]
+                                       : reader_of_byte(before),
+           new = !(has >> k & 1) ? 0 : reader_of_byte(word);
+        by[k] = old && new &&old != new ? BYTE_BY_MANY : old | new;
+    }
+    return (word & ~(u32)WORD_BY_MANY) | WORD_PARTS;
+}
+
+/* These reads of a piece at the same time, the first of which may be none, are kept by word. */
+static void note_each(u32 words[4], u8 bytes[16], u64 before, u64 entry)
+{
+    u32 one = (u32)(entry & (SITE_MASK | LANE_MASK)) | (entry & STRONG_FLAG ? WORD_STRONG : 0);
+    bool parts = (entry >> ORDER_AT & 3) == EACH;
     for (u32 x = 0; x < 4; x++) {
-        bool had = before >> (READ_AT + 4 * x) & 15, has = entry >> (READ_AT + 4 * x) & 15;
-        u32 old = word_reader(before, words, x),
-            new = (entry >> ORDER_AT & 3) == EACH ? parts : word_reader(entry, words, x);
-        words[x] = !has ? old : had ? merged_word(old, new) : new;
+        u32 had = (u32)(before >> (READ_AT + 4 * x)) & 15, has = (u32)(entry >> (READ_AT + 4 * x)) & 15;
+        u32 old = word_reader(before, words, x), new = parts ? one : word_reader(entry, words, x);
+        if (!has)
+            words[x] = old;
+        else if (parts || (had && old & WORD_PARTS))
+            words[x] = merged_parts(old, had, new, has, bytes + 4 * x);
+        else
+            words[x] = had ? merged_word(old, new) : new;
     }
 }
 
@@ -521,7 +584,8 @@ static inline void note_read(const struct races *r, u64 *entries, u32 piece, u64
     if (before >> TIME_AT > entry >> TIME_AT) return; /* `entry` had been written down only */
     if (together)
         order = (before ^ entry) & (lanes | STRONG_FLAG) ? merged_order(before, entry) : before & lanes;
-    if (order >> ORDER_AT == EACH) note_each(words_of(r, entries, piece), together ? before : 0, entry);
+    if (order >> ORDER_AT == EACH)
+        note_each(words_of(r, entries, piece), bytes_of(r, entries, piece), together ? before : 0, entry);
     if (together) {
         u64 earlier = (order ^ before) & ORDER_MASK && order >> ORDER_AT == BY_MANY ? SITE_MASK : 0;
         entry = (entry & ~lanes & (before | ~STRONG_FLAG)) | (before & READ_MASK) | order;
@@ -551,9 +615,7 @@ static void read_piece(struct warp *w, const struct inst *in, u32 lane, struct b
     u32 actor = w->block->cluster_rank * MAX_WARPS + w->id;
     if (how & ACCESS_CTA && b != w->block) how &= ~(u32)ACCESS_STRONG;
     bool words = !((bytes ^ bytes >> 1) & 0x5555 || (bytes ^ bytes >> 2) & 0x3333);
-    u64 order = !words                  ? EACH
-                : how & ACCESS_TOGETHER ? BY_MANY
-                                        : BY_ONE; /* of parts of words: not told apart */
+    u64 order = !words ? EACH : how & ACCESS_TOGETHER ? BY_MANY : BY_ONE;
     if (r->wrote[piece] > r->met) check_writes(w, in, lane, b, piece, bytes, how);
     r->latest[actor] = r->base + w->time;
     r->read |= regions_of(r, piece, piece);
@@ -697,6 +759,20 @@ static void note_part(struct races *r, u32 word, u32 bytes)
     r->parts[word] |= (u8)bytes;
 }
 
+/* ... by this lane, while another's write of the same time is in the cell. */
+static void note_bytes(struct races *r, u32 word, u32 bytes, u64 mine)
+{
+    const u64 who = SITE_MASK | LANE_MASK;
+    u64 cell = r->cells[word];
+    if (!r->bytes_by && !(r->bytes_by = calloc(16 * r->pieces, sizeof *r->bytes_by))) abort();
+    u32 *by = &r->bytes_by[4 * word];
+    for (u32 k = 0; k < 4; k++)
+        if (bytes >> k & 1)
+            by[k] = (u32)(mine & who) | BYTE_KNOWN;
+        else if (!(cell & MIXED_FLAG))
+            by[k] = cell & TOGETHER_FLAG ? 0 : (u32)(cell & who) | BYTE_KNOWN;
+}
+
 bool race_never_written(const struct block *b, u32 at)
 {
     const struct races *r = b->races;
@@ -726,9 +802,11 @@ static void write_piece(struct warp *w, const struct inst *in, u32 lane, struct 
         if (!of) continue;
         if (of != 15) note_part(r, 4 * piece + x, of);
         if (of != 15 && *cell >> TIME_AT == mine >> TIME_AT &&
-            !((*cell ^ mine) & (RANK_MASK | WARP_MASK | PENDING_FLAG)))
-            written |=
-                (*cell & (15ull << BYTES_AT | MIXED_FLAG)) | ((*cell ^ mine) & LANE_MASK ? MIXED_FLAG : 0);
+            !((*cell ^ mine) & (RANK_MASK | WARP_MASK | PENDING_FLAG))) {
+            bool mixed = (*cell ^ mine) & LANE_MASK || *cell & MIXED_FLAG;
+            if (mixed) note_bytes(r, 4 * piece + x, of, mine);
+            written |= (*cell & (15ull << BYTES_AT | STRONG_FLAG)) | (mixed ? MIXED_FLAG : 0);
+        }
         *cell = written;
     }
     r->wrote[piece] = how & ACCESS_COPY || b != w->block ? LOOK_CLOSER : r->base + w->time;
@@ -762,7 +840,8 @@ static inline bool piece_ordered(const struct warp *w, const struct races *r, u3
                                  enum access how)
 {
     const u64 *c = &r->cells[4 * piece];
-    return c[0] == c[1] && c[1] == c[2] && c[2] == c[3] && after_write(w, r, c[0], lane, 15, how) == ORDERED;
+    return c[0] == c[1] && c[1] == c[2] && c[2] == c[3] && !(c[0] & MIXED_FLAG) &&
+           after_write(w, r, c[0], lane, 15, how) == ORDERED;
 }
 
 /* Whole pieces of the own block, one a lane: what most vector accesses and ldmatrix are. */
@@ -892,7 +971,8 @@ void race_write_word(struct warp *w, const struct inst *in, u32 lane, u32 word)
     if (!usable(w, r)) return;
     if (start_writing(w, b, piece, piece, ACCESS_WRITE))
         check_readers(w, in, lane, b, piece, bytes, ACCESS_WRITE);
-    if (r->wrote[piece] > r->met && after_write(w, r, r->cells[word], lane, 15, ACCESS_WRITE) != ORDERED)
+    if (r->wrote[piece] > r->met &&
+        (r->cells[word] & MIXED_FLAG || after_write(w, r, r->cells[word], lane, 15, ACCESS_WRITE) != ORDERED))
         check_writes(w, in, lane, b, piece, bytes, ACCESS_WRITE);
     r->cells[word] = me(w, r, in, lane, ACCESS_WRITE) | 15ull << BYTES_AT;
     r->wrote[piece] = r->base + w->time;
@@ -944,6 +1024,7 @@ void race_landed(struct warp *owner, const struct inst *in, u32 lane, u32 at, u3
     for (u32 k = at / 4; k < (at + bytes) / 4; k++) { /* several lanes may copy the same there */
         bool others = (r->cells[k] ^ cell) & (LANE_MASK | WARP_MASK | RANK_MASK);
         r->cells[k] = cell | (others ? MIXED_FLAG : 0);
+        if (others && r->bytes_by) memset(&r->bytes_by[4 * k], 0, 4 * sizeof *r->bytes_by);
     }
     for (u32 k = at / 16; k <= (at + bytes - 1) / 16; k++)
         if (r->wrote[k] != LOOK_CLOSER || bytes == 16) r->wrote[k] = r->base + time;
