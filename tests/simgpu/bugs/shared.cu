@@ -154,7 +154,7 @@ __global__ void histogram_cleared_late(u32 *out)
 }
 
 // Bytes: four warps share each word.
-// bug flags_in_bytes: such as __syncthreads()
+// bug flags_in_bytes: such as __syncthreads() | or __syncthreads() if other warps touch it too
 template <bool BROKEN>
 __global__ void flags_in_bytes(u32 *out)
 {
@@ -175,6 +175,32 @@ __global__ void transposed_halves(u32 *out)
     for (u32 k = T / 32; k < 32; k += 8) out[k * 32 + T % 32] = tile[T % 32][k]; // transposed_halves
 }
 
+// Two lanes share each word, of which each has a half: what they hand on is another's all the same.
+// bug halves_between_lanes: __syncwarp() between them is missing
+template <bool BROKEN>
+__global__ void halves_between_lanes(u32 *out)
+{
+    __shared__ u16 row[32];
+    row[T] = (u16)(3 * T); // halves_between_lanes
+    if (!BROKEN) __syncwarp();
+    out[T] = row[31 - T]; // halves_between_lanes
+}
+
+// bug halves_used_again: __syncwarp() between them is missing
+template <bool BROKEN>
+__global__ void halves_used_again(u32 *out)
+{
+    __shared__ u16 row[32];
+    u32 sum = 0;
+    for (u32 k = 0; k < 4; k++) {
+        row[T] = (u16)(k + out[T]); // halves_used_again
+        __syncwarp();
+        sum += row[31 - T]; // halves_used_again
+        if (!BROKEN) __syncwarp();
+    }
+    out[T] = sum;
+}
+
 // Counters of a byte, four of four lanes in a word, as of a histogram: each lane writes and reads its own without any barrier.
 // bug counters_in_bytes: such as __syncthreads()
 template <bool BROKEN>
@@ -183,7 +209,7 @@ __global__ void counters_in_bytes(u32 *out)
     __shared__ u8 count[64];
     count[T] = 0;
     for (u32 k = 0; k < 3 + out[0]; k++)
-        if (k == 0 || T % 4 == 0) count[T] += 1; // counters_in_bytes
+        if (k == 0 || T % 4 == 0) count[T] += 1;
     asm volatile("" ::: "memory");
     const u32 own = count[T];
     if (!BROKEN) __syncthreads();
@@ -562,6 +588,8 @@ static const bug bugs[] = {
     BUG(histogram_read_early, 1, 256),
     BUG(histogram_cleared_late, 1, 256),
     BUG(flags_in_bytes, 1, 256),
+    BUG(halves_between_lanes, 1, 32),
+    BUG(halves_used_again, 1, 32),
     BUG(counters_in_bytes, 1, 64),
     BUG(transposed_halves, 1, 256),
     BUG(vectors, 1, 256),

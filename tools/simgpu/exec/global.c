@@ -273,7 +273,7 @@ static void access_word(struct warp *w, const struct inst *in, u32 lane, u64 at,
             wrote >= records.first) { /* a part of the word, and that of the same threads' before */
             const struct record *o = record_of(wrote);
             if (o->unit == w->block->cluster->number && o->actor == actor_of(w) && o->time == w->time)
-                mine = record_here(w, in, how, bytes | o->bytes,
+                mine = record_here(w, in, how | (o->how & ACCESS_STRONG), bytes | o->bytes,
                                    by.step == o->step && by.lanes == o->lanes ? by : (struct by_lanes){0, 0});
         }
         numbers_set(&records.writes, k, mine);

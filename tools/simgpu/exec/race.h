@@ -12,9 +12,10 @@
  *
  * What is remembered, in times of order.h's clocks (a word is 4 bytes, a piece 16):
  *
- *      a word's cell           its last write: when, who, where in the program, which of its bytes
+ *      a word's cell           its last write: when, who, where in the program, which of its bytes; if lanes of a warp have written
+ *                              some each before they met, which lane wrote which
  *      a piece's readers       for each warp, its reads of the piece: when, where, which bytes, by which lanes; these, and where, word
- *                              by word if they are not alike or in a row
+ *                              by word if they are not alike or in a row, and which lane byte by byte where it read parts of a word
  *      a piece's `wrote`       when anybody did last. Not after the last barrier of the whole block: nothing to look at, which
  *                              makes most accesses quick
  *      a warp's log of reads   of all lanes, until somebody writes near by: seldom before the next barrier of the whole block
