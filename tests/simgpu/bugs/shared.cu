@@ -165,7 +165,7 @@ __global__ void flags_in_bytes(u32 *out)
 }
 
 // 16-bit elements transposed through shared memory.
-// bug transposed_halves: such as __syncthreads()
+// bug transposed_halves: such as __syncthreads() | or __syncthreads() if other warps touch it too
 template <bool BROKEN>
 __global__ void transposed_halves(u32 *out)
 {
