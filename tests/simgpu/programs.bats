@@ -55,6 +55,18 @@ blocks_in_order() {
     assert_output right
 }
 
+@test "simgpu: of random accesses none is told as a race that is not one; of those that race, most are" {
+    local memory seed told=0
+    for memory in shared global; do program random_accesses $memory 1 2000; done
+    for seed in {1..60}; do
+        run "$SIMGPU" --threads 1 "$ROOT/build/tests/simgpu/programs/random_accesses" shared "$seed" 1 racy
+        assert_line --regexp '^operation .* races$'
+        [[ ! $output =~ "race on"|"write different values" ]] || told=$((told + 1))
+    done
+    echo "told: $told of 60"
+    [[ $told -ge 51 ]]
+}
+
 @test "simgpu: streams, events, async copies and host functions keep their order" { program streams; }
 
 @test "simgpu: managed, page-locked, registered memory and __managed__ variables are host's and kernels' alike" {

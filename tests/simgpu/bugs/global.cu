@@ -22,6 +22,17 @@ __device__ static inline void await(u32 *flag, u32 value)
     }
 }
 
+// ---- Lanes of a warp ---------------------------------------------------------------------------------------------------
+
+// bug scratch_between_lanes: lane 31 of warp 0
+template <bool BROKEN>
+__global__ void scratch_between_lanes(u32 *box)
+{
+    box[T] = 3 * T; // scratch_between_lanes
+    if (!BROKEN) __syncwarp();
+    box[OTHERS + T] = box[31 - T]; // scratch_between_lanes
+}
+
 // ---- A flag and its data ---------------------------------------------------------------------------------------------
 
 // bug released_by_nothing: must pass __threadfence() and then set the flag
@@ -743,6 +754,7 @@ __global__ void writes_behind_two(u32 *box)
 }
 
 static const bug bugs[] = {
+    BUG(scratch_between_lanes, 1, 32),
     BUG(released_by_nothing, 2, 1),
     BUG(flag_before_data, 2, 1),
     BUG(acquired_by_nothing, 2, 1),

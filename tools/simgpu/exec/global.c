@@ -113,8 +113,26 @@ static void describe(const struct warp *w, const struct record *r, char *text, s
     snprintf(text, size, "warp %u of block (%u,%u,%u)", (u32)(r->actor % MAX_WARPS), at[0], at[1], at[2]);
 }
 
+/* Whether it is a write of w's own warp since its lanes met last. (Of what they only read before one writes there nothing is said:
+ * loads that a warp executes together are over when it comes to the store.) */
+static bool by_own_warp(const struct warp *w, const struct record *r)
+{
+    return r->unit == w->block->cluster->number && r->actor == actor_of(w) && r->how & ACCESS_WRITE &&
+           r->time >= w->lanes_met;
+}
+
+/* Then, the lanes other than this one which have written these bytes, and which it has not met since. */
+static u32 lanes_not_met(const struct warp *w, u32 lane, const struct record *r, u64 at, u32 bytes)
+{
+    u32 by = by_own_warp(w, r) ? record_lanes(r, at, bytes) : 0;
+    return !by || by == 1u << lane || order_met(w, r->time, by, 1u << lane) ? 0 : by & ~(1u << lane);
+}
+
 static const char *what_is_missing(const struct warp *w, u32 lane, const struct record *r, enum access how)
 {
+    if (by_own_warp(w, r))
+        return "__syncwarp() between them is missing, or __syncthreads() if other warps touch it too (that lanes execute "
+               "together, or shuffle, orders no memory)";
     bool strong = how & ACCESS_STRONG, other = r->how & ACCESS_STRONG;
     if (known_warp(w, 0, r) && !known_warp(w, 1u << lane, r))
         return "another lane of this warp has acquired it, by a look at the flag, which says nothing to this one: __syncwarp() "
@@ -149,7 +167,8 @@ static void tell_race(struct warp *w, const struct inst *in, u32 lane, u64 at, c
     int length = 0;
     struct allocation a = {0};
     u32 line = r->fn->lines[r->in - r->fn->code].line;
-    u32 lanes = known_not_passed(w, r, record_lanes(r, at, 1u << at % 4));
+    u32 lanes = by_own_warp(w, r) ? lanes_not_met(w, lane, r, at, 1u << at % 4)
+                                  : known_not_passed(w, r, record_lanes(r, at, 1u << at % 4));
     if (lanes && known_warp(w, 1u << lane, r))
         length = snprintf(who, sizeof who, "lane %u of ", first_lane(lanes));
     describe(w, r, who + length, sizeof who - (size_t)length);
@@ -239,7 +258,8 @@ static void check(struct warp *w, const struct inst *in, u32 lane, u64 at, u32 b
     }
     bool same_block = r->unit == w->block->cluster->number && r->actor / MAX_WARPS == w->block->cluster_rank;
     u32 strong = same_block ? ACCESS_STRONG | ACCESS_CTA : ACCESS_STRONG;
-    if ((how & strong && r->how & strong) || known_record(w, 1u << lane, r, at, both)) return;
+    bool met = how & ACCESS_TOGETHER || !lanes_not_met(w, lane, r, at, both);
+    if ((how & strong && r->how & strong) || (met && known_record(w, 1u << lane, r, at, both))) return;
     if (how == ACCESS_WRITE && r->how == ACCESS_WRITE && same) {
         if (w->suspects_global) return;
         struct suspect_write *s = w->suspects_global = malloc(sizeof *s);
@@ -324,23 +344,26 @@ static void widen_written(u64 from, u64 to)
     widen(&global_written.low, &global_written.high, from, to);
 }
 
-/* Whether these lanes of w synchronise with this record's access, which is not a strong one. */
-static bool is_before(const struct warp *w, u32 lanes, u32 number)
+/* Whether these lanes of w, `by` that access, synchronise with this record's access, which is not a strong one. */
+static bool is_before(const struct warp *w, u32 lanes, u32 number, struct by_lanes by)
 {
     const struct record *r = number >= records.first ? record_of(number) : NULL;
-    return r && !(r->how & ACCESS_STRONG) && known_warp(w, lanes, r) && !known_not_passed(w, r, ALL_LANES);
+    if (!r || r->how & ACCESS_STRONG || !known_warp(w, lanes, r) || known_not_passed(w, r, ALL_LANES))
+        return false;
+    return !by_own_warp(w, r) || (r->step == by.step && r->lanes == by.lanes);
 }
 
 /* The same as access_word of words that follow each other and have all been written, and read, by the same instruction of the same
  * warp before, or not at all in this launch, with what w knows of. Else false, and nothing is done. */
 static bool access_line(struct warp *w, u32 lanes, u64 at, u32 words, u32 mine, enum access how, u32 floor,
-                        bool has_reads)
+                        bool has_reads, struct by_lanes by)
 {
     u64 word = (at - records.base) / 4, end = word + words;
     u32 wrote, read = 0;
     if (!numbers_same(&records.writes, word, end, floor, &wrote) ||
         (has_reads && !numbers_same(&records.reads, word, end, records.first, &read)) ||
-        (wrote && wrote != mine && !is_before(w, lanes, wrote)) || (read && !is_before(w, lanes, read)))
+        (wrote && wrote != mine && !is_before(w, lanes, wrote, by)) ||
+        (read && !is_before(w, lanes, read, by)))
         return false;
     numbers_set_all(how == ACCESS_READ ? &records.reads : &records.writes, word, end, mine);
     if (how != ACCESS_READ && read) numbers_set_all(&records.reads, word, end, 0);
@@ -446,7 +469,7 @@ void global_access_now(struct warp *w, const struct inst *in, u32 mask, const u6
         if (bytes == 2 && lanes % 2) lanes--;
         if (lanes && at[first] % 4 == 0 && lanes * bytes % 4 == 0 &&
             access_line(w, mask, at[first], lanes * bytes / 4, record_here(w, in, how, 15, by), how, floor,
-                        has_reads))
+                        has_reads, by))
             mask &= ~((u32)((1ull << lanes) - 1) << first);
     }
     if (mask) access_lanes(w, in, mask, at, bytes, how, floor, has_reads, by);
