@@ -121,11 +121,11 @@ static bool by_own_warp(const struct warp *w, const struct record *r)
            r->time >= w->lanes_met;
 }
 
-/* Then, the lanes other than this one which have written these bytes, and which it has not met since. */
+/* Then, the lanes which have written these bytes, if this one has neither done so itself nor met them since. */
 static u32 lanes_not_met(const struct warp *w, u32 lane, const struct record *r, u64 at, u32 bytes)
 {
     u32 by = by_own_warp(w, r) ? record_lanes(r, at, bytes) : 0;
-    return !by || by == 1u << lane || order_met(w, r->time, by, 1u << lane) ? 0 : by & ~(1u << lane);
+    return !by || by >> lane & 1 || order_met(w, r->time, by, 1u << lane) ? 0 : by;
 }
 
 static const char *what_is_missing(const struct warp *w, u32 lane, const struct record *r, enum access how)

@@ -16,6 +16,7 @@ enum {
     BYTES_AT = 31,
     TIME_AT = 41 /* from the first block of these structures on */
 };
+#define BYTE_KNOWN    (1u << 31) /* in `bytes_by`: site 0 and lane 0 may be who it was */
 #define SITE_MASK     ((1ull << LANE_AT) - 1)
 #define LANE_MASK     (31ull << LANE_AT)
 #define WARP_MASK     (31ull << WARP_AT)
@@ -41,8 +42,6 @@ enum { BY_ONE, IN_ORDER, BY_MANY, EACH };
 #define WORD_STRONG  (1u << 23)
 #define WORD_UNKNOWN (1u << 24) /* weak and strong by different lanes: who is not told apart */
 #define WORD_PARTS   (1u << 25) /* parts of it: who is kept of each byte */
-
-#define BYTE_KNOWN (1u << 31)
 
 /* Who has read a byte of such a word: a lane, this plus its number, or several. */
 enum { BYTE_BY_LANE = 1, BYTE_BY_MANY = BYTE_BY_LANE + LANES };
@@ -72,12 +71,10 @@ struct races {
     u32 *wrote;     /* by piece */
     u64 *unwritten; /* by word: its cell when it was written with what nobody had written; NULL: none was */
     u8 *parts;      /* by word: which of its bytes, where only some were written at a time; NULL: nowhere */
-    u32 *
-        bytes_by; /* by byte, of words by several lanes: site and lane as in a cell; 0: not known; NULL: no such */
-    u64 *readers[MAX_CLUSTER *
-                 MAX_WARPS];             /* by actor: by piece, by word, by byte; NULL: it has read nothing */
-    u32 latest[MAX_CLUSTER * MAX_WARPS]; /* by actor, when it has read anything */
-    u16 active[MAX_CLUSTER * MAX_WARPS]; /* the actors that have */
+    u32 *bytes_by; /* by byte of a MIXED word: site and lane as in a cell; 0: not known; NULL: no such word */
+    u64 *readers[MAX_CLUSTER * MAX_WARPS]; /* by actor: by piece, word, byte; NULL: it has read nothing */
+    u32 latest[MAX_CLUSTER * MAX_WARPS];   /* by actor, when it has read anything */
+    u16 active[MAX_CLUSTER * MAX_WARPS];   /* the actors that have */
     u32 active_count;
     struct read_log *logs[MAX_WARPS]; /* of the block's own warps */
     u64 written, read,
@@ -550,11 +547,10 @@ static u32 merged_parts(u32 before, u32 had, u32 word, u32 has, u8 by[4])
 {
     if (had && ((before ^ word) & WORD_STRONG || before & WORD_UNKNOWN)) return before | WORD_UNKNOWN;
     for (u32 k = 0; k < 4; k++) {
-        u8 old = !(had >> k & 1)       ? 0
-                 : before & WORD_PARTS ? by[k]
-                                       : reader_of_byte(before),
-           new = !(has >> k & 1) ? 0 : reader_of_byte(word);
-        by[k] = old && new &&old != new ? BYTE_BY_MANY : old | new;
+        u8 first = before & WORD_PARTS ? by[k] : reader_of_byte(before), second = reader_of_byte(word);
+        if (!(had >> k & 1)) first = 0;
+        if (!(has >> k & 1)) second = 0;
+        by[k] = first && second && first != second ? BYTE_BY_MANY : first | second;
     }
     return (word & ~(u32)WORD_BY_MANY) | WORD_PARTS;
 }
@@ -759,7 +755,7 @@ static void note_part(struct races *r, u32 word, u32 bytes)
     r->parts[word] |= (u8)bytes;
 }
 
-/* ... by this lane, while another's write of the same time is in the cell. */
+/* ... while a write of the same time by another lane is in the cell: which lane has written which byte. */
 static void note_bytes(struct races *r, u32 word, u32 bytes, u64 mine)
 {
     const u64 who = SITE_MASK | LANE_MASK;
