@@ -30,7 +30,7 @@ blocks_in_order() {
     for threads in 1 2 5; do
         for seed in 0 1 2 3; do
             stores_of spin --threads "$threads" --seed "$seed"
-            assert_equal "${lines[*]}" "32.0 64 32.0 64 32.0 64" # 16 warps of 32 lanes, 4 bytes each
+            assert_equal "${lines[*]}" "32.0 64 32.0 64 32.0 64 32.0 64" # 16 warps of 32 lanes, 4 bytes each
         done
     done
 }
@@ -57,7 +57,11 @@ blocks_in_order() {
 
 @test "simgpu: of random accesses none is told as a race that is not one; of those that race, most are" {
     local memory seed told=0
-    for memory in shared global; do program random_accesses $memory 1 2000; done
+    for memory in shared global blocks; do program random_accesses $memory 1 1000; done
+    for seed in 1 2 3; do
+        run -0 "$SIMGPU" --seed "$seed" --threads 3 "$ROOT/build/tests/simgpu/programs/random_accesses" blocks 1 300
+        assert_output right
+    done
     for seed in {1..60}; do
         run "$SIMGPU" --threads 1 "$ROOT/build/tests/simgpu/programs/random_accesses" shared "$seed" 1 racy
         assert_line --regexp '^operation .* races$'

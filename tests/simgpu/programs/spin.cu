@@ -40,10 +40,22 @@ __global__ void after_syncwarp(unsigned *turn, unsigned *out)
     pass_on(turn, 30000);
 }
 
+// Lanes 16 to 31 need not wait for lane 0 in the loop's first turn: they are ahead of it, at the same __syncwarp in the second.
+__global__ void after_turns(unsigned *turn, unsigned *out)
+{
+    await_earlier_block(turn);
+#pragma unroll 1
+    for (unsigned mask = 0xffff; mask; mask = mask == 0xffff ? 0xffffffff : 0)
+        if (mask >> threadIdx.x % 32 & 1) __syncwarp(mask);
+    out[blockIdx.x * blockDim.x + threadIdx.x] = threadIdx.x; // stores
+    pass_on(turn, 30000);
+}
+
 int main()
 {
     unsigned *turn, *out, host[64 * 8];
-    void (*kernels[])(unsigned *, unsigned *) = {after_syncthreads, after_barrier, after_syncwarp};
+    void (*kernels[])(unsigned *, unsigned *) = {after_syncthreads, after_barrier, after_syncwarp,
+                                                 after_turns};
     CUDA(cudaMalloc(&turn, 4));
     CUDA(cudaMalloc(&out, sizeof host));
     for (auto kernel : kernels) {

@@ -481,6 +481,7 @@ u32 warp_gather(struct warp *w, const struct inst *in, u32 mask, u32 want, enum 
     for (s32 i = 0; i < w->split_count; i++) {
         struct split *s = &w->splits[i];
         if (s->state != SPLIT_WAIT_LANES || s->frame->fn->code[s->pc].exec != in->exec) continue;
+        if ((s->wait_mask & w->live) != want) continue; /* it is ahead, or behind, by a turn of a loop */
         if (how == ANYWHERE || (s->pc == index && s->frame->fn == w->frame->fn)) {
             elsewhere |= s->frame != w->frame;
             together |= s->mask;
