@@ -440,10 +440,11 @@ static void check_writes(struct warp *w, const struct inst *in, u32 lane, struct
     const struct races *r = b->races;
     for (u32 x = 0; x < 4; x++) {
         u64 cell = r->cells[4 * piece + x];
-        u32 of = bytes >> 4 * x & 15;
-        enum verdict what = of ? after_write(w, r, cell, lane, of, how) : ORDERED;
-        u32 first = first_lane(of & (u32)(cell >> BYTES_AT));
-        for (u32 left = cell & MIXED_FLAG ? of : 0; left && what == ORDERED; left &= left - 1) {
+        u32 of = bytes >> 4 * x & 15, both = of & (u32)(cell >> BYTES_AT);
+        if (!both) continue;
+        u32 first = first_lane(both);
+        enum verdict what = after_write(w, r, cell, lane, of, how);
+        for (u32 left = cell & MIXED_FLAG ? both : 0; left && what == ORDERED; left &= left - 1) {
             first = first_lane(left);
             cell = cell_of_byte(r, 4 * piece + x, first);
             what = after_write(w, r, cell, lane, 1u << first, how);
