@@ -11,15 +11,7 @@
 
 #include "expect.h"
 
-enum {
-    BLOCKS = 3,
-    BLOCK = 64,
-    THREADS = BLOCKS * BLOCK,
-    BYTES = 256,
-    OPERATIONS = 70,
-    NAMED_BARRIERS = 15,
-    FLAGS = 32
-};
+enum { BLOCKS = 3, THREADS = BLOCKS * 64, BYTES = 256, OPERATIONS = 70, NAMED_BARRIERS = 15, FLAGS = 32 };
 enum kind {
     LOAD,
     STORE,
@@ -37,7 +29,7 @@ const int NOBODY = -1, EVERYBODY = -1;
 
 struct operation {
     int kind, size;
-    int at[THREADS];             // of an access, a thread's byte, or NOBODY's
+    int at[THREADS];             // of an access: a thread's byte, or NOBODY
     uint32_t mask[THREADS / 32]; // SYNCWARP: the lanes that meet
     int block;                   // whose: of barriers and flags
     int first_warp, second_warp; // TWO_WARPS: which
@@ -204,62 +196,71 @@ static void pass(clocks &c, const operation &o, int per_block)
 
 // ---- Programs --------------------------------------------------------------------------------------------------------------
 
-// The few bytes of a program, how its accesses lie and how many of its operations are barriers are its own.
-static std::vector<operation> make_program(unsigned seed, bool shared, int blocks, bool racy)
-{
-    std::mt19937 random(seed);
-    const auto below = [&](int n) { return (int)(random() % n); };
-    const int per_block = THREADS / blocks, span = 16 << below(5), largest = 1 + below(5),
-              barriers = 1 + below(8);
-    const bool strong_too = below(3) == 0, copies_too = shared && below(2) == 0;
-    int named = 0, flag = 0;
-    bool done = false;
+// Draws a program: its few bytes, how its accesses lie and how many of its operations are barriers are its own.
+struct drawing {
+    std::mt19937 random;
+    const int blocks, per_block, span, largest, barriers;
+    const bool strong_too, copies_too, racy;
+    int named_barriers = 0, flags_used = 0;
+    bool done = false; // the access that races is there
+    clocks &c;
     std::vector<operation> program;
-    static clocks c;
-    memset(&c, 0, sizeof c);
-    std::fill(c.copies, c.copies + BYTES, NOBODY);
-    for (int t = 0; t < THREADS; t++) c.knows[t][t] = 1;
-    const auto add = [&](const operation &o) {
+
+    int below(int n) { return (int)(random() % n); }
+    drawing(unsigned seed, bool shared, int blocks, bool racy, clocks &c)
+        : random(seed), blocks(blocks), per_block(THREADS / blocks), span(16 << below(5)),
+          largest(1 + below(5)), barriers(1 + below(8)), strong_too(below(3) == 0),
+          copies_too(shared && below(2) == 0), racy(racy), c(c)
+    {
+    }
+
+    void add(const operation &o)
+    {
         if (o.kind > COPY) pass(c, o, per_block);
         program.push_back(o);
-    };
-    while ((int)program.size() < OPERATIONS - 5 && !done) {
-        operation o = {};
-        std::fill(o.at, o.at + THREADS, NOBODY);
-        o.block = below(blocks);
-        if (below(20) < barriers) {
-            const int what = below(blocks > 1 ? 6 : copies_too ? 5 : 4);
-            for (uint32_t &mask : o.mask) mask = below(2) ? 0xffffffff : random();
-            o.kind = what < 2                   ? SYNCWARP
-                     : what == 2                ? SYNCTHREADS
-                     : what == 3 && blocks == 1 ? TWO_WARPS
-                                                : COPIES_WAIT;
-            if (o.kind == TWO_WARPS) {
-                if (named == NAMED_BARRIERS) continue;
-                o.number = ++named;
-                o.first_warp = below(per_block / 32);
-                o.second_warp = (o.first_warp + 1 + below(per_block / 32 - 1)) % (per_block / 32);
-            }
-            if (what < 3 || blocks == 1) {
-                add(o);
-                continue;
-            }
-            if (flag == FLAGS) continue;
-            operation all =
-                o; // a block hands on to another: all of its threads' writes, or one's, to all or one
-            all.kind = SYNCTHREADS;
-            if (below(2)) add(all);
-            o.number = flag++;
-            for (int kind : {PUBLISH, AWAIT}) {
-                o.kind = kind;
-                o.how = below(4);
-                o.thread = kind == AWAIT && below(3) == 0 ? EVERYBODY : below(per_block);
-                add(o);
-                if (kind == PUBLISH) all.block = o.block = (o.block + 1 + below(blocks - 1)) % blocks;
-            }
-            if (below(2)) add(all);
-            continue;
+    }
+
+    void barrier(operation o)
+    {
+        const int what = below(blocks > 1 ? 6 : copies_too ? 5 : 4);
+        for (uint32_t &mask : o.mask) mask = below(2) ? 0xffffffff : random();
+        if (what < 3) {
+            o.kind = what < 2 ? SYNCWARP : SYNCTHREADS;
+        } else if (blocks > 1) {
+            if (flags_used < FLAGS) hand_over(o);
+            return;
+        } else if (what == 3) {
+            if (named_barriers == NAMED_BARRIERS) return;
+            o.kind = TWO_WARPS;
+            o.number = ++named_barriers;
+            o.first_warp = below(per_block / 32);
+            o.second_warp = (o.first_warp + 1 + below(per_block / 32 - 1)) % (per_block / 32);
+        } else {
+            o.kind = COPIES_WAIT;
         }
+        add(o);
+    }
+
+    // From a block to another: what all of its threads have done, or one, to all of the other's, or one.
+    void hand_over(operation o)
+    {
+        operation all = o;
+        all.kind = SYNCTHREADS;
+        if (below(2)) add(all);
+        o.number = flags_used++;
+        for (int kind : {PUBLISH, AWAIT}) {
+            o.kind = kind;
+            o.how = below(4);
+            o.thread = kind == AWAIT && below(3) == 0 ? EVERYBODY : below(per_block);
+            add(o);
+            if (kind == PUBLISH) all.block = o.block = (o.block + 1 + below(blocks - 1)) % blocks;
+        }
+        if (below(2)) add(all);
+    }
+
+    // Of all threads whose bytes nothing forbids them; of a racy program, at last, of one whose does.
+    void access(operation o)
+    {
         o.kind = copies_too && below(5) == 0   ? COPY
                  : strong_too && below(4) == 0 ? VOLATILE_STORE + below(2)
                                                : below(2);
@@ -289,11 +290,28 @@ static std::vector<operation> make_program(unsigned seed, bool shared, int block
         }
         add(o);
     }
-    operation wait = {};
-    wait.kind = COPIES_WAIT;
-    std::fill(wait.at, wait.at + THREADS, NOBODY);
-    program.resize(OPERATIONS, wait);
-    return program;
+};
+
+static std::vector<operation> make_program(unsigned seed, bool shared, int blocks, bool racy)
+{
+    static clocks c;
+    memset(&c, 0, sizeof c);
+    std::fill(c.copies, c.copies + BYTES, NOBODY);
+    for (int t = 0; t < THREADS; t++) c.knows[t][t] = 1;
+    drawing d(seed, shared, blocks, racy, c);
+    operation nothing = {};
+    std::fill(nothing.at, nothing.at + THREADS, NOBODY);
+    while (d.program.size() < OPERATIONS - 5 && !d.done) { // a hand-over has four
+        operation o = nothing;
+        o.block = d.below(blocks);
+        if (d.below(20) < d.barriers)
+            d.barrier(o);
+        else
+            d.access(o);
+    }
+    nothing.kind = COPIES_WAIT;
+    d.program.resize(OPERATIONS, nothing);
+    return d.program;
 }
 
 int main(int argc, char **argv)

@@ -453,7 +453,7 @@ static void mbarrier_places(struct warp *w, const struct inst *in, u32 mask, str
         if (a & 7)
             fault(w, in, 1u << i, ERR_MISALIGNED, "misaligned mbarrier at 0x%llx: must be a multiple of 8",
                   (unsigned long long)a);
-        at->offset[i] = shared_offset(w, in, in->space, i, a, 8, true, &at->block[i]);
+        at->offset[i] = shared_offset(w, in, in, i, a, 8, ACCESS_WRITE, &at->block[i]);
         if (at->block[i] != w->block && !(in->flags & REMOTE))
             fault(
                 w, in, 1u << i, ERR_INVALID_ADDRESS_SPACE,

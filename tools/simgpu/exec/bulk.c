@@ -403,8 +403,8 @@ static void place(struct warp *w, const struct inst *in, u32 lane, const struct 
     if (a & (align - 1))
         fault(w, in, 1u << lane, ERR_MISALIGNED, "misaligned shared address 0x%llx: must be a multiple of %u",
               (unsigned long long)a, align);
-    c->at = shared_offset(w, in, f->shared.space, lane, a, extent(c), false, &c->block);
-    shared_within(w, in, f->shared.variable, lane, c->at, extent(c), f->direction != STORE);
+    c->at = shared_offset(w, in, &f->shared, lane, a, extent(c),
+                          f->direction == STORE ? ACCESS_READ : ACCESS_WRITE | ACCESS_BULK, &c->block);
     c->block->visitors &= ~(1u << w->block->cluster_rank);
 }
 
@@ -457,8 +457,7 @@ static u32 barrier_of(struct warp *w, const struct inst *in, u32 lane, const str
         fault(w, in, 1u << lane, a & 7 ? ERR_MISALIGNED : ERR_INVALID_ADDRESS_SPACE,
               "no mbarrier can be at 0x%llx", (unsigned long long)a);
     struct block *at;
-    u32 offset = shared_offset(w, in, f->mbarrier.space, lane, a, 8, true, &at);
-    shared_within(w, in, f->mbarrier.variable, lane, offset, 8, true);
+    u32 offset = shared_offset(w, in, &f->mbarrier, lane, a, 8, ACCESS_WRITE, &at);
     if (at != c->block && f->multicast == NO_OPERAND)
         fault(w, in, 1u << lane, ERR_LAUNCH_FAILURE,
               "the data goes to block %u of the cluster, but the mbarrier lies in block %u",
@@ -478,8 +477,7 @@ static void load(struct warp *w, const struct inst *in, u32 lane, const struct f
     if (f->direction == FROM_SHARED) {
         u64 from = about.global;
         struct block *source;
-        u32 offset = shared_offset(w, in, f->source.space, lane, from, c->bytes, false, &source);
-        shared_within(w, in, f->source.variable, lane, offset, c->bytes, false);
+        u32 offset = shared_offset(w, in, &f->source, lane, from, c->bytes, ACCESS_READ, &source);
         proxy_reads(w, in, 1u << lane, source, offset, c->bytes);
         memcpy(c->data, source->shared + offset, c->bytes);
     } else {

@@ -130,9 +130,7 @@ static u32 lanes_not_met(const struct warp *w, u32 lane, const struct record *r,
 
 static const char *what_is_missing(const struct warp *w, u32 lane, const struct record *r, enum access how)
 {
-    if (by_own_warp(w, r))
-        return "__syncwarp() between them is missing, or __syncthreads() if other warps touch it too (that lanes execute "
-               "together, or shuffle, orders no memory)";
+    if (by_own_warp(w, r)) return race_missing_syncwarp(w);
     bool strong = how & ACCESS_STRONG, other = r->how & ACCESS_STRONG;
     if (known_warp(w, 0, r) && !known_warp(w, 1u << lane, r))
         return "another lane of this warp has acquired it, by a look at the flag, which says nothing to this one: __syncwarp() "

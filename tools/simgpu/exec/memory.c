@@ -202,44 +202,42 @@ static inline struct room room_of(const struct block *b, const struct inst *in)
     return v ? (struct room){v->at, v->bytes} : (struct room){0, b->shared_bytes};
 }
 
-void shared_within(struct warp *w, const struct inst *in, const struct shared_variable *v, u32 lane, u32 at,
-                   u32 bytes, bool is_write)
+/* The memory behind a shared address, as shared_offset, the system's included. */
+static u8 *shared_pointer(struct warp *w, const struct inst *in, const struct inst *operand, u32 lane, u64 a,
+                          u32 bytes, enum access how)
 {
-    if (!v || (at >= v->at && (u64)at - v->at + bytes <= v->bytes)) return;
-    const char *name = readable_name(v->name);
-    for (const char *inner; (inner = strstr(name, "::"));) name = inner + 2;
-    fault(
-        w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
-        "out of bounds: %s of %u bytes at byte %lld of the shared variable %s, which has %u bytes: there is another's memory",
-        is_write ? "write" : "read", bytes, (long long)at - v->at, name, v->bytes);
-}
-
-u8 *shared_pointer(struct warp *w, const struct inst *in, enum space space, u32 lane, u64 a, u32 bytes,
-                   bool is_write)
-{
-    struct block *b = shared_owner(w, in, space, lane, a);
-    u32 at = (u32)a & 0xffffff;
+    struct block *b = shared_owner(w, in, operand->space, lane, a);
+    bool is_write = how & ACCESS_WRITE;
+    u32 at = (u32)a & 0xffffff, offset = at - b->shared_base;
     if ((u64)at + bytes <= GROUPS_SCRATCH) return b->reserved + at;
-    if (at < b->shared_base || (u64)at + bytes > (u64)b->shared_base + b->shared_bytes)
+    if (at < b->shared_base || (u64)offset + bytes > b->shared_bytes)
         fault(
             w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
             "out of bounds: %s of %u bytes at shared offset %lld; the block has %u bytes of shared memory (%u static, %u dynamic)",
             is_write ? "write" : "read", bytes, (long long)at - b->shared_base, b->shared_bytes,
             b->shared_bytes - b->launch->dynamic_bytes, b->launch->dynamic_bytes);
-    shared_within(w, in, in->variable, lane, at - b->shared_base, bytes, is_write);
-    if (b != w->block && !is_write) b->visitors |= 1u << w->block->cluster_rank;
-    if (b->stamps && is_write) {
-        order_store(w, in, lane, b, at - b->shared_base, bytes);
-        proxy_wrote(b, at - b->shared_base, bytes, b == w->block ? w->id : WRITER_REMOTE, 1u << lane);
+    struct room room = room_of(b, operand);
+    if (offset < room.at || (u64)offset - room.at + bytes > room.bytes) {
+        const char *name = readable_name(operand->variable->name);
+        for (const char *inner; (inner = strstr(name, "::"));) name = inner + 2;
+        fault(
+            w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
+            "out of bounds: %s of %u bytes at byte %lld of the shared variable %s, which has %u bytes: there is another's memory",
+            is_write ? "write" : "read", bytes, (long long)offset - room.at, name, room.bytes);
     }
-    return b->shared + (at - b->shared_base);
+    if (b != w->block && !is_write) b->visitors |= 1u << w->block->cluster_rank;
+    if (b->stamps && is_write && !(how & ACCESS_BULK)) {
+        order_store(w, in, lane, b, offset, bytes);
+        proxy_wrote(b, offset, bytes, b == w->block ? w->id : WRITER_REMOTE, 1u << lane);
+    }
+    return b->shared + offset;
 }
 
-u32 shared_offset(struct warp *w, const struct inst *in, enum space space, u32 lane, u64 a, u32 bytes,
-                  bool is_write, struct block **owner)
+u32 shared_offset(struct warp *w, const struct inst *in, const struct inst *operand, u32 lane, u64 a,
+                  u32 bytes, enum access how, struct block **owner)
 {
-    u8 *p = shared_pointer(w, in, space, lane, a, bytes, is_write);
-    *owner = shared_owner(w, in, space, lane, a);
+    u8 *p = shared_pointer(w, in, operand, lane, a, bytes, how);
+    *owner = shared_owner(w, in, operand->space, lane, a);
     if ((a & 0xffffff) < SHARED_BASE)
         fault(
             w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
@@ -254,7 +252,7 @@ static u64 check_shared_lane(struct warp *w, const struct inst *in, u32 lane, u6
 {
     bool is_write = how & ACCESS_WRITE;
     if (a & (align - 1)) misaligned(w, in, lane, "shared", a, align);
-    u8 *p = shared_pointer(w, in, in->space, lane, a, bytes, is_write);
+    u8 *p = shared_pointer(w, in, in, lane, a, bytes, how);
     struct block *b = shared_owner(w, in, in->space, lane, a);
     if ((size_t)(p - b->shared) >= b->shared_bytes) return (u64)(uintptr_t)p; /* in b->reserved */
     u32 at[LANES];

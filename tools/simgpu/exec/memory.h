@@ -48,20 +48,14 @@ const u8 *memory_peek(struct warp *w, const struct inst *in, u64 address, u32 by
 /* Allocations may have been freed since this warp last looked: forgets what it knows of them. */
 void memory_refresh(struct warp *w);
 
-/* The block of the cluster in whose shared memory address `a` lies, by its rank bits, and the memory behind it; faults when
- * `in` may not reach it. */
+/* The block of the cluster in whose shared memory address `a` lies, by its rank bits; faults when `in` may not reach it. */
 struct block *shared_owner(struct warp *w, const struct inst *in, enum space space, u32 lane, u64 a);
-u8 *shared_pointer(struct warp *w, const struct inst *in, enum space space, u32 lane, u64 a, u32 bytes,
-                   bool is_write);
 
-/* Faults when bytes of shared memory at this offset are not all the variable's; NULL: they may be any. */
-void shared_within(struct warp *w, const struct inst *in, const struct shared_variable *v, u32 lane, u32 at,
-                   u32 bytes, bool is_write);
-
-/* The same as an offset in *owner's shared memory. The system's first KiB of shared addresses is none of it, so that neither
+/* Where the `bytes` bytes at `a` are in *owner's shared memory; `operand` is the address operand of `in`, to whose variable they are held.
+ * With ACCESS_BULK it is for who copies to note what is written. The system's first KiB of shared addresses is none of it, so that neither
  * an mbarrier nor a bulk copy can lie there. */
-u32 shared_offset(struct warp *w, const struct inst *in, enum space space, u32 lane, u64 a, u32 bytes,
-                  bool is_write, struct block **owner);
+u32 shared_offset(struct warp *w, const struct inst *in, const struct inst *operand, u32 lane, u64 a,
+                  u32 bytes, enum access how, struct block **owner);
 
 /* SPACE_SHARED or SPACE_CLUSTER for the modifiers that name them, SPACE_GENERIC for any other. */
 enum space shared_space(const char *m);

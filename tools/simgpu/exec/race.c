@@ -225,6 +225,17 @@ static const struct ptx_operand *address_of(const struct ptx_inst *p)
     return NULL;
 }
 
+const char *race_missing_syncwarp(const struct warp *w)
+{
+    static _Thread_local char text[200];
+    snprintf(
+        text, sizeof text,
+        "__syncwarp() between them is missing%s%s (that lanes execute together, or shuffle, orders no memory)",
+        w->meeting_count ? ", with a mask that names both" : "",
+        w->block->warp_count > 1 ? ", or __syncthreads() if other warps touch it too" : "");
+    return text;
+}
+
 const char *race_update(const struct function *fn, const struct inst *in, const struct function *other,
                         const struct inst *with)
 {
@@ -266,9 +277,8 @@ static _Noreturn void race_fault(struct warp *w, const struct inst *in, u32 lane
         fault_against(
             w, in, 1u << lane, ERR_LAUNCH_FAILURE, fn, there,
             "race on shared offset %u%s: this %s is not ordered after the %s by %s of the same warp at line %u: "
-            "__syncwarp() between them is missing%s%s (that lanes execute together, or shuffle, orders no memory)%s",
-            at, where, does, did, who, line, w->meeting_count ? ", with a mask that names both" : "",
-            w->block->warp_count > 1 ? ", or __syncthreads() if other warps touch it too" : "", update);
+            "%s%s",
+            at, where, does, did, who, line, race_missing_syncwarp(w), update);
     }
     u32 rank = (u32)(other >> RANK_AT) & 15;
     snprintf(who, sizeof who, "warp %u", (u32)(other >> WARP_AT) & 31);

@@ -39,7 +39,7 @@ enum access {
     ACCESS_COPY = 8,      /* cp.async: written only when it has been waited for */
     ACCESS_CTA = 16,      /* strong, but its scope is the block's: for other blocks it is not */
     ACCESS_CONSTANT = 32, /* ld.global.nc */
-    ACCESS_BULK = 64,     /* a bulk store */
+    ACCESS_BULK = 64,     /* a bulk copy */
     ACCESS_DATA = 128     /* a strong load whose value decides nothing: front/decision.c */
 };
 
@@ -81,6 +81,9 @@ static inline void race_settle(struct warp *w, const struct inst *in, u32 mask, 
 
 /* A cp.async that `in` issued for `lane` of `owner` has been waited for: written at `time` of that warp. */
 void race_landed(struct warp *owner, const struct inst *in, u32 lane, u32 at, u32 bytes, u32 time);
+
+/* For a message on two accesses by lanes of w that have not met in between. */
+const char *race_missing_syncwarp(const struct warp *w);
 
 /* For a message on two accesses that nothing orders: what else would do, where they are the load and the store of `x += 1`. */
 const char *race_update(const struct function *fn, const struct inst *in, const struct function *other,
