@@ -22,17 +22,6 @@ __device__ static inline void await(u32 *flag, u32 value)
     }
 }
 
-// ---- Lanes of a warp ---------------------------------------------------------------------------------------------------
-
-// bug scratch_between_lanes: lane 31 of warp 0
-template <bool BROKEN>
-__global__ void scratch_between_lanes(u32 *box)
-{
-    box[T] = 3 * T; // scratch_between_lanes
-    if (!BROKEN) __syncwarp();
-    box[OTHERS + T] = box[31 - T]; // scratch_between_lanes
-}
-
 // ---- A flag and its data ---------------------------------------------------------------------------------------------
 
 // bug released_by_nothing: must pass __threadfence() and then set the flag
@@ -304,6 +293,15 @@ __global__ void relaxed_data_unacquired(u32 *box)
 }
 
 // ---- Lanes of a warp ---------------------------------------------------------------------------------------------------
+
+// bug scratch_between_lanes: lane 31 of warp 0
+template <bool BROKEN>
+__global__ void scratch_between_lanes(u32 *box)
+{
+    box[T] = 3 * T; // scratch_between_lanes
+    if (!BROKEN) __syncwarp();
+    box[OTHERS + T] = box[31 - T]; // scratch_between_lanes
+}
 
 // Lane 0 releases what its whole warp has written.
 // bug lanes_not_met: says nothing of what this lane did
