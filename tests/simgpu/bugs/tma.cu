@@ -564,6 +564,53 @@ __global__ void store_announced_early(u32 *out)
     }
 }
 
+// Adds to what another block's bulk store writes, whether that has been stored or not.
+// bug added_before_it_is_stored: but this thread has not acquired it | or a flag must order them | must wait for it, by cp.async.bulk.wait_group without .read
+template <bool BROKEN>
+__global__ void added_before_it_is_stored(u32 *out)
+{
+    u32 *flag = out + 8192;
+    stages[0][T] = T;
+    PROXY_FENCE;
+    __syncthreads();
+    if (T) return;
+    if (blockIdx.x == 0) {
+        copy_out(out, stages[0], 256); // added_before_it_is_stored
+        WAIT_ALL;
+        __threadfence();
+        atomicExch(flag, 1);
+    } else {
+        if (!BROKEN)
+            while (!atomicAdd(flag, 0)) __nanosleep(100);
+        __threadfence();
+        add_out(out, stages[0], 256); // added_before_it_is_stored
+        WAIT_ALL;
+    }
+}
+
+// A bulk store over what another block has written, with nothing between them.
+// bug stored_over_what_others_wrote: nothing has released it | must wait for it, by cp.async.bulk.wait_group without .read
+template <bool BROKEN>
+__global__ void stored_over_what_others_wrote(u32 *out)
+{
+    u32 *flag = out + 8192;
+    stages[0][T] = T;
+    PROXY_FENCE;
+    __syncthreads();
+    if (blockIdx.x == 0) {
+        out[T] = 1; // stored_over_what_others_wrote
+        if (!BROKEN) __threadfence();
+        __syncthreads();
+        if (!BROKEN && T == 0) atomicExch(flag, 1);
+    } else if (T == 0) {
+        if (!BROKEN)
+            while (!atomicAdd(flag, 0)) __nanosleep(100);
+        __threadfence();
+        copy_out(out, stages[0], 256); // stored_over_what_others_wrote
+        WAIT_ALL;
+    }
+}
+
 // bug copy_never_awaited: the block leaves, and nobody has waited for the mbarrier
 template <bool BROKEN>
 __global__ void copy_never_awaited(u32 *out)
@@ -633,6 +680,8 @@ static const bug bugs[] = {
     BUG(store_buffer_rewritten_by_warps, 1, 64),
     BUG(leaves_with_an_open_store, 1, 64),
     BUG(store_announced_early, 2, 64),
+    BUG(added_before_it_is_stored, 2, 64),
+    BUG(stored_over_what_others_wrote, 2, 64),
     BUG(copy_never_awaited, 1, 32),
     BUG(told_by_a_flag, 1, 64),
 };

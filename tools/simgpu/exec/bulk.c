@@ -536,7 +536,7 @@ static void store(struct warp *w, const struct inst *in, u32 lane, const struct 
     u64 to;
     u32 bytes;
     for (u32 row = 0; row < c->rows; row++)
-        if (goes_to(c, row, &to, &bytes)) global_bulk_store(w, in, to, bytes, c->op >= 0, &c->record);
+        if (goes_to(c, row, &to, &bytes)) global_bulk_store(w, in, lane, to, bytes, c->op >= 0, &c->record);
     struct bulk **last = &a->stores;
     while (*last) last = &(*last)->next;
     *last = c;

@@ -138,7 +138,7 @@ static const char *what_is_missing(const struct warp *w, u32 lane, const struct 
     if (known_warp(w, 0, r))
         return "another lane of that warp has released since, by a fence and a flag or an arrival at a barrier, which says "
                "nothing of what this lane did: __syncwarp() before it";
-    if (r->how & ACCESS_BULK)
+    if (r->how & ACCESS_BULK && r->time == NOT_WAITED)
         return "that is a bulk store: the thread that issued it must wait for it, by cp.async.bulk.wait_group without .read (with .read "
                "only its source is free again), and then pass __threadfence() and set a flag, or pass a barrier";
     if ((strong || how & ACCESS_CTA) && (other || r->how & ACCESS_CTA))
@@ -420,9 +420,11 @@ bool global_read_early(struct warp *w, const struct inst *in, u32 mask, const u6
 
 /* The launch has written to more memory than when this host thread last looked: what has been read there before. Of a word's readers
  * one stays: of those that w does not know of, if there are such. */
-static void look_at_early(const struct warp *w, struct early_reads *e)
+static void look_at_early(const struct warp *w)
 {
+    struct early_reads *e = w->block->worker->early;
     u64 low = written.low, high = written.high;
+    if (!e || (low >= e->low && high <= e->high)) return;
     for (u32 n = 0; n < 2 * e->count; n++) {
         const struct early_read *read = &e->read[n % e->count];
         bool now = read->at < high && read->end > low, before = read->at < e->high && read->end > e->low;
@@ -438,6 +440,15 @@ static void look_at_early(const struct warp *w, struct early_reads *e)
     e->high = high;
 }
 
+/* The first of the records that an access of w may collide with. */
+static u32 floor_of(const struct warp *w)
+{
+    const struct launch *l = w->block->launch;
+    return l->chained                         ? records.earliest
+           : l->dependent && !known_waited(w) ? records.previous
+                                              : records.first;
+}
+
 void global_access_now(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES], u32 bytes,
                        enum access how, u64 low, u64 high)
 {
@@ -446,13 +457,9 @@ void global_access_now(struct warp *w, const struct inst *in, u32 mask, const u6
         footprint_access(mask, at, bytes, how);
         if (!(how & ACCESS_WRITE) && (low >= written.high || high <= written.low)) return;
     }
-    const struct launch *l = w->block->launch;
-    u32 floor = l->chained                         ? records.earliest
-                : l->dependent && !known_waited(w) ? records.previous
-                                                   : records.first;
-    struct early_reads *early = w->block->worker->early;
+    u32 floor = floor_of(w);
     if (how & ACCESS_WRITE && (low < written.low || high > written.high)) widen_written(low, high);
-    if (early && (written.low < early->low || written.high > early->high)) look_at_early(w, early);
+    look_at_early(w);
     if (!(how & ACCESS_WRITE) && (low < read_low || high > read_high))
         widen(&read_low, &read_high, low, high);
     bool has_reads = low < read_high && high > read_low;
@@ -473,16 +480,38 @@ void global_access_now(struct warp *w, const struct inst *in, u32 mask, const u6
     if (mask) access_lanes(w, in, mask, at, bytes, how, floor, has_reads, by);
 }
 
-void global_bulk_store(struct warp *w, const struct inst *in, u64 at, u64 bytes, bool reduces, u32 *number)
+/* Whether it is of a bulk store of this warp: of two of those nothing is said. */
+static bool is_own_bulk(const struct warp *w, u32 number)
 {
+    const struct record *r = record_of(number);
+    return r->how & ACCESS_BULK && r->unit == w->block->cluster->number && r->actor == actor_of(w);
+}
+
+void global_bulk_store(struct warp *w, const struct inst *in, u32 lane, u64 at, u64 bytes, bool reduces,
+                       u32 *number)
+{
+    const enum access how = ACCESS_WRITE | ACCESS_BULK | (reduces ? ACCESS_STRONG : 0);
     if (!records.writes.lines || at - records.base >= records.bytes) return;
-    if (!*number)
-        *number = record_new(w, in, NOT_WAITED, ACCESS_WRITE | ACCESS_BULK | (reduces ? ACCESS_STRONG : 0),
-                             15, (struct by_lanes){0, 0});
+    if (!*number) *number = record_new(w, in, NOT_WAITED, how, 15, (struct by_lanes){0, 0});
     if (!*number || !bytes) return;
     widen_written(at, at + bytes);
+    look_at_early(w);
     if (footprint_wanted) footprint_mark(reduces ? TOUCH_ATOMIC : TOUCH_WRITE, at, bytes);
-    numbers_set_all(&records.writes, (at - records.base) / 4, (at - records.base + bytes) / 4, *number);
+    const u64 first = (at - records.base) / 4, end = first + bytes / 4;
+    const bool has_reads = at < read_high && at + bytes > read_low;
+    const u32 floor = floor_of(w);
+    u32 wrote = 0, read = 0; /* of the word before: neighbours mostly have the same */
+    for (u64 k = first; k < end; k++) {
+        const u32 before[] = {wrote, read};
+        wrote = numbers_word(&records.writes, k);
+        read = has_reads ? numbers_word(&records.reads, k) : 0;
+        if (wrote != before[0] && wrote >= floor && !is_own_bulk(w, wrote))
+            check(w, in, lane, records.base + 4 * k, 15, wrote, how, false);
+        if (read != before[1] && read >= records.first)
+            check(w, in, lane, records.base + 4 * k, 15, read, how, false);
+    }
+    numbers_set_all(&records.writes, first, end, *number);
+    if (has_reads) numbers_set_all(&records.reads, first, end, 0);
 }
 
 void global_bulk_waited(const struct warp *w, u32 number)

@@ -22,7 +22,8 @@
  *
  * Only allocations that the launch has written to have cells; reads of others cost nothing. Of those from before the first write
  * only each instruction's first by each warp is known, and that to those blocks that run on the same host thread; of several readers
- * one is: so not each race is told. Bulk copies and the async proxy are not seen. */
+ * one is: so not each race is told. A bulk store counts as a write of the lane that issues it, from then on; what bulk copies read is
+ * not seen, nor st.async. */
 #ifndef GLOBAL_H
 #define GLOBAL_H
 
@@ -63,9 +64,10 @@ bool global_read_early(struct warp *w, const struct inst *in, u32 mask, const u6
 /* The same for a store of all lanes, one after the other from `at` on. */
 void global_write_line(struct warp *w, const struct inst *in, u64 at, u32 bytes, u64 low, u64 high);
 
-/* A bulk store of w will write these bytes: of `number`, which is 0 at first. From when it has been waited for others may
+/* A bulk store of this lane of w will write these bytes: of `number`, which is 0 at first. From when it has been waited for others may
  * know of it. `reduces`: it adds to what is there, or the like. */
-void global_bulk_store(struct warp *w, const struct inst *in, u64 at, u64 bytes, bool reduces, u32 *number);
+void global_bulk_store(struct warp *w, const struct inst *in, u32 lane, u64 at, u64 bytes, bool reduces,
+                       u32 *number);
 void global_bulk_waited(const struct warp *w, u32 number);
 
 /* A store of w has been executed: a write that races, but of the value that is there, is only remarked on. */
