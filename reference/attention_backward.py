@@ -172,6 +172,8 @@ class AttentionBackward(attention.Attention):
             "d256_shared_heads_causal": case(80, 80, 256, h=3, g=1, causal=True),
             "outliers": case(100, 200, 64, h=2, outliers=True),
             "outliers_causal": case(200, 200, 128, causal=True, outliers=True),
+            "many_keys": case(100, 2100, 64),
+            "many_keys_causal": case(70, 2100, 128, causal=True),
         }
 
     def shapes(self, dims):

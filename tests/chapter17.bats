@@ -231,13 +231,16 @@ varlen: 1 dtype must be BF16 or F16"
     wrong $CHAPTER 1 few_queries_causal
 }
 
-@test "chapter 17: dPsum of another row, a head of the group left out, or dQ that is not cleared before are wrong" {
+@test "chapter 17: dPsum of another row, a head of the group left out, dQ that is not cleared before, or read where no block had keys are wrong" {
     broken $CHAPTER step1_five_products.cu 's/row_dPsum\[2\] = \{dPsum\[0\], dPsum\[8\]\}/row_dPsum[2] = {dPsum[8], dPsum[0]}/'
     wrong $CHAPTER 1 len17
     broken $CHAPTER step1_five_products.cu 's/head < work.last_head;/head < work.last_head - 1;/'
     wrong $CHAPTER 1 shared_heads
     edited $CHAPTER preprocess.cu 's/dQ_sum\[k\] = make_float4/if (k % 2) &/'
     run "$SIMGPU" "$BROKEN" --golden "build/golden/$CHAPTER" --case len250
+    [[ $status -eq 1 || $status -eq 3 ]]
+    edited $CHAPTER postprocess.cu 's/const bool none = .*/const bool none = false;/'
+    run "$SIMGPU" "$BROKEN" --golden "build/golden/$CHAPTER" --step tiles --case empty_rows_causal
     [[ $status -eq 1 || $status -eq 3 ]]
 }
 
@@ -320,6 +323,25 @@ kernel() {
         assert_line --regexp "at .*/chapters/$CHAPTER/kernel.cuh:[0-9]+"
         noted $CHAPTER 'livelock: warps run on, but have long changed no memory'
     done
+}
+
+# races_at_dQ SEED...: the last kernel's step 6 is stopped by a race between blocks.
+races_at_dQ() {
+    local seed
+    for seed in "$@"; do
+        SIMGPU_THREADS=1 run -3 "$SIMGPU" --seed "$seed" "$BROKEN" --golden "build/golden/$CHAPTER" --step tiles --case len600_causal
+        assert_line --regexp "at .*/chapters/$CHAPTER/kernel.cuh:[0-9]+"
+        noted $CHAPTER 'race on global memory at … this write is not ordered after the write by warp … of block'
+    done
+}
+
+@test "chapter 17: a part of dQ told of before it is there, every part stored, and one added before the first is there, are races" {
+    kernel bf16 '64, TILE_Q_64' '/cp_async_bulk_wait_group<0>\(\); \/\/ It is there/d'
+    races_at_dQ 0 1 2 3
+    kernel bf16 '64, TILE_Q_64' 's/!stored && is_first\(arrived\)/true/'
+    races_at_dQ 0 1 2 3
+    kernel bf16 '64, TILE_Q_64' '/while \(before < STORED\)/d'
+    races_at_dQ 1 3 # the seeds in which a block counts while the first is storing
 }
 
 @test "chapter 17: a window whose sides are not exchanged, or not masked at its end, is wrong" {

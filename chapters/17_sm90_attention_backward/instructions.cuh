@@ -20,6 +20,26 @@ __device__ inline void cp_reduce_async_bulk_add(float4 *dst, const float4 *src_s
                  : "memory");
 }
 
+// cp.async.bulk, shared to global: writes `bytes` bytes to dst. Both addresses and `bytes` are multiples of 16. Belongs to this thread's
+// current bulk group.
+__device__ inline void cp_async_bulk_store(float4 *dst, const float4 *src_smem, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst),
+                 "r"(smem_addr(src_smem)), "r"(bytes)
+                 : "memory");
+}
+
+// Memory consistency model, atom.acquire.gpu: adds to *counter and returns what it was, before everything this thread reads after.
+__device__ inline unsigned atom_acquire_gpu_add(unsigned *counter, unsigned value)
+{
+    unsigned before;
+    asm volatile("atom.acquire.gpu.global.add.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(counter), "r"(value)
+                 : "memory");
+    return before;
+}
+
 // membar/fence, fence.proxy.async of global memory: what this thread did there and saw there before comes before what the copy
 // engine does for it after, and the other way round.
 __device__ inline void fence_proxy_async_global()

@@ -73,6 +73,7 @@ struct Work {
     int first_head, last_head; // the query heads that read the K/V head, the last excluded
     int tiles;                 // of queries, of all heads; -1: there is no work
     int q_tile;                // the number of the sequence's first tile of queries
+    int begin_row;             // of the tile of queries that the work begins each head with
 };
 
 // The work at `place`, of plan.works: x counts tiles of keys, of each of heads_together K/V heads in turn; y groups of so many heads, z
@@ -102,6 +103,33 @@ static __device__ Work find_work(const attention_variant_backward &b, const Back
     work.last_head = work.first_head + plan.sharing_heads;
     work.tiles = max(tiles_in(work.end_row - work.first_row, C::Q), 0) * plan.sharing_heads;
     return work;
+}
+
+// Where a work begins in the queries of each head. Where the first to come stores, it is with the tile opposite the first key: works of a
+// head that run together then begin with different tiles, and each is the first at some.
+template <class C>
+static __device__ int begin_row(const attention_variant_backward &b, const BackwardPlan &plan,
+                                const Work &work)
+{
+    if (!plan.first_stores || b.deterministic) return work.first_row;
+    const int opposite = (work.first_key - work.shift) / C::Q * C::Q,
+              last_row = (work.end_row - 1) / C::Q * C::Q;
+    return max(work.first_row, min(opposite, last_row));
+}
+
+// The tile of queries after that at `row`; after the last the first.
+template <class C>
+static __device__ int next_row(const Work &work, int row)
+{
+    return row + C::Q < work.end_row ? row + C::Q : work.first_row;
+}
+
+// Moves on to the next tile of queries: after all of a head, of the next head.
+template <class C>
+static __device__ void advance(int &head, int &row, const Work &work)
+{
+    row = next_row<C>(work, row);
+    if (row == work.begin_row) head++;
 }
 
 // Where work number `number` is, x first.
@@ -184,6 +212,7 @@ static __device__ void produce(SharedStorage<T, C> &smem, const CUtensorMap &Q_m
             trace(WAIT_EMPTY);
             mbarrier_wait(&smem.KV_empty[place], n / C::WORKS % 2 ^ 1);
             work = next;
+            work.begin_row = begin_row<C>(b, plan, work);
         }
         if (C::WORKS > 1 && work.tiles < 0) {
             mbarrier_arrive(full);
@@ -195,16 +224,16 @@ static __device__ void produce(SharedStorage<T, C> &smem, const CUtensorMap &Q_m
         mbarrier_arrive_expect_tx(full, sizeof smem.K_smem[0] + sizeof smem.V_smem[0]);
         cp_async_bulk_tensor_5d(smem.K_smem[place], K_map, full, 0, first, col, end, RAGGED);
         cp_async_bulk_tensor_5d(smem.V_smem[place], V_map, full, 0, first, col, end, RAGGED);
-        for (int head = work.first_head; head < work.last_head; head++)
-            for (int row = work.first_row; row < work.end_row; row += C::Q) {
-                const size_t i = ((size_t)head * plan.q_tiles + work.q_tile) * C::Q + row;
-                const int stage = tiles % C::STAGES, parity = tiles / C::STAGES % 2;
-                load_tile<T, C>(smem.Q_smem[stage], Q_map, smem.LSE_log2_smem[stage], plan.LSE_log2 + i,
-                                &smem.Q_full[stage], &smem.Q_empty[stage], parity, work, head, row);
-                load_tile<T, C>(smem.dO_smem[stage], dO_map, smem.dPsum_smem[stage], plan.dPsum + i,
-                                &smem.dO_full[stage], &smem.dO_empty[stage], parity, work, head, row);
-                tiles++;
-            }
+        int head = work.first_head, row = work.begin_row;
+        for (const int finish = tiles + work.tiles; tiles < finish; tiles++) {
+            const size_t i = ((size_t)head * plan.q_tiles + work.q_tile) * C::Q + row;
+            const int stage = tiles % C::STAGES, parity = tiles / C::STAGES % 2;
+            load_tile<T, C>(smem.Q_smem[stage], Q_map, smem.LSE_log2_smem[stage], plan.LSE_log2 + i,
+                            &smem.Q_full[stage], &smem.Q_empty[stage], parity, work, head, row);
+            load_tile<T, C>(smem.dO_smem[stage], dO_map, smem.dPsum_smem[stage], plan.dPsum + i,
+                            &smem.dO_full[stage], &smem.dO_empty[stage], parity, work, head, row);
+            advance<C>(head, row, work);
+        }
         if (C::WORKS == 1) return;
     }
 }
@@ -222,9 +251,9 @@ static __device__ int kept(int x)
 // The order is from the last keys to the first. Behind a causal mask blocks then need not wait: the one with the tile of keys before
 // begins earlier in the queries, and comes to each tile of them later. Without a mask each block comes a tile after the one before
 // it. None waits for ever: works with later keys have been taken before (find_work, take_work), a block does what it has taken in
-// that order, and the first work that is not done waits for nobody.
+// that order, and the first work that is not done waits for nobody. Returns whether this is the first.
 template <class C>
-static __device__ void wait_for_turn(const unsigned *arrived, const attention_variant &v, const Work &work,
+static __device__ bool wait_for_turn(const unsigned *arrived, const attention_variant &v, const Work &work,
                                      int row)
 {
     const int last =
@@ -234,6 +263,20 @@ static __device__ void wait_for_turn(const unsigned *arrived, const attention_va
     trace(WAIT_TURN);
     while (ld_acquire_gpu(arrived) != before) {
     }
+    return before == 0;
+}
+
+constexpr unsigned STORED = 1u << 31; // in a counter of blocks: the first part is in memory
+
+// Whether this block is the first to have a part. If not, waits until the first part is in memory: who is the first has its part, and
+// nothing else to wait for, so none waits for ever.
+static __device__ bool is_first(unsigned *arrived)
+{
+    unsigned before = atom_acquire_gpu_add(arrived, 1);
+    if (before == 0) return true;
+    trace(WAIT_TURN);
+    while (before < STORED) before = ld_acquire_gpu(arrived);
+    return false;
 }
 
 // Part `number` of dQ of the tile at `row`, a consumer's, as threads have it in registers; and who has added to it.
@@ -246,7 +289,9 @@ static __device__ float4 *part_of_dQ(const BackwardPlan &plan, const Work &work,
     return plan.dQ_sum + part * (C::DQ_REGS / 4 * 128);
 }
 
-// A warp for each consumer, of which one thread works: adds the consumer's part of every tile of dQ to memory.
+// A warp for each consumer, of which one thread works: adds the consumer's part of every tile of dQ to memory. Where that was not cleared
+// (plan.first_stores) the first stores its part, and the others wait until it has. Most find that it has while theirs is being computed;
+// the rest count, and who counts first is the first.
 template <typename T, class C>
 static __device__ void store_dQ(SharedStorage<T, C> &smem, const attention_variant_backward &b,
                                 const BackwardPlan &plan, int consumer)
@@ -258,28 +303,34 @@ static __device__ void store_dQ(SharedStorage<T, C> &smem, const attention_varia
         trace(WAIT_FULL);
         mbarrier_wait(&smem.KV_full[place], n / C::WORKS % 2);
         if (C::WORKS > 1 && work.tiles < 0) return;
-        for (int head = work.first_head; head < work.last_head; head++)
-            for (int row = work.first_row; row < work.end_row; row += C::Q, parity ^= 1) {
-                unsigned *arrived;
-                float4 *dQ_sum = part_of_dQ<C>(plan, work, head, row, consumer, &arrived);
-                trace(WAIT_FULL);
-                mbarrier_wait(&smem.handed_full[consumer], parity);
-                if (b.deterministic) {
-                    wait_for_turn<C>(arrived, b.forward, work, row);
-                    fence_proxy_async_global(); // What this thread has seen added comes before what it adds by the copy engine.
-                }
-                trace(STORE);
-                cp_reduce_async_bulk_add(dQ_sum, smem.handed_smem[consumer * (C::DQ_REGS / 4)],
-                                         C::DQ_REGS * 128 * sizeof(float));
-                cp_async_bulk_commit_group();
-                cp_async_bulk_wait_group_read<0>();
-                mbarrier_arrive(&smem.handed_empty[consumer]);
-                if (b.deterministic) {
-                    cp_async_bulk_wait_group<0>(); // It has been added, not only read:
-                    fence_proxy_async_global();
-                    red_release_gpu_add(arrived, 1); // the next work's turn.
-                }
+        int head = work.first_head, row = work.begin_row;
+        for (int i = 0; i < work.tiles; i++, parity ^= 1) {
+            unsigned *arrived;
+            float4 *dQ_sum = part_of_dQ<C>(plan, work, head, row, consumer, &arrived);
+            const bool stored = !plan.first_stores || ld_acquire_gpu(arrived) >= STORED;
+            trace(WAIT_FULL);
+            mbarrier_wait(&smem.handed_full[consumer], parity);
+            const bool first = b.deterministic ? wait_for_turn<C>(arrived, b.forward, work, row)
+                                               : !stored && is_first(arrived);
+            // What this thread has seen in memory comes before what it adds there by the copy engine.
+            if (plan.first_stores) fence_proxy_async_global();
+            trace(STORE);
+            const float4 *const part_smem = smem.handed_smem[consumer * (C::DQ_REGS / 4)];
+            constexpr int BYTES = C::DQ_REGS * 128 * sizeof(float);
+            if (first)
+                cp_async_bulk_store(dQ_sum, part_smem, BYTES);
+            else
+                cp_reduce_async_bulk_add(dQ_sum, part_smem, BYTES);
+            cp_async_bulk_commit_group();
+            cp_async_bulk_wait_group_read<0>();
+            mbarrier_arrive(&smem.handed_empty[consumer]);
+            if (first || b.deterministic) {
+                cp_async_bulk_wait_group<0>(); // It is there, not only read:
+                fence_proxy_async_global();
+                red_release_gpu_add(arrived, b.deterministic ? 1 : STORED); // the next work's turn, or all's
             }
+            advance<C>(head, row, work);
+        }
         if (C::WORKS == 1) return;
         mbarrier_arrive(&smem.KV_empty[kept(n) % C::WORKS]);
     }
@@ -628,7 +679,7 @@ static __device__ void multiply(float (&dK)[C::D / 2], float (&dV)[C::D / 2], Sh
                             (&V_smem)[C::D / 64][C::KV][64] = smem.V_smem[place];
     const int lane = tid % 32;
     const int end = begin + work.tiles, first_row = work.first_row, end_row = work.end_row;
-    int row = first_row;
+    int row = work.begin_row;
 
     for (int i = begin; i < end; i++) {
         const int stage = i % C::STAGES, parity = i / C::STAGES % 2;
@@ -713,7 +764,7 @@ static __device__ void multiply_ahead(float (&dK)[C::D / 2], float (&dV)[C::D / 
     const int tid = threadIdx.x % 128, lane = tid % 32;
     const int tiles = work.tiles, first_row = work.first_row, end_row = work.end_row;
     float S[C::Q / 2];
-    int row = first_row;
+    int row = work.begin_row;
     const auto multiply_S = [&](int i) {
         const int stage = i % C::STAGES;
         trace(WAIT_FULL);
@@ -847,7 +898,10 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     SharedStorage<T, C> &smem = *reinterpret_cast<SharedStorage<T, C> *>(smem_bytes);
 
     // Setup, a thread of three warps each.
-    if (threadIdx.x == 32) smem.works[0] = take_work<C>(b, plan);
+    if (threadIdx.x == 32) {
+        smem.works[0] = take_work<C>(b, plan);
+        smem.works[0].begin_row = begin_row<C>(b, plan, smem.works[0]);
+    }
     if (threadIdx.x == 64)
         for (const CUtensorMap *map : {&K_map, &V_map, &Q_map, &dO_map, &dK_map, &dV_map})
             prefetch_tensormap(*map);

@@ -7,6 +7,9 @@
 #include "workspace.cuh"
 
 constexpr int64_t L2_BYTES = 32 << 20; // for the heads whose tiles of keys are worked on in turn
+// Tiles of keys in a sequence up to which the first block stores its part of dQ. To clear that costs one pass over it, to look whether the
+// first part is there something for each tile of keys: at 64 it costs more (results/trials/17_first_stores_h200.csv).
+constexpr int FIRST_STORES_TILES = 16;
 
 static bool is_aligned(const void *pointer)
 {
@@ -106,7 +109,10 @@ static BackwardPlan make_plan(const attention_variant_backward &b, int q_tile, b
 static BackwardPlan plan_variant(const attention_variant_backward &b)
 {
     const attention_variant &v = b.forward;
-    return make_plan(b, queries_in_tile(v), is_ahead(v.head_dim, v.softcap > 0));
+    BackwardPlan plan = make_plan(b, queries_in_tile(v), is_ahead(v.head_dim, v.softcap > 0));
+    plan.first_stores =
+        v.head_dim < 256 && (b.deterministic || tiles_in(v.k_len, TILE_KEYS) <= FIRST_STORES_TILES);
+    return plan;
 }
 
 extern "C" size_t attention_backward_variant_bytes(const struct attention_variant_backward *b)

@@ -93,6 +93,7 @@ __host__ __device__ constexpr int column_place(int row)
 // infinity, and so has one that sees no key, for P = 2^(S - infinity) = 0 without a mask.
 struct BackwardPlan {
     int q_tile;              // queries in a tile
+    bool first_stores;       // dQ_sum is not cleared: who is the first to have a part of it stores that
     bool by_columns;         // statistics are in the order of column_place
     int q_tiles, kv_tiles;   // of all sequences, for each head
     int q_rows, k_rows;      // of Q, of K
@@ -105,12 +106,13 @@ struct BackwardPlan {
     // dQ / scale, as threads have it: (heads, q_tiles, 2, q_tile * D / 1024, 128) of two consumers, or, of two blocks',
     // (heads, q_tiles, 4, q_tile * D / 2048, 128).
     float4 *dQ_sum;
-    unsigned *arrived; // (heads, q_tiles, 2 or 4): how many blocks have added to the part of dQ_sum
-    unsigned *taken;   // how many works have been
+    // (heads, q_tiles, 2 or 4), of the parts of dQ_sum: how many blocks have added; see store_dQ.
+    unsigned *arrived;
+    unsigned *taken; // how many works have been
 };
 
-// The kernel before the products: LSE_log2, dPsum, and zeros in the sums and counters. The products, by type. The one after them:
-// dQ = scale dQ_sum, in the type of Q. Each is started in `stream` and returns the launch's error.
+// The kernel before the products: LSE_log2, dPsum, and zeros in the counters, and in the sums unless the first stores. The products, by
+// type. The one after them: dQ = scale dQ_sum, in the type of Q. Each is started in `stream` and returns the launch's error.
 cudaError_t preprocess(const attention_variant_backward &b, const BackwardPlan &plan, cudaStream_t stream);
 cudaError_t products_bf16(const attention_variant_backward &b, const BackwardPlan &plan, cudaStream_t stream);
 cudaError_t products_f16(const attention_variant_backward &b, const BackwardPlan &plan, cudaStream_t stream);

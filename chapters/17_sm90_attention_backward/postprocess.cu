@@ -34,11 +34,12 @@ __global__ void __launch_bounds__(NUM_THREADS)
               col = tid % 4 * 2; // and row + 8, col + 1, in columns 8 k on
     const float4 *sum = plan.dQ_sum + (tile * 2 + half) * count * 128 + tid;
     const float scale = rsqrtf(D);
+    const bool none = plan.first_stores && plan.arrived[tile * 2 + half] == 0; // No block had keys for it.
     for (int first = 0; first < count; first += IN_FLIGHT) {
         float4 sums[IN_FLIGHT];
 #pragma unroll
         for (int j = 0; j < IN_FLIGHT; j++)
-            if (first + j < count) sums[j] = sum[(first + j) * 128];
+            if (first + j < count) sums[j] = none ? make_float4(0, 0, 0, 0) : sum[(first + j) * 128];
 #pragma unroll
         for (int j = 0; j < IN_FLIGHT; j++) {
             const int k = first + j;

@@ -1,4 +1,4 @@
-// Before the products: what a row needs of the forward pass, and an empty sum for dQ.
+// Before the products: what a row needs of the forward pass, and an empty sum for dQ or nothing counted for it.
 //
 // A block has a tile; D / 8 lanes have a row, 16 bytes of O and of dO each, of four rows in flight. dPsum is the row's sum of dO ∘ O, which
 // equals that of dP ∘ P and costs a pass over D numbers instead of one over all keys.
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(NUM_THREADS)
         }
     }
     float4 *dQ_sum = plan.dQ_sum + tile * plan.q_tile * (D / 4);
-    for (int k = threadIdx.x; k < plan.q_tile * (D / 4); k += NUM_THREADS)
+    for (int k = threadIdx.x; !plan.first_stores && k < plan.q_tile * (D / 4); k += NUM_THREADS)
         dQ_sum[k] = make_float4(0, 0, 0, 0);
     if (threadIdx.x < DQ_PARTS) plan.arrived[tile * DQ_PARTS + threadIdx.x] = 0;
     if (threadIdx.x == 0 && tile == 0) *plan.taken = 0;

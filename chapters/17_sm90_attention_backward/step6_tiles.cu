@@ -12,16 +12,16 @@
 // What a running wgmma leaves of shared memory decides where to read the statistics. Of its 128 bytes a clock S, dP and dQ with 64
 // queries take all (64 x 16 twice in 32 clocks), dV and dK with A from registers half. So at D = 128 LSE_log2 is read as S is issued, behind
 // dK, and dPsum as dP is. At D = 64 a lane reads what the warp then shuffles, LSE_log2 before S is issued, and dS is stored before dV reads.
-// Which rows a tile has, and whether it needs a mask, is known before the loop (Keys): no load is waited for between S and its exponentials.
 //
-// dK and dV leave by the copy engine, from shared memory that nobody reads any more: V's, and dQ's or dO's. At D = 64 there is room for
-// K and V of two works: a block stays, and takes the next work (take_work) while it has tiles of this one.
-//
+// dK and dV leave by the copy engine, from shared memory that nobody reads any more. At D = 64 there is room for K and V of two works: a
+// block stays, and takes the next work (take_work) while it has tiles of this one. At D = 64 and 128 dQ of short sequences is not
+// cleared before: the first block to have a part of it stores that, the others add theirs (store_dQ).
 // At D = 256 a cluster of two blocks has the tile of keys: a block the scores of 64 of them, and of all 128 half the columns of dK, dV
-// and dQ. So as many bytes of dQ are added to memory for twice the keys. They do not go through shared memory.
+// and dQ. So as many bytes of dQ are added to memory for twice the keys, from registers.
 //
 // Grows from: nothing.
 // Code: kernel.cuh, which began as a copy of step5_in_registers.cu, and kernel_256.cuh.
+// New instructions: cp.async.bulk to global memory, atom.acquire.
 // Run: make chapter-17 OP=attention STEP=tiles
 #include "launchers.h"
 #include "plan.h"
