@@ -4,7 +4,8 @@
 //      random_accesses shared|global|blocks FIRST COUNT        the programs FIRST to FIRST + COUNT - 1, of which none has a race
 //      random_accesses shared|global|blocks FIRST COUNT racy   the same, but for the last access, which races: it is printed
 //
-// One block, in shared memory, where cp.async copies too, or in global; or three blocks, in global memory, which hand on by flags.
+// One block, in shared memory, where cp.async copies too, or in global, where bulk stores and reductions write too; or three blocks, in
+// global memory, which hand on by flags.
 #include <algorithm>
 #include <random>
 #include <vector>
@@ -17,6 +18,8 @@ enum kind {
     STORE,
     VOLATILE_STORE,
     ATOMIC,
+    BULK_STORE,
+    BULK_ADD,
     COPY,
     COPIES_WAIT,
     SYNCWARP,
@@ -79,14 +82,31 @@ __device__ static void copy(unsigned char *to, const void *from, int size)
     if (size == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
 }
 
+// A bulk store, or reduction, that has been waited for.
+__device__ static void copy_out(unsigned char *to, const uint4 *from, bool adds)
+{
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(from);
+    asm volatile("fence.proxy.async;" ::: "memory");
+    if (adds)
+        asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%0], [%1], 16;" ::"l"(to),
+                     "r"(at)
+                     : "memory");
+    else
+        asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 16;" ::"l"(to), "r"(at)
+                     : "memory");
+    asm volatile("cp.async.bulk.commit_group;\n cp.async.bulk.wait_group 0;\n fence.proxy.async;" ::
+                     : "memory");
+}
+
 template <bool SHARED>
 __global__ void execute(const operation *operations, uint32_t *out)
 {
-    __shared__ uint4 in_shared[BYTES / 16];
+    __shared__ uint4 in_shared[BYTES / 16], sources[THREADS];
     unsigned char *memory = (unsigned char *)(SHARED ? in_shared : in_global);
     const int t = blockIdx.x * blockDim.x + threadIdx.x, warp = threadIdx.x / 32, lane = t % 32,
               block = blockIdx.x;
     uint32_t sum = 0;
+    sources[threadIdx.x] = make_uint4(t, t + 1, t + 2, t + 3);
     if (SHARED) {
         for (uint32_t k = threadIdx.x; k < BYTES / 4; k += blockDim.x) ((uint32_t *)memory)[k] = 0;
         __syncthreads();
@@ -108,6 +128,8 @@ __global__ void execute(const operation *operations, uint32_t *out)
             copy(p, operations, o.size);
         } else if (o.kind == ATOMIC) {
             atomicAdd((uint32_t *)p, value);
+        } else if (!SHARED && (o.kind == BULK_STORE || o.kind == BULK_ADD)) {
+            copy_out(p, &sources[threadIdx.x], o.kind == BULK_ADD);
         } else if (o.kind == LOAD) {
             if (o.size == 1) sum += *p;
             if (o.size == 2) sum += *(uint16_t *)p;
@@ -200,7 +222,7 @@ static void pass(clocks &c, const operation &o, int per_block)
 struct drawing {
     std::mt19937 random;
     const int blocks, per_block, span, largest, barriers;
-    const bool strong_too, copies_too, racy;
+    const bool strong_too, bulk_too, copies_too, racy;
     int named_barriers = 0, flags_used = 0;
     bool done = false; // the access that races is there
     clocks &c;
@@ -210,7 +232,7 @@ struct drawing {
     drawing(unsigned seed, bool shared, int blocks, bool racy, clocks &c)
         : random(seed), blocks(blocks), per_block(THREADS / blocks), span(16 << below(5)),
           largest(1 + below(5)), barriers(1 + below(8)), strong_too(below(3) == 0),
-          copies_too(shared && below(2) == 0), racy(racy), c(c)
+          bulk_too(!shared && below(2) == 0), copies_too(shared && below(2) == 0), racy(racy), c(c)
     {
     }
 
@@ -262,10 +284,15 @@ struct drawing {
     void access(operation o)
     {
         o.kind = copies_too && below(5) == 0   ? COPY
+                 : bulk_too && below(4) == 0   ? BULK_STORE + below(2)
                  : strong_too && below(4) == 0 ? VOLATILE_STORE + below(2)
                                                : below(2);
-        const bool write = o.kind != LOAD, strong = o.kind == ATOMIC || o.kind == VOLATILE_STORE;
-        o.size = o.kind == ATOMIC ? 4 : o.kind == COPY ? 4 << below(3) : 1 << below(strong ? 3 : largest);
+        const bool write = o.kind != LOAD,
+                   strong = o.kind == ATOMIC || o.kind == VOLATILE_STORE || o.kind == BULK_ADD;
+        o.size = o.kind == ATOMIC                             ? 4
+                 : o.kind == BULK_STORE || o.kind == BULK_ADD ? 16
+                 : o.kind == COPY                             ? 4 << below(3)
+                                                              : 1 << below(strong ? 3 : largest);
         const int pattern = below(4), first = below(span), shift = below(THREADS);
         for (int t = 0; t < THREADS; t++) {
             const int place = (t + shift) % THREADS;

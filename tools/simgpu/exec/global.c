@@ -501,8 +501,11 @@ void global_bulk_store(struct warp *w, const struct inst *in, u32 lane, u64 at, 
     const bool has_reads = at < read_high && at + bytes > read_low;
     const u32 floor = floor_of(w);
     u32 wrote = 0, read = 0; /* of the word before: neighbours mostly have the same */
-    for (u64 k = first; k < end; k++) {
+    for (u64 k = first, next; k < end; k = next) {
         const u32 before[] = {wrote, read};
+        const bool by_line = numbers_line(&records.writes, k / LINE) != BY_WORD &&
+                             (!has_reads || numbers_line(&records.reads, k / LINE) != BY_WORD);
+        next = by_line ? (k / LINE + 1) * LINE : k + 1;
         wrote = numbers_word(&records.writes, k);
         read = has_reads ? numbers_word(&records.reads, k) : 0;
         if (wrote != before[0] && wrote >= floor && !is_own_bulk(w, wrote))
