@@ -117,18 +117,20 @@ static __device__ int begin_row(const attention_variant_backward &b, const Backw
     return max(work.first_row, min(opposite, last_row));
 }
 
-// The tile of queries after that at `row`; after the last the first.
+// Puts a work where others read it. Where it begins is found out here: find_work has too few registers for that.
 template <class C>
-static __device__ int next_row(const Work &work, int row)
+static __device__ void put_work(Work &place_smem, const Work &work, const attention_variant_backward &b,
+                                const BackwardPlan &plan)
 {
-    return row + C::Q < work.end_row ? row + C::Q : work.first_row;
+    place_smem = work;
+    place_smem.begin_row = begin_row<C>(b, plan, place_smem);
 }
 
-// Moves on to the next tile of queries: after all of a head, of the next head.
+// Moves on to the next tile of queries, after the last to the first: when all of a head have been, of the next head.
 template <class C>
 static __device__ void advance(int &head, int &row, const Work &work)
 {
-    row = next_row<C>(work, row);
+    row = row + C::Q < work.end_row ? row + C::Q : work.first_row;
     if (row == work.begin_row) head++;
 }
 
@@ -211,8 +213,7 @@ static __device__ void produce(SharedStorage<T, C> &smem, const CUtensorMap &Q_m
             const Work next = take_work<C>(b, plan);
             trace(WAIT_EMPTY);
             mbarrier_wait(&smem.KV_empty[place], n / C::WORKS % 2 ^ 1);
-            work = next;
-            work.begin_row = begin_row<C>(b, plan, work);
+            put_work<C>(work, next, b, plan);
         }
         if (C::WORKS > 1 && work.tiles < 0) {
             mbarrier_arrive(full);
@@ -898,10 +899,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     SharedStorage<T, C> &smem = *reinterpret_cast<SharedStorage<T, C> *>(smem_bytes);
 
     // Setup, a thread of three warps each.
-    if (threadIdx.x == 32) {
-        smem.works[0] = take_work<C>(b, plan);
-        smem.works[0].begin_row = begin_row<C>(b, plan, smem.works[0]);
-    }
+    if (threadIdx.x == 32) put_work<C>(smem.works[0], take_work<C>(b, plan), b, plan);
     if (threadIdx.x == 64)
         for (const CUtensorMap *map : {&K_map, &V_map, &Q_map, &dO_map, &dK_map, &dV_map})
             prefetch_tensormap(*map);

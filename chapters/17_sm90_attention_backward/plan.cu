@@ -7,8 +7,8 @@
 #include "workspace.cuh"
 
 constexpr int64_t L2_BYTES = 32 << 20; // for the heads whose tiles of keys are worked on in turn
-// Tiles of keys in a sequence up to which the first block stores its part of dQ. To clear that costs one pass over it, to look whether the
-// first part is there something for each tile of keys: at 64 it costs more (results/trials/17_first_stores_h200.csv).
+// Tiles of keys in a sequence up to which the first block stores its part of dQ. To clear that costs one pass over it, to ask who is the
+// first something for each tile of keys: with 64, an atomic each, D = 128 loses by it (results/trials/17_first_stores_h200.csv).
 constexpr int FIRST_STORES_TILES = 16;
 
 static bool is_aligned(const void *pointer)

@@ -4,12 +4,13 @@
 //      random_accesses shared|global|blocks FIRST COUNT        the programs FIRST to FIRST + COUNT - 1, of which none has a race
 //      random_accesses shared|global|blocks FIRST COUNT racy   the same, but for the last access, which races: it is printed
 //
-// One block, in shared memory, where cp.async copies too, or in global, where bulk stores and reductions write too; or three blocks, in
-// global memory, which hand on by flags.
+// One block, in shared memory, where cp.async copies too, or in global, where bulk stores and reductions write too; or three blocks,
+// likewise in global memory, which hand on by flags.
 #include <algorithm>
 #include <random>
 #include <vector>
 
+#include "../hopper/hopper.cuh"
 #include "expect.h"
 
 enum { BLOCKS = 3, THREADS = BLOCKS * 64, BYTES = 256, OPERATIONS = 70, NAMED_BARRIERS = 15, FLAGS = 32 };
@@ -83,19 +84,15 @@ __device__ static void copy(unsigned char *to, const void *from, int size)
 }
 
 // A bulk store, or reduction, that has been waited for.
-__device__ static void copy_out(unsigned char *to, const uint4 *from, bool adds)
+__device__ static void bulk(unsigned char *to, const uint4 *from, bool adds)
 {
-    const uint32_t at = (uint32_t)__cvta_generic_to_shared(from);
-    asm volatile("fence.proxy.async;" ::: "memory");
+    asm volatile("fence.proxy.async;" ::: "memory"); // of both shared and global memory
     if (adds)
-        asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%0], [%1], 16;" ::"l"(to),
-                     "r"(at)
-                     : "memory");
+        add_out(to, from, sizeof *from);
     else
-        asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 16;" ::"l"(to), "r"(at)
-                     : "memory");
-    asm volatile("cp.async.bulk.commit_group;\n cp.async.bulk.wait_group 0;\n fence.proxy.async;" ::
-                     : "memory");
+        copy_out(to, from, sizeof *from);
+    WAIT_ALL;
+    asm volatile("fence.proxy.async;" ::: "memory");
 }
 
 template <bool SHARED>
@@ -129,7 +126,7 @@ __global__ void execute(const operation *operations, uint32_t *out)
         } else if (o.kind == ATOMIC) {
             atomicAdd((uint32_t *)p, value);
         } else if (!SHARED && (o.kind == BULK_STORE || o.kind == BULK_ADD)) {
-            copy_out(p, &sources[threadIdx.x], o.kind == BULK_ADD);
+            bulk(p, &sources[threadIdx.x], o.kind == BULK_ADD);
         } else if (o.kind == LOAD) {
             if (o.size == 1) sum += *p;
             if (o.size == 2) sum += *(uint16_t *)p;
