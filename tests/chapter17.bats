@@ -338,9 +338,9 @@ races_at_dQ() {
 @test "chapter 17: a part of dQ told of before it is there, every part stored, and one added before the first is there, are races" {
     kernel bf16 '64, TILE_Q_64' '/cp_async_bulk_wait_group<0>\(\); \/\/ It is there/d'
     races_at_dQ 0 1 2 3
-    kernel bf16 '64, TILE_Q_64' 's/!stored && is_first\(arrived\)/true/'
+    kernel bf16 '64, TILE_Q_64' 's/ld_acquire_gpu\(arrived\) & STORED/false/; s/: is_first\(arrived\)/: true/'
     races_at_dQ 0 1 2 3
-    kernel bf16 '64, TILE_Q_64' '/while \(before < STORED\)/d'
+    kernel bf16 '64, TILE_Q_64' '/while \(!\(before & STORED\)\)/d'
     races_at_dQ 1 3 # the seeds in which a block counts while the first is storing
 }
 

@@ -97,7 +97,7 @@ struct Consumer {
     {
         store_transposed<T, C::Q>(smem.dS_smem[i % 2][key / 64], dS, tid);
         fence_proxy_async();
-        mbarrier_arrive(&smem.dS_full[i % 2]);
+        warp_arrive(&smem.dS_full[i % 2], tid % 32);
     }
     // Two places for dS: who stores the next has multiplied the one before, and so has, by this barrier, the other.
     __device__ void multiply_both_dS(int i)
@@ -194,7 +194,7 @@ static __device__ void run_scores(Consumer<C, SENT> &c, float (&dV)[C::D / 2], i
 #pragma unroll
         for (int j = 0; j < C::Q / 2; j += 4)
             c.smem.handed_smem[j / 4][c.tid] = make_float4(c.S[j], c.S[j + 1], c.S[j + 2], c.S[j + 3]);
-        mbarrier_arrive(&c.smem.handed_full[0]);
+        warp_arrive(&c.smem.handed_full[0], c.tid % 32);
     };
     c.multiply_S(0);
     hand_over_P(0);
@@ -226,7 +226,7 @@ static __device__ void run_gradients(Consumer<C, SENT> &c, float (&dK)[C::D / 2]
             c.S[j] = four.x, c.S[j + 1] = four.y, c.S[j + 2] = four.z, c.S[j + 3] = four.w;
         }
         c.compute_dS(i);
-        give_back(&c.smem.handed_empty[0], c.tid % 32);
+        warp_arrive(&c.smem.handed_empty[0], c.tid % 32);
         c.multiply(dK, c.dS, c.smem.Q_smem[i % 2]);
         if constexpr (ORDER == SPLIT_WAITED) wgmma_wait_group<0>();
         c.store_dS(i);
@@ -255,8 +255,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 1) order_kernel(float4 *dQ_sum, f
     }
     if (threadIdx.x == 0)
         for (int i = 0; i < 2; i++) { // of stages and of consumers
-            mbarrier_init(&smem.dS_full[i], SPLITS<C> ? 128 : CONSUMERS * 128);
-            mbarrier_init(&smem.handed_full[i], 128);
+            mbarrier_init(&smem.dS_full[i], SPLITS<C> ? 4 : CONSUMERS * 4);
+            mbarrier_init(&smem.handed_full[i], 4);
             mbarrier_init(&smem.handed_empty[i], SPLITS<C> ? 4 : 1);
         }
     fence_proxy_async();

@@ -1,7 +1,8 @@
 // The kernel of this chapter from step 6 on: step 5's with tiles of several sizes and every variant.
 //
 // What costs registers or instructions in the loop over the queries is a parameter of the template: the head dimension, the queries
-// of a tile, the softcap. What is looked at once a tile (windows, lengths, the order of the sums) is data.
+// of a tile, the softcap, whether the first to have a part of dQ stores it. What is looked at once a tile (windows, lengths, the order of
+// the sums) is data.
 //
 //      work = a tile of keys of a sequence and a K/V head x the tiles of queries that see any of them
 //
@@ -34,10 +35,11 @@ static_assert(PRODUCER_REGS + CONSUMERS * CONSUMER_REGS <= 3 * LAUNCH_REGS,
 constexpr int SMEM_BYTES = 227 << 10; // that a block may have
 
 // The tiles of a work.
-template <int D_, int Q_, bool SOFTCAP_>
+template <int D_, int Q_, bool SOFTCAP_, bool FIRST_STORES_ = false>
 struct Tile {
     static constexpr int D = D_, Q = Q_;
     static constexpr bool SOFTCAP = SOFTCAP_;
+    static constexpr bool FIRST_STORES = FIRST_STORES_; // plan.first_stores
     static constexpr int KV = TILE_KEYS;
     static constexpr int BLOCKS = 1; // that share the tile of keys
     static constexpr int DQ_PARTS = CONSUMERS;
@@ -73,7 +75,7 @@ struct Work {
     int first_head, last_head; // the query heads that read the K/V head, the last excluded
     int tiles;                 // of queries, of all heads; -1: there is no work
     int q_tile;                // the number of the sequence's first tile of queries
-    int begin_row;             // of the tile of queries that the work begins each head with
+    int begin_row;             // FIRST_STORES: of the tile of queries that the work begins each head with
 };
 
 // The work at `place`, of plan.works: x counts tiles of keys, of each of heads_together K/V heads in turn; y groups of so many heads, z
@@ -105,33 +107,50 @@ static __device__ Work find_work(const attention_variant_backward &b, const Back
     return work;
 }
 
-// Where a work begins in the queries of each head. Where the first to come stores, it is with the tile opposite the first key: works of a
-// head that run together then begin with different tiles, and each is the first at some.
+// Puts a work where others read it, and finds out with which tile it begins each head, for which find_work has too few registers: where
+// the first to come stores, with that opposite the first key. Works of a head that run together then begin with different tiles, and
+// each is the first at some.
 template <class C>
-static __device__ int begin_row(const attention_variant_backward &b, const BackwardPlan &plan,
-                                const Work &work)
-{
-    if (!plan.first_stores || b.deterministic) return work.first_row;
-    const int opposite = (work.first_key - work.shift) / C::Q * C::Q,
-              last_row = (work.end_row - 1) / C::Q * C::Q;
-    return max(work.first_row, min(opposite, last_row));
-}
-
-// Puts a work where others read it. Where it begins is found out here: find_work has too few registers for that.
-template <class C>
-static __device__ void put_work(Work &place_smem, const Work &work, const attention_variant_backward &b,
-                                const BackwardPlan &plan)
+static __device__ void put_work(Work &place_smem, const Work &work, const attention_variant_backward &b)
 {
     place_smem = work;
-    place_smem.begin_row = begin_row<C>(b, plan, place_smem);
+    if (!C::FIRST_STORES) return;
+    const Work &w = place_smem;
+    const int opposite = (w.first_key - w.shift) / C::Q * C::Q, last_row = (w.end_row - 1) / C::Q * C::Q;
+    place_smem.begin_row = b.deterministic ? w.first_row : max(w.first_row, min(opposite, last_row));
 }
 
-// Moves on to the next tile of queries, after the last to the first: when all of a head have been, of the next head.
+// The row of the tile of queries that a work begins each head with.
 template <class C>
-static __device__ void advance(int &head, int &row, const Work &work)
+static __device__ int begin_row(const Work &work)
 {
-    row = row + C::Q < work.end_row ? row + C::Q : work.first_row;
-    if (row == work.begin_row) head++;
+    return C::FIRST_STORES ? work.begin_row : work.first_row;
+}
+
+// Calls tile(head, row) for every tile of queries of a work in the order of all its roles: head by head, behind the last the first.
+template <class C, class F>
+static __device__ void for_each_tile(const Work &work, const F &tile)
+{
+    if constexpr (C::FIRST_STORES) {
+        if (work.tiles == 0) return;
+        for (int head = work.first_head; head < work.last_head; head++) {
+            int row = work.begin_row;
+            do {
+                tile(head, row);
+                row = row + C::Q < work.end_row ? row + C::Q : work.first_row;
+            } while (row != work.begin_row);
+        }
+    } else {
+        for (int head = work.first_head; head < work.last_head; head++)
+            for (int row = work.first_row; row < work.end_row; row += C::Q) tile(head, row);
+    }
+}
+
+// The number of the tile of queries at `row`, over all heads. Without a sign, which would be a register more.
+template <class C>
+static __device__ size_t tile_number(const BackwardPlan &plan, const Work &work, int head, int row)
+{
+    return (size_t)(unsigned)head * (unsigned)plan.q_tiles + (unsigned)(work.q_tile + row / C::Q);
 }
 
 // Where work number `number` is, x first.
@@ -179,20 +198,19 @@ struct SharedStorage {
 
 // --- The producer's warps -------------------------------------------------------------------------------------------------
 
-// Starts the copies of a tile of Q or dO, and of its statistics, into their stage when that is empty. Past the sequence's last
-// query there are zeros.
+// Starts the copies of a tile of Q or dO, and of its statistics, into their stage when that is empty: from row `first` of a sequence that
+// ends before row `end`, past which there are zeros, as tensor_map_ragged counts. Nothing is read of the work or computed between the
+// wait and the copies.
 template <typename T, class C>
 static __device__ void load_tile(T (&dst_smem)[C::D / 64][C::Q][64], const CUtensorMap &map,
                                  float (&rows_smem)[C::Q], const float *rows, uint64_t *full, uint64_t *empty,
-                                 uint32_t parity, const Work &work, int head, int row)
+                                 uint32_t parity, int end, int head, int first)
 {
-    const int end = work.q_begin + work.q_len;
     trace(WAIT_EMPTY);
     mbarrier_wait(empty, parity ^ 1);
     trace(LOAD);
     mbarrier_arrive_expect_tx(full, sizeof dst_smem + sizeof rows_smem);
-    cp_async_bulk_tensor_5d(dst_smem, map, full, 0, RAGGED + work.q_begin + row - end, head * (C::D / 64),
-                            end, RAGGED);
+    cp_async_bulk_tensor_5d(dst_smem, map, full, 0, first, head * (C::D / 64), end, RAGGED);
     cp_async_bulk(rows_smem, rows, sizeof rows_smem, full);
 }
 
@@ -213,7 +231,7 @@ static __device__ void produce(SharedStorage<T, C> &smem, const CUtensorMap &Q_m
             const Work next = take_work<C>(b, plan);
             trace(WAIT_EMPTY);
             mbarrier_wait(&smem.KV_empty[place], n / C::WORKS % 2 ^ 1);
-            put_work<C>(work, next, b, plan);
+            put_work<C>(work, next, b);
         }
         if (C::WORKS > 1 && work.tiles < 0) {
             mbarrier_arrive(full);
@@ -225,16 +243,16 @@ static __device__ void produce(SharedStorage<T, C> &smem, const CUtensorMap &Q_m
         mbarrier_arrive_expect_tx(full, sizeof smem.K_smem[0] + sizeof smem.V_smem[0]);
         cp_async_bulk_tensor_5d(smem.K_smem[place], K_map, full, 0, first, col, end, RAGGED);
         cp_async_bulk_tensor_5d(smem.V_smem[place], V_map, full, 0, first, col, end, RAGGED);
-        int head = work.first_head, row = work.begin_row;
-        for (const int finish = tiles + work.tiles; tiles < finish; tiles++) {
-            const size_t i = ((size_t)head * plan.q_tiles + work.q_tile) * C::Q + row;
+        const int q_end = work.q_begin + work.q_len, q_first = RAGGED - work.q_len;
+        for_each_tile<C>(work, [&](int head, int row) {
+            const size_t i = tile_number<C>(plan, work, head, row) * C::Q;
             const int stage = tiles % C::STAGES, parity = tiles / C::STAGES % 2;
             load_tile<T, C>(smem.Q_smem[stage], Q_map, smem.LSE_log2_smem[stage], plan.LSE_log2 + i,
-                            &smem.Q_full[stage], &smem.Q_empty[stage], parity, work, head, row);
+                            &smem.Q_full[stage], &smem.Q_empty[stage], parity, q_end, head, q_first + row);
             load_tile<T, C>(smem.dO_smem[stage], dO_map, smem.dPsum_smem[stage], plan.dPsum + i,
-                            &smem.dO_full[stage], &smem.dO_empty[stage], parity, work, head, row);
-            advance<C>(head, row, work);
-        }
+                            &smem.dO_full[stage], &smem.dO_empty[stage], parity, q_end, head, q_first + row);
+            tiles++;
+        });
         if (C::WORKS == 1) return;
     }
 }
@@ -267,16 +285,17 @@ static __device__ bool wait_for_turn(const unsigned *arrived, const attention_va
     return before == 0;
 }
 
-constexpr unsigned STORED = 1u << 31; // in a counter of blocks: the first part is in memory
+// In a part's counter: the first part is in memory; a block has asked whether it is the first. Deterministic: STORED of each block.
+constexpr unsigned STORED = 1, CLAIM = 2;
 
 // Whether this block is the first to have a part. If not, waits until the first part is in memory: who is the first has its part, and
 // nothing else to wait for, so none waits for ever.
 static __device__ bool is_first(unsigned *arrived)
 {
-    unsigned before = atom_acquire_gpu_add(arrived, 1);
+    unsigned before = atom_acquire_gpu_add(arrived, CLAIM);
     if (before == 0) return true;
     trace(WAIT_TURN);
-    while (before < STORED) before = ld_acquire_gpu(arrived);
+    while (!(before & STORED)) before = ld_acquire_gpu(arrived);
     return false;
 }
 
@@ -285,14 +304,14 @@ template <class C>
 static __device__ float4 *part_of_dQ(const BackwardPlan &plan, const Work &work, int head, int row,
                                      int number, unsigned **arrived)
 {
-    const size_t part = ((size_t)head * plan.q_tiles + work.q_tile + row / C::Q) * C::DQ_PARTS + number;
+    const size_t part = tile_number<C>(plan, work, head, row) * C::DQ_PARTS + number;
     *arrived = plan.arrived + part;
     return plan.dQ_sum + part * (C::DQ_REGS / 4 * 128);
 }
 
 // A warp for each consumer, of which one thread works: adds the consumer's part of every tile of dQ to memory. Where that was not cleared
-// (plan.first_stores) the first stores its part, and the others wait until it has. Most find that it has while theirs is being computed;
-// the rest count, and who counts first is the first.
+// (FIRST_STORES) the first stores its part, and the others wait until it has. Most find that it has while theirs is being computed; the
+// rest count, and who counts first is the first.
 template <typename T, class C>
 static __device__ void store_dQ(SharedStorage<T, C> &smem, const attention_variant_backward &b,
                                 const BackwardPlan &plan, int consumer)
@@ -304,17 +323,19 @@ static __device__ void store_dQ(SharedStorage<T, C> &smem, const attention_varia
         trace(WAIT_FULL);
         mbarrier_wait(&smem.KV_full[place], n / C::WORKS % 2);
         if (C::WORKS > 1 && work.tiles < 0) return;
-        int head = work.first_head, row = work.begin_row;
-        for (int i = 0; i < work.tiles; i++, parity ^= 1) {
+        for_each_tile<C>(work, [&](int head, int row) {
             unsigned *arrived;
             float4 *dQ_sum = part_of_dQ<C>(plan, work, head, row, consumer, &arrived);
-            const bool stored = !plan.first_stores || ld_acquire_gpu(arrived) >= STORED;
+            // What this thread has seen in memory comes before what it adds there by the copy engine: hence the fences.
+            const bool add = !C::FIRST_STORES || (!b.deterministic && ld_acquire_gpu(arrived) & STORED);
+            if (C::FIRST_STORES && add) fence_proxy_async_global();
             trace(WAIT_FULL);
             mbarrier_wait(&smem.handed_full[consumer], parity);
-            const bool first = b.deterministic ? wait_for_turn<C>(arrived, b.forward, work, row)
-                                               : !stored && is_first(arrived);
-            // What this thread has seen in memory comes before what it adds there by the copy engine.
-            if (plan.first_stores) fence_proxy_async_global();
+            bool first = false;
+            if (!add) {
+                first = b.deterministic ? wait_for_turn<C>(arrived, b.forward, work, row) : is_first(arrived);
+                fence_proxy_async_global();
+            }
             trace(STORE);
             const float4 *const part_smem = smem.handed_smem[consumer * (C::DQ_REGS / 4)];
             constexpr int BYTES = C::DQ_REGS * 128 * sizeof(float);
@@ -325,13 +346,13 @@ static __device__ void store_dQ(SharedStorage<T, C> &smem, const attention_varia
             cp_async_bulk_commit_group();
             cp_async_bulk_wait_group_read<0>();
             mbarrier_arrive(&smem.handed_empty[consumer]);
-            if (first || b.deterministic) {
+            if (C::FIRST_STORES && (first || b.deterministic)) {
                 cp_async_bulk_wait_group<0>(); // It is there, not only read:
                 fence_proxy_async_global();
-                red_release_gpu_add(arrived, b.deterministic ? 1 : STORED); // the next work's turn, or all's
+                red_release_gpu_add(arrived, STORED); // all may add; deterministic: the next work's turn
             }
-            advance<C>(head, row, work);
-        }
+            parity ^= 1;
+        });
         if (C::WORKS == 1) return;
         mbarrier_arrive(&smem.KV_empty[kept(n) % C::WORKS]);
     }
@@ -554,6 +575,13 @@ static __device__ void store_transposed(T (&dst_smem)[N][64], const uint32_t (&d
     }
 }
 
+// A warp arrives, one lane for all: what they have read is read, and what they wrote is there.
+static __device__ void warp_arrive(uint64_t *bar, int lane)
+{
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(bar);
+}
+
 // Hands a consumer's part of dQ to the warp that stores it.
 template <typename T, class C>
 static __device__ void hand_over_dQ(SharedStorage<T, C> &smem, const float (&dQ)[C::DQ_REGS], int consumer,
@@ -565,7 +593,7 @@ static __device__ void hand_over_dQ(SharedStorage<T, C> &smem, const float (&dQ)
         smem.handed_smem[consumer * (C::DQ_REGS / 4) + i / 4][tid] =
             make_float4(dQ[i], dQ[i + 1], dQ[i + 2], dQ[i + 3]);
     fence_proxy_async(); // What this thread wrote is there for the copy engine.
-    mbarrier_arrive(&smem.handed_full[consumer]);
+    warp_arrive(&smem.handed_full[consumer], tid % 32);
 }
 
 // A consumer's turn to add to its part of a tile of dQ, where the order is fixed.
@@ -596,13 +624,6 @@ static __device__ void add_dQ(float4 *dQ_sum, const float (&dQ)[REGS], int tid)
 #pragma unroll
     for (int i = 0; i < REGS; i += 4)
         red_add_v4(own + i / 4 * 128, make_float4(dQ[i], dQ[i + 1], dQ[i + 2], dQ[i + 3]));
-}
-
-// A warp is done with what the barrier guards.
-static __device__ void give_back(uint64_t *empty, int lane)
-{
-    __syncwarp();
-    if (lane == 0) mbarrier_arrive(empty);
 }
 
 // Rounds a consumer's 64 rows of dK or dV, puts them where nobody reads any more, in boxes of 64 columns that are BOX rows apart, and
@@ -680,7 +701,7 @@ static __device__ void multiply(float (&dK)[C::D / 2], float (&dV)[C::D / 2], Sh
                             (&V_smem)[C::D / 64][C::KV][64] = smem.V_smem[place];
     const int lane = tid % 32;
     const int end = begin + work.tiles, first_row = work.first_row, end_row = work.end_row;
-    int row = work.begin_row;
+    int row = begin_row<C>(work);
 
     for (int i = begin; i < end; i++) {
         const int stage = i % C::STAGES, parity = i / C::STAGES % 2;
@@ -734,7 +755,7 @@ static __device__ void multiply(float (&dK)[C::D / 2], float (&dV)[C::D / 2], Sh
         wgmma_wait_group<1>();
         wgmma_touch(dV);
         wgmma_touch(P); // wgmma has read it.
-        give_back(&smem.dO_empty[stage], lane);
+        warp_arrive(&smem.dO_empty[stage], lane);
         wgmma_touch(dQ);
         trace(WAIT_EMPTY);
         mbarrier_wait(&smem.handed_empty[consumer], i % 2 ^ 1);
@@ -743,7 +764,7 @@ static __device__ void multiply(float (&dK)[C::D / 2], float (&dV)[C::D / 2], Sh
         wgmma_wait_group<0>();
         wgmma_touch(dK);
         wgmma_touch(dS);
-        give_back(&smem.Q_empty[stage], lane);
+        warp_arrive(&smem.Q_empty[stage], lane);
         row += C::Q;
         if (row >= end_row) row = first_row; // of the next head
     }
@@ -765,7 +786,7 @@ static __device__ void multiply_ahead(float (&dK)[C::D / 2], float (&dV)[C::D / 
     const int tid = threadIdx.x % 128, lane = tid % 32;
     const int tiles = work.tiles, first_row = work.first_row, end_row = work.end_row;
     float S[C::Q / 2];
-    int row = work.begin_row;
+    int row = begin_row<C>(work);
     const auto multiply_S = [&](int i) {
         const int stage = i % C::STAGES;
         trace(WAIT_FULL);
@@ -820,11 +841,12 @@ static __device__ void multiply_ahead(float (&dK)[C::D / 2], float (&dV)[C::D / 
         trace(STORE);
         store_transposed<T, C::Q>(smem.dS_smem[stage][consumer], dS, tid);
         fence_proxy_async(); // What this thread wrote is there for wgmma.
-        mbarrier_arrive(&smem.dS_full[stage]);
+        warp_arrive(&smem.dS_full[stage], lane);
         trace(MULTIPLY);
         wgmma_wait_group<1>();
         wgmma_touch(dV);
         wgmma_touch(P); // wgmma has read it.
+        warp_arrive(&smem.dO_empty[stage], lane);
 
         const int next = min(i + 1, tiles - 1);
         multiply_S(next);
@@ -833,9 +855,8 @@ static __device__ void multiply_ahead(float (&dK)[C::D / 2], float (&dV)[C::D / 
         wgmma_wait_group<1>();
         wgmma_touch(dK);
         wgmma_touch(dS);
-        give_back(&smem.dO_empty[stage], lane);
-        give_back(&smem.Q_empty[stage],
-                  lane); // S of the last tile still reads it; nothing comes there any more.
+        warp_arrive(&smem.Q_empty[stage],
+                    lane); // S of the last tile still reads it; nothing comes there any more.
         // Two places for dS: who stores the next has multiplied the one before, and so has, by this barrier, the other.
         trace(WAIT_TURN);
         mbarrier_wait(&smem.dS_full[stage], parity);
@@ -899,7 +920,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     SharedStorage<T, C> &smem = *reinterpret_cast<SharedStorage<T, C> *>(smem_bytes);
 
     // Setup, a thread of three warps each.
-    if (threadIdx.x == 32) put_work<C>(smem.works[0], take_work<C>(b, plan), b, plan);
+    if (threadIdx.x == 32) put_work<C>(smem.works[0], take_work<C>(b, plan), b);
     if (threadIdx.x == 64)
         for (const CUtensorMap *map : {&K_map, &V_map, &Q_map, &dO_map, &dK_map, &dV_map})
             prefetch_tensormap(*map);
@@ -915,10 +936,10 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
             mbarrier_init(&smem.dO_full[stage], 1);
             mbarrier_init(&smem.Q_empty[stage], CONSUMERS * 4);
             mbarrier_init(&smem.dO_empty[stage], CONSUMERS * 4);
-            mbarrier_init(&smem.dS_full[stage], CONSUMERS * 128);
+            mbarrier_init(&smem.dS_full[stage], CONSUMERS * 4);
         }
         for (int consumer = 0; consumer < CONSUMERS; consumer++) {
-            mbarrier_init(&smem.handed_full[consumer], 128);
+            mbarrier_init(&smem.handed_full[consumer], 4);
             mbarrier_init(&smem.handed_empty[consumer], 1); // the thread that stores dQ
         }
         fence_mbarrier_init();
@@ -973,8 +994,8 @@ static cudaError_t launch_kernel(backward_launch *kernel, dim3 grid, int smem_by
 }
 
 template <typename T, class C>
-static cudaError_t launch_tile(const attention_variant_backward &b, const BackwardPlan &plan,
-                               cudaStream_t stream)
+static cudaError_t launch_blocks(const attention_variant_backward &b, const BackwardPlan &plan,
+                                 cudaStream_t stream)
 {
     constexpr int smem_bytes = sizeof(SharedStorage<T, C>);
     static_assert(smem_bytes <= SMEM_BYTES, "what a block may have");
@@ -984,6 +1005,14 @@ static cudaError_t launch_tile(const attention_variant_backward &b, const Backwa
     if (error != cudaSuccess) return error;
     const int blocks = C::WORKS > 1 ? min(plan.num_works, sms) : plan.num_works; // one fits on an SM
     return launch_kernel<T, C>(backward_kernel<T, C>, blocks, smem_bytes, C::D, C::KV, C::D, b, plan, stream);
+}
+
+template <typename T, class C>
+static cudaError_t launch_tile(const attention_variant_backward &b, const BackwardPlan &plan,
+                               cudaStream_t stream)
+{
+    using FirstStores = Tile<C::D, C::Q, C::SOFTCAP, true>;
+    return (plan.first_stores ? launch_blocks<T, FirstStores> : launch_blocks<T, C>)(b, plan, stream);
 }
 
 #include "kernel_256.cuh"

@@ -67,7 +67,7 @@ struct ClusterStorage {
 };
 
 // A warp is done with what the other block sent: the barrier is there.
-static __device__ void give_back_to(uint64_t *empty, uint32_t rank, int lane)
+static __device__ void warp_arrive_cluster(uint64_t *empty, uint32_t rank, int lane)
 {
     __syncwarp();
     if (lane == 0) mbarrier_arrive_cluster(empty, rank);
@@ -384,12 +384,12 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         wgmma_fence();
         multiply_own<T, C>(dV[1], P_other, smem.dO_smem[stage]);
         wgmma_commit_group();
-        give_back_to(&smem.P_empty, other, lane);
+        warp_arrive_cluster(&smem.P_empty, other, lane);
         if constexpr (!FIRST) { // Behind the products of dV: the adding is beside them.
             wgmma_wait_group<2>();
             wgmma_touch(dQ);
-            give_back(&smem.dS_empty, lane);
-            give_back_to(&smem.dS_empty, other, lane);
+            warp_arrive(&smem.dS_empty, lane);
+            warp_arrive_cluster(&smem.dS_empty, other, lane);
             part.add(dQ, b, plan, work, rank, 0, tid);
         }
         multiply_S(next);
@@ -398,10 +398,10 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         wgmma_touch(P);
         wgmma_touch(dV[1]);
         wgmma_touch(P_other);
-        give_back(&smem.dO_empty[stage], lane);
+        warp_arrive(&smem.dO_empty[stage], lane);
         wgmma_wait_group<0>();
         wgmma_touch(S);
-        if (i + 1 < tiles) give_back(&smem.Q_other_empty, lane);
+        if (i + 1 < tiles) warp_arrive(&smem.Q_other_empty, lane);
         row = row + C::Q < end_row ? row + C::Q : first_row;
         probabilities_of(next);
         if (i + 1 < tiles) send_P(i + 1);
@@ -410,7 +410,7 @@ static __device__ void consume_scores(ClusterStorage<T, C> &smem, const CUtensor
         multiply_S(0);
         wgmma_wait_group<0>();
         wgmma_touch(S);
-        give_back(&smem.Q_other_empty, lane);
+        warp_arrive(&smem.Q_other_empty, lane);
         probabilities_of(0);
         send_P(0);
         work_on(0, std::true_type());
@@ -460,7 +460,7 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
         multiply_dP(0);
         wgmma_wait_group<0>();
         wgmma_touch(dP);
-        give_back(&smem.dO_other_empty, lane);
+        warp_arrive(&smem.dO_other_empty, lane);
     }
 
     for (int i = 0; i < tiles; i++) { // dP of tile i is there, and dQ of the tile before.
@@ -468,8 +468,8 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
         trace(WAIT_TURN);
         mbarrier_wait(&smem.handed_full, i % 2);
         gradient_of_scores(stage);
-        give_back(&smem.handed_empty, lane);
-        give_back(&smem.dO_empty[stage], lane);
+        warp_arrive(&smem.handed_empty, lane);
+        warp_arrive(&smem.dO_empty[stage], lane);
         wgmma_touch(dK[0]);
         wgmma_touch(dS);
         wgmma_fence();
@@ -495,13 +495,13 @@ static __device__ void consume_gradients(ClusterStorage<T, C> &smem, const CUten
         wgmma_touch(dP);
         wgmma_touch(dK[0]);
         wgmma_touch(dS);
-        if (i + 1 < tiles) give_back(&smem.dO_other_empty, lane);
+        if (i + 1 < tiles) warp_arrive(&smem.dO_other_empty, lane);
         wgmma_wait_group<1>();
         wgmma_touch(dK[1]);
-        give_back(&smem.Q_empty[stage], lane);
+        warp_arrive(&smem.Q_empty[stage], lane);
         wgmma_wait_group<0>();
         wgmma_touch(dQ);
-        give_back_to(&smem.dS_empty, other, lane);
+        warp_arrive_cluster(&smem.dS_empty, other, lane);
     }
     if (tiles > 0) part.add(dQ, b, plan, work, rank, 1, tid);
 
