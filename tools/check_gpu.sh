@@ -9,7 +9,8 @@
 #
 # On an H200 racecheck reports hazards in chapters 17, 20 and 21: readers of a place, and its refill, where one lane arrives at the empty barrier for
 # its warp, behind __syncwarp. With every lane arriving for itself chapter 20's run is silent: the tool does not follow an arrival for others.
-# On an H100 initcheck reports step 6 of chapter 20 reading what a bulk tensor store wrote; the simulated GPU, which follows those, finds nothing.
+# initcheck does not follow what bulk copies write from shared memory, not even a kernel's that does nothing else: on an H200 it reports what chapter
+# 17 reads of dQ's sum where the first part is stored, on an H100 what step 6 of chapter 20 reads. The simulated GPU follows those, and finds nothing.
 #
 # PARTS="golden random": only these. What runs longer than LIMIT (300) seconds is stopped and named, and the next begins. What each printed
 # lies in build/check_gpu. START: a program that the chapters are started by, such as a simulated GPU; SANITIZER: another compute-sanitizer.
