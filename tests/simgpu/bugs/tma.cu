@@ -134,7 +134,7 @@ __global__ void too_many_arrive(u32 *out)
     if (T == 32) {
         bar_expect(EMPTY(0), 16);         // holds the phase open
         if (BROKEN) bar_arrive(EMPTY(0)); // too_many_arrive
-        copy_in(stages[1], out, 16, EMPTY(0));
+        copy_in(stages[1], out + 1024, 16, EMPTY(0));
         bar_wait(EMPTY(0), 0);
     }
 }
@@ -611,6 +611,54 @@ __global__ void stored_over_what_others_wrote(u32 *out)
     }
 }
 
+// Loads what another block has written, when the flag says so, but has not acquired it.
+// bug loaded_without_acquiring: but this thread has not acquired it
+template <bool BROKEN>
+__global__ void loaded_without_acquiring(u32 *out)
+{
+    u32 *flag = out + 8192;
+    init(1, 1);
+    if (blockIdx.x == 0) {
+        out[T] = T;
+        __threadfence();
+        __syncthreads();
+        if (T == 0) atomicExch(flag, 1);
+    } else if (T == 0) {
+        while (!atomicAdd(flag, 0)) __nanosleep(100);
+        if (!BROKEN) __threadfence();
+        PROXY_FENCE;
+        bar_expect(FULL(0), STAGE_BYTES);
+        copy_in(stages[0], out, STAGE_BYTES, FULL(0)); // loaded_without_acquiring
+        bar_wait(FULL(0), 0);
+    }
+}
+
+// The same of a box, that another block's bulk store has brought there.
+// bug box_loaded_without_acquiring: but this thread has not acquired it
+template <bool BROKEN>
+__global__ void box_loaded_without_acquiring(u32 *out)
+{
+    u32 *flag = out + 8192;
+    init(1, 1);
+    stages[0][T] = T;
+    PROXY_FENCE;
+    __syncthreads();
+    if (T) return;
+    if (blockIdx.x == 0) {
+        copy_out(out, stages[0], 256);
+        WAIT_ALL;
+        __threadfence();
+        atomicExch(flag, 1);
+    } else {
+        while (!atomicAdd(flag, 0)) __nanosleep(100);
+        if (!BROKEN) __threadfence();
+        PROXY_FENCE;
+        bar_expect(FULL(0), STAGE_BYTES);
+        tensor_in(stages[0], &map, 0, 0, FULL(0)); // box_loaded_without_acquiring
+        bar_wait(FULL(0), 0);
+    }
+}
+
 // bug copy_never_awaited: the block leaves, and nobody has waited for the mbarrier
 template <bool BROKEN>
 __global__ void copy_never_awaited(u32 *out)
@@ -682,6 +730,8 @@ static const bug bugs[] = {
     BUG(store_announced_early, 2, 64),
     BUG(added_before_it_is_stored, 2, 64),
     BUG(stored_over_what_others_wrote, 2, 64),
+    BUG(loaded_without_acquiring, 2, 64),
+    BUG(box_loaded_without_acquiring, 2, 64),
     BUG(copy_never_awaited, 1, 32),
     BUG(told_by_a_flag, 1, 64),
 };

@@ -86,15 +86,21 @@ static u32 tf32_of(u32 bits)
     return (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu;
 }
 
-/* The box as it is in global memory now. Of its rows only the first counts as read: a kernel may have no use for those behind, which
- * are then none of its part of the tensor. */
-static void gather(struct warp *w, const struct inst *in, const struct bulk *c, u8 *to)
+/* w's copy reads these bytes of global memory. */
+static void read_global(struct warp *w, const struct inst *in, u32 lane, u64 at, u64 bytes)
+{
+    if (footprint_wanted) footprint_mark(TOUCH_READ, at, bytes);
+    global_bulk_load(w, in, lane, at, bytes);
+}
+
+/* The box as it is in global memory now; `reads`: w reads it now. Of its rows only the first counts as read: a kernel may have no use
+ * for those behind, which are then none of its part of the tensor. */
+static void gather(struct warp *w, const struct inst *in, const struct bulk *c, u8 *to, bool reads)
 {
     const struct tensor_map *m = &c->map;
-    bool reads = footprint_wanted;
     if (c->from_shared) return;
     if (!m->rank) {
-        if (reads) footprint_mark(TOUCH_READ, c->global, c->bytes);
+        if (reads) read_global(w, in, c->lane, c->global, c->bytes);
         memcpy(to, global_pointer(w, in, c->lane, c->global, c->bytes, false), c->bytes);
         return;
     }
@@ -112,7 +118,7 @@ static void gather(struct warp *w, const struct inst *in, const struct bulk *c, 
         if (!inside) continue;
         u32 bytes = (u32)(end - first) * size;
         a += (u64)((c->corner[0] + first) * (s64)size);
-        if (reads) footprint_mark(TOUCH_READ, a, bytes);
+        if (reads) read_global(w, in, c->lane, a, bytes);
         reads = false;
         memcpy(to + first * size, global_pointer(w, in, c->lane, a, bytes, false), bytes);
         for (u32 k = 0; k < bytes && m->rounds; k += 4) {
@@ -205,7 +211,7 @@ void bulk_land(struct warp *w, const struct inst *in, struct bulk *c)
     static const u8 ff[256 * 8] = {[0 ... 256 * 8 - 1] = 0xff};
     u8 *now = malloc(c->bytes + 1), *shared = c->block->shared;
     if (!now) abort();
-    gather(w, in, c, now);
+    gather(w, in, c, now, false);
     bool same = c->from_shared || memcmp(now, c->data, c->bytes) == 0;
     free(now);
     if (!same) copy_fault(w, in, c, "the source was changed", UNKNOWN_PLACE);
@@ -481,7 +487,7 @@ static void load(struct warp *w, const struct inst *in, u32 lane, const struct f
         proxy_reads(w, in, 1u << lane, source, offset, c->bytes);
         memcpy(c->data, source->shared + offset, c->bytes);
     } else {
-        gather(w, in, c, c->data);
+        gather(w, in, c, c->data, true);
     }
     if (f->multicast == NO_OPERAND) {
         count_copy(w, in, c, 1);

@@ -487,6 +487,26 @@ static bool is_own_bulk(const struct warp *w, u32 number)
     return r->how & ACCESS_BULK && r->unit == w->block->cluster->number && r->actor == actor_of(w);
 }
 
+/* Who has written these words before, and, if has_reads, who has read them. */
+static void check_bulk(struct warp *w, const struct inst *in, u32 lane, u64 first, u64 end, enum access how,
+                       bool has_reads)
+{
+    const u32 floor = floor_of(w);
+    u32 wrote = 0, read = 0; /* of the word before: neighbours mostly have the same */
+    for (u64 k = first, next; k < end; k = next) {
+        const u32 before[] = {wrote, read};
+        const bool by_line = numbers_line(&records.writes, k / LINE) != BY_WORD &&
+                             (!has_reads || numbers_line(&records.reads, k / LINE) != BY_WORD);
+        next = by_line ? (k / LINE + 1) * LINE : k + 1;
+        wrote = numbers_word(&records.writes, k);
+        read = has_reads ? numbers_word(&records.reads, k) : 0;
+        if (wrote != before[0] && wrote >= floor && !(how & ACCESS_WRITE && is_own_bulk(w, wrote)))
+            check(w, in, lane, records.base + 4 * k, 15, wrote, how, false);
+        if (read != before[1] && read >= records.first)
+            check(w, in, lane, records.base + 4 * k, 15, read, how, false);
+    }
+}
+
 void global_bulk_store(struct warp *w, const struct inst *in, u32 lane, u64 at, u64 bytes, bool reduces,
                        u32 *number)
 {
@@ -499,22 +519,18 @@ void global_bulk_store(struct warp *w, const struct inst *in, u32 lane, u64 at, 
     if (footprint_wanted) footprint_mark(reduces ? TOUCH_ATOMIC : TOUCH_WRITE, at, bytes);
     const u64 first = (at - records.base) / 4, end = first + bytes / 4;
     const bool has_reads = at < read_high && at + bytes > read_low;
-    const u32 floor = floor_of(w);
-    u32 wrote = 0, read = 0; /* of the word before: neighbours mostly have the same */
-    for (u64 k = first, next; k < end; k = next) {
-        const u32 before[] = {wrote, read};
-        const bool by_line = numbers_line(&records.writes, k / LINE) != BY_WORD &&
-                             (!has_reads || numbers_line(&records.reads, k / LINE) != BY_WORD);
-        next = by_line ? (k / LINE + 1) * LINE : k + 1;
-        wrote = numbers_word(&records.writes, k);
-        read = has_reads ? numbers_word(&records.reads, k) : 0;
-        if (wrote != before[0] && wrote >= floor && !is_own_bulk(w, wrote))
-            check(w, in, lane, records.base + 4 * k, 15, wrote, how, false);
-        if (read != before[1] && read >= records.first)
-            check(w, in, lane, records.base + 4 * k, 15, read, how, false);
-    }
+    check_bulk(w, in, lane, first, end, how, has_reads);
     numbers_set_all(&records.writes, first, end, *number);
     if (has_reads) numbers_set_all(&records.reads, first, end, 0);
+}
+
+void global_bulk_load(struct warp *w, const struct inst *in, u32 lane, u64 at, u64 bytes)
+{
+    if (!records.writes.lines || at - records.base >= records.bytes || at >= written.high ||
+        at + bytes <= written.low)
+        return;
+    const u64 first = (at - records.base) / 4;
+    check_bulk(w, in, lane, first, first + bytes / 4, ACCESS_READ, false);
 }
 
 void global_bulk_waited(const struct warp *w, u32 number)

@@ -22,8 +22,8 @@
  *
  * Only allocations that the launch has written to have cells; reads of others cost nothing. Of those from before the first write
  * only each instruction's first by each warp is known, and that to those blocks that run on the same host thread; of several readers
- * one is: so not each race is told. A bulk store counts as a write of the lane that issues it, from then on; what bulk copies read is
- * not seen, nor st.async. */
+ * one is: so not each race is told. A bulk store counts as a write of the lane that issues it, from then on; a bulk load looks at who has
+ * written what it reads, of a box its first row, and is not known to those who write there later. st.async is not seen. */
 #ifndef GLOBAL_H
 #define GLOBAL_H
 
@@ -69,6 +69,9 @@ void global_write_line(struct warp *w, const struct inst *in, u64 at, u32 bytes,
 void global_bulk_store(struct warp *w, const struct inst *in, u32 lane, u64 at, u64 bytes, bool reduces,
                        u32 *number);
 void global_bulk_waited(const struct warp *w, u32 number);
+
+/* A bulk load of this lane of w reads these bytes. */
+void global_bulk_load(struct warp *w, const struct inst *in, u32 lane, u64 at, u64 bytes);
 
 /* A store of w has been executed: a write that races, but of the value that is there, is only remarked on. */
 void global_settle_now(struct warp *w, const struct inst *in);
