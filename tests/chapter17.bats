@@ -294,7 +294,7 @@ varlen: 1 dtype must be BF16 or F16"
 # --- Broken kernels: kernel.cuh or kernel_256.cuh with one edit, and one kernel of the table ----------------------------
 
 # kernel bf16|f16 ROW SED...: builds the chapter with an edited kernel.cuh, or HEADER, for one type and one row of the table, by its
-# beginning; sets BROKEN.
+# beginning; of its two kernels the one that stores the first part of dQ, which is right where dQ has been cleared, too. Sets BROKEN.
 kernel() {
     local dir=$BATS_TEST_TMPDIR/tree type=$1 row=$2 header=${HEADER:-kernel.cuh} objects nvcc
     shift 2
@@ -304,7 +304,8 @@ kernel() {
     cp "chapters/$CHAPTER"/*.h "chapters/$CHAPTER"/*.cuh "chapters/$CHAPTER/kernel_$type.cu" "$dir/chapters/$CHAPTER"
     sed -E "$@" "chapters/$CHAPTER/$header" >"$dir/chapters/$CHAPTER/$header"
     run ! cmp -s "chapters/$CHAPTER/$header" "$dir/chapters/$CHAPTER/$header"
-    sed -E -i "/^ *\\{$row,/!{/launch_(tile<T, Tile|cluster<T, ClusterTile)</d}" "$dir/chapters/$CHAPTER/kernel.cuh"
+    sed -E -i -e "/^ *\\{$row,/!{/launch_(tile<T, Tile|cluster<T, ClusterTile)</d}" \
+        -e 's/plan\.first_stores \? (launch_blocks<T, FirstStores>) : launch_blocks<T, C>/\1/' "$dir/chapters/$CHAPTER/kernel.cuh"
     compiled "$BATS_TEST_TMPDIR/kernel.o" "$nvcc" -std=c++17 -O3 -lineinfo -gencode arch=compute_90a,code=compute_90a -c \
         "$dir/chapters/$CHAPTER/kernel_$type.cu"
     mapfile -t objects < <(objects $CHAPTER "kernel_$type")
