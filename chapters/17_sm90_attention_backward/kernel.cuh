@@ -1007,6 +1007,7 @@ static cudaError_t launch_blocks(const attention_variant_backward &b, const Back
     return launch_kernel<T, C>(backward_kernel<T, C>, blocks, smem_bytes, C::D, C::KV, C::D, b, plan, stream);
 }
 
+// Starts the kernel for a sum of dQ that was cleared, or that in which the first stores.
 template <typename T, class C>
 static cudaError_t launch_tile(const attention_variant_backward &b, const BackwardPlan &plan,
                                cudaStream_t stream)

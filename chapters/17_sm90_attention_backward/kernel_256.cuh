@@ -66,11 +66,11 @@ struct ClusterStorage {
     uint64_t dS_empty;        // nobody reads dS of own keys any more, here and there
 };
 
-// A warp is done with what the other block sent: the barrier is there.
-static __device__ void warp_arrive_cluster(uint64_t *empty, uint32_t rank, int lane)
+// As warp_arrive, at the barrier of the same place in block `rank` of the cluster.
+static __device__ void warp_arrive_cluster(uint64_t *bar, uint32_t rank, int lane)
 {
     __syncwarp();
-    if (lane == 0) mbarrier_arrive_cluster(empty, rank);
+    if (lane == 0) mbarrier_arrive_cluster(bar, rank);
 }
 
 // --- The producer's warps -------------------------------------------------------------------------------------------------

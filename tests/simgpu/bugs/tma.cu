@@ -606,6 +606,7 @@ __global__ void stored_over_what_others_wrote(u32 *out)
         if (!BROKEN)
             while (!atomicAdd(flag, 0)) __nanosleep(100);
         __threadfence();
+        GLOBAL_PROXY_FENCE;
         copy_out(out, stages[0], 256); // stored_over_what_others_wrote
         WAIT_ALL;
     }
@@ -626,7 +627,7 @@ __global__ void loaded_without_acquiring(u32 *out)
     } else if (T == 0) {
         while (!atomicAdd(flag, 0)) __nanosleep(100);
         if (!BROKEN) __threadfence();
-        PROXY_FENCE;
+        GLOBAL_PROXY_FENCE;
         bar_expect(FULL(0), STAGE_BYTES);
         copy_in(stages[0], out, STAGE_BYTES, FULL(0)); // loaded_without_acquiring
         bar_wait(FULL(0), 0);
@@ -652,9 +653,47 @@ __global__ void box_loaded_without_acquiring(u32 *out)
     } else {
         while (!atomicAdd(flag, 0)) __nanosleep(100);
         if (!BROKEN) __threadfence();
-        PROXY_FENCE;
         bar_expect(FULL(0), STAGE_BYTES);
         tensor_in(stages[0], &map, 0, 0, FULL(0)); // box_loaded_without_acquiring
+        bar_wait(FULL(0), 0);
+    }
+}
+
+// Loads what another block's threads have stored, behind a fence for shared memory alone.
+// bug fenced_for_shared_memory: fence.proxy.async is missing: warp
+template <bool BROKEN>
+__global__ void fenced_for_shared_memory(u32 *out)
+{
+    u32 *flag = out + 8192;
+    init(1, 1);
+    if (blockIdx.x == 0) {
+        out[T] = T;
+        __threadfence();
+        __syncthreads();
+        if (T == 0) atomicExch(flag, 1);
+    } else if (T == 0) {
+        while (!atomicAdd(flag, 0)) __nanosleep(100);
+        __threadfence();
+        PROXY_FENCE;
+        if (!BROKEN) GLOBAL_PROXY_FENCE;
+        bar_expect(FULL(0), STAGE_BYTES);
+        tensor_in(stages[0], &map, 0, 0, FULL(0)); // fenced_for_shared_memory
+        bar_wait(FULL(0), 0);
+    }
+}
+
+// Loads what this block's other threads have stored behind a barrier, and no fence of theirs or its own.
+// bug loaded_behind_a_barrier: fence.proxy.async is missing: warp
+template <bool BROKEN>
+__global__ void loaded_behind_a_barrier(u32 *out)
+{
+    init(1, 1);
+    out[T] = T;
+    if (!BROKEN) GLOBAL_PROXY_FENCE;
+    __syncthreads();
+    if (T == 0) {
+        bar_expect(FULL(0), STAGE_BYTES);
+        copy_in(stages[0], out, STAGE_BYTES, FULL(0)); // loaded_behind_a_barrier
         bar_wait(FULL(0), 0);
     }
 }
@@ -732,6 +771,8 @@ static const bug bugs[] = {
     BUG(stored_over_what_others_wrote, 2, 64),
     BUG(loaded_without_acquiring, 2, 64),
     BUG(box_loaded_without_acquiring, 2, 64),
+    BUG(fenced_for_shared_memory, 2, 64),
+    BUG(loaded_behind_a_barrier, 1, 64),
     BUG(copy_never_awaited, 1, 32),
     BUG(told_by_a_flag, 1, 64),
 };

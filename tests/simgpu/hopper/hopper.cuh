@@ -122,9 +122,10 @@ __device__ static void tensor_add(const CUtensorMap *map, s32 x, s32 y, const vo
         : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-#define PROXY_FENCE asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
-#define WAIT_READ   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory")
-#define WAIT_ALL    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory")
+#define PROXY_FENCE        asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
+#define GLOBAL_PROXY_FENCE asm volatile("fence.proxy.async.global;" ::: "memory")
+#define WAIT_READ          asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory")
+#define WAIT_ALL           asm volatile("cp.async.bulk.wait_group 0;" ::: "memory")
 
 // ---- wgmma -------------------------------------------------------------------------------------------------------------------
 

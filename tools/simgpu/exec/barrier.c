@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "bulk.h"
+#include "global.h"
 #include "known.h"
 #include "order.h"
 #include "proxy.h"
@@ -288,10 +289,13 @@ static void exec_fence(struct warp *w, const struct inst *in, u32 mask)
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
-/* fence.proxy.async: flags on when it is for shared memory. */
+/* fence.proxy.async: for which memory. */
+enum { FENCE_SHARED = 1, FENCE_GLOBAL = 2 };
+
 static void exec_proxy_fence(struct warp *w, const struct inst *in, u32 mask)
 {
-    if (in->flags) {
+    if (in->flags & FENCE_GLOBAL) global_proxy_fence(w);
+    if (in->flags & FENCE_SHARED) {
         proxy_fence(w, mask);
         w->block->init_fence = w->block->clock;
     }
@@ -315,7 +319,8 @@ bool lower_proxy_fence(struct lowering *lo, const struct ptx_inst *p, struct ins
     }
     if (strncmp(kind, "async", 5) != 0) return refuse(lo, p, "the modifier .%s is not supported", kind);
     in->exec = exec_proxy_fence;
-    in->flags = !streq(space, "global");
+    in->flags =
+        (streq(space, "global") ? 0 : FENCE_SHARED) | (strncmp(space, "shared", 6) ? FENCE_GLOBAL : 0);
     return true;
 }
 

@@ -6,6 +6,7 @@
 
 #include "../report/report.h"
 #include "../runtime/heap.h"
+#include "async.h"
 #include "footprint.h"
 #include "order.h"
 #include "strong.h"
@@ -36,6 +37,10 @@ static _Atomic u64 read_low, read_high;
 struct written global_written;
 static struct written written; /* the same, also while global_written is everything */
 
+/* Of each block of the launch, records.fences behind its last fence.proxy.async of global memory; NULL: there was none. */
+static u32 *_Atomic fenced;
+static u64 blocks;
+
 /* ---- Start and end -------------------------------------------------------------------------------------------------------- */
 
 /* Reads of what the launch has not written are not looked at, unless somebody wants to know of all. */
@@ -49,6 +54,9 @@ void global_start_launch(struct launch *l)
 {
     known_start_launch(l);
     record_start_launch(l, written.high > written.low ? written.high - written.low : 0);
+    free(atomic_exchange(&fenced, NULL));
+    blocks = (u64)l->grid[0] * l->grid[1] * l->grid[2];
+    records.fences = 0;
     if (!records.writes.lines) return;
     if (!l->dependent) {
         written.low = UINT64_MAX;
@@ -487,6 +495,45 @@ static bool is_own_bulk(const struct warp *w, u32 number)
     return r->how & ACCESS_BULK && r->unit == w->block->cluster->number && r->actor == actor_of(w);
 }
 
+void global_proxy_fence(const struct warp *w)
+{
+    const struct cluster *c = w->block->cluster;
+    if (!fenced) {
+        u32 *none = NULL, *own = calloc(blocks, sizeof *own);
+        if (!own) abort();
+        if (!atomic_compare_exchange_strong(&fenced, &none, own)) free(own);
+    }
+    __atomic_store_n(&fenced[(u64)c->number * c->size + w->block->cluster_rank], ++records.fences,
+                     __ATOMIC_RELAXED);
+}
+
+/* Whether this record's block, or w's, has executed fence.proxy.async since. */
+static bool is_fenced(const struct warp *w, const struct record *r)
+{
+    const struct cluster *c = w->block->cluster;
+    const u64 block[] = {(u64)c->number * c->size + w->block->cluster_rank,
+                         (u64)r->unit * c->size + r->actor / MAX_WARPS};
+    const u32 *last = fenced;
+    return last && (__atomic_load_n(&last[block[0]], __ATOMIC_RELAXED) > r->fences ||
+                    __atomic_load_n(&last[block[1]], __ATOMIC_RELAXED) > r->fences);
+}
+
+/* What a bulk copy reads or overwrites has been written by an ordinary instruction of this launch; not both adding to it. */
+static void check_proxy(struct warp *w, const struct inst *in, u32 lane, u64 at, const struct record *r,
+                        enum access how)
+{
+    char who[80];
+    if (r->how & ACCESS_BULK || how & r->how & ACCESS_STRONG || is_fenced(w, r) || async_of_library(w, in))
+        return;
+    describe(w, r, who, sizeof who);
+    breach_against(
+        w, in, 1u << lane, ERR_LAUNCH_FAILURE, r->fn, r->in,
+        "fence.proxy.async is missing: %s wrote global memory at 0x%llx with an ordinary instruction, at line %u, and this one %s it "
+        "through the async proxy: fence.proxy.async.global belongs behind the write, or here behind the flag or barrier between them",
+        who, (unsigned long long)at, r->fn->lines[r->in - r->fn->code].line,
+        how & ACCESS_WRITE ? "overwrites" : "reads");
+}
+
 /* Who has written these words before, and, if has_reads, who has read them. */
 static void check_bulk(struct warp *w, const struct inst *in, u32 lane, u64 first, u64 end, enum access how,
                        bool has_reads)
@@ -500,8 +547,10 @@ static void check_bulk(struct warp *w, const struct inst *in, u32 lane, u64 firs
         next = by_line ? (k / LINE + 1) * LINE : k + 1;
         wrote = numbers_word(&records.writes, k);
         read = has_reads ? numbers_word(&records.reads, k) : 0;
-        if (wrote != before[0] && wrote >= floor && !(how & ACCESS_WRITE && is_own_bulk(w, wrote)))
+        if (wrote != before[0] && wrote >= floor && !(how & ACCESS_WRITE && is_own_bulk(w, wrote))) {
             check(w, in, lane, records.base + 4 * k, 15, wrote, how, false);
+            if (wrote >= records.first) check_proxy(w, in, lane, records.base + 4 * k, record_of(wrote), how);
+        }
         if (read != before[1] && read >= records.first)
             check(w, in, lane, records.base + 4 * k, 15, read, how, false);
     }

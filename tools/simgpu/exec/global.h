@@ -23,7 +23,10 @@
  * Only allocations that the launch has written to have cells; reads of others cost nothing. Of those from before the first write
  * only each instruction's first by each warp is known, and that to those blocks that run on the same host thread; of several readers
  * one is: so not each race is told. A bulk store counts as a write of the lane that issues it, from then on; a bulk load looks at who has
- * written what it reads, of a box its first row, and is not known to those who write there later. st.async is not seen. */
+ * written what it reads, of a box its first row, and is not known to those who write there later. st.async is not seen.
+ *
+ * Between an ordinary write and a bulk copy of what it wrote, or to there, belongs fence.proxy.async, for global memory: whether the block
+ * of one of them has executed one since the write is known. */
 #ifndef GLOBAL_H
 #define GLOBAL_H
 
@@ -69,6 +72,9 @@ void global_write_line(struct warp *w, const struct inst *in, u64 at, u32 bytes,
 void global_bulk_store(struct warp *w, const struct inst *in, u32 lane, u64 at, u64 bytes, bool reduces,
                        u32 *number);
 void global_bulk_waited(const struct warp *w, u32 number);
+
+/* w executes fence.proxy.async, for global memory. */
+void global_proxy_fence(const struct warp *w);
 
 /* A bulk load of this lane of w reads these bytes. */
 void global_bulk_load(struct warp *w, const struct inst *in, u32 lane, u64 at, u64 bytes);

@@ -140,7 +140,8 @@ struct record record_make(const struct warp *w, const struct inst *in, u32 time,
                            .how = (u8)how,
                            .bytes = bytes & 15,
                            .step = by.step & 15,
-                           .lanes = by.lanes};
+                           .lanes = by.lanes,
+                           .fences = atomic_load_explicit(&records.fences, memory_order_relaxed)};
 }
 
 u32 record_keep(const struct record *r)

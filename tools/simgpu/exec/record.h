@@ -22,6 +22,7 @@ struct record {
     u8 bytes : 4; /* which bytes of the word, 15: all */
     u8 step : 4;  /* as in struct by_lanes */
     u32 lanes;
+    u32 fences; /* records.fences then */
 };
 
 /* Which lanes did it. With a step, elements of 1 << (step - 1) bytes that lie in a row: `lanes` is the number of lane 0's, modulo 32.
@@ -45,7 +46,8 @@ extern struct records {
     u32 first, previous, earliest; /* where that one is over, the same as the next */
     _Atomic u32 next;
     u64 launches;
-    bool forgotten; /* what was written before some launch is no longer known */
+    bool forgotten;     /* what was written before some launch is no longer known */
+    _Atomic u32 fences; /* fence.proxy.async of global memory, as many as this launch has executed */
 } records;
 
 /* Before a launch. `written`: how many bytes there are from the first to the last that the launch before has written to. */
