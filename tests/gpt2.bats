@@ -52,7 +52,7 @@ open(path, "wb").write(data)' "$1" "$2"; }
     cd "$ROOT"
     run -0 make train DEVICE=sim TRAIN="--steps 30 --lr 2e-3 --sample 40"
     assert_line --regexp '^120576 parameters, 3\.[0-9]+ MB of activations, [0-9]+ tokens of which [0-9]+ are trained on; Simulated GPU'
-    assert_line --regexp '^step 1/30: loss 5\.[3-7]'
+    assert_line --regexp '^step 1/30: loss 5\.[1-9]' # about 5.55, by the bytes that this batch of the project's text has
     assert_line --regexp '^step 30/30: loss [34]\.'
     assert_line --regexp '^step 30: validation loss ([34]|5\.[0-2])' # of other text; no knowledge at all is 5.55
     refute_output --partial "tokens/s"
