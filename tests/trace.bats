@@ -135,7 +135,9 @@ assert tiles == 2 * 4, tiles'
 @test "trace: kernels that several steps share have marks, too; chapter 17's dS and exponentials are under products in flight" {
     run -0 timeline backward '
 for block in spans:
-    assert sorted(r for r in spans[block] if "in flight" not in r) == ["consumer 0", "consumer 1", "producer", "producer, warp 1"], spans[block]
+    roles = sorted(r for r in spans[block] if "in flight" not in r)
+    # Of the two warps that store dQ the second has a row if only one of them waited for the first part.
+    assert roles in (["consumer 0", "consumer 1", "producer", "producer, warp 1", *second] for second in ([], ["producer, warp 2"])), spans[block]
     assert len(begins(block, "producer, warp 1", "store")) == 4 # of dQ: a tile of queries each
     for c in (0, 1):
         first, *softmax = [s for s in spans[block][f"consumer {c}"] if s[2] == "softmax"]
