@@ -612,6 +612,15 @@ __global__ void stored_over_what_others_wrote(u32 *out)
     }
 }
 
+// A block writes, and says so by a flag.
+__device__ static void write_and_tell(u32 *out, u32 *flag)
+{
+    out[T] = T;
+    __threadfence();
+    __syncthreads();
+    if (T == 0) atomicExch(flag, 1);
+}
+
 // Loads what another block has written, when the flag says so, but has not acquired it.
 // bug loaded_without_acquiring: but this thread has not acquired it
 template <bool BROKEN>
@@ -620,10 +629,7 @@ __global__ void loaded_without_acquiring(u32 *out)
     u32 *flag = out + 8192;
     init(1, 1);
     if (blockIdx.x == 0) {
-        out[T] = T;
-        __threadfence();
-        __syncthreads();
-        if (T == 0) atomicExch(flag, 1);
+        write_and_tell(out, flag);
     } else if (T == 0) {
         while (!atomicAdd(flag, 0)) __nanosleep(100);
         if (!BROKEN) __threadfence();
@@ -667,10 +673,7 @@ __global__ void fenced_for_shared_memory(u32 *out)
     u32 *flag = out + 8192;
     init(1, 1);
     if (blockIdx.x == 0) {
-        out[T] = T;
-        __threadfence();
-        __syncthreads();
-        if (T == 0) atomicExch(flag, 1);
+        write_and_tell(out, flag);
     } else if (T == 0) {
         while (!atomicAdd(flag, 0)) __nanosleep(100);
         __threadfence();

@@ -495,6 +495,12 @@ static bool is_own_bulk(const struct warp *w, u32 number)
     return r->how & ACCESS_BULK && r->unit == w->block->cluster->number && r->actor == actor_of(w);
 }
 
+/* The number in the grid of the block of this rank of a cluster. */
+static u64 block_number(const struct cluster *any, u32 cluster, u32 rank)
+{
+    return (u64)cluster * any->size + rank;
+}
+
 void global_proxy_fence(const struct warp *w)
 {
     const struct cluster *c = w->block->cluster;
@@ -503,7 +509,7 @@ void global_proxy_fence(const struct warp *w)
         if (!own) abort();
         if (!atomic_compare_exchange_strong(&fenced, &none, own)) free(own);
     }
-    __atomic_store_n(&fenced[(u64)c->number * c->size + w->block->cluster_rank], ++records.fences,
+    __atomic_store_n(&fenced[block_number(c, c->number, w->block->cluster_rank)], ++records.fences,
                      __ATOMIC_RELAXED);
 }
 
@@ -511,11 +517,11 @@ void global_proxy_fence(const struct warp *w)
 static bool is_fenced(const struct warp *w, const struct record *r)
 {
     const struct cluster *c = w->block->cluster;
-    const u64 block[] = {(u64)c->number * c->size + w->block->cluster_rank,
-                         (u64)r->unit * c->size + r->actor / MAX_WARPS};
+    const u64 here = block_number(c, c->number, w->block->cluster_rank),
+              there = block_number(c, r->unit, r->actor / MAX_WARPS);
     const u32 *last = fenced;
-    return last && (__atomic_load_n(&last[block[0]], __ATOMIC_RELAXED) > r->fences ||
-                    __atomic_load_n(&last[block[1]], __ATOMIC_RELAXED) > r->fences);
+    return last && (__atomic_load_n(&last[here], __ATOMIC_RELAXED) > r->fences ||
+                    __atomic_load_n(&last[there], __ATOMIC_RELAXED) > r->fences);
 }
 
 /* What a bulk copy reads or overwrites has been written by an ordinary instruction of this launch; not both adding to it. */
