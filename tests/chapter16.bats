@@ -43,6 +43,18 @@ run_case() { "$SIMGPU" "${@:4}" "${BROKEN:-$(chapter $CHAPTER)}" --golden "build
     done
 }
 
+@test "chapter 16: shares of the keys that begin and end within tiles are right" {
+    # 16 tiles (mla) on 3 to 13 SMs: some are whole in a share, others in two. 2 (one_query) on 3: each in two.
+    local sms case
+    for sms in 3 5 7 11 13; do
+        for case in mla one_query few_blocks used; do
+            SIMGPU_SMS=$sms run -0 run_case split_kv split_kv $case --seed $sms
+        done
+        SIMGPU_SMS=$sms run -0 run_case paged_kv paged_kv splits --seed $sms
+        SIMGPU_SMS=$sms run -0 run_case varlen append_kv causal --seed $sms
+    done
+}
+
 @test "chapter 16: shapes of the user's own; what is not served is refused in one line" {
     run -0 make chapter-16 DEVICE=sim OP=paged_kv SHAPE=b=2,q=1,k=300,h=8,g=2,d=128,v=128,s=16 PROFILE=0
     assert_line --partial "all 4 runs right"
@@ -100,7 +112,7 @@ EOF
     assert_line "append_kv: 1 cu_k needs cu_q"
     assert_line "append_kv: 1 left and right must be at least 0"
     assert_line "append_kv: 1 K_new and V_new come together"
-    assert_line "append_kv: 1 Q, K, V and O must begin at multiples of 16 bytes"
+    assert_line "append_kv: 1 Q, K, V, O and the workspace must begin at multiples of 16 bytes"
     assert_line "append_kv: 1 page_table needs pages, page_size and pages_per_sequence"
 }
 
@@ -201,8 +213,15 @@ is_stopped() {
 }
 
 @test "chapter 16: a part without keys that weighs something is wrong" {
-    kernel 64 few 's/work\.seen = part < part_end \? k_len : 0/work.seen = k_len/'
+    kernel 64 few 's/work\.seen = part_begin < part_end \? k_len : 0/work.seen = k_len/'
     is_wrong split_kv split_kv parts_beyond
+}
+
+@test "chapter 16: a share that ends a unit early, and places of parts that are none and weigh something, are found" {
+    kernel 128 few 's/end = min\(share_end, tile_end\) - tile_begin/end = min(share_end - 1, tile_end) - tile_begin/'
+    SIMGPU_SMS=3 is_wrong split_kv split_kv one_query
+    kernel 128 few -e '/plan\.LSE_parts\[first_part \+ i\] = -INFINITY/d' -e '/lane % 4 == 0 && work\.part == 0/d'
+    SIMGPU_SMS=3 is_stopped split_kv split_kv one_query
 }
 
 @test "chapter 16: pages handed over too late, with two stages, end with who waits for what" {

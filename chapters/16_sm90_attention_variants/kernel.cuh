@@ -4,12 +4,11 @@
 // template: the head dimensions, how many queries a block takes, the softcap. What is looked at once a tile of queries or
 // once a tile of keys (windows, lengths, pages, packed heads, parts, sinks) is data.
 //
-//      block = a tile of queries (of `pack` heads) of a sequence x one part of the keys that they see
+//      work of a block = a tile of queries (of `pack` heads) of a sequence x the keys that they see, or a part of them
 //
 // What it grows from is chapters/15_sm90_attention_forward/step10_tma_store.cu; it is said here what is new.
 #pragma once
 #include <cfloat>
-#include <climits>
 #include <type_traits>
 
 #include "../../common/device/launch.cuh"
@@ -21,7 +20,6 @@
 #include "../../common/device/wgmma.cuh"
 #include "plan.h"
 
-constexpr int WG_Q = 64;              // rows of a consumer, a warpgroup: the rows of a wgmma
 constexpr int MMA_K = 16;             // k of a wgmma
 constexpr float RESCALE_LOG2 = 8;     // how far a score may be above m
 constexpr int GATHER_WARPS = 3;       // of the producer's four; the last looks for work
@@ -36,7 +34,7 @@ struct Tile {
     static constexpr int D = D_, DV = DV_;
     static constexpr bool SOFTCAP = SOFTCAP_;
     static constexpr int KV = DV == 256 ? 64 : 128; // keys in a stage
-    static constexpr int CONSUMERS = FEW ? 1 : D == 64 && DV == 64 ? 3 : 2;
+    static constexpr int CONSUMERS = block_consumers(FEW, D, DV);
     static constexpr int THREADS = (1 + CONSUMERS) * 128; // warpgroup 0 is the producer
     static constexpr bool GATHER = FEW;                   // cp.async for pages that TMA does not serve
     // A launch gives each thread an SM's registers / MAX_THREADS; the producer leaves most of its own to the consumers. A block of one
@@ -72,16 +70,16 @@ struct Work {
     int q_begin, q_len; // the sequence's rows in Q and O
     int k_begin, k_len; // and in K and V
     int shift;          // query i is at place i + shift of the keys
-    int split;          // the part of the keys:
+    int part, parts;    // the part of the keys, and how many they have:
     int tile, tile_end; // tiles [tile, tile_end), at least one
     int seen;           // keys from here on are nobody's: k_len, or 0 in a part that has none
 };
 
 // How far a block has looked for the sequence of a tile: 32 sequences at a time.
 struct Looked {
-    int sequence;  // the first of the 32
-    int before;    // tiles of the sequences before it
-    int num_tiles; // of the launch
+    int sequence; // the first of the 32
+    int before;   // tiles of the sequences before it
+    int shares;   // of the launch
 };
 
 template <typename T, class C>
@@ -116,19 +114,20 @@ static __device__ int consumer_queries(const Plan &plan)
     return row_query(plan, WG_Q);
 }
 
-// How many tiles sequence i of cu_q has, over all heads and parts.
+// How many tiles sequence i of cu_q has, over all heads.
 static __device__ int sequence_tiles(const attention_variant &v, const Plan &plan, int i)
 {
-    return (v.cu_q[i + 1] - v.cu_q[i] + plan.queries - 1) / plan.queries * plan.packs * plan.splits;
+    return (v.cu_q[i + 1] - v.cu_q[i] + plan.queries - 1) / plan.queries * plan.packs;
 }
 
-static __device__ void count_tiles(Looked &looked, const attention_variant &v, const Plan &plan, int lane)
+// Counts the tiles that there are of cu_q: then each has as many shares.
+static __device__ void count_shares(Looked &looked, const attention_variant &v, const Plan &plan, int lane)
 {
     int sum = 0;
 #pragma unroll 1
     for (int i = lane; i < v.batch; i += 32) sum += sequence_tiles(v, plan, i);
     for (int mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffff, sum, mask);
-    if (lane == 0) looked.num_tiles = sum;
+    if (lane == 0) looked.shares = sum * plan.tile_units;
 }
 
 // Finds the sequence that `tile` is of, -1 behind the last; `tile` becomes its number there. Tiles come in rising order.
@@ -163,19 +162,35 @@ static __device__ int find_sequence(const attention_variant &v, const Plan &plan
     return -1;
 }
 
-// The work of a tile of a sequence. Group of packs by group of packs, in it the last queries first, of each pack in turn; of
-// each the parts.
+// What a share has of a tile. The keys of all tiles are cut into shares, all alike: in units of which a tile has plan.tile_units and a share
+// plan.share_units, tile i begins at i * tile_units and share s at s * share_units.
+struct Part {
+    unsigned begin, end; // units of the tile
+    int number, of;      // shares that have some of it: before this one, and in all
+
+    __device__ Part(const Plan &plan, unsigned share, unsigned tile)
+    {
+        const unsigned tile_begin = tile * plan.tile_units, tile_end = tile_begin + plan.tile_units,
+                       share_begin = share * plan.share_units, share_end = share_begin + plan.share_units;
+        begin = max(share_begin, tile_begin) - tile_begin;
+        end = min(share_end, tile_end) - tile_begin;
+        const unsigned first = tile_begin / plan.share_units, last = (tile_end - 1) / plan.share_units;
+        number = share - first;
+        of = last - first + 1;
+    }
+};
+
+// The work of a tile, number `tile` in its sequence: the part of it in a share. Group of packs by group of packs, in it the last queries
+// first, of each pack in turn.
 template <class C>
 static __device__ void describe_work(Work &work, const attention_variant &v, const Plan &plan, int sequence,
-                                     unsigned tile)
+                                     unsigned tile, const Part &part)
 {
     work.sequence = sequence;
     work.q_begin = v.cu_q ? v.cu_q[sequence] : sequence * v.q_len;
     const int q_len = v.cu_q ? v.cu_q[sequence + 1] - work.q_begin : v.q_len;
     work.q_len = q_len;
     const unsigned q_tiles = (q_len - 1u) / plan.queries + 1;
-    const unsigned split = work.split = tile % (unsigned)plan.splits;
-    tile /= plan.splits;
     const unsigned group = tile / (plan.packs_in_group * q_tiles),
                    in_group = tile % (plan.packs_in_group * q_tiles);
     const unsigned packs_here = min(plan.packs_in_group, plan.packs - group * plan.packs_in_group);
@@ -189,46 +204,62 @@ static __device__ void describe_work(Work &work, const attention_variant &v, con
     work.k_len = k_len;
     const int shift = work.shift = k_len - q_len;
 
-    // The keys that some query of the tile sees, in tiles; a part of them.
+    // The keys that some query of the tile sees, in tiles; of them the part.
     const int begin = max(query + shift - v.left, 0);
     const int end = min(min(query + (int)plan.queries, q_len) + shift + v.right, k_len);
     const int first_tile = begin / C::KV;
     const unsigned tiles = end > begin ? (end - 1) / C::KV + 1 - first_tile : 0;
-    const int part = first_tile + tiles * split / plan.splits; // at most 2^24 tiles and MAX_SPLITS parts
-    const int part_end = first_tile + tiles * (split + 1) / plan.splits;
-    work.tile = part;
-    work.tile_end = max(part_end, part + 1); // at least one, that its sums become 0
-    work.seen = part < part_end ? k_len : 0;
+    const int part_begin = tiles * part.begin / plan.tile_units; // at most 2^23 tiles, and 2^8 units
+    const int part_end = tiles * part.end / plan.tile_units;
+    work.part = part.number;
+    work.parts = part.of;
+    work.tile = first_tile + part_begin;
+    work.tile_end = first_tile + max(part_end, part_begin + 1); // at least one, that its sums become 0
+    work.seen = part_begin < part_end ? k_len : 0;
 }
 
-// Finds the work of a tile, sequence -1 behind the last, and hands it on. Whether there is one.
+// Finds the work of a tile, sequence -1 behind the last or where tile is -1, and hands it on. Whether there is one.
 template <typename T, class C>
 static __device__ bool hand_on(SharedStorage<T, C> &smem, const attention_variant &v, const Plan &plan,
-                               unsigned round, int tile, int lane)
+                               unsigned round, unsigned share, int tile, int lane)
 {
-    const int sequence = find_sequence(v, plan, smem.looked, tile, lane);
+    const Part part(plan, share, tile);
+    const int sequence = tile < 0 ? -1 : find_sequence(v, plan, smem.looked, tile, lane);
     if (lane == 0) {
         Work &work = smem.work[round % WORKS];
         work.round = round;
         if (sequence < 0)
             work.sequence = -1;
         else
-            describe_work<C>(work, v, plan, sequence, tile);
+            describe_work<C>(work, v, plan, sequence, tile, part);
         mbarrier_arrive(&smem.work_found[round % WORKS]);
     }
     return sequence >= 0;
 }
 
-static __device__ unsigned next_tile; // beyond the first of each block
+static __device__ unsigned next_share; // beyond the first of each block
+
+static __device__ int first_tile(const Plan &plan, unsigned share)
+{
+    return share * plan.share_units / plan.tile_units;
+}
+
+// The tile after `tile`: the next of the share, or the first of the next share that nobody has; -1 where there is none.
+static __device__ int tile_after(const Plan &plan, const Looked &looked, unsigned &share, unsigned tile)
+{
+    if ((tile + 1) * plan.tile_units < (share + 1) * plan.share_units) return tile + 1;
+    share = gridDim.x + atomicInc(&next_share, looked.shares - 1);
+    return share < (unsigned)looked.shares ? first_tile(plan, share) : -1;
+}
 
 // A warp of the producer finds the work of the block, first this one: no tiles have been counted, for all wait for it.
 template <typename T, class C>
 static __device__ bool find_first_work(SharedStorage<T, C> &smem, const attention_variant &v,
                                        const Plan &plan, int lane)
 {
-    if (lane == 0) smem.looked = {0, 0, plan.num_tiles};
+    if (lane == 0) smem.looked = {0, 0, plan.shares};
     __syncwarp();
-    return hand_on<T, C>(smem, v, plan, 0, blockIdx.x, lane);
+    return hand_on<T, C>(smem, v, plan, 0, blockIdx.x, first_tile(plan, blockIdx.x), lane);
 }
 
 // Then the next one when those that load want it: late, so that all blocks end together. Who loads Q has then waited for the consumers
@@ -237,12 +268,14 @@ template <typename T, class C>
 static __device__ void find_work(SharedStorage<T, C> &smem, const attention_variant &v, const Plan &plan,
                                  bool found, int lane)
 {
-    if (v.cu_q) count_tiles(smem.looked, v, plan, lane);
+    unsigned share = blockIdx.x;
+    int tile = first_tile(plan, share);
+    if (v.cu_q) count_shares(smem.looked, v, plan, lane);
     for (unsigned round = 1; found; round++) {
         mbarrier_wait(&smem.work_wanted, round % 2 ^ 1);
-        int tile = 0;
-        if (lane == 0) tile = gridDim.x + atomicInc(&next_tile, smem.looked.num_tiles - 1);
-        found = hand_on<T, C>(smem, v, plan, round, __shfl_sync(0xffffffff, tile, 0), lane);
+        if (lane == 0) tile = tile_after(plan, smem.looked, share, tile);
+        tile = __shfl_sync(0xffffffff, tile, 0);
+        found = hand_on<T, C>(smem, v, plan, round, share, tile, lane);
     }
 }
 
@@ -641,7 +674,7 @@ static __device__ size_t LSE_index(const attention_variant &v, const Work &work,
                   : ((size_t)work.sequence * v.heads + head) * v.q_len + query;
 }
 
-// Adds up l over a row's lanes and the sink, writes LSE, and divides O by l. Of several parts of the keys, O in fp32 is
+// Adds up l over a row's lanes and the sink, writes LSE, and divides O by l. Where a tile may have several parts, O in fp32 is
 // written too: combine_parts makes one of them. row is the thread's first in the consumer, first_query the consumer's.
 template <class C>
 static __device__ void finish_rows(float (&O)[C::DV / 2], const Rows &rows, const attention_variant &v,
@@ -656,7 +689,7 @@ static __device__ void finish_rows(float (&O)[C::DV / 2], const Rows &rows, cons
         float l = rows.l[half], m = rows.m[half] * scale, weight = 1;
         l += __shfl_xor_sync(0xffffffff, l, 1);
         l += __shfl_xor_sync(0xffffffff, l, 2);
-        if (v.sinks && work.split == 0 && inside) { // a score of this row like any other, without a value
+        if (v.sinks && work.part == 0 && inside) { // a score of this row like any other, without a value
             const float sink = v.sinks[head], top = fmaxf(m, sink);
             weight = __expf(m - top);
             l = l * weight + __expf(sink - top);
@@ -669,12 +702,15 @@ static __device__ void finish_rows(float (&O)[C::DV / 2], const Rows &rows, cons
             O[i + 1] *= inverse;
         }
         if (!inside) continue;
-        if (plan.splits == 1) {
+        if (plan.parts == 1) {
             if (lane % 4 == 0) v.LSE[LSE_index(v, work, query, head)] = LSE;
             continue;
         }
-        const size_t part = ((size_t)work.split * plan.q_rows + work.q_begin + query) * v.heads + head;
+        const size_t first_part = (((size_t)work.q_begin + query) * v.heads + head) * plan.parts,
+                     part = first_part + work.part;
         if (lane % 4 == 0) plan.LSE_parts[part] = LSE;
+        if (lane % 4 == 0 && work.part == 0) // Other tiles have more parts: here they weigh nothing.
+            for (int i = work.parts; i < plan.parts; i++) plan.LSE_parts[first_part + i] = -INFINITY;
         float *O_part = plan.O_parts + part * C::DV + lane % 4 * 2;
 #pragma unroll
         for (int i = 0; i < C::DV / 2; i += 4)
@@ -865,7 +901,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
         }
 
         finish_rows<C>(O, rows, v, plan, work, first_query, row, lane);
-        if (plan.splits == 1)
+        if (plan.parts == 1)
             store_rows<T, C>(smem.O_smem[consumer], O_map, O, plan, work, first_query, consumer, tid);
         round = work.round + 1; // read, that it need not be kept in a register meanwhile
     }
@@ -977,15 +1013,7 @@ static cudaError_t launch_tile(const attention_variant &v, Plan plan, cudaStream
     constexpr int smem_bytes = sizeof(SharedStorage<T, C>);
     static_assert(smem_bytes <= SMEM_BYTES, "what a block may have");
     const int queries = WG_Q / plan.pack, box = plan.box ? plan.box : C::KV;
-    plan.queries = C::CONSUMERS * queries;
-    plan.packs = v.heads / plan.pack;
     plan.kv_sharers = v.heads / v.kv_heads;
-    const int64_t packs = plan.packs,
-                  sequence_tiles = packs * plan.splits * ((v.q_len - 1) / plan.queries + 1),
-                  tiles = v.batch * sequence_tiles;
-    if (tiles > INT_MAX) return cudaErrorInvalidValue;
-    plan.sequence_tiles = (int)sequence_tiles;
-    plan.num_tiles = (int)tiles;
     const bool paged = v.page_table && plan.box;
     if (paged) find_page_inverse(v.page_size, plan);
     place_tiles<C>(paged, plan);
@@ -996,7 +1024,7 @@ static cudaError_t launch_tile(const attention_variant &v, Plan plan, cudaStream
     const int64_t fitting = (v.right + 1 < v.k_len ? CAUSAL_L2_BYTES : FULL_L2_BYTES) /
                             ((int64_t)v.k_len * (C::D + C::DV) * sizeof(T)) *
                             (v.heads / v.kv_heads / plan.pack);
-    plan.packs_in_group = (int)(fitting < 1 ? 1 : fitting < packs ? fitting : packs);
+    plan.packs_in_group = fitting < 1 ? 1 : fitting < plan.packs ? (unsigned)fitting : plan.packs;
 
     int device, sms;
     cudaError_t error =
@@ -1014,7 +1042,7 @@ static cudaError_t launch_tile(const attention_variant &v, Plan plan, cudaStream
         error = cudaFuncSetAttribute(attention_kernel<T, C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      smem_bytes);
     if (error != cudaSuccess) return error;
-    return launch_early(attention_kernel<T, C>, (int)(tiles < sms ? tiles : sms), C::THREADS, smem_bytes,
+    return launch_early(attention_kernel<T, C>, plan.shares < sms ? plan.shares : sms, C::THREADS, smem_bytes,
                         stream, Q_map, K_map, V_map, O_map, v, plan);
 }
 

@@ -1,15 +1,18 @@
 // What a launch may ask, how its work is cut up, and how much memory that takes.
+#include <numeric>
+
 #include "plan.h"
 
 extern "C" const char *attention_refused(const struct attention_variant *v)
 {
-    const uintptr_t bits = (uintptr_t)v->Q | (uintptr_t)v->K | (uintptr_t)v->V | (uintptr_t)v->O;
+    const uintptr_t bits =
+        (uintptr_t)v->Q | (uintptr_t)v->K | (uintptr_t)v->V | (uintptr_t)v->O | (uintptr_t)v->workspace;
 #define SERVES(D, DV) || (v->head_dim == D && v->v_head_dim == DV)
     if (!(false ATTENTION_HEAD_DIMS(SERVES)))
         return "head dimensions must be 64, 128 or 256, or 192 with V's 128, or 64 with V's 256";
     if (v->dtype != BF16 && v->dtype != F16) return "dtype must be bf16 or f16";
     if (!v->Q || !v->K || !v->V || !v->O || !v->LSE) return "Q, K, V, O and LSE must be there";
-    if (bits % 16) return "Q, K, V and O must begin at multiples of 16 bytes";
+    if (bits % 16) return "Q, K, V, O and the workspace must begin at multiples of 16 bytes";
     if (v->batch < 1 || v->heads < 1 || v->kv_heads < 1 || v->q_len < 1 || v->k_len < 1)
         return "the batch, the heads and the lengths must be at least 1";
     if (v->heads % v->kv_heads)
@@ -64,15 +67,27 @@ static Plan make_plan(const attention_variant &v, Variant last)
     plan.few = plan.box == 0 || (int64_t)v.q_len * plan.pack <= 64;
     plan.q_rows = v.cu_q ? v.q_total : v.batch * v.q_len;
     plan.k_rows = v.page_table ? v.pages * v.page_size : v.cu_k ? v.k_total : v.batch * v.k_len;
-    plan.splits = last >= SPLIT_KV ? parts_of_keys(v, plan) : 1;
+    plan.queries = block_consumers(plan.few, v.head_dim, v.v_head_dim) * (WG_Q / plan.pack);
+    plan.packs = v.heads / plan.pack;
+    const int64_t sequence_tiles = (int64_t)plan.packs * ((v.q_len - 1) / plan.queries + 1),
+                  tiles = v.batch * sequence_tiles;
+    plan.sequence_tiles = (int)sequence_tiles;
+    plan.num_tiles = tiles > INT32_MAX ? -1 : (int)tiles;
+    if (plan.num_tiles < 0) return plan;
+    plan.shares = last >= SPLIT_KV ? shares_of_keys(v, plan) : plan.num_tiles;
+    const int whole = std::gcd(plan.shares, plan.num_tiles);
+    plan.tile_units = plan.shares / whole;
+    plan.share_units = plan.num_tiles / whole;
+    // A tile that is no whole number of shares long may lie across two more.
+    plan.parts = plan.shares / plan.num_tiles + (plan.shares % plan.num_tiles ? 2 : 0);
     return plan;
 }
 
-// Bytes of O and LSE of all parts; 0 when there is one.
+// Bytes of O and LSE of all parts; 0 when a tile has one.
 static size_t parts_bytes(const attention_variant &v, const Plan &plan)
 {
-    if (plan.splits == 1) return 0;
-    return (size_t)plan.splits * plan.q_rows * v.heads * (v.v_head_dim + 1) * sizeof(float);
+    if (plan.parts <= 1) return 0;
+    return (size_t)plan.parts * plan.q_rows * v.heads * (v.v_head_dim + 1) * sizeof(float);
 }
 
 extern "C" size_t attention_workspace_bytes(const struct attention_variant *v)
@@ -87,12 +102,13 @@ cudaError_t launch_attention(const attention_variant &asked, Variant last, cudaS
     v.left = v.left < ATTENTION_UNBOUNDED ? v.left : ATTENTION_UNBOUNDED;
     v.right = v.right < ATTENTION_UNBOUNDED ? v.right : ATTENTION_UNBOUNDED;
     Plan plan = make_plan(v, last);
-    if (!v.workspace && (plan.splits > 1 || v.rotary_cos)) return cudaErrorInvalidValue;
+    if (plan.num_tiles < 0) return cudaErrorInvalidValue;
+    if (!v.workspace && (plan.parts > 1 || v.rotary_cos)) return cudaErrorInvalidValue;
     if (v.rotary_cos) v.Q = v.workspace; // append_kv has turned it
     if (!v.K_new) v.new_len = 0;
     plan.O_parts = (float *)((char *)v.workspace + turned_bytes(v));
-    plan.LSE_parts = plan.O_parts + (size_t)plan.splits * plan.q_rows * v.heads * v.v_head_dim;
+    plan.LSE_parts = plan.O_parts + (size_t)plan.parts * plan.q_rows * v.heads * v.v_head_dim;
     cudaError_t error = v.dtype == F16 ? launch_f16(v, plan, stream) : launch_bf16(v, plan, stream);
-    if (error == cudaSuccess && plan.splits > 1) error = combine_parts(v, plan, stream);
+    if (error == cudaSuccess && plan.parts > 1) error = combine_parts(v, plan, stream);
     return error;
 }

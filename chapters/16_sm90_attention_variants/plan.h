@@ -19,11 +19,22 @@ enum Variant {
     APPEND_KV,
 };
 
+constexpr int WG_Q = 64; // rows of a consumer, a warpgroup: the rows of a wgmma
+
+// Consumers of a block; few: one, so that more of K and V is on its way, for no more rows than it has.
+constexpr int block_consumers(bool few, int head_dim, int v_head_dim)
+{
+    return few ? 1 : head_dim == 64 && v_head_dim == 64 ? 3 : 2;
+}
+
 struct Plan {
     int pack;              // query heads of a K/V head that share a block: each query has `pack` rows in it
-    int splits;            // parts of the keys; of more than one, O and LSE of each go to:
-    float *O_parts;        // (splits, q_rows, heads, v_head_dim)
-    float *LSE_parts;      // (splits, q_rows, heads)
+    int shares;            // of the keys of all tiles, all alike: the work of a block
+    unsigned tile_units;   // a tile is as long as tile_units / share_units shares
+    unsigned share_units;  // 1 with cu_q
+    int parts;             // of a tile, at most: the shares that have some of it; O and LSE of each:
+    float *O_parts;        // (q_rows, heads, parts, v_head_dim)
+    float *LSE_parts;      // (q_rows, heads, parts)
     int box;               // keys that TMA copies at a time; 0: cp.async copies
     bool few;              // the tile with one consumer
     int q_rows, k_rows;    // rows of Q and O, of K and V, in memory
@@ -49,10 +60,10 @@ cudaError_t launch_attention(const attention_variant &v, Variant last, cudaStrea
 cudaError_t launch_bf16(const attention_variant &v, const Plan &plan, cudaStream_t stream);
 cudaError_t launch_f16(const attention_variant &v, const Plan &plan, cudaStream_t stream);
 
-// The rules of the steps: how many heads share a block (step6_pack_gqa.cu), how many parts the keys have (step7_split_kv.cu) and
-// what puts the parts together, how many keys a copy takes (step8_paged_kv.cu).
+// The rules of the steps: how many heads share a block (step6_pack_gqa.cu), in how many shares the keys are and what puts a
+// tile's parts together (step7_split_kv.cu), how many keys a copy takes (step8_paged_kv.cu).
 int heads_in_pack(const attention_variant &v);
-int parts_of_keys(const attention_variant &v, const Plan &plan);
+int shares_of_keys(const attention_variant &v, const Plan &plan);
 cudaError_t combine_parts(const attention_variant &v, const Plan &plan, cudaStream_t stream);
 int keys_in_box(const attention_variant &v);
 

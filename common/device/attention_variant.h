@@ -44,5 +44,5 @@ struct attention_variant {
     int rotary_dim, rotary_len;
     bool rotary_interleaved; // pairs (0, 1), (2, 3), …; else (0, rotary_dim / 2), (1, rotary_dim / 2 + 1), …
 
-    void *workspace; // attention_workspace_bytes(); NULL when that is 0
+    void *workspace; // attention_workspace_bytes(), at a multiple of 16; NULL when that is 0
 };
