@@ -180,11 +180,11 @@ struct Part {
     }
 };
 
-// The work of a tile, number `tile` in its sequence: the part of it in a share. Group of packs by group of packs, in it the last queries
-// first, of each pack in turn.
+// The work of a tile: its number among all, and `tile`, in its sequence; where tiles have parts, the one in a share. Group of packs by group
+// of packs, in it the last queries first, of each pack in turn.
 template <class C>
 static __device__ void describe_work(Work &work, const attention_variant &v, const Plan &plan, int sequence,
-                                     unsigned tile, const Part &part)
+                                     unsigned tile, unsigned share, unsigned number)
 {
     work.sequence = sequence;
     work.q_begin = v.cu_q ? v.cu_q[sequence] : sequence * v.q_len;
@@ -209,10 +209,16 @@ static __device__ void describe_work(Work &work, const attention_variant &v, con
     const int end = min(min(query + (int)plan.queries, q_len) + shift + v.right, k_len);
     const int first_tile = begin / C::KV;
     const unsigned tiles = end > begin ? (end - 1) / C::KV + 1 - first_tile : 0;
-    const int part_begin = tiles * part.begin / plan.tile_units; // at most 2^23 tiles, and 2^8 units
-    const int part_end = tiles * part.end / plan.tile_units;
-    work.part = part.number;
-    work.parts = part.of;
+    int part_begin = 0, part_end = tiles;
+    work.part = 0;
+    work.parts = 1;
+    if (plan.parts > 1) {
+        const Part part(plan, share, number);
+        part_begin = tiles * part.begin / plan.tile_units; // at most 2^23 tiles, and 2^8 units
+        part_end = tiles * part.end / plan.tile_units;
+        work.part = part.number;
+        work.parts = part.of;
+    }
     work.tile = first_tile + part_begin;
     work.tile_end = first_tile + max(part_end, part_begin + 1); // at least one, that its sums become 0
     work.seen = part_begin < part_end ? k_len : 0;
@@ -223,15 +229,14 @@ template <typename T, class C>
 static __device__ bool hand_on(SharedStorage<T, C> &smem, const attention_variant &v, const Plan &plan,
                                unsigned round, unsigned share, int tile, int lane)
 {
-    const Part part(plan, share, tile);
-    const int sequence = tile < 0 ? -1 : find_sequence(v, plan, smem.looked, tile, lane);
+    const int number = tile, sequence = tile < 0 ? -1 : find_sequence(v, plan, smem.looked, tile, lane);
     if (lane == 0) {
         Work &work = smem.work[round % WORKS];
         work.round = round;
         if (sequence < 0)
             work.sequence = -1;
         else
-            describe_work<C>(work, v, plan, sequence, tile, part);
+            describe_work<C>(work, v, plan, sequence, tile, share, number);
         mbarrier_arrive(&smem.work_found[round % WORKS]);
     }
     return sequence >= 0;
@@ -241,13 +246,13 @@ static __device__ unsigned next_share; // beyond the first of each block
 
 static __device__ int first_tile(const Plan &plan, unsigned share)
 {
-    return share * plan.share_units / plan.tile_units;
+    return plan.parts == 1 ? share : share * plan.share_units / plan.tile_units;
 }
 
 // The tile after `tile`: the next of the share, or the first of the next share that nobody has; -1 where there is none.
 static __device__ int tile_after(const Plan &plan, const Looked &looked, unsigned &share, unsigned tile)
 {
-    if ((tile + 1) * plan.tile_units < (share + 1) * plan.share_units) return tile + 1;
+    if (plan.parts > 1 && (tile + 1) * plan.tile_units < (share + 1) * plan.share_units) return tile + 1;
     share = gridDim.x + atomicInc(&next_share, looked.shares - 1);
     return share < (unsigned)looked.shares ? first_tile(plan, share) : -1;
 }
