@@ -8,7 +8,8 @@
 # memcheck, racecheck, synccheck, initcheck   compute-sanitizer's tools, every step on each operation's case of middle size
 #
 # On an H200 racecheck reports hazards in chapters 17, 20 and 21: readers of a place, and its refill, where one lane arrives at the empty barrier for
-# its warp, behind __syncwarp. With every lane arriving for itself chapter 20's run is silent: the tool does not follow an arrival for others.
+# its warp, behind __syncwarp, or one thread for its warpgroup, behind a named barrier. With every lane arriving for itself, and nothing else changed,
+# the run of each of the three is silent: the tool does not follow an arrival for others.
 # initcheck does not follow what bulk copies write from shared memory, not even a kernel's that does nothing else: on an H200 it reports what chapter
 # 17 reads of dQ's sum where the first part is stored, on an H100 what step 6 of chapter 20 reads. The simulated GPU follows those, and finds nothing.
 #
