@@ -195,6 +195,21 @@ is_stopped() {
     done
 }
 
+@test "chapter 16: a timeline shows a share's two tiles, and the second one's keys asked for before the first one's O is there" {
+    kernel 128 few 's/^#pragma once/&\n#define TRACE/'
+    # 16 tiles of 5 tiles of keys on 11 SMs: 7 or 8 a share, of which the first block's begin with a whole tile.
+    SIMGPU_SMS=11 run -0 "$SIMGPU" "$BROKEN" --op split_kv --step split_kv --shape b=8,q=1,k=600,h=4,g=2,d=128,v=128,left=599,right=0 \
+        --trace "$BATS_TEST_TMPDIR/trace.json"
+    plain_python 'import json, sys
+events = json.load(open(sys.argv[1]))["traceEvents"]
+roles = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+begins = lambda block, role, event: [e["ts"] for e in events if e["ph"] == "X" and e["name"] == event and e["pid"] == block and roles[block, e["tid"]] == role]
+for block in 0, 1:
+    loads, softmax, stores = begins(block, "producer", "load"), begins(block, "consumer 0", "softmax"), begins(block, "consumer 0", "store")
+    assert len(loads) == len(softmax) in (7, 8) and len(stores) == 2, (loads, softmax, stores)
+assert begins(0, "producer", "load")[5] < begins(0, "consumer 0", "store")[0]' "$BATS_TEST_TMPDIR/trace.json"
+}
+
 @test "chapter 16: a window that ends a key too early, or is not masked at its beginning, is wrong" {
     kernel 128 many 's/work\.shift \+ v\.right \+ 1, work\.seen/work.shift + v.right, work.seen/'
     is_wrong window window causal

@@ -1,2 +1,3 @@
 ARCH   := 90a
 GOLDEN := attention_variants --types bf16,f16
+MARKED := kernel_bf16 kernel_f16

@@ -16,6 +16,7 @@
 #include "../../common/device/swizzle.cuh"
 #include "../../common/device/tensor_map.h"
 #include "../../common/device/tma.cuh"
+#include "../../common/device/trace.cuh"
 #include "../../common/device/types.cuh"
 #include "../../common/device/wgmma.cuh"
 #include "plan.h"
@@ -277,7 +278,9 @@ static __device__ void find_work(SharedStorage<T, C> &smem, const attention_vari
     int tile = first_tile(plan, share);
     if (v.cu_q) count_shares(smem.looked, v, plan, lane);
     for (unsigned round = 1; found; round++) {
+        trace(WAIT_EMPTY);
         mbarrier_wait(&smem.work_wanted, round % 2 ^ 1);
+        trace(LOAD); // what memory says of the next work
         if (lane == 0) tile = tile_after(plan, smem.looked, share, tile);
         tile = __shfl_sync(0xffffffff, tile, 0);
         found = hand_on<T, C>(smem, v, plan, round, share, tile, lane);
@@ -300,7 +303,9 @@ static __device__ void load_tile(T (&dst_smem)[D / 64][KV][64], const CUtensorMa
 {
     const int end = work.k_begin + work.k_len, first = work.k_begin + kv * KV; // read before it has to wait
     const int column = work.kv_head * (D / 64);
+    trace(WAIT_EMPTY);
     mbarrier_wait(empty, parity ^ 1);
+    trace(LOAD);
     if (lane > 0) return;
     mbarrier_arrive_expect_tx(full, sizeof dst_smem);
     cp_async_bulk_tensor_5d(dst_smem, map, full, 0, RAGGED + first - end, column, end, RAGGED);
@@ -325,7 +330,9 @@ static __device__ void load_pages(T (&dst_smem)[D / 64][KV][64], const CUtensorM
                 page * v.page_size;
     }
     // All that before it has to wait: from "empty" to the copies every cycle counts.
+    trace(WAIT_EMPTY);
     mbarrier_wait(empty, parity ^ 1);
+    trace(LOAD);
     if (in_tile < KV) {
         T *dst = &dst_smem[0][0][0] + in_tile * D;
         if (WHOLE)
@@ -384,7 +391,9 @@ static __device__ void gather_tile(T (&dst_smem)[D / 64][KV][64], const void *sr
                                    int tid)
 {
     const int chunk = tid % 8;
+    trace(WAIT_EMPTY);
     mbarrier_wait(empty, parity ^ 1);
+    trace(LOAD);
     for (int in_tile = tid / 8; in_tile < KV; in_tile += GATHER_WARPS * 4) {
         const int key = kv * KV + in_tile;
         const bool inside = key < work.k_len;
@@ -402,7 +411,9 @@ static __device__ void gather_tile(T (&dst_smem)[D / 64][KV][64], const void *sr
 template <int PENDING>
 static __device__ void finish_copies(uint64_t *K_full, uint64_t *V_full)
 {
+    trace(WAIT_FULL);
     cp_async_wait_group<PENDING>();
+    trace(LOAD);
     fence_proxy_async(); // cp.async writes as ordinary stores do, wgmma reads by the asynchronous proxy
     mbarrier_arrive(K_full);
     mbarrier_arrive(V_full);
@@ -412,6 +423,7 @@ static __device__ void finish_copies(uint64_t *K_full, uint64_t *V_full)
 template <typename T, class C>
 static __device__ const Work &wait_for_work(SharedStorage<T, C> &smem, unsigned round)
 {
+    trace(WAIT_TURN); // the finder's
     mbarrier_wait(&smem.work_found[round % WORKS], round / WORKS % 2);
     return smem.work[round % WORKS];
 }
@@ -425,7 +437,9 @@ static __device__ void load_queries(SharedStorage<T, C> &smem, const CUtensorMap
 #pragma unroll 1
     for (int consumer = 0; consumer < C::CONSUMERS; consumer++) {
         uint64_t *full = &smem.Q_full[place][consumer]; // Its arrival hands the work on, too.
+        trace(WAIT_EMPTY);
         mbarrier_wait(&smem.Q_empty[place][consumer], round / C::Q_PLACES % 2 ^ 1);
+        trace(LOAD);
         if (work.sequence < 0) {
             mbarrier_arrive(full);
             continue;
@@ -768,6 +782,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
     PipelineState<C::STAGES> K_state, V_state;
     const int next_consumer = (consumer + 1) % C::CONSUMERS;
     const auto take_turn = [&] {
+        trace(WAIT_TURN);
         if (C::CONSUMERS > 1) named_barrier_sync(TURN + consumer, 256);
     };
     const auto give_turn = [&] {
@@ -786,6 +801,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
     unsigned round = 0;
     while (true) {
         const int place = round % C::Q_PLACES;
+        trace(WAIT_FULL);
         mbarrier_wait(&smem.Q_full[place][consumer], round / C::Q_PLACES % 2);
         const Work &work = smem.work[round % WORKS];
         if (work.sequence < 0) break;
@@ -801,6 +817,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
 
         // What follows the products S of a tile: K is given back, and the tile masked where it crosses an edge.
         const auto receive_S = [&](int kv) {
+            trace(SOFTMAX);
             wgmma_touch(S);
             give_K_back();
             if (kv + 1 == end) {
@@ -812,6 +829,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
                 mask_tile<KV>(S, v, plan, work, kv * KV, first_query, row, lane);
         };
         const auto multiply_S = [&](int kv) {
+            trace(WAIT_FULL);
             mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
             take_turn();
             wgmma_touch(S);
@@ -823,6 +841,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
             receive_S(kv);
         };
         const auto multiply_O = [&](const uint32_t(&P_tile)[KV / MMA_K][4]) {
+            trace(WAIT_FULL);
             mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
             wgmma_touch(O);
             wgmma_fence();
@@ -836,6 +855,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
         // S of tile kv and P V of the tile before are in flight together; the softmax begins when S is there.
         const auto multiply_both = [&](int kv, const uint32_t(&P_old)[KV / MMA_K][4],
                                        uint32_t(&P_new)[KV / MMA_K][4]) {
+            trace(WAIT_FULL);
             mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
             mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
             take_turn();
@@ -850,6 +870,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
             wgmma_wait_group<1>();
             receive_S(kv);
             const bool grown = softmax_tile<T, KV>(S, P_new, rows, c, false);
+            trace(MULTIPLY);
             wgmma_wait_group<0>();
             wgmma_touch(O);
             wgmma_touch(P_old); // wgmma has read it.
@@ -858,6 +879,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
         };
         // P V of the tile before and S of tile kv, one behind the other.
         const auto multiply_next = [&](int kv, const uint32_t(&P_old)[KV / MMA_K][4]) {
+            trace(WAIT_FULL);
             mbarrier_wait(&smem.K_full[K_state.stage], K_state.parity);
             mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
             take_turn();
@@ -905,6 +927,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
             give_V_back();
         }
 
+        trace(STORE);
         finish_rows<C>(O, rows, v, plan, work, first_query, row, lane);
         if (plan.parts == 1)
             store_rows<T, C>(smem.O_smem[consumer], O_map, O, plan, work, first_query, consumer, tid);
@@ -983,6 +1006,7 @@ __global__ void __launch_bounds__(C::MAX_THREADS, 1) attention_kernel(
         const int consumer = C::CONSUMERS > 1 ? __shfl_sync(0xffffffff, threadIdx.x / 128, 0) - 1 : 0;
         consume<T, C>(smem, O_map, v, plan, consumer);
     }
+    trace(END);
 }
 
 // key / page_size = key * page_inverse / 2^(32 + page_shift) for keys below 2^30: with 2^L at least page_size, and

@@ -72,6 +72,9 @@ static __global__ void __launch_bounds__(32)
     struct Columns {
         alignas(COLUMNS * 4) float x[COLUMNS];
     };
+    struct Rounded {
+        alignas(COLUMNS * 2) uint32_t pair[COLUMNS / 2];
+    } rounded;
     const int lane = threadIdx.x, column = blockIdx.y * COLUMNS * 32 + lane * COLUMNS, parts = plan.parts;
     const unsigned row = blockIdx.x, query = row / v.heads, head = row % v.heads;
     const float *LSE_parts = plan.LSE_parts + (size_t)row * parts,
@@ -113,7 +116,9 @@ static __global__ void __launch_bounds__(32)
     // END
     const float inverse = sum > 0 ? 1 / sum : 0;
 #pragma unroll
-    for (int c = 0; c < COLUMNS; c += 2) store_pair(dst + c, O.x[c] * inverse, O.x[c + 1] * inverse);
+    for (int c = 0; c < COLUMNS; c += 2)
+        rounded.pair[c / 2] = pack_pair<T>(O.x[c] * inverse, O.x[c + 1] * inverse);
+    *(Rounded *)dst = rounded;
     if (lane == 0 && column == 0) *LSE = top + logf(sum); // -inf where sum is 0
 }
 
