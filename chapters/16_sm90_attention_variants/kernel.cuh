@@ -121,7 +121,7 @@ static __device__ int sequence_tiles(const attention_variant &v, const Plan &pla
     return (v.cu_q[i + 1] - v.cu_q[i] + plan.queries - 1) / plan.queries * plan.packs;
 }
 
-// Counts the tiles that there are of cu_q: then each has as many shares.
+// Counts the shares of the tiles that cu_q makes: there each tile has as many.
 static __device__ void count_shares(Looked &looked, const attention_variant &v, const Plan &plan, int lane)
 {
     int sum = 0;
@@ -213,7 +213,7 @@ static __device__ void describe_work(Work &work, const attention_variant &v, con
     int part_begin = 0, part_end = tiles;
     work.part = 0;
     work.parts = 1;
-    if (plan.parts > 1) {
+    if (plan.parts > 1) { // divisions again
         const Part part(plan, share, number);
         part_begin = tiles * part.begin / plan.tile_units; // at most 2^23 tiles, and 2^8 units
         part_end = tiles * part.end / plan.tile_units;
@@ -245,7 +245,8 @@ static __device__ bool hand_on(SharedStorage<T, C> &smem, const attention_varian
 
 static __device__ unsigned next_share; // beyond the first of each block
 
-static __device__ int first_tile(const Plan &plan, unsigned share)
+// The first tile that a share has some of. Where it is one tile, as in most launches, nobody waits for a division.
+static __device__ int first_of_share(const Plan &plan, unsigned share)
 {
     return plan.parts == 1 ? share : share * plan.share_units / plan.tile_units;
 }
@@ -253,9 +254,9 @@ static __device__ int first_tile(const Plan &plan, unsigned share)
 // The tile after `tile`: the next of the share, or the first of the next share that nobody has; -1 where there is none.
 static __device__ int tile_after(const Plan &plan, const Looked &looked, unsigned &share, unsigned tile)
 {
-    if (plan.parts > 1 && (tile + 1) * plan.tile_units < (share + 1) * plan.share_units) return tile + 1;
+    if ((tile + 1) * plan.tile_units < (share + 1) * plan.share_units) return tile + 1;
     share = gridDim.x + atomicInc(&next_share, looked.shares - 1);
-    return share < (unsigned)looked.shares ? first_tile(plan, share) : -1;
+    return share < (unsigned)looked.shares ? first_of_share(plan, share) : -1;
 }
 
 // A warp of the producer finds the work of the block, first this one: no tiles have been counted, for all wait for it.
@@ -265,7 +266,7 @@ static __device__ bool find_first_work(SharedStorage<T, C> &smem, const attentio
 {
     if (lane == 0) smem.looked = {0, 0, plan.shares};
     __syncwarp();
-    return hand_on<T, C>(smem, v, plan, 0, blockIdx.x, first_tile(plan, blockIdx.x), lane);
+    return hand_on<T, C>(smem, v, plan, 0, blockIdx.x, first_of_share(plan, blockIdx.x), lane);
 }
 
 // Then the next one when those that load want it: late, so that all blocks end together. Who loads Q has then waited for the consumers
@@ -275,7 +276,7 @@ static __device__ void find_work(SharedStorage<T, C> &smem, const attention_vari
                                  bool found, int lane)
 {
     unsigned share = blockIdx.x;
-    int tile = first_tile(plan, share);
+    int tile = first_of_share(plan, share);
     if (v.cu_q) count_shares(smem.looked, v, plan, lane);
     for (unsigned round = 1; found; round++) {
         trace(WAIT_EMPTY);
