@@ -233,6 +233,11 @@ assert total("persistent_multicast", "global_sectors") < 0.8 * total("two_math_w
     noted $CHAPTER 'shared memory that a bulk store still reads was written while the copy was in flight'
 }
 
+@test "chapter 19: warpgroups that store their own rows, but meet at one barrier, are found" {
+    HEADER=persistent.cuh broken $CHAPTER step4_persistent_multicast.cu 's/barrier = STORE \+ store_row \/ ROWS/barrier = STORE/'
+    fails $CHAPTER persistent_multicast several_tiles --op gemm
+}
+
 @test "chapter 19: a tile that takes one scale for two squares is wrong in the second" {
     broken $CHAPTER step4_persistent_multicast.cu 's/GROUP - col % GROUP/GROUP/; /(consumers == 3|waves == 2)\) return/d; /case (128|160): return/d; s/launch<2, 1, 192,/launch<2, 1, 96,/'
     wrong $CHAPTER persistent_multicast several_tiles --op gemm

@@ -12,7 +12,8 @@ constexpr int MMA_K = 32;            // k of a wgmma
 constexpr int STORE_ROW_BYTES = 128; // of shared memory, for a row of a piece of D's tile
 
 enum NamedBarrier {
-    STORE = 1, // 0 is __syncthreads()
+    STORE =
+        1, // 0 is __syncthreads(). Where a warpgroup stores its own rows, the next one has the next barrier
 };
 
 // A block's warpgroups, the producer and those that multiply, and a thread's registers in each.
@@ -132,37 +133,40 @@ __device__ inline void write_piece(char *D_smem, const float *sum, int row, int 
     }
 }
 
-// Writes a tile's sums to D from (row, col) on: all of its rows at once, a TMA store for each piece of its columns. All consumers
-// take part; this warpgroup's rows of the tile begin at warpgroup_row. Pieces that there is no room for, of fp32 or of an odd width,
+// Writes a tile's sums to D from (row, col) on, a TMA store for each piece of its columns: all rows at once, when all consumers are there
+// (TOGETHER), or this warpgroup's, which begin at warpgroup_row of the tile. Pieces that there is no room for, of fp32 or of an odd width,
 // go behind the first. ADD: it adds them to D.
-template <int BLOCK_N, typename TD, bool ADD = false, int WAVES, int PIECES, int PIECE_BYTES>
+template <int BLOCK_N, typename TD, bool TOGETHER, bool ADD = false, int WAVES, int PIECES, int PIECE_BYTES>
 __device__ inline void store_tile_tma(char (&D_smem)[PIECES][PIECE_BYTES], const CUtensorMap &D_map,
                                       const float (&sum)[WAVES][BLOCK_N / 2], int row, int col,
                                       int warpgroup_row)
 {
     constexpr int COLS = STORE_COLS<BLOCK_N, TD>, TILE_PIECES = BLOCK_N / COLS;
-    constexpr int NUM_CONSUMER_THREADS = PIECE_BYTES / STORE_ROW_BYTES / (WAVES * 64) * 128;
-    const int thread = threadIdx.x - 128, lane = thread % 32; // behind the producer's
-    const int warp_row = warpgroup_row + thread / 32 % 4 * 16;
+    constexpr int ROWS = WAVES * 64; // of a warpgroup
+    constexpr int NUM_STORE_THREADS = TOGETHER ? PIECE_BYTES / STORE_ROW_BYTES / ROWS * 128 : 128;
+    const int thread = TOGETHER ? threadIdx.x - 128 : threadIdx.x % 128; // behind the producer's
+    const int lane = thread % 32, warp_row = warpgroup_row + thread / 32 % 4 * 16;
+    const int store_row = TOGETHER ? 0 : warpgroup_row, barrier = STORE + store_row / ROWS;
 #pragma unroll
     for (int first = 0; first < TILE_PIECES; first += PIECES) {
         const int pieces = min(PIECES, TILE_PIECES - first);
         if (thread < PIECES) cp_async_bulk_wait_group_read<0>(); // What it sent from here before has left,
-        named_barrier_sync(STORE, NUM_CONSUMER_THREADS);         // and all of it.
+        named_barrier_sync(barrier, NUM_STORE_THREADS);          // and all of it.
 #pragma unroll
         for (int wave = 0; wave < WAVES; wave++)
 #pragma unroll
             for (int piece = 0; piece < pieces; piece++)
                 write_piece<COLS, TD>(D_smem[piece], &sum[wave][(first + piece) * COLS / 2],
                                       warp_row + wave * 64, lane);
-        fence_proxy_async();                             // What this thread wrote is there for TMA,
-        named_barrier_sync(STORE, NUM_CONSUMER_THREADS); // and what the others wrote.
+        fence_proxy_async();                            // What this thread wrote is there for TMA,
+        named_barrier_sync(barrier, NUM_STORE_THREADS); // and what the others wrote.
         if (thread < pieces) {
             const int piece_col = col + (first + thread) * COLS;
+            const char *rows = D_smem[thread] + store_row * STORE_ROW_BYTES;
             if (ADD)
-                cp_reduce_async_bulk_tensor_2d_add(D_map, D_smem[thread], piece_col, row);
+                cp_reduce_async_bulk_tensor_2d_add(D_map, rows, piece_col, row + store_row);
             else
-                cp_async_bulk_tensor_2d_store(D_map, D_smem[thread], piece_col, row);
+                cp_async_bulk_tensor_2d_store(D_map, rows, piece_col, row + store_row);
             cp_async_bulk_commit_group();
         }
     }

@@ -13,8 +13,9 @@
 //
 // So a tile has one or two scales of B, and where the second begins is one of four places: the loop over k is compiled for each.
 // Nothing in it waits for global memory: a warp's lanes have 32 steps' scales of B, one each.
-// D's tile leaves whole: all warps write it to shared memory, and each 64 columns of all its rows are one TMA store. A store of a
-// warp's 16 rows needs no barrier, but there would be eight to sixteen of them for one of these.
+// A warpgroup's rows of D leave whole: its warps write them to shared memory, and each 64 columns of them are one TMA store. A store of a
+// warp's 16 rows needs no barrier, but there would be four to eight of them for one of these. One for the rows of all warpgroups needs them
+// all at a barrier, where the first to have its sums waits for the others' products, half a step, and all begin the next tile at once.
 // The rest is chapter 14's: clusters of two blocks, side by side here, each of which fetches half of A's rows for both; numbers of
 // tiles that walk down GROUP_M of them.
 // Launched early (chapter 6, step 3).
@@ -177,7 +178,7 @@ __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(Shape<CONSUMERS, WAV
                                       GROUP - col % GROUP, warpgroup_row, warpgroup_row, k_tiles, tid);
             trace(STORE);
             if (tma_store) {
-                store_tile_tma<BLOCK_N, TD>(smem.D_smem, D_map, sum, row, col, warpgroup_row);
+                store_tile_tma<BLOCK_N, TD, false>(smem.D_smem, D_map, sum, row, col, warpgroup_row);
                 continue;
             }
 #pragma unroll
@@ -238,7 +239,8 @@ static cudaError_t launch(const void *A, const void *B, const float *scale_A, co
         error = tensor_map_vectors(&scale_map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, scale_A,
                                    (K - 1) / BLOCK_K + 1, (M + 3) / 4 * 4, BLOCK_M);
     if (error == cudaSuccess && tma_store)
-        error = tensor_map_matrix(&D_map, tensor_map_type<TD>(), D, M, N, BLOCK_M, STORE_COLS<BLOCK_N, TD>);
+        error =
+            tensor_map_matrix(&D_map, tensor_map_type<TD>(), D, M, N, SHAPE::ROWS, STORE_COLS<BLOCK_N, TD>);
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;

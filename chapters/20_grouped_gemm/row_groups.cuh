@@ -8,10 +8,12 @@
 
 // A block's tile: CONSUMERS parts of 64 rows, one for each warpgroup that multiplies, and BLOCK_N columns. STACKED: a cluster's blocks
 // stand one above the other and share B if they can, else side by side and share A. Of what is shared each fetches half for both.
-template <int CONSUMERS_, int BLOCK_N_, bool STACKED_>
+// TOGETHER: all rows of D's tile leave at once, else each warpgroup's when it has them.
+template <int CONSUMERS_, int BLOCK_N_, bool STACKED_, bool TOGETHER_>
 struct Shape : Warpgroups<CONSUMERS_> {
-    static constexpr bool STACKED = STACKED_;
+    static constexpr bool STACKED = STACKED_, TOGETHER = TOGETHER_;
     static constexpr int BLOCK_M = CONSUMERS_ * MMA_M, BLOCK_N = BLOCK_N_;
+    static constexpr int STORE_ROWS = TOGETHER ? BLOCK_M : MMA_M; // of D, that leave at once
     static constexpr int A_BOX = BLOCK_M / CLUSTER, B_BOX = STACKED ? BLOCK_N / CLUSTER : BLOCK_N; // rows
     static constexpr unsigned ALL_PARTS = (1 << CONSUMERS_) - 1;
 
@@ -58,16 +60,23 @@ struct Place {
 };
 
 // Pairs of tiles that (tiles_m, tiles_n) tiles are taken in: see pair_place.
-template <typename INT>
+template <bool STACKED, typename INT>
 __host__ __device__ constexpr INT pairs_of(INT tiles_m, INT tiles_n)
 {
-    return tiles_m / CLUSTER * tiles_n + tiles_m % CLUSTER * ((tiles_n + CLUSTER - 1) / CLUSTER);
+    const INT pairs_n = (tiles_n + CLUSTER - 1) / CLUSTER;
+    return STACKED ? tiles_m / CLUSTER * tiles_n + tiles_m % CLUSTER * pairs_n : tiles_m * pairs_n;
 }
 
-// Where block `rank` of a cluster is whose pair has this number. Two blocks stand one above the other. Of an odd number of rows of tiles
-// the last is left: there they stand side by side, and share nothing; the right one may be beyond the right edge, where it has nothing to do.
+// Where block `rank` of a cluster is whose pair has this number. Where pairs are STACKED, two blocks stand one above the other. Of an odd
+// number of rows of tiles the last is left: there they stand side by side, and share nothing. Of two side by side the right one may be
+// beyond the right edge, where it has nothing to do.
+template <bool STACKED>
 __device__ inline Place pair_place(int pair, int tiles_m, int tiles_n, int rank)
 {
+    if (!STACKED) {
+        const TilePlace place = tile_place<GROUP_M>(pair, tiles_m, (tiles_n + CLUSTER - 1) / CLUSTER);
+        return {place.m, place.n * CLUSTER + rank, false};
+    }
     const int stacked = tiles_m / CLUSTER * tiles_n;
     if (pair >= stacked) return {tiles_m - 1, (pair - stacked) * CLUSTER + rank, false};
     const TilePlace place = tile_place<GROUP_M>(pair, tiles_m / CLUSTER, tiles_n);
@@ -174,8 +183,9 @@ __device__ inline void multiply_tiles(SharedStorage<SHAPE> &smem, const CUtensor
                                   next_square, GROUP - col % GROUP, part_row, row % 4 + part_row, k_tiles,
                                   tid);
         trace(STORE);
-        if (tma_store && parts == SHAPE::ALL_PARTS && row + SHAPE::BLOCK_M <= end)
-            store_tile_tma<BLOCK_N, __nv_bfloat16>(smem.D_smem, D_map, sum, row, col, part_row);
+        if (tma_store && row + (SHAPE::TOGETHER ? 0 : part_row) + SHAPE::STORE_ROWS <= end)
+            store_tile_tma<BLOCK_N, __nv_bfloat16, SHAPE::TOGETHER>(smem.D_smem, D_map, sum, row, col,
+                                                                    part_row);
         else
             store_tile(D, sum[0], row + part_row, col, end, N, tid);
     }
@@ -213,15 +223,20 @@ static cudaError_t make_maps(Maps &maps, const void *A, const void *B, const flo
         error = tensor_map_vectors(&maps.scale_A, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, scale_A,
                                    (K - 1) / BLOCK_K + 1, (M + 3) / 4 * 4, SHAPE::SCALES);
     if (error == cudaSuccess && maps.tma_store)
-        error = tensor_map_matrix(&maps.D, tensor_map_type<__nv_bfloat16>(), D, M, N, SHAPE::BLOCK_M,
+        error = tensor_map_matrix(&maps.D, tensor_map_type<__nv_bfloat16>(), D, M, N, SHAPE::STORE_ROWS,
                                   STORE_COLS<SHAPE::BLOCK_N, __nv_bfloat16>);
     return error;
 }
 
+// A step of k where the products take the time.
+constexpr auto WHOLE_STEP = [](auto shape) { return step_clocks(shape.CONSUMERS, 1, shape.BLOCK_N); };
+
 // Calls launch(shape, clusters) with that of the shapes with which the clusters are done first, if a round of theirs takes as long as its
-// steps of k; of equals the first. likely_pairs(shape), most_pairs(shape): how many tiles there will about be for clusters, and at most.
-template <typename PAIRS, typename MOST, typename LAUNCH, typename... SHAPES>
-static cudaError_t with_best(PAIRS likely_pairs, MOST most_pairs, LAUNCH launch, SHAPES... shapes)
+// steps of k; of equals the first. likely_pairs(shape), most_pairs(shape): how many tiles there will about be for clusters, and at most;
+// clocks(shape): of a step.
+template <typename PAIRS, typename CLOCKS, typename MOST, typename LAUNCH, typename... SHAPES>
+static cudaError_t with_best(PAIRS likely_pairs, CLOCKS clocks, MOST most_pairs, LAUNCH launch,
+                             SHAPES... shapes)
 {
     int device, sms;
     cudaError_t error = cudaGetDevice(&device);
@@ -229,9 +244,9 @@ static cudaError_t with_best(PAIRS likely_pairs, MOST most_pairs, LAUNCH launch,
     if (error != cudaSuccess) return error;
     const auto time = [&](auto shape) {
         const long long rounds = (likely_pairs(shape) - 1) / (sms / CLUSTER) + 1;
-        return rounds * step_clocks(shape.CONSUMERS, 1, shape.BLOCK_N);
+        return rounds * clocks(shape);
     };
-    const long long best = std::min({time(shapes)...});
+    const auto best = std::min({time(shapes)...});
     const auto launch_best = [&](auto shape) {
         if (time(shape) > best) return false;
         const long long most = most_pairs(shape);

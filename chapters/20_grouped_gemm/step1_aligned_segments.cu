@@ -43,7 +43,7 @@ struct Tiles {
     __device__ bool next(Tile &next)
     {
         for (; !at_end(); pair += step) {
-            const Place place = pair_place(pair, tiles_m, tiles_n, rank);
+            const Place place = pair_place<SHAPE::STACKED>(pair, tiles_m, tiles_n, rank);
             const int row = place.m * SHAPE::BLOCK_M;
             const int group = row_group[row];
             const int other = place.stacked ? row_group[(place.m ^ 1) * SHAPE::BLOCK_M] : group;
@@ -58,7 +58,7 @@ struct Tiles {
         return false;
     }
 
-    __device__ bool at_end() const { return pair >= pairs_of(tiles_m, tiles_n); }
+    __device__ bool at_end() const { return pair >= pairs_of<SHAPE::STACKED>(tiles_m, tiles_n); }
 };
 
 template <typename SHAPE>
@@ -130,12 +130,12 @@ extern "C" cudaError_t aligned_segments(const void *A, const void *B, const floa
     if (!can_multiply_groups(A, B, scale_A, scale_B, row_group, D, M, N, K, groups))
         return cudaErrorInvalidValue;
     const auto pairs = [&](auto shape) {
-        return pairs_of((M - 1) / shape.BLOCK_M + 1LL, (N - 1) / shape.BLOCK_N + 1LL);
+        return pairs_of<true>((M - 1) / shape.BLOCK_M + 1LL, (N - 1) / shape.BLOCK_N + 1LL);
     };
     const auto run = [&](auto shape, int clusters) {
         return launch<decltype(shape)>(A, B, scale_A, scale_B, row_group, (__nv_bfloat16 *)D, M, N, K, groups,
                                        clusters, stream);
     };
-    return with_best(pairs, pairs, run, Shape<2, 192, true>(), Shape<2, 160, true>(), Shape<2, 128, true>(),
-                     Shape<2, 96, true>());
+    return with_best(pairs, WHOLE_STEP, pairs, run, Shape<2, 192, true, true>(), Shape<2, 160, true, true>(),
+                     Shape<2, 128, true, true>(), Shape<2, 96, true, true>());
 }

@@ -47,9 +47,9 @@ struct Tiles {
             const int rows = counts[group];
             if (rows < 0 || rows > M - first_row) return false; // They would be others' rows.
             const int tiles_m = (rows + SHAPE::BLOCK_M - 1) / SHAPE::BLOCK_M;
-            const int pairs = pairs_of(tiles_m, tiles_n);
+            const int pairs = pairs_of<SHAPE::STACKED>(tiles_m, tiles_n);
             if (pair < first_pair + pairs) {
-                const Place place = pair_place(pair - first_pair, tiles_m, tiles_n, rank);
+                const Place place = pair_place<SHAPE::STACKED>(pair - first_pair, tiles_m, tiles_n, rank);
                 const int row = place.m * SHAPE::BLOCK_M;
                 const int col = place.n * SHAPE::BLOCK_N;
                 const unsigned parts = col >= N ? 0 : parts_of<SHAPE>(rows - row);
@@ -146,6 +146,6 @@ extern "C" cudaError_t ragged_segments(const void *A, const void *B, const float
         return launch<decltype(shape)>(A, B, scale_A, scale_B, counts, (__nv_bfloat16 *)D, M, N, K, groups,
                                        clusters, stream);
     };
-    return with_best(likely_pairs, most_pairs, run, Shape<2, 192, true>(), Shape<2, 160, true>(),
-                     Shape<2, 128, true>(), Shape<2, 96, true>());
+    return with_best(likely_pairs, WHOLE_STEP, most_pairs, run, Shape<2, 192, true, true>(),
+                     Shape<2, 160, true, true>(), Shape<2, 128, true, true>(), Shape<2, 96, true, true>());
 }

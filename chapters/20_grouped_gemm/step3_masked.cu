@@ -13,27 +13,31 @@
 //
 // A product of some 20 microseconds is over before the next is set up: as in chapter 19's step 6, the next one's blocks may come while
 // this one's last are busy, and wait for its end before they read anything.
-// A tile may have 192 rows, for three warpgroups: each of the pair's blocks fetches 96.
+// A tile may have 192 rows, for three warpgroups: each of the pair's blocks fetches 96. And pairs stand one above the other, as step 2's,
+// where a group's two tiles would drift apart, and the L2 cannot keep for the one what the other has fetched. A warpgroup stores its
+// rows when it has them: of a tile where a group ends those that are whole leave by TMA.
 // New instructions: none. Shared memory: up to 216,736 bytes. Registers: as step 1, or 40 and 152.
 // Run: make chapter-20 OP=masked STEP=masked
 #include "../../common/device/launch.cuh"
 #include "launchers.h"
 #include "row_groups.cuh"
 
-// Where the work is: tiles of cluster tiles (BLOCK_M, CLUSTER * BLOCK_N), this block's part of them, group after group.
+constexpr int COLUMN_CLOCKS = 6; // in which an H200's memory has 128 bytes for every SM
+
+// Where the work is: this block's tiles of the cluster's pairs, group after group.
 template <typename SHAPE>
 struct Tiles {
     const int *counts;
     int groups, tiles_n;
-    int capacity;       // rows that a group has room for
-    int tile, step;     // this cluster's next tile, and from one to its next
+    int capacity, N;    // rows that a group has room for, and columns of D
+    int pair, step;     // this cluster's next pair, and from one to its next
     int rank;           // this block's number in its cluster
-    int group = 0;      // the tile's, if it has one
-    int first_tile = 0; // of the group
+    int group = 0;      // the pair's, if it has one
+    int first_pair = 0; // of the group
 
     __device__ Tiles(const int *counts, int groups, int capacity, int N)
-        : counts(counts), groups(groups), tiles_n((N - 1) / (CLUSTER * SHAPE::BLOCK_N) + 1),
-          capacity(capacity), tile(blockIdx.x / CLUSTER), step(gridDim.x / CLUSTER), rank(cluster_ctarank())
+        : counts(counts), groups(groups), tiles_n((N - 1) / SHAPE::BLOCK_N + 1), capacity(capacity), N(N),
+          pair(blockIdx.x / CLUSTER), step(gridDim.x / CLUSTER), rank(cluster_ctarank())
     {
     }
 
@@ -44,15 +48,18 @@ struct Tiles {
             const int rows = counts[group];
             if (rows < 0 || rows > capacity) return false; // They would be the next group's.
             const int tiles_m = (rows + SHAPE::BLOCK_M - 1) / SHAPE::BLOCK_M;
-            if (tile < first_tile + tiles_m * tiles_n) {
-                const TilePlace place = tile_place<GROUP_M>(tile - first_tile, tiles_m, tiles_n);
+            const int pairs = pairs_of<SHAPE::STACKED>(tiles_m, tiles_n);
+            if (pair < first_pair + pairs) {
+                const Place place = pair_place<SHAPE::STACKED>(pair - first_pair, tiles_m, tiles_n, rank);
                 const int first_row = group * capacity;
-                const int row = place.m * SHAPE::BLOCK_M, col = (place.n * CLUSTER + rank) * SHAPE::BLOCK_N;
-                next = {first_row + row, col, first_row + rows, group, parts_of<SHAPE>(rows - row), false};
-                tile += step;
+                const int row = place.m * SHAPE::BLOCK_M, col = place.n * SHAPE::BLOCK_N;
+                // Beyond the right edge a block still has half of A to fetch, if it shares it.
+                const unsigned parts = SHAPE::STACKED && col >= N ? 0 : parts_of<SHAPE>(rows - row);
+                next = {first_row + row, col, first_row + rows, group, parts, place.stacked};
+                pair += step;
                 return true;
             }
-            first_tile += tiles_m * tiles_n;
+            first_pair += pairs;
         }
         return false;
     }
@@ -129,20 +136,40 @@ extern "C" cudaError_t masked(const void *A, const void *B, const float *scale_A
     if (groups <= 0 || capacity <= 0 || capacity > (INT32_MAX - 1024) / groups) return cudaErrorInvalidValue;
     if (!can_multiply_groups(A, B, scale_A, scale_B, counts, D, groups * capacity, N, K, groups))
         return cudaErrorInvalidValue;
+    int device, sms, L2_bytes;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&L2_bytes, cudaDevAttrL2CacheSize, device);
+    if (error != cudaSuccess) return error;
+
     const long long rows = std::max(1, std::min(expected, capacity));
-    const auto tiles_n = [&](auto shape) { return (N - 1) / (CLUSTER * shape.BLOCK_N) + 1LL; };
-    // Half a tile more than the rows fill, for the groups differ.
-    const auto likely_tiles = [&](auto shape) {
-        const long long twice = std::max(2LL * shape.BLOCK_M, 2 * rows + shape.BLOCK_M);
-        return groups * twice / (2 * shape.BLOCK_M) * tiles_n(shape);
+    const auto pairs_n = [&](auto shape) { return (N - 1) / (CLUSTER * shape.BLOCK_N) + 1LL; };
+    // Half a tile more than the rows fill, for the groups differ; twice that.
+    const auto twice_tiles_m = [&](auto shape) {
+        return std::max(2.0, (2.0 * rows + shape.BLOCK_M) / shape.BLOCK_M);
     };
-    const auto most_tiles = [&](auto shape) {
-        return groups * ((capacity - 1LL) / shape.BLOCK_M + 1) * tiles_n(shape);
+    const auto likely_pairs = [&](auto shape) {
+        return (long long)(groups * twice_tiles_m(shape) / 2) * pairs_n(shape);
+    };
+    const auto most_pairs = [&](auto shape) {
+        return groups * ((capacity - 1LL) / shape.BLOCK_M + 1) * pairs_n(shape);
+    };
+    // A step's products, or its columns of B from memory, if they take longer. A group's tiles, one above the other, take these columns in
+    // the same round; but they drift apart, and what the one has fetched is gone when the other comes, if the L2 has no room for all that
+    // is fetched in a round. Not so in a pair.
+    const auto clocks = [&](auto shape) {
+        const double tiles_m = twice_tiles_m(shape) / 2, fetched = (double)sms * shape.BLOCK_N * K / tiles_m;
+        const double sharing = fetched <= L2_bytes ? tiles_m : shape.STACKED ? CLUSTER : 1;
+        const int parts = (int)std::min<long long>(shape.CONSUMERS, (rows - 1) / MMA_M + 1);
+        return std::max<double>(step_clocks(parts, 1, shape.BLOCK_N),
+                                COLUMN_CLOCKS * shape.BLOCK_N / std::min(sharing, tiles_m));
     };
     const auto run = [&](auto shape, int clusters) {
         return launch<decltype(shape)>(A, B, scale_A, scale_B, counts, (__nv_bfloat16 *)D, capacity, N, K,
                                        groups, clusters, stream);
     };
-    return with_best(likely_tiles, most_tiles, run, Shape<3, 128, false>(), Shape<2, 192, false>(),
-                     Shape<2, 160, false>(), Shape<2, 128, false>(), Shape<2, 96, false>());
+    return with_best(likely_pairs, clocks, most_pairs, run, Shape<2, 192, false, false>(),
+                     Shape<2, 160, false, false>(), Shape<2, 128, false, false>(),
+                     Shape<2, 96, false, false>(), Shape<3, 128, false, false>(),
+                     Shape<2, 192, true, false>());
 }

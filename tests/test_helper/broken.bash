@@ -81,7 +81,7 @@ broken() {
         s/dtype == F16 \? with_type\(__half\(\)\)/dtype == F16 ? cudaErrorNotSupported/
         s/dtype == F16 \? launch<__half, [0-9]+>\([^)]*\)/dtype == F16 ? cudaErrorNotSupported/
         s/launch\((__half|__nv_bfloat16)\(\), float\(\)\)|launch\(__half\(\), __half\(\)\)/cudaErrorNotSupported/g
-        s/Shape<[23], (128|160|192), (true|false)>\(\),? ?//g'
+        s/Shape<[23], (128|160|192), (true|false), (true|false)>\(\),? ?//g'
     [[ ! ${HEAD_DIM:-} ]] || ONE_TYPE+="
         /case (64|128|256): return launch\(t/{/case $HEAD_DIM:/!d}
         s/launch<__nv_bfloat16, $HEAD_DIM>/launch<KEPT>/; s/launch<__nv_bfloat16, [0-9]+>\([^)]*\)/cudaErrorNotSupported/; s/launch<KEPT>/launch<__nv_bfloat16, $HEAD_DIM>/"
