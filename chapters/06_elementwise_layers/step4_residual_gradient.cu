@@ -7,9 +7,9 @@
 // Grows from: step 3 (residual_stream).
 // All of it. A value that two layers use gets a gradient from both, so gradients are added to what is there: 5 arrays
 // move for 2 additions. (A training loop that lets dinp1 and dout be one array moves none of them, as llm.c does.)
-// dout is read once for both, in half packs again: three loads of 8 bytes a thread.
+// dout is read once for both. Three loads of 16 bytes a thread would be 96 KB under way: half packs are enough.
 //
-// Launched early (chapter 6, step 3).
+// Launched early (chapter 6, step 3). New: half packs (pack.cuh).
 // Registers: at most 26. Shared memory: none.
 // Run: make chapter-6 OP=residual_backward STEP=residual_gradient
 #include "../../common/device/launch.cuh"

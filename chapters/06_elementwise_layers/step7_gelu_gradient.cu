@@ -8,7 +8,7 @@
 // 1 - s is wrong in all its digits where s is near 1, and x u' grows like x^3: at x = 4 that costs up to 20 units in the
 // last place. But 1 - s = e s, a product, right to the last digits. It needs e below infinity, or where s is 0 it
 // would be infinity * 0. And where x^2 is large, s x comes first: 0 times anything finite.
-// (dout may be the array that dinp overwrites: a thread reads its half pack before it writes it.) Two loads, so half packs, as step 3.
+// (dout may be the array that dinp overwrites: a thread reads its pack before it writes it.)
 //
 // Launched early (chapter 6, step 3).
 // Registers: at most 40. Shared memory: none.
@@ -36,13 +36,13 @@ static __device__ float gelu_slope(float x)
 }
 
 template <typename T>
-static __device__ uint2 gradient_half(uint2 inp_half, uint2 dout_half)
+static __device__ uint4 gradient_pack(uint4 inp_pack, uint4 dout_pack)
 {
-    float inp[HALF_PACK<T>], dout[HALF_PACK<T>];
-    unpack(inp, inp_half, T());
-    unpack(dout, dout_half, T());
+    float inp[PACK<T>], dout[PACK<T>];
+    unpack(inp, inp_pack, T());
+    unpack(dout, dout_pack, T());
 #pragma unroll
-    for (int k = 0; k < HALF_PACK<T>; k++) dout[k] *= gelu_slope(inp[k]);
+    for (int k = 0; k < PACK<T>; k++) dout[k] *= gelu_slope(inp[k]);
     return make_pack(dout, T());
 }
 
@@ -53,12 +53,12 @@ __global__ void __launch_bounds__(NUM_THREADS) gelu_gradient_kernel(const T *inp
                                                                     size_t n)
 {
     wait_for_kernels_before();
-    const size_t halves = n / HALF_PACK<T>;
-    const size_t h = (size_t)blockIdx.x * NUM_THREADS + threadIdx.x;
-    if (h < halves)
-        ((uint2 *)dinp)[h] = gradient_half<T>(((const uint2 *)inp)[h], ((const uint2 *)dout)[h]);
-    else if (h == halves)
-        for (size_t i = h * HALF_PACK<T>; i < n; i++)
+    const size_t packs = n / PACK<T>;
+    const size_t p = (size_t)blockIdx.x * NUM_THREADS + threadIdx.x;
+    if (p < packs)
+        ((uint4 *)dinp)[p] = gradient_pack<T>(((const uint4 *)inp)[p], ((const uint4 *)dout)[p]);
+    else if (p == packs)
+        for (size_t i = p * PACK<T>; i < n; i++)
             from_float(&dinp[i], to_float(dout[i]) * gelu_slope(to_float(inp[i])));
 }
 
@@ -67,7 +67,7 @@ static cudaError_t launch(const void *inp, const void *dout, void *dinp, size_t 
 {
     if (!inp || !dout || !dinp || n == 0) return cudaErrorInvalidValue;
     if (((uintptr_t)inp | (uintptr_t)dout | (uintptr_t)dinp) % PACK_BYTES != 0) return cudaErrorInvalidValue;
-    const size_t grid = n / (NUM_THREADS * HALF_PACK<T>)+1;
+    const size_t grid = n / (NUM_THREADS * PACK<T>)+1;
     return launch_early(gelu_gradient_kernel<T>, grid, NUM_THREADS, 0, stream, (const T *)inp,
                         (const T *)dout, (T *)dinp, n);
 }

@@ -7,6 +7,17 @@
 
 constexpr int MAX_SPLIT = 16; // blocks of a row; more than 8 are not portable: an H200 has them
 
+// Bytes of whole rows that are under way on an SM at most: more make it slower on an H100, and fewer on an H200.
+constexpr int SLOW_MEMORY_BYTES = 64 << 10, FAST_MEMORY_BYTES = 192 << 10;
+
+static inline cudaError_t ask_row_bytes(int *bytes)
+{
+    static double gigabytes; // a second, of the memory, asked for once
+    const cudaError_t error = gigabytes > 0 ? cudaSuccess : ask_bandwidth(&gigabytes);
+    *bytes = gigabytes < SLOW_MEMORY ? SLOW_MEMORY_BYTES : FAST_MEMORY_BYTES;
+    return error;
+}
+
 // Launches `rows` clusters of `threads` a block: the fewest of 1, 2, 4, 8 or 16 blocks whose parts of a row of `packs` are at
 // most part_packs; at 16 they may be larger, where a block has them in dynamic shared memory, `arrays` of them, and not (0) in
 // registers. Returns the launch's error.

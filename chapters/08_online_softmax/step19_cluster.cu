@@ -17,11 +17,11 @@
 //      more              a cluster of 4, 8 or 16 blocks of 256 threads         512 KB
 //
 // The parts of a cluster's row are smaller than a block's row may be, so that an SM has five of them: a block that waits for the others of its row
-// leaves the memory to four. Whole rows wait for nobody: more than 64 KB under way on an SM, or less than three rows (the longest: two), are slower.
+// leaves the memory to four. Whole rows wait for nobody: so many are under way on an SM as the memory asks for (ask_row_bytes), at least two.
 //
 // Launched early (chapter 6, step 3).
 // New instructions: barrier.cluster, mapa, st.shared::cluster. They need sm_90.
-// Registers: at most 72, or 48 and 64 in a cluster. Shared memory: 128 bytes, or 2 KB.
+// Registers: at most 80, or 48 and 64 in a cluster. Shared memory: 128 bytes, or 2 KB.
 // Run: make chapter-8 OP=forward STEP=cluster
 #include "../../common/device/ptx.cuh"
 #include "cluster.cuh"
@@ -35,7 +35,6 @@
 constexpr int MAX_THREADS = 512; // that hold a row
 constexpr int FEW_PACKS = 4;     // a thread keeps while they are enough,
 constexpr int MAX_PACKS = 8;     // and of longer rows, of parts, and where a warp holds a row
-constexpr int SM_BYTES = 65536;  // of whole rows under way on an SM
 constexpr int BLOCK_PACKS = MAX_PACKS * MAX_THREADS; // that a block keeps of a row of its own: 64 KB,
 constexpr int PART_PACKS = 2048;                     // and of a row that it shares
 constexpr int PART_THREADS = PART_PACKS / MAX_PACKS;
@@ -43,6 +42,7 @@ constexpr int MAX_WARPS = MAX_THREADS / 32;
 constexpr int WARP_ROWS = 4;         // rows of a block when a warp holds a row
 constexpr bool EVICT_FIRST = false;  // nothing is read again
 constexpr int PARTS_PER_SM = 5;      // blocks of PART_THREADS
+constexpr int LONGEST_PER_SM = 2;    // blocks with rows of BLOCK_PACKS
 constexpr float LOG2E = 1.44269504f; // exp(x) = 2^(x * LOG2E)
 static_assert(PARTS_PER_SM * PART_THREADS * 48 <= 65536, "48 registers a thread");
 
@@ -123,9 +123,10 @@ static __device__ uint4 normalize(uint4 pack, State state, float norm)
 
 // Whole rows: a block's, or, as many as blockDim.y, its warps'.
 template <typename T, int PACKS, int THREADS>
-__global__ void __launch_bounds__(THREADS) cluster_kernel(const T *x, // (rows, cols)
-                                                          T *y,       // (rows, cols)
-                                                          int rows, int cols)
+__global__ void __launch_bounds__(THREADS, PACKS *THREADS == BLOCK_PACKS ? LONGEST_PER_SM : 1)
+    cluster_kernel(const T *x, // (rows, cols)
+                   T *y,       // (rows, cols)
+                   int rows, int cols)
 {
     wait_for_kernels_before();
     const int lane = threadIdx.x; // of blockDim.x that hold the row
@@ -211,7 +212,10 @@ static cudaError_t launch(const void *x, void *y, int rows, int cols, cudaStream
         const auto kernel =
             few ? cluster_kernel<T, FEW_PACKS, MAX_THREADS> : cluster_kernel<T, MAX_PACKS, MAX_THREADS>;
         const int warps = (packs - 1) / (32 * (few ? FEW_PACKS : MAX_PACKS)) + 1;
-        const int blocks = max(SM_BYTES / (packs * PACK_BYTES), few ? 3 : 2);
+        int bytes;
+        const cudaError_t error = ask_row_bytes(&bytes);
+        if (error != cudaSuccess) return error;
+        const int blocks = max(bytes / (packs * PACK_BYTES), few ? 3 : LONGEST_PER_SM);
         return launch_early_at_most(blocks, kernel, rows, warps * 32, stream, in, out, rows, cols);
     }
     if (packs <= MAX_SPLIT * PART_PACKS)

@@ -31,7 +31,6 @@
 constexpr int MAX_THREADS = 512;  // that hold a row
 constexpr int FEW_PACKS = 4;      // of y, and of dy, a thread keeps while 256 threads hold a row,
 constexpr int MANY_PACKS = 8;     // and of longer ones
-constexpr int SM_BYTES = 65536;   // of whole rows of y and dy under way on an SM
 constexpr int PART_THREADS = 256; // that hold a part of a row
 constexpr int PART_WARPS = PART_THREADS / 32;
 constexpr int PART_PACKS = 2048;    // of y, and of dy: 2 x 32 KB
@@ -183,7 +182,10 @@ static cudaError_t launch(const void *y, const void *dy, void *dx, int rows, int
         const auto kernel =
             few ? backward_cluster_kernel<T, FEW_PACKS> : backward_cluster_kernel<T, MANY_PACKS>;
         const int warps = (packs - 1) / (32 * (few ? FEW_PACKS : MANY_PACKS)) + 1;
-        const int blocks = max(SM_BYTES / (2 * packs * PACK_BYTES), 2);
+        int bytes;
+        const cudaError_t error = ask_row_bytes(&bytes);
+        if (error != cudaSuccess) return error;
+        const int blocks = max(bytes / (2 * packs * PACK_BYTES), 2);
         return launch_early_at_most(blocks, kernel, rows, warps * 32, stream, y_in, dy_in, out, cols);
     }
     return launch_clusters(backward_cluster_parts_kernel<T>, rows, packs, PART_PACKS, 2, PART_THREADS, stream,

@@ -5,8 +5,8 @@
 //
 // Grows from: step 1 (permute).
 // The grid has three dimensions, and the block two: sequence, head and tile of positions are the block's numbers,
-// position and pack the thread's. One pack a thread is 32 KB under way on an SM, as much as the memory asks for (chapter 6, step 3): with
-// four the kernel takes 1 % longer, and step 3's 2 % (results/trials/layers_in_flight_h100.csv).
+// position and pack the thread's. A thread has the packs of two positions: 64 KB under way on an SM, as chapter 6's step 3. With one an
+// H200 takes 2 to 6 % longer (results/trials/layers_in_flight_h200.csv).
 //
 //      blockIdx.z: b    blockIdx.y: s, h    blockIdx.x: a tile of positions
 //
@@ -24,6 +24,7 @@
 #include <cuda_runtime.h>
 
 constexpr int NUM_THREADS = 512;
+constexpr int PACKS = 2; // of a thread, blockDim.y positions apart
 
 template <typename T, int N>
 __global__ void __launch_bounds__(NUM_THREADS)
@@ -38,8 +39,18 @@ __global__ void __launch_bounds__(NUM_THREADS)
     const size_t src_step = (size_t)S * H * D; // from one position to the next
     const T *src = inp + (size_t)b * positions * src_step + (size_t)head * D + d;
     T *dst = out + (((size_t)s * gridDim.z + b) * H + h) * positions * D + d;
-    const unsigned t = blockIdx.x * blockDim.y + threadIdx.y;
-    if (t < positions) *(Piece<T, N> *)(dst + (size_t)t * D) = load_piece<N>(src + (size_t)t * src_step);
+    const unsigned t0 = blockIdx.x * blockDim.y * PACKS + threadIdx.y;
+    Piece<T, N> frag[PACKS];
+#pragma unroll
+    for (int i = 0; i < PACKS; i++) {
+        const unsigned t = t0 + i * blockDim.y;
+        if (t < positions) frag[i] = load_piece<N>(src + (size_t)t * src_step);
+    }
+#pragma unroll
+    for (int i = 0; i < PACKS; i++) {
+        const unsigned t = t0 + i * blockDim.y;
+        if (t < positions) store_piece(dst + (size_t)t * D, frag[i]);
+    }
 }
 
 template <typename T, int N>
@@ -49,7 +60,7 @@ static cudaError_t launch_kernel(const T *inp, T *out, int batch, int positions,
     const int lanes = min(D / N, NUM_THREADS);  // of a position
     const int chunks = (D / N - 1) / lanes + 1; // of a position's head, where it is wider than a block
     const dim3 block(lanes, NUM_THREADS / lanes);
-    const dim3 grid((positions - 1) / block.y + 1, S * H * chunks, batch);
+    const dim3 grid((positions - 1) / (block.y * PACKS) + 1, S * H * chunks, batch);
     return launch_early(permute_packs_kernel<T, N>, grid, block, 0, stream, inp, out, positions, S, H, D,
                         chunks);
 }

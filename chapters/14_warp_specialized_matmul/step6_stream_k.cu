@@ -41,13 +41,12 @@ constexpr int MMA_K = 16;    // k of a wgmma
 constexpr int NUM_CONSUMERS = 2;                       // warpgroups that multiply, a tile each
 constexpr int NUM_THREADS = (1 + NUM_CONSUMERS) * 128; // warpgroup 0 is the producer
 constexpr int NARROWEST = 128, WIDEST = 192;           // columns of C a block owns: BLOCK_N, a multiple of 16
-constexpr int CLUSTER = 2;      // blocks, one above the other, that share their tiles of B
-constexpr int MAX_BLOCKS = 144; // of a Hopper GPU, one an SM; none has more
-constexpr int GROUP_M = 4;      // rows of cluster tiles that clusters of neighbouring numbers share
-constexpr int DEEP_K = 8192;    // A's 1,024 rows and B's 2,112 that 66 clusters are at are more than the L2
-constexpr double SLOW_MEMORY = 4000; // GB/s: an H100 has 3,352, an H200 4,800
-constexpr int WIDE_COLUMNS = 256;    // of step 4's tiles
-constexpr double LONGER = 1.15;      // what rounds of those may take, if the tiles here took 1
+constexpr int CLUSTER = 2;        // blocks, one above the other, that share their tiles of B
+constexpr int MAX_BLOCKS = 144;   // of a Hopper GPU, one an SM; none has more
+constexpr int GROUP_M = 4;        // rows of cluster tiles that clusters of neighbouring numbers share
+constexpr int DEEP_K = 8192;      // A's 1,024 rows and B's 2,112 that 66 clusters are at are more than the L2
+constexpr int WIDE_COLUMNS = 256; // of step 4's tiles
+constexpr double LONGER = 1.15;   // what rounds of those may take, if the tiles here took 1
 constexpr int ROW_BYTES = BLOCK_K * 2;
 static_assert(ROW_BYTES == 128, "rows of the swizzle's width");
 
@@ -428,17 +427,6 @@ static cudaError_t ask_clusters(int *clusters)
     config.attrs = &cluster;
     config.numAttrs = 1;
     return cudaOccupancyMaxActiveClusters(clusters, kernel, &config);
-}
-
-// The memory's bandwidth in GB/s: two words a cycle.
-static cudaError_t ask_bandwidth(double *gigabytes)
-{
-    int device, kilohertz = 0, bits = 0;
-    cudaError_t error = cudaGetDevice(&device);
-    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, device);
-    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, device);
-    *gigabytes = 2e-6 * kilohertz * (bits / 8);
-    return error;
 }
 
 // A width that a tile can have, and what launches it.

@@ -59,6 +59,19 @@ static cudaError_t launch_early(void (*kernel)(PARAMETERS...), dim3 grid, dim3 b
     return launch_early_clusters(kernel, grid, dim3(0, 0, 0), block, smem_bytes, stream, arguments...);
 }
 
+constexpr double SLOW_MEMORY = 4000; // GB/s: an H100 has 3,352, an H200 4,800
+
+// The memory's bandwidth in GB/s: two words a cycle.
+static inline cudaError_t ask_bandwidth(double *gigabytes)
+{
+    int device, kilohertz = 0, bits = 0;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, device);
+    *gigabytes = 2e-6 * kilohertz * (bits / 8);
+    return error;
+}
+
 // Launches early a kernel of which no more than `blocks` shall be on an SM, since more would have more bytes under way than the memory asks
 // for: each gets dynamic shared memory that it does not use. The kernel declares none. blocks: at least 2. Returns the launch's error.
 template <typename... PARAMETERS, typename... ARGUMENTS>
