@@ -11,7 +11,8 @@
 # its warp, behind __syncwarp, or one thread for its warpgroup, behind a named barrier. With every lane arriving for itself, and nothing else changed,
 # the run of each of the three is silent: the tool does not follow an arrival for others.
 # initcheck does not follow what bulk copies write from shared memory, not even a kernel's that does nothing else: on an H200 it reports what chapter
-# 17 reads of dQ's sum where the first part is stored, on an H100 what step 6 of chapter 20 reads. The simulated GPU follows those, and finds nothing.
+# 17 reads of dQ's sum where the first part is stored, and there and on an H100 what step 6 of chapter 20 reads. The simulated GPU follows those, and
+# finds nothing.
 #
 # PARTS="golden random": only these. What runs longer than LIMIT (300) seconds is stopped and named, and the next begins. What each printed
 # lies in build/check_gpu. START: a program that the chapters are started by, such as a simulated GPU; SANITIZER: another compute-sanitizer.
