@@ -170,6 +170,6 @@ extern "C" cudaError_t masked(const void *A, const void *B, const float *scale_A
     };
     return with_best(likely_pairs, clocks, most_pairs, run, Shape<2, 192, false, false>(),
                      Shape<2, 160, false, false>(), Shape<2, 128, false, false>(),
-                     Shape<2, 96, false, false>(), Shape<3, 128, false, false>(),
-                     Shape<2, 192, true, false>());
+                     Shape<3, 128, false, false>(), Shape<2, 192, true, false>(),
+                     Shape<2, 96, false, false>());
 }
