@@ -12,8 +12,7 @@ constexpr int MMA_K = 32;            // k of a wgmma
 constexpr int STORE_ROW_BYTES = 128; // of shared memory, for a row of a piece of D's tile
 
 enum NamedBarrier {
-    STORE =
-        1, // 0 is __syncthreads(). Where a warpgroup stores its own rows, the next one has the next barrier
+    STORE = 1, // 0 is __syncthreads(); of warpgroups that store their own rows each, the next has the next
 };
 
 // A block's warpgroups, the producer and those that multiply, and a thread's registers in each.
