@@ -7,7 +7,7 @@
 // Grows from: step 3 (residual_stream).
 // All of it. A value that two layers use gets a gradient from both, so gradients are added to what is there: 5 arrays
 // move for 2 additions. (A training loop that lets dinp1 and dout be one array moves none of them, as llm.c does.)
-// dout is read once for both. Three loads of 16 bytes a thread would be 96 KB under way: half packs are enough.
+// dout is read once for both. Three loads of 16 bytes a thread would be 96 KB under way; of half packs they are 48.
 //
 // Launched early (chapter 6, step 3). New: half packs (pack.cuh).
 // Registers: at most 26. Shared memory: none.

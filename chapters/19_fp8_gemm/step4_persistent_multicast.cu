@@ -14,7 +14,7 @@
 // So a tile has one or two scales of B, and where the second begins is one of four places: the loop over k is compiled for each.
 // Nothing in it waits for global memory: a warp's lanes have 32 steps' scales of B, one each.
 // A warpgroup's rows of D leave whole: its warps write them to shared memory, and each 64 columns of them are one TMA store. A store of a
-// warp's 16 rows needs no barrier, but there would be four to eight of them for one of these. One for the rows of all warpgroups needs them
+// warp's 16 rows needs no barrier, but there would be four to sixteen of them for one of these. One for the rows of all warpgroups needs them
 // all at a barrier, where the first to have its sums waits for the others' products, half a step, and all begin the next tile at once.
 // The rest is chapter 14's: clusters of two blocks, side by side here, each of which fetches half of A's rows for both; numbers of
 // tiles that walk down GROUP_M of them.
