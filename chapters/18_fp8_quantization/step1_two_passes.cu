@@ -10,10 +10,12 @@
 //
 //      x 2n bytes -> amax      x 2n bytes, amax -> out n bytes, scale          5 bytes an element where 3 would do
 //
-// New instruction: cvt.rn.satfinite.e4m3x2. Registers: at most 40. Shared memory: 4 bytes.
+// New instruction: cvt.rn.satfinite.e4m3x2. Registers: at most 40. Shared memory: 4 bytes. Launched early (chapter 6,
+// step 3).
 // Run: make chapter-18 OP=per_tensor STEP=two_passes
-#include "../../common/device/scratch.h"
 #include "../../common/device/fp8.cuh"
+#include "../../common/device/launch.cuh"
+#include "../../common/device/scratch.h"
 #include "launchers.h"
 
 constexpr int NUM_THREADS = 512;
@@ -33,6 +35,7 @@ static __device__ void load_packs(uint4 (&frag)[PACKS], const __nv_bfloat16 *x, 
 __global__ void __launch_bounds__(NUM_THREADS) amax_kernel(const __nv_bfloat16 *x, // (n)
                                                            unsigned *amax_bits, size_t n)
 {
+    wait_for_kernels_before();
     const size_t packs = n / PACK<__nv_bfloat16>;
     const size_t first = (size_t)blockIdx.x * BLOCK_PACKS + threadIdx.x;
     uint4 frag[PACKS];
@@ -60,6 +63,7 @@ __global__ void __launch_bounds__(NUM_THREADS) two_passes_kernel(const __nv_bflo
                                                                  float *scale, // (1)
                                                                  size_t n)
 {
+    wait_for_kernels_before();
     const size_t packs = n / PACK<__nv_bfloat16>;
     const size_t first = (size_t)blockIdx.x * BLOCK_PACKS + threadIdx.x;
     uint4 frag[PACKS];
@@ -89,10 +93,11 @@ static cudaError_t launch(FORMAT, const void *x, void *out, float *scale, size_t
     if (error == cudaSuccess) error = cudaMemsetAsync(amax_bits, 0, sizeof(unsigned), stream);
     if (error != cudaSuccess) return error;
     const size_t grid = (n - 1) / (BLOCK_PACKS * PACK<__nv_bfloat16>)+1;
-    amax_kernel<<<grid, NUM_THREADS, 0, stream>>>((const __nv_bfloat16 *)x, (unsigned *)amax_bits, n);
-    two_passes_kernel<FORMAT><<<grid, NUM_THREADS, 0, stream>>>(
-        (const __nv_bfloat16 *)x, (const unsigned *)amax_bits, (uint8_t *)out, scale, n);
-    return cudaGetLastError();
+    error = launch_early(amax_kernel, grid, NUM_THREADS, 0, stream, (const __nv_bfloat16 *)x,
+                         (unsigned *)amax_bits, n);
+    if (error != cudaSuccess) return error;
+    return launch_early(two_passes_kernel<FORMAT>, grid, NUM_THREADS, 0, stream, (const __nv_bfloat16 *)x,
+                        (const unsigned *)amax_bits, (uint8_t *)out, scale, n);
 }
 
 extern "C" cudaError_t two_passes(enum dtype format, const void *x, void *out, float *scale, size_t n,

@@ -11,9 +11,10 @@
 //
 // The history, a ring, keeps an amax for as many calls as it is long: a scale of its largest may be too large, which costs
 // small numbers, and seldom too small, which cuts off large ones. (A margin leaves room above, in powers of two.)
-// Registers: at most 64. Shared memory: 65 bytes.
+// Registers: at most 64. Shared memory: 65 bytes. Launched early (chapter 6, step 3).
 // Run: make chapter-18 OP=delayed STEP=delayed
 #include "../../common/device/fp8.cuh"
+#include "../../common/device/launch.cuh"
 #include "launchers.h"
 
 constexpr int NUM_THREADS = 512;
@@ -104,6 +105,7 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
                    float *used,            // (1)
                    size_t n, delayed_state state, int margin, bool most_recent)
 {
+    wait_for_kernels_before();
     const float scale = *state.scale;
     const unsigned amax = block_max(__float_as_uint(cast<FORMAT>(x, out, n, __frcp_rn(scale))));
     if (threadIdx.x == 0) atomicMax(&amax_bits, amax);
@@ -135,9 +137,8 @@ static cudaError_t launch(FORMAT, const void *x, void *out, float *used, size_t 
     if (!state.scale || !state.history || !state.position || state.length < 1) return cudaErrorInvalidValue;
     if (((uintptr_t)x | (uintptr_t)out) % PACK_BYTES != 0) return cudaErrorInvalidValue;
     const size_t grid = min((n - 1) / (BLOCK_PACKS * PACK<__nv_bfloat16>)+1, (size_t)MAX_BLOCKS);
-    delayed_kernel<FORMAT><<<grid, NUM_THREADS, 0, stream>>>((const __nv_bfloat16 *)x, (uint8_t *)out, used,
-                                                             n, state, margin, most_recent);
-    return cudaGetLastError();
+    return launch_early(delayed_kernel<FORMAT>, grid, NUM_THREADS, 0, stream, (const __nv_bfloat16 *)x,
+                        (uint8_t *)out, used, n, state, margin, most_recent);
 }
 
 extern "C" cudaError_t delayed(enum dtype format, const void *x, void *out, float *used, size_t n,

@@ -10,9 +10,10 @@
 //      x (m, k):   lanes 0-15: 128 k of row r      lanes 16-31: of row r + 1      four rows a lane, 16 rows apart
 //      scale (ceil(k / 128), m):  a column of groups is a row: for 64 rows 256 bytes, which TMA can load at once
 //
-// Registers: at most 40. Shared memory: none.
+// Registers: at most 48. Shared memory: none. Launched early (chapter 6, step 3).
 // Run: make chapter-18 OP=activations STEP=groups_of_128
 #include "../../common/device/fp8.cuh"
+#include "../../common/device/launch.cuh"
 #include "launchers.h"
 
 constexpr int NUM_THREADS = 256;
@@ -27,6 +28,7 @@ __global__ void __launch_bounds__(NUM_THREADS)
                          float *scale,           // (groups, scale_rows)
                          int m, int k, int groups, int scale_rows, bool pow2)
 {
+    wait_for_kernels_before();
     const int group = blockIdx.x % groups; // neighbouring blocks read neighbouring bytes
     const int row0 = blockIdx.x / groups * BLOCK_M + threadIdx.x / GROUP_LANES;
     const int col = group * GROUP + threadIdx.x % GROUP_LANES * PACK<__nv_bfloat16>;
@@ -63,9 +65,8 @@ static cudaError_t launch(FORMAT, const void *x, void *out, float *scale, int m,
     const int groups = (k - 1) / GROUP + 1, scale_rows = (m + 3) / 4 * 4;
     const long long grid = (long long)groups * ((scale_rows - 1) / BLOCK_M + 1);
     if (grid > INT32_MAX) return cudaErrorInvalidConfiguration;
-    groups_of_128_kernel<FORMAT><<<(int)grid, NUM_THREADS, 0, stream>>>(
-        (const __nv_bfloat16 *)x, (uint8_t *)out, scale, m, k, groups, scale_rows, pow2);
-    return cudaGetLastError();
+    return launch_early(groups_of_128_kernel<FORMAT>, (int)grid, NUM_THREADS, 0, stream,
+                        (const __nv_bfloat16 *)x, (uint8_t *)out, scale, m, k, groups, scale_rows, pow2);
 }
 
 extern "C" cudaError_t groups_of_128(enum dtype format, const void *x, void *out, float *scale, int m, int k,

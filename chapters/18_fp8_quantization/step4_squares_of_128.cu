@@ -9,9 +9,10 @@
 // elsewhere. A square is 32 KB, and 256 threads hold it in their registers: eight packs each, all asked for before the
 // first is used. What half a warp knows of its rows goes through shared memory to the block.
 //
-// Registers: at most 64. Shared memory: 32 bytes.
+// Registers: at most 64. Shared memory: 32 bytes. Launched early (chapter 6, step 3).
 // Run: make chapter-18 OP=weights STEP=squares_of_128
 #include "../../common/device/fp8.cuh"
+#include "../../common/device/launch.cuh"
 #include "launchers.h"
 
 constexpr int NUM_THREADS = 256;
@@ -25,6 +26,7 @@ __global__ void __launch_bounds__(NUM_THREADS) squares_of_128_kernel(const __nv_
                                                                      float *scale,           // (squares)
                                                                      int n, int k, int groups, bool pow2)
 {
+    wait_for_kernels_before();
     __shared__ float warp_amax[NUM_WARPS];
     const int row0 = blockIdx.x / groups * GROUP + threadIdx.x / GROUP_LANES;
     const int col = blockIdx.x % groups * GROUP + threadIdx.x % GROUP_LANES * PACK<__nv_bfloat16>;
@@ -63,9 +65,8 @@ static cudaError_t launch(FORMAT, const void *x, void *out, float *scale, int n,
     const int groups = (k - 1) / GROUP + 1;
     const long long grid = (long long)groups * ((n - 1) / GROUP + 1);
     if (grid > INT32_MAX) return cudaErrorInvalidConfiguration;
-    squares_of_128_kernel<FORMAT><<<(int)grid, NUM_THREADS, 0, stream>>>(
-        (const __nv_bfloat16 *)x, (uint8_t *)out, scale, n, k, groups, pow2);
-    return cudaGetLastError();
+    return launch_early(squares_of_128_kernel<FORMAT>, (int)grid, NUM_THREADS, 0, stream,
+                        (const __nv_bfloat16 *)x, (uint8_t *)out, scale, n, k, groups, pow2);
 }
 
 extern "C" cudaError_t squares_of_128(enum dtype format, const void *x, void *out, float *scale, int n, int k,

@@ -15,9 +15,10 @@
 //
 //      registers: rows r to r + 7, columns c to c + 7  ->  shared memory: rows c to c + 7, bytes r to r + 7  ->  out_t
 //
-// Registers: at most 64. Shared memory: 19,456 bytes.
+// Registers: at most 64. Shared memory: 19,456 bytes. Launched early (chapter 6, step 3).
 // Run: make chapter-18 OP=transposed STEP=transposed
 #include "../../common/device/fp8.cuh"
+#include "../../common/device/launch.cuh"
 #include "launchers.h"
 
 constexpr int NUM_THREADS = 256;
@@ -63,6 +64,7 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
                       float *scale_t,         // (ceil(m / 128), k)
                       int m, int k, int groups, int scale_rows, int out_t_cols, bool pow2)
 {
+    wait_for_kernels_before();
     __shared__ __align__(16) __nv_bfloat16 warp_amax[NUM_WARPS][GROUP]; // of 16 rows, (warp, column)
     __shared__ float4 inverse_t[2][GROUP_LANES + 4]; // 1 / scale: (half, eight columns), in other banks
     __shared__ __align__(1024) uint8_t square_t[GROUP * GROUP]; // (column, row), swizzled
@@ -149,10 +151,9 @@ static cudaError_t launch(FORMAT, const void *x, void *out, float *scale, void *
     const int groups = (k - 1) / GROUP + 1, scale_rows = (m + 3) / 4 * 4, out_t_cols = (m + 15) / 16 * 16;
     const long long grid = (long long)groups * ((m - 1) / GROUP + 1);
     if (grid > INT32_MAX) return cudaErrorInvalidConfiguration;
-    transposed_kernel<FORMAT><<<(int)grid, NUM_THREADS, 0, stream>>>((const __nv_bfloat16 *)x, (uint8_t *)out,
-                                                                     scale, (uint8_t *)out_t, scale_t, m, k,
-                                                                     groups, scale_rows, out_t_cols, pow2);
-    return cudaGetLastError();
+    return launch_early(transposed_kernel<FORMAT>, (int)grid, NUM_THREADS, 0, stream,
+                        (const __nv_bfloat16 *)x, (uint8_t *)out, scale, (uint8_t *)out_t, scale_t, m, k,
+                        groups, scale_rows, out_t_cols, pow2);
 }
 
 extern "C" cudaError_t transposed(enum dtype format, const void *x, void *out, float *scale, void *out_t,
