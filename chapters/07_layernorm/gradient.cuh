@@ -2,11 +2,13 @@
 // row: LayerNorm's are two, of d and of d n, and down the columns it has the two of dweight and dbias; RMSNorm has the second, and dweight.
 //
 // A block has as many threads as there are registers for; a group is as many of its warps as hold a row. A lane has one, two or three packs
-// of a row (where rows begin anywhere: 3, 6 or 9 elements), whichever gives a block the most groups.
+// of a row (where rows begin anywhere: 3, 6 or 9 elements), the fewest that give a block the most groups.
 //
-//      elements of a lane      3 to 6    8    9 to 16    24
-//      threads of a block         768   640       512   384
-//      registers of a thread       80    96       128   168        at most: an SM has 65,536
+//      elements of a lane      3, 4    6, 8    9 to 16    24
+//      threads of a block       768     640        512   384
+//      registers of a thread     80      88        112   144        at most; for 9 elements 120
+//
+// An SM has 65,536. What these leave is enough for a block of the last kernel, which can so be set up, and wait, while rows are computed with.
 #pragma once
 #include "../../common/device/launch.cuh"
 #include "../../common/device/pack.cuh"
@@ -18,14 +20,81 @@
 constexpr int MAX_WARPS = 24;   // of a block
 constexpr int MAX_BLOCKS = 132; // as many as an H200 has SMs; elsewhere the same, for the same bits
 constexpr int ROW_THREADS = 256;
-constexpr int TILE = 32; // columns of a block of the last kernel, and its warps
+constexpr int SUM_COLUMNS = 16,
+              SUM_ROWS = 16; // of the partial sums: a block of the last kernel has as many threads
 static_assert(MAX_WARPS / 2 <= 15, "groups of several warps have a named barrier each");
 
 // Of a block whose lanes have so many elements of a row each.
 __host__ __device__ constexpr int threads_of(int elements)
 {
-    return elements < 8 ? 768 : elements == 8 ? 640 : elements <= 16 ? 512 : 384;
+    return elements <= 4 ? 768 : elements <= 8 ? 640 : elements <= 16 ? 512 : 384;
 }
+
+__host__ __device__ constexpr int registers_of(int elements)
+{
+    return elements <= 4 ? 80 : elements <= 8 ? 88 : elements == 9 ? 120 : elements <= 16 ? 112 : 144;
+}
+
+// A lane's pieces of the rows of ARRAYS arrays that are under way. Packs go to shared memory: what a lane has there nobody else writes or
+// reads, so that it needs no barrier. Single elements are smaller than what cp.async copies; they wait in registers, of one row.
+template <typename T, int N, int PIECES, int ARRAYS>
+struct Ahead {
+    const int rows;     // under way while one is computed with: 0, 1 or 2; 1 if N is 1
+    Piece<T, N> *slots; // (rows + 1, ARRAYS, PIECES, threads), from this thread on
+    int next = 0;       // slot to be filled
+    Piece<T, N> waiting[ARRAYS][PIECES] = {}, taken[ARRAYS][PIECES]; // if N is 1
+
+    __device__ Ahead(int rows, void *smem)
+        : rows(rows), slots(static_cast<Piece<T, N> *>(smem) + threadIdx.y * blockDim.x + threadIdx.x)
+    {
+        // Pieces behind the last column are never asked for, and stay zeros.
+        for (int i = 0; i < (rows + 1) * ARRAYS * PIECES && N > 1; i++)
+            slots[i * blockDim.x * blockDim.y] = Piece<T, N>();
+    }
+    __device__ Piece<T, N> *place(int slot, int array, int piece) const
+    {
+        return slots + ((slot * ARRAYS + array) * PIECES + piece) * (blockDim.x * blockDim.y);
+    }
+
+    // Asks for a row, if there is one: src is where its first piece of each array is, `inside` says of which pieces there are columns.
+    __device__ void ask(bool exists, const T *const (&src)[ARRAYS], const bool (&inside)[PIECES])
+    {
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+#pragma unroll
+            for (int a = 0; a < ARRAYS && N == 1; a++) taken[a][i] = waiting[a][i];
+            if (!exists || !inside[i]) continue;
+#pragma unroll
+            for (int a = 0; a < ARRAYS; a++)
+                if constexpr (N == 1)
+                    waiting[a][i] = src[a][32 * i];
+                else
+                    cp_async_cg_16(smem_addr(place(next, a, i)), src[a] + 32 * N * i, PACK_BYTES);
+        }
+        cp_async_commit_group(); // also of nothing: a row is a group
+        next = next == rows ? 0 : next + 1;
+    }
+
+    // Waits for the row that was asked for `rows` rows ago.
+    __device__ void wait() const
+    {
+        if (rows == 2)
+            cp_async_wait_group<2>();
+        else if (rows == 1)
+            cp_async_wait_group<1>();
+        else
+            cp_async_wait_group<0>();
+    }
+
+    // A piece of that row, whose slot is the next to be filled.
+    __device__ Piece<T, N> piece(int array, int i) const
+    {
+        if constexpr (N == 1)
+            return taken[array][i];
+        else
+            return *place(next, array, i);
+    }
+};
 
 static __device__ float warp_sum(float value)
 {
@@ -61,6 +130,7 @@ static __device__ S group_sum(S sums, S (&warp_sums)[MAX_WARPS])
     if (threadIdx.x % 32 == 0) warp_sums[first + threadIdx.x / 32] = sums;
     named_barrier_sync(1 + threadIdx.y, blockDim.x); // The group's sums are there.
     sums = warp_sums[first];
+#pragma unroll 4
     for (int w = 1; w < warps; w++) add(sums, warp_sums[first + w]);
     return sums;
 }
@@ -93,6 +163,7 @@ static __device__ void add_groups(const float *smem, unsigned width, float *part
         const unsigned gradient = i >= columns, c = i - gradient * columns;
         const float *place = smem + gradient * blockDim.y * width + c;
         float sum = place[0];
+#pragma unroll 4
         for (unsigned group = 1; group < blockDim.y; group++) sum += place[group * width];
         partial[(size_t)gradient * C + c] = sum;
     }
@@ -125,31 +196,41 @@ __global__ void __launch_bounds__(ROW_THREADS) row_sums_kernel(const T *inp,    
     if (threadIdx.x == 0) row_sums[blockIdx.x] = sums;
 }
 
-// dweight, and dbias if the grid has a second row, += the sums of the partials' columns: a warp has every TILE-th row of them, then a column.
-static __global__ void __launch_bounds__(TILE *TILE)
+// dweight, and dbias if the grid has a second row, += the sums of the partials' columns: a thread has every SUM_ROWS-th row of one.
+static __global__ void __launch_bounds__(SUM_ROWS *SUM_COLUMNS, 8)
     column_sums_kernel(const float *partials, // (blocks, gridDim.y, C)
                        float *dweight,        // (C)
                        float *dbias,          // (C)
                        int blocks, int C)
 {
     wait_for_kernels_before();
-    __shared__ float sums[TILE][TILE + 1]; // (warp, column), without bank conflicts for who reads a column
-    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const unsigned c0 = blockIdx.x * TILE;
+    __shared__ float sums[SUM_ROWS][SUM_COLUMNS];
+    const unsigned row = threadIdx.x / SUM_COLUMNS, column = threadIdx.x % SUM_COLUMNS;
+    const unsigned c = blockIdx.x * SUM_COLUMNS + column;
+    const unsigned stride = gridDim.y * C; // from a row to the next
+    const float *partial = partials + (size_t)row * stride + blockIdx.y * C + c;
     float *gradient = blockIdx.y ? dbias : dweight;
+
+    constexpr int ROUNDS = (MAX_BLOCKS - 1) / SUM_ROWS + 1;
+    const float before = row == 0 && c < C ? gradient[c] : 0.0f;
+    float part[ROUNDS]; // all are asked for at once
+#pragma unroll
+    for (int i = 0; i < ROUNDS; i++)
+        part[i] = row + i * SUM_ROWS < blocks && c < C ? partial[(size_t)i * SUM_ROWS * stride] : 0.0f;
     float sum = 0.0f;
 #pragma unroll
-    for (unsigned b0 = 0; b0 < MAX_BLOCKS; b0 += TILE) // all of them are asked for at once
-        if (b0 + warp < blocks && c0 + lane < C)
-            sum += partials[((size_t)(b0 + warp) * gridDim.y + blockIdx.y) * C + c0 + lane];
-    sums[warp][lane] = sum;
-    __syncthreads(); // Every warp's sums are there.
-    sum = warp_sum(sums[lane][warp]);
-    if (lane == 0 && c0 + warp < C) gradient[c0 + warp] += sum;
+    for (int i = 0; i < ROUNDS; i++) sum += part[i];
+    sums[row][column] = sum;
+    __syncthreads(); // Every row's sums are there.
+    if (row > 0 || c >= C) return;
+    sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < SUM_ROWS; i++) sum += sums[i][column];
+    gradient[c] = before + sum;
 }
 
-// A step's kernel: of whole rows, or, WIDE, of tiles of them, whose row_sums are there. The dynamic shared memory is
-// (gradients, groups, lanes * pieces * N).
+// A step's kernel: of whole rows, or, WIDE, of tiles of them, whose row_sums are there. The dynamic shared memory is the rows that are
+// under way, and then, in their place, (gradients, groups, lanes * pieces * N). rows_ahead: as in Ahead.
 template <typename T, typename S>
 using gradient_kernel = void (*)(const T *inp,      // (rows, C)
                                  const T *dout,     // (rows, C)
@@ -159,19 +240,19 @@ using gradient_kernel = void (*)(const T *inp,      // (rows, C)
                                  const S *row_sums, // (rows), if WIDE
                                  T *dinp,           // (rows, C)
                                  float *partials,   // (blocks, gradients, C)
-                                 int rows, int C);
+                                 int rows, int C, int rows_ahead);
 
 // A lane's pieces, at least: a pack, or 3 elements.
 template <int N>
 constexpr int LEAST_PIECES = N == 1 ? 3 : 1;
 
 // of_lanes: the kernels whose lanes have one, two and three times LEAST_PIECES<N>; wide: that of tiles, with LEAST_PIECES<N>. RMSNorm's mean and
-// dbias are NULL.
+// dbias are NULL. arrays: how many the kernels read rows of.
 template <typename T, int N, typename S>
 static cudaError_t launch_gradient(const gradient_kernel<T, S> (&of_lanes)[3], gradient_kernel<T, S> wide,
-                                   const T *inp, const T *dout, const T *weight, const float *mean,
-                                   const float *rstd, T *dinp, float *dweight, float *dbias, int rows, int C,
-                                   cudaStream_t stream)
+                                   int arrays, const T *inp, const T *dout, const T *weight,
+                                   const float *mean, const float *rstd, T *dinp, float *dweight,
+                                   float *dbias, int rows, int C, cudaStream_t stream)
 {
     const int warp_pieces = (C - 1) / (32 * N) + 1;
     constexpr int GRADIENTS = sizeof(S) / sizeof(float); // as many as sums along a row
@@ -180,7 +261,7 @@ static cudaError_t launch_gradient(const gradient_kernel<T, S> (&of_lanes)[3], g
     for (int i = 0; i < 3; i++) {
         const int lane = (i + 1) * LEAST_PIECES<N>, needed = (warp_pieces - 1) / lane + 1;
         const int fit = threads_of(lane * N) / 32 / needed;
-        if (fit > 0 && fit >= groups) kernel = of_lanes[i], pieces = lane, warps = needed, groups = fit;
+        if (fit > groups) kernel = of_lanes[i], pieces = lane, warps = needed, groups = fit;
     }
     const bool cut = !kernel;
     if (cut) {
@@ -199,14 +280,23 @@ static cudaError_t launch_gradient(const gradient_kernel<T, S> (&of_lanes)[3], g
         error = launch_early(row_sums_kernel<T, S>, rows, ROW_THREADS, 0, stream, inp, dout, weight, mean,
                              rstd, row_sums, C);
 
-    const size_t smem_bytes = (size_t)GRADIENTS * groups * tile * sizeof(float);
+    int device, most_bytes;
+    if (error == cudaSuccess) error = cudaGetDevice(&device);
     if (error == cudaSuccess)
-        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+        error = cudaDeviceGetAttribute(&most_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (error != cudaSuccess) return error;
+    // Where many groups take turns, one row of each is enough; a GPU with less shared memory than a Hopper has no room for more.
+    const int sum_bytes = GRADIENTS * groups * tile * sizeof(float), static_bytes = 2 * MAX_WARPS * sizeof(S);
+    const int row_bytes = N == 1 ? 0 : arrays * groups * tile * sizeof(T); // of a row of each group
+    int rows_ahead = N == 1 || groups > 4 ? 1 : 2;
+    while (rows_ahead > 0 && (rows_ahead + 1) * row_bytes + static_bytes > most_bytes) rows_ahead--;
+    const int smem_bytes = max(sum_bytes, (rows_ahead + 1) * row_bytes);
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
     if (error != cudaSuccess) return error;
     const dim3 grid(blocks, (C - 1) / tile + 1), block(warps * 32, groups);
     error = launch_early(kernel, grid, block, smem_bytes, stream, inp, dout, weight, mean, rstd, row_sums,
-                         dinp, partials, rows, C);
+                         dinp, partials, rows, C, rows_ahead);
     if (error != cudaSuccess) return error;
-    return launch_early(column_sums_kernel, dim3((C - 1) / TILE + 1, GRADIENTS), TILE * TILE, 0, stream,
-                        partials, dweight, dbias, blocks, C);
+    return launch_early(column_sums_kernel, dim3((C - 1) / SUM_COLUMNS + 1, GRADIENTS),
+                        SUM_ROWS * SUM_COLUMNS, 0, stream, partials, dweight, dbias, blocks, C);
 }

@@ -8,7 +8,7 @@
 // One of two along the row, one of two down the columns. A lane keeps one sum for each of its columns instead of two, and a block has half the
 // partial sums to leave.
 //
-// Code: the kernel is here, what it shares with steps 8 and 9 in gradient.cuh. Registers: at most 168. Shared memory: 37,056 bytes at most.
+// Code: the kernel is here, what it shares with steps 8 and 9 in gradient.cuh. Registers: at most 144. Shared memory: 147,648 bytes at most.
 // Launched early (chapter 6, step 3).
 // Run: make chapter-7 OP=rmsnorm_backward STEP=rmsnorm_gradient
 #include "gradient.cuh"
@@ -17,7 +17,7 @@
 // dinp, and the block's partial sums of dweight, of the columns from blockIdx.y * (lanes * PIECES * N) on. row_sums, if
 // WIDE: the sum of d n of every row, where a row has more columns than that.
 template <typename T, int N, int PIECES, bool WIDE>
-__global__ void __launch_bounds__(threads_of(PIECES *N), 1)
+__global__ void __maxnreg__(registers_of(PIECES *N))
     rmsnorm_gradient_kernel(const T *inp,          // (rows, C)
                             const T *dout,         // (rows, C)
                             const T *weight,       // (C)
@@ -26,50 +26,50 @@ __global__ void __launch_bounds__(threads_of(PIECES *N), 1)
                             const float *row_sums, // (rows), if WIDE
                             T *dinp,               // (rows, C)
                             float *partials,       // (gridDim.x, C)
-                            int rows, int C)
+                            int rows, int C, int rows_ahead)
 {
     wait_for_kernels_before();
-    extern __shared__ __align__(16) float smem[]; // (groups, lanes * PIECES * N)
+    extern __shared__ __align__(16) float smem[]; // rows; then (groups, lanes * PIECES * N)
     __shared__ float warp_sums[2][MAX_WARPS];     // of a row, and of the next
     const unsigned tile_begin = blockIdx.y * (blockDim.x * PIECES * N);
     const unsigned columns = min(C - tile_begin, blockDim.x * PIECES * N);
     const unsigned first = (threadIdx.x / 32 * (32 * PIECES) + threadIdx.x % 32) * N; // in the tile
-    const float one_by_C = 1.0f / C;
 
     // A lane's pieces behind the last column are zeros, and so is what they add: nothing but loads and stores asks where the row ends.
-    Piece<T, N> weight_frag[PIECES] = {}, x_frag[PIECES] = {}, dout_frag[PIECES] = {};
+    Piece<T, N> weight_frag[PIECES] = {};
     bool inside[PIECES];
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
         inside[i] = first + 32 * N * i < columns;
         if (inside[i]) weight_frag[i] = load_piece<N>(weight + tile_begin + first + 32 * N * i);
     }
-    float row_rstd;
-    const auto load_row = [&](unsigned row) {
+    const unsigned stride = gridDim.x * blockDim.y;
+    Ahead<T, N, PIECES, 2> ahead(rows_ahead, smem);
+    const auto ask_row = [&](unsigned row) {
         const size_t begin = (size_t)row * C + tile_begin + first;
-#pragma unroll
-        for (int i = 0; i < PIECES; i++) {
-            if (!inside[i]) continue;
-            x_frag[i] = load_piece<N>(inp + begin + 32 * N * i);
-            dout_frag[i] = load_piece<N>(dout + begin + 32 * N * i);
-        }
-        row_rstd = rstd[row];
+        ahead.ask(row < rows, {inp + begin, dout + begin}, inside);
     };
     float dweight_sum[PIECES][N] = {};
     int parity = 0;
     unsigned row = threadIdx.y * gridDim.x + blockIdx.x;
-    const unsigned stride = gridDim.x * blockDim.y;
-    if (row < rows) load_row(row);
+    for (int i = 0; i < ahead.rows; i++) ask_row(row + i * stride);
+    float row_rstd;
+    const auto load_row = [&](unsigned row) {
+        if (row < rows) row_rstd = rstd[row];
+    };
+    load_row(row);
     for (; row < rows; row += stride) {
-        const float r = row_rstd;
+        ask_row(row + ahead.rows * stride);
+        ahead.wait();
+        const float r = row_rstd, r_by_C = r / C;
         float n[PIECES][N], d[PIECES][N];
         float sum = 0.0f; // of d n
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
             float dy[N], w[N];
             keep_packed(weight_frag[i]);
-            unpack(n[i], x_frag[i], T());
-            unpack(dy, dout_frag[i], T());
+            unpack(n[i], ahead.piece(0, i), T());
+            unpack(dy, ahead.piece(1, i), T());
             unpack(w, weight_frag[i], T());
 #pragma unroll
             for (int k = 0; k < N; k++) {
@@ -79,12 +79,12 @@ __global__ void __launch_bounds__(threads_of(PIECES *N), 1)
                 dweight_sum[i][k] += dy[k] * n[i][k];
             }
         }
-        if (row + stride < rows) load_row(row + stride);
+        load_row(row + stride);
         // One barrier a row is enough: who writes the sums of the row after the next has passed that of the next, and so
         // everyone has read this row's.
         sum = WIDE ? row_sums[row] : group_sum(sum, warp_sums[parity]);
         parity ^= 1;
-        const float slope = -sum * one_by_C * r;
+        const float slope = -sum * r_by_C;
 
         T *dinp_row = dinp + (size_t)row * C + tile_begin + first;
 #pragma unroll
@@ -94,6 +94,7 @@ __global__ void __launch_bounds__(threads_of(PIECES *N), 1)
             if (inside[i]) store_piece(dinp_row + 32 * N * i, make_pack(d[i], T()));
         }
     }
+    __syncthreads(); // Nobody has rows ahead.
     put_sums(smem, 0, first, dweight_sum);
     add_groups<1>(smem, blockDim.x * PIECES * N, partials + (size_t)blockIdx.x * C + tile_begin, columns, C);
 }
@@ -106,7 +107,7 @@ static cudaError_t launch_kernels(const T *inp, const T *dout, const T *weight, 
     const gradient_kernel<T, float> of_lanes[] = {rmsnorm_gradient_kernel<T, N, LEAST, false>,
                                                   rmsnorm_gradient_kernel<T, N, 2 * LEAST, false>,
                                                   rmsnorm_gradient_kernel<T, N, 3 * LEAST, false>};
-    return launch_gradient<T, N, float>(of_lanes, rmsnorm_gradient_kernel<T, N, LEAST, true>, inp, dout,
+    return launch_gradient<T, N, float>(of_lanes, rmsnorm_gradient_kernel<T, N, LEAST, true>, 2, inp, dout,
                                         weight, NULL, rstd, dinp, dweight, NULL, rows, C, stream);
 }
 

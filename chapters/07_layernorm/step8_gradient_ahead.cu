@@ -1,22 +1,21 @@
-// Chapter 7, step 8: a row is unpacked once, and the next one is asked for into its registers.
+// Chapter 7, step 8: a row is unpacked once, and the next ones are under way meanwhile.
 //
 // Question: step 7 unpacks x, dout and weight for the sums and once more for dinp, and asks for a row when it is done with the one
-// before. What else could its registers hold meanwhile?
+// before. What else could its registers hold, and where do rows go that are asked for earlier?
 //
 // Grows from: step 7 (gradient_partials).
-// n and d, as floats: dinp takes no more than these, so that x and dout are done with when the sums are. The next row goes into their
-// registers while this one's sums go around and dinp is made; only weight stays packed, in registers for all rows. That is twice the
-// registers for an element of bf16, so lanes have fewer of them or blocks fewer lanes, and a group is any number of warps.
+// n and d, as floats: dinp takes no more than these. Only weight stays packed, in registers for all rows. That is twice the registers for
+// an element of bf16, so lanes have fewer of them or blocks fewer lanes, and a group is any number of warps. The next rows go to shared
+// memory by cp.async (chapter 5), one or two of each group: of 768 to 4,096 columns 36 to 77 KB an SM. A lane reads what it has copied itself: no barrier.
 //
-//      registers of a lane         first pass        sums          second pass
-//      x, dout, packed             row 0             row 1 …       row 1, in flight
+//                                  first pass        sums          second pass
+//      shared memory               rows 1, 2, in flight
 //      n, d, floats                row 0 →           row 0         row 0 → dinp
 //      dweight, dbias, floats      += row 0
 //
-// A turn's rows are dealt to the blocks one by one, and no block gets more than one row more than another. x, dout and dinp go through the
-// caches like anything else: past them (ld.cs, st.cs) it is slower here.
+// A turn's rows are dealt to the blocks one by one, and no block gets more than one row more than another.
 //
-// Code: the kernel is here, what it shares with steps 9 and 10 in gradient.cuh. Registers: at most 168. Shared memory: 74,112 bytes at most.
+// Code: the kernel is here, what it shares with steps 9 and 10 in gradient.cuh. Registers: at most 144. Shared memory: 147,840 bytes at most.
 // Launched early (chapter 6, step 3).
 // Run: make chapter-7 OP=layernorm_backward STEP=gradient_ahead
 #include "gradient.cuh"
@@ -25,7 +24,7 @@
 // dinp, and the block's partial sums of dweight and dbias, of the columns from blockIdx.y * (lanes * PIECES * N) on. row_sums, if
 // WIDE: the sums of d and d n of every row, where a row has more columns than that.
 template <typename T, int N, int PIECES, bool WIDE>
-__global__ void __launch_bounds__(threads_of(PIECES *N), 1)
+__global__ void __maxnreg__(registers_of(PIECES *N))
     gradient_ahead_kernel(const T *inp,           // (rows, C)
                           const T *dout,          // (rows, C)
                           const T *weight,        // (C)
@@ -34,50 +33,50 @@ __global__ void __launch_bounds__(threads_of(PIECES *N), 1)
                           const float2 *row_sums, // (rows), if WIDE
                           T *dinp,                // (rows, C)
                           float *partials,        // (gridDim.x, 2, C)
-                          int rows, int C)
+                          int rows, int C, int rows_ahead)
 {
     wait_for_kernels_before();
-    extern __shared__ __align__(16) float smem[]; // (2, groups, lanes * PIECES * N)
+    extern __shared__ __align__(16) float smem[]; // rows; then (2, groups, lanes * PIECES * N)
     __shared__ float2 warp_sums[2][MAX_WARPS];    // of a row, and of the next
     const unsigned tile_begin = blockIdx.y * (blockDim.x * PIECES * N);
     const unsigned columns = min(C - tile_begin, blockDim.x * PIECES * N);
     const unsigned first = (threadIdx.x / 32 * (32 * PIECES) + threadIdx.x % 32) * N; // in the tile
-    const float one_by_C = 1.0f / C;
 
     // A lane's pieces behind the last column are zeros, and so is what they add: nothing but loads and stores asks where the row ends.
-    Piece<T, N> weight_frag[PIECES] = {}, x_frag[PIECES] = {}, dout_frag[PIECES] = {};
+    Piece<T, N> weight_frag[PIECES] = {};
     bool inside[PIECES];
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
         inside[i] = first + 32 * N * i < columns;
         if (inside[i]) weight_frag[i] = load_piece<N>(weight + tile_begin + first + 32 * N * i);
     }
-    float row_mean, row_rstd;
-    const auto load_row = [&](unsigned row) {
+    const unsigned stride = gridDim.x * blockDim.y;
+    Ahead<T, N, PIECES, 2> ahead(rows_ahead, smem);
+    const auto ask_row = [&](unsigned row) {
         const size_t begin = (size_t)row * C + tile_begin + first;
-#pragma unroll
-        for (int i = 0; i < PIECES; i++) {
-            if (!inside[i]) continue;
-            x_frag[i] = load_piece<N>(inp + begin + 32 * N * i);
-            dout_frag[i] = load_piece<N>(dout + begin + 32 * N * i);
-        }
-        row_mean = mean[row], row_rstd = rstd[row];
+        ahead.ask(row < rows, {inp + begin, dout + begin}, inside);
     };
     float dweight_sum[PIECES][N] = {}, dbias_sum[PIECES][N] = {};
     int parity = 0;
     unsigned row = threadIdx.y * gridDim.x + blockIdx.x;
-    const unsigned stride = gridDim.x * blockDim.y;
-    if (row < rows) load_row(row);
+    for (int i = 0; i < ahead.rows; i++) ask_row(row + i * stride);
+    float row_mean, row_rstd;
+    const auto load_row = [&](unsigned row) {
+        if (row < rows) row_mean = mean[row], row_rstd = rstd[row];
+    };
+    load_row(row);
     for (; row < rows; row += stride) {
-        const float r = row_rstd;
+        ask_row(row + ahead.rows * stride);
+        ahead.wait();
+        const float r = row_rstd, r_by_C = r / C;
         float n[PIECES][N], d[PIECES][N];
         float2 sums = {0.0f, 0.0f}; // of d, of d n
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
             float dy[N], w[N];
             keep_packed(weight_frag[i]);
-            unpack(n[i], x_frag[i], T());
-            unpack(dy, dout_frag[i], T());
+            unpack(n[i], ahead.piece(0, i), T());
+            unpack(dy, ahead.piece(1, i), T());
             unpack(w, weight_frag[i], T());
 #pragma unroll
             for (int k = 0; k < N; k++) {
@@ -89,12 +88,12 @@ __global__ void __launch_bounds__(threads_of(PIECES *N), 1)
                 dbias_sum[i][k] += dy[k];
             }
         }
-        if (row + stride < rows) load_row(row + stride);
+        load_row(row + stride);
         // One barrier a row is enough: who writes the sums of the row after the next has passed that of the next, and so
         // everyone has read this row's.
         sums = WIDE ? row_sums[row] : group_sum(sums, warp_sums[parity]);
         parity ^= 1;
-        const float shift = -sums.x * one_by_C * r, slope = -sums.y * one_by_C * r;
+        const float shift = -sums.x * r_by_C, slope = -sums.y * r_by_C;
 
         T *dinp_row = dinp + (size_t)row * C + tile_begin + first;
 #pragma unroll
@@ -104,6 +103,7 @@ __global__ void __launch_bounds__(threads_of(PIECES *N), 1)
             if (inside[i]) store_piece(dinp_row + 32 * N * i, make_pack(d[i], T()));
         }
     }
+    __syncthreads(); // Nobody has rows ahead.
     put_sums(smem, 0, first, dweight_sum);
     put_sums(smem, 1, first, dbias_sum);
     add_groups<2>(smem, blockDim.x * PIECES * N, partials + (size_t)blockIdx.x * 2 * C + tile_begin, columns,
@@ -119,7 +119,7 @@ static cudaError_t launch_kernels(const T *inp, const T *dout, const T *weight, 
     const gradient_kernel<T, float2> of_lanes[] = {gradient_ahead_kernel<T, N, LEAST, false>,
                                                    gradient_ahead_kernel<T, N, 2 * LEAST, false>,
                                                    gradient_ahead_kernel<T, N, 3 * LEAST, false>};
-    return launch_gradient<T, N, float2>(of_lanes, gradient_ahead_kernel<T, N, LEAST, true>, inp, dout,
+    return launch_gradient<T, N, float2>(of_lanes, gradient_ahead_kernel<T, N, LEAST, true>, 2, inp, dout,
                                          weight, mean, rstd, dinp, dweight, dbias, rows, C, stream);
 }
 

@@ -5,11 +5,11 @@
 //
 // Grows from: step 8 (gradient_ahead).
 // dresidual is the third array that is read, and is written in its place: 4 moves of a row instead of the 3 of step 8 and 3 of
-// chapter 6's residual. The sum is rounded once. Its next row is asked for when dinp has been added to this one.
+// chapter 6's residual. The sum is rounded once. Its rows are asked for with those of x and dout.
 //
 //      x, dy of a row -> sums -> dresidual + dinp -> dresidual
 //
-// Code: the kernel is here, what it shares with steps 8 and 10 in gradient.cuh. Registers: at most 168. Shared memory: 74,112 bytes at most.
+// Code: the kernel is here, what it shares with steps 8 and 10 in gradient.cuh. Registers: at most 144. Shared memory: 221,568 bytes at most.
 // Launched early (chapter 6, step 3).
 // Run: make chapter-7 OP=fused_residual_backward STEP=gradient_residual
 #include "gradient.cuh"
@@ -18,7 +18,7 @@
 // dresidual += dinp, and the block's partial sums of dweight and dbias, of the columns from blockIdx.y * (lanes * PIECES * N) on. row_sums, if
 // WIDE: the sums of d and d n of every row, where a row has more columns than that.
 template <typename T, int N, int PIECES, bool WIDE>
-__global__ void __launch_bounds__(threads_of(PIECES *N), 1)
+__global__ void __maxnreg__(registers_of(PIECES *N))
     gradient_residual_kernel(const T *inp,           // (rows, C)
                              const T *dout,          // (rows, C)
                              const T *weight,        // (C)
@@ -27,60 +27,50 @@ __global__ void __launch_bounds__(threads_of(PIECES *N), 1)
                              const float2 *row_sums, // (rows), if WIDE
                              T *dresidual,           // (rows, C)
                              float *partials,        // (gridDim.x, 2, C)
-                             int rows, int C)
+                             int rows, int C, int rows_ahead)
 {
     wait_for_kernels_before();
-    extern __shared__ __align__(16) float smem[]; // (2, groups, lanes * PIECES * N)
+    extern __shared__ __align__(16) float smem[]; // rows; then (2, groups, lanes * PIECES * N)
     __shared__ float2 warp_sums[2][MAX_WARPS];    // of a row, and of the next
     const unsigned tile_begin = blockIdx.y * (blockDim.x * PIECES * N);
     const unsigned columns = min(C - tile_begin, blockDim.x * PIECES * N);
     const unsigned first = (threadIdx.x / 32 * (32 * PIECES) + threadIdx.x % 32) * N; // in the tile
-    const float one_by_C = 1.0f / C;
 
     // A lane's pieces behind the last column are zeros, and so is what they add: nothing but loads and stores asks where the row ends.
-    Piece<T, N> weight_frag[PIECES] = {}, x_frag[PIECES] = {}, dout_frag[PIECES] = {},
-                beside_frag[PIECES] = {};
+    Piece<T, N> weight_frag[PIECES] = {};
     bool inside[PIECES];
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
         inside[i] = first + 32 * N * i < columns;
         if (inside[i]) weight_frag[i] = load_piece<N>(weight + tile_begin + first + 32 * N * i);
     }
-    float row_mean, row_rstd;
-    const auto load_row = [&](unsigned row) {
+    const unsigned stride = gridDim.x * blockDim.y;
+    Ahead<T, N, PIECES, 3> ahead(rows_ahead, smem);
+    const auto ask_row = [&](unsigned row) {
         const size_t begin = (size_t)row * C + tile_begin + first;
-#pragma unroll
-        for (int i = 0; i < PIECES; i++) {
-            if (!inside[i]) continue;
-            x_frag[i] = load_piece<N>(inp + begin + 32 * N * i);
-            dout_frag[i] = load_piece<N>(dout + begin + 32 * N * i);
-        }
-        row_mean = mean[row], row_rstd = rstd[row];
-    };
-    const auto load_beside = [&](unsigned row) {
-        const T *beside = dresidual + (size_t)row * C + tile_begin + first;
-#pragma unroll
-        for (int i = 0; i < PIECES; i++)
-            if (inside[i]) beside_frag[i] = load_piece<N>(beside + 32 * N * i);
+        ahead.ask(row < rows, {inp + begin, dout + begin, dresidual + begin}, inside);
     };
     float dweight_sum[PIECES][N] = {}, dbias_sum[PIECES][N] = {};
     int parity = 0;
     unsigned row = threadIdx.y * gridDim.x + blockIdx.x;
-    const unsigned stride = gridDim.x * blockDim.y;
-    if (row < rows) {
-        load_row(row);
-        load_beside(row);
-    }
+    for (int i = 0; i < ahead.rows; i++) ask_row(row + i * stride);
+    float row_mean, row_rstd;
+    const auto load_row = [&](unsigned row) {
+        if (row < rows) row_mean = mean[row], row_rstd = rstd[row];
+    };
+    load_row(row);
     for (; row < rows; row += stride) {
-        const float r = row_rstd;
+        ask_row(row + ahead.rows * stride);
+        ahead.wait();
+        const float r = row_rstd, r_by_C = r / C;
         float n[PIECES][N], d[PIECES][N];
         float2 sums = {0.0f, 0.0f}; // of d, of d n
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
             float dy[N], w[N];
             keep_packed(weight_frag[i]);
-            unpack(n[i], x_frag[i], T());
-            unpack(dy, dout_frag[i], T());
+            unpack(n[i], ahead.piece(0, i), T());
+            unpack(dy, ahead.piece(1, i), T());
             unpack(w, weight_frag[i], T());
 #pragma unroll
             for (int k = 0; k < N; k++) {
@@ -92,24 +82,24 @@ __global__ void __launch_bounds__(threads_of(PIECES *N), 1)
                 dbias_sum[i][k] += dy[k];
             }
         }
-        if (row + stride < rows) load_row(row + stride);
+        load_row(row + stride);
         // One barrier a row is enough: who writes the sums of the row after the next has passed that of the next, and so
         // everyone has read this row's.
         sums = WIDE ? row_sums[row] : group_sum(sums, warp_sums[parity]);
         parity ^= 1;
-        const float shift = -sums.x * one_by_C * r, slope = -sums.y * one_by_C * r;
+        const float shift = -sums.x * r_by_C, slope = -sums.y * r_by_C;
 
         T *dresidual_row = dresidual + (size_t)row * C + tile_begin + first;
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
             float beside[N];
-            unpack(beside, beside_frag[i], T());
+            unpack(beside, ahead.piece(2, i), T());
 #pragma unroll
             for (int k = 0; k < N; k++) d[i][k] = beside[k] + (d[i][k] * r + (n[i][k] * slope + shift));
             if (inside[i]) store_piece(dresidual_row + 32 * N * i, make_pack(d[i], T()));
         }
-        if (row + stride < rows) load_beside(row + stride);
     }
+    __syncthreads(); // Nobody has rows ahead.
     put_sums(smem, 0, first, dweight_sum);
     put_sums(smem, 1, first, dbias_sum);
     add_groups<2>(smem, blockDim.x * PIECES * N, partials + (size_t)blockIdx.x * 2 * C + tile_begin, columns,
@@ -125,7 +115,7 @@ static cudaError_t launch_kernels(const T *inp, const T *dout, const T *weight, 
     const gradient_kernel<T, float2> of_lanes[] = {gradient_residual_kernel<T, N, LEAST, false>,
                                                    gradient_residual_kernel<T, N, 2 * LEAST, false>,
                                                    gradient_residual_kernel<T, N, 3 * LEAST, false>};
-    return launch_gradient<T, N, float2>(of_lanes, gradient_residual_kernel<T, N, LEAST, true>, inp, dout,
+    return launch_gradient<T, N, float2>(of_lanes, gradient_residual_kernel<T, N, LEAST, true>, 3, inp, dout,
                                          weight, mean, rstd, dresidual, dweight, dbias, rows, C, stream);
 }
 
