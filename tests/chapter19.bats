@@ -89,6 +89,22 @@ END
 END
 }
 
+@test "chapter 19: with an H200's memory few_rows leaves wide D with more than 64 rows to step 4" {
+    local m n kernel
+    edited $CHAPTER step6_few_rows.cu 's/gigabytes > SLOW_MEMORY/gigabytes > 0/'
+    while read -r m n kernel; do
+        run -0 "$PYTHON" reference/golden.py fp8_gemm --types e4m3 --op gemm --out "$BATS_TEST_TMPDIR/case" --shape "m=$m,n=$n,k=144"
+        run -0 "$SIMGPU" --sms 2 --json "$BATS_TEST_TMPDIR/plan.json" "$BROKEN" --op gemm --golden "$BATS_TEST_TMPDIR/case" --step few_rows
+        assert_line "$CHAPTER: all 1 runs right"
+        run -0 grep -q "${kernel}_kernel<" "$BATS_TEST_TMPDIR/plan.json"
+        rm -rf "$BATS_TEST_TMPDIR/case"
+    done <<'END'
+100 264 persistent_multicast
+64 264 few_rows
+100 248 few_rows
+END
+}
+
 # --- The reference, and what note 19 says of errors ---------------------------------------------------------------------
 
 @test "chapter 19: by hand: what is below 13 bits is cut, zeros leave no trace, and the sum is cut again" {
