@@ -8,7 +8,8 @@
 //      threads of a block       768     640        512   384
 //      registers of a thread     80      88        112   144        at most; for 9 elements 120
 //
-// An SM has 65,536. What these leave is enough for a block of the last kernel, which can so be set up, and wait, while rows are computed with.
+// An SM has 65,536. What 88, 112 and 144 leave is enough for a block of the last kernel, which can so be set up, and wait, while rows are
+// computed with.
 #pragma once
 #include "../../common/device/launch.cuh"
 #include "../../common/device/pack.cuh"
@@ -20,8 +21,8 @@
 constexpr int MAX_WARPS = 24;   // of a block
 constexpr int MAX_BLOCKS = 132; // as many as an H200 has SMs; elsewhere the same, for the same bits
 constexpr int ROW_THREADS = 256;
-constexpr int SUM_COLUMNS = 16,
-              SUM_ROWS = 16; // of the partial sums: a block of the last kernel has as many threads
+constexpr int SUM_COLUMNS = 16; // of the partial sums, that a block of the last kernel adds up,
+constexpr int SUM_ROWS = 16;    // and as many rows at a time
 static_assert(MAX_WARPS / 2 <= 15, "groups of several warps have a named barrier each");
 
 // Of a block whose lanes have so many elements of a row each.
