@@ -248,6 +248,11 @@ END
     noted $CHAPTER 'out[row 0, col 0]: got …, expected …, tolerance 0; … of 128 elements are wrong'
 }
 
+@test "chapter 18: a turn that asks for its own packs again is wrong in the next turn's rows" {
+    broken $CHAPTER step6_fused.cu 's/load_turn\(turn \+ 1\)/load_turn(turn)/'
+    wrong $CHAPTER fused ragged --op gelu
+}
+
 @test "chapter 18: scales past the last row must be 0, for a product that reads them" {
     broken $CHAPTER step3_groups_of_128.cu 's/row < m \? s : 0.0f/s/'
     wrong $CHAPTER groups_of_128 ragged --op activations

@@ -54,10 +54,10 @@ __global__ void __maxnreg__(registers_of(PIECES *N))
     unsigned row = threadIdx.y * gridDim.x + blockIdx.x;
     for (int i = 0; i < ahead.rows; i++) ask_row(row + i * stride);
     float row_rstd;
-    const auto load_row = [&](unsigned row) {
+    const auto load_statistics = [&](unsigned row) {
         if (row < rows) row_rstd = rstd[row];
     };
-    load_row(row);
+    load_statistics(row);
     for (; row < rows; row += stride) {
         ask_row(row + ahead.rows * stride);
         ahead.wait();
@@ -79,7 +79,7 @@ __global__ void __maxnreg__(registers_of(PIECES *N))
                 dweight_sum[i][k] += dy[k] * n[i][k];
             }
         }
-        load_row(row + stride);
+        load_statistics(row + stride);
         // One barrier a row is enough: who writes the sums of the row after the next has passed that of the next, and so
         // everyone has read this row's.
         sum = WIDE ? row_sums[row] : group_sum(sum, warp_sums[parity]);

@@ -6,7 +6,8 @@
 // Grows from: step 7 (gradient_partials).
 // n and d, as floats: dinp takes no more than these. Only weight stays packed, in registers for all rows. That is twice the registers for
 // an element of bf16, so lanes have fewer of them or blocks fewer lanes, and a group is any number of warps. The next rows go to shared
-// memory by cp.async (chapter 5), one or two of each group: of 768 to 4,096 columns 36 to 77 KB an SM. A lane reads what it has copied itself: no barrier.
+// memory by cp.async (chapter 5), one or two of each group: of 768 to 4,096 columns 36 to 77 KB an SM. A lane reads what it has copied
+// itself: no barrier.
 //
 //                                  first pass        sums          second pass
 //      shared memory               rows 1, 2, in flight
@@ -61,10 +62,10 @@ __global__ void __maxnreg__(registers_of(PIECES *N))
     unsigned row = threadIdx.y * gridDim.x + blockIdx.x;
     for (int i = 0; i < ahead.rows; i++) ask_row(row + i * stride);
     float row_mean, row_rstd;
-    const auto load_row = [&](unsigned row) {
+    const auto load_statistics = [&](unsigned row) {
         if (row < rows) row_mean = mean[row], row_rstd = rstd[row];
     };
-    load_row(row);
+    load_statistics(row);
     for (; row < rows; row += stride) {
         ask_row(row + ahead.rows * stride);
         ahead.wait();
@@ -88,7 +89,7 @@ __global__ void __maxnreg__(registers_of(PIECES *N))
                 dbias_sum[i][k] += dy[k];
             }
         }
-        load_row(row + stride);
+        load_statistics(row + stride);
         // One barrier a row is enough: who writes the sums of the row after the next has passed that of the next, and so
         // everyone has read this row's.
         sums = WIDE ? row_sums[row] : group_sum(sums, warp_sums[parity]);

@@ -55,10 +55,10 @@ __global__ void __maxnreg__(registers_of(PIECES *N))
     unsigned row = threadIdx.y * gridDim.x + blockIdx.x;
     for (int i = 0; i < ahead.rows; i++) ask_row(row + i * stride);
     float row_mean, row_rstd;
-    const auto load_row = [&](unsigned row) {
+    const auto load_statistics = [&](unsigned row) {
         if (row < rows) row_mean = mean[row], row_rstd = rstd[row];
     };
-    load_row(row);
+    load_statistics(row);
     for (; row < rows; row += stride) {
         ask_row(row + ahead.rows * stride);
         ahead.wait();
@@ -82,7 +82,7 @@ __global__ void __maxnreg__(registers_of(PIECES *N))
                 dbias_sum[i][k] += dy[k];
             }
         }
-        load_row(row + stride);
+        load_statistics(row + stride);
         // One barrier a row is enough: who writes the sums of the row after the next has passed that of the next, and so
         // everyone has read this row's.
         sums = WIDE ? row_sums[row] : group_sum(sums, warp_sums[parity]);

@@ -12,8 +12,8 @@ constexpr int SLOW_MEMORY_BYTES = 64 << 10, FAST_MEMORY_BYTES = 192 << 10;
 
 static inline cudaError_t ask_row_bytes(int *bytes)
 {
-    static double gigabytes; // a second, of the memory, asked for once
-    const cudaError_t error = gigabytes > 0 ? cudaSuccess : ask_bandwidth(&gigabytes);
+    double gigabytes; // a second, of the memory
+    const cudaError_t error = ask_bandwidth(&gigabytes);
     *bytes = gigabytes < SLOW_MEMORY ? SLOW_MEMORY_BYTES : FAST_MEMORY_BYTES;
     return error;
 }

@@ -458,14 +458,12 @@ extern "C" cudaError_t stream_k(enum dtype dtype, enum dtype C_dtype, const void
     return with_matmul_types(dtype, C_dtype, [&](auto t, auto tc) {
         using T = decltype(t);
         using TC = decltype(tc);
-        static int clusters;     // that fit the GPU, asked for once
-        static double gigabytes; // a second, of the memory
-        if (clusters == 0) {
-            cudaError_t error = ask_bandwidth(&gigabytes);
-            if (error == cudaSuccess) error = ask_clusters<T, TC>(&clusters);
-            if (error != cudaSuccess) return error;
-            if (clusters == 0) return cudaErrorLaunchOutOfResources;
-        }
+        static int clusters; // that fit the GPU, asked for once
+        double gigabytes;    // a second, of the memory
+        cudaError_t error = ask_bandwidth(&gigabytes);
+        if (error == cudaSuccess && clusters == 0) error = ask_clusters<T, TC>(&clusters);
+        if (error != cudaSuccess) return error;
+        if (clusters == 0) return cudaErrorLaunchOutOfResources;
         const int tiles_m = (M - 1) / (CLUSTER * BLOCK_M) + 1, k_tiles = (K - 1) / BLOCK_K + 1;
         const int at_most = min(clusters, MAX_BLOCKS / CLUSTER);
         Schedule best;

@@ -12,7 +12,7 @@
 //
 // Up to 128 rows are one block's: two warpgroups, which multiply and promote in turns, and B is fetched once for both. Chapter 14 has
 // two blocks for them, each of which fetches half of B for the other: no byte less comes into an SM's shared memory, and on an H200 it
-// was slower for every shape. So is it if blocks of neighbouring tiles fetch half of A each. D with more rows is step 4's. The L2 fetches
+// was slower for every shape. Slower, too, if blocks of neighbouring tiles fetch half of A each. D with more rows is step 4's. The L2 fetches
 // a block's first weights while the kernel before still runs.
 //
 // New instructions: st.async, cp.async.bulk.prefetch.tensor. Shared memory: 232,448 bytes, all there is. Registers: twice BLOCK_N / 2 accumulators a thread.
@@ -433,11 +433,11 @@ extern "C" cudaError_t few_rows(enum dtype D_dtype, const void *A, const void *B
     return with_D_type(D_dtype, [&](auto td) {
         using TD = decltype(td);
         static int fitting[MAX_PARTS + 1]; // clusters of so many blocks
-        static double gigabytes;           // a second, of the memory
+        double gigabytes;                  // a second, of the memory
         cudaError_t error = ask_clusters<TD>(fitting);
-        if (error == cudaSuccess && gigabytes == 0) error = ask_bandwidth(&gigabytes);
+        if (error == cudaSuccess) error = ask_bandwidth(&gigabytes);
         if (error != cudaSuccess) return error;
-        // Both have a tile for every SM then, and nothing is divided. On an H200 step 4 is 4 to 7 % faster, on an H100 slower.
+        // Where 128 columns come to every SM step 4 is 4 to 7 % faster on an H200, of k = 512 and 1,536; on an H100 it is slower.
         if (M > MMA_M && N / 128 >= fitting[1] && gigabytes > SLOW_MEMORY)
             return persistent_multicast(D_dtype, A, B, scale_A, scale_B, D, M, N, K, stream);
         int width = 0;

@@ -61,23 +61,26 @@ static cudaError_t launch_early(void (*kernel)(PARAMETERS...), dim3 grid, dim3 b
 
 constexpr double SLOW_MEMORY = 4000; // GB/s: an H100 has 3,352, an H200 4,800
 
-// The memory's bandwidth in GB/s: two words a cycle.
+// The memory's bandwidth in GB/s: two words a cycle. Asked for once.
 static inline cudaError_t ask_bandwidth(double *gigabytes)
 {
+    static double asked;
+    *gigabytes = asked;
+    if (asked > 0) return cudaSuccess;
     int device, kilohertz = 0, bits = 0;
     cudaError_t error = cudaGetDevice(&device);
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, device);
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, device);
-    *gigabytes = 2e-6 * kilohertz * (bits / 8);
+    *gigabytes = asked = 2e-6 * kilohertz * (bits / 8);
     return error;
 }
 
-constexpr int SHARED_BYTES =
-    100 << 10; // of an SM, that are shared memory: the rest of a Hopper's 256 KB is the L1's
+constexpr int SHARED_BYTES = 100 << 10; // of an SM: what is left of a Hopper's 256 KB is its L1
 
 // Launches early a kernel of which no more than `blocks` shall be on an SM, since more would have more bytes under way than the memory asks
-// for: each gets dynamic shared memory that it does not use. But not all that there is: loads come through the L1, and AdamW on an H200 takes 4 %
-// longer when 28 KB are left to it. The kernel declares none. blocks: at least 2. Returns the launch's error.
+// for: each gets dynamic shared memory that it does not use. Not all that there is: loads come through the L1, and AdamW on an H200 takes 3 %
+// longer where 28 KB are left to it (results/trials/layers_in_flight_h200.csv, run 8). The kernel declares none. blocks: at least 2. Returns
+// the launch's error.
 template <typename... PARAMETERS, typename... ARGUMENTS>
 static cudaError_t launch_early_at_most(int blocks, void (*kernel)(PARAMETERS...), dim3 grid, dim3 block,
                                         cudaStream_t stream, const ARGUMENTS &...arguments)
@@ -89,11 +92,10 @@ static cudaError_t launch_early_at_most(int blocks, void (*kernel)(PARAMETERS...
         error = cudaDeviceGetAttribute(&sm_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
     if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
     if (error != cudaSuccess) return error;
-    const int percent = 100 * min(sm_bytes, SHARED_BYTES) / sm_bytes;
-    sm_bytes = min(sm_bytes, SHARED_BYTES);
+    const int shared_bytes = min(sm_bytes, SHARED_BYTES), percent = 100 * shared_bytes / sm_bytes;
     // A block has whole 128 bytes of its share, and 1 KB of them is the system's.
     const int own = ((int)attributes.sharedSizeBytes + 127) / 128 * 128 + 1024;
-    const int share = sm_bytes / blocks / 128 * 128, bytes = share > own ? share - own : 0;
+    const int share = shared_bytes / blocks / 128 * 128, bytes = share > own ? share - own : 0;
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, percent);
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
