@@ -62,30 +62,32 @@ gemm_f32 2 250 480 2, 2, 128
 END
 }
 
-@test "chapter 19: few_rows is right whatever its plan: one or two warpgroups, k whole or divided, tiles that come round, both" {
-    local sms m n k parts tile dir=$BATS_TEST_TMPDIR/case seed
-    while read -r sms m n k parts tile; do
+@test "chapter 19: few_rows is right whatever its plan: one or two warpgroups, halves that share B, k whole or divided, tiles that come round" {
+    local sms m n k halves parts tile dir=$BATS_TEST_TMPDIR/case seed
+    while read -r sms m n k halves parts tile; do
         run -0 "$PYTHON" reference/golden.py fp8_gemm --types e4m3 --op gemm --out "$dir" --shape "m=$m,n=$n,k=$k"
         for seed in 1 2; do
             run -0 "$SIMGPU" --seed $seed --sms "$sms" --json "$BATS_TEST_TMPDIR/plan.json" "$(chapter $CHAPTER)" --op gemm --golden "$dir" --step few_rows
             assert_line "$CHAPTER: all 1 runs right"
         done
         grep -q "few_rows_kernel<__nv_bfloat16, $tile>" "$BATS_TEST_TMPDIR/plan.json" || fail "m=$m,n=$n,k=$k on $sms SMs: $(grep -o 'few_rows_kernel<[^>]*>' "$BATS_TEST_TMPDIR/plan.json")"
+        assert_equal "$(grep -q 'multicast(stage.B_smem' "$BATS_TEST_TMPDIR/plan.json" && echo halves || echo all)" "$halves"
         assert_equal "$(grep -q 'st_async(sums_addr' "$BATS_TEST_TMPDIR/plan.json" && echo divided || echo whole)" "$parts"
         rm -rf "$dir"
     done <<'END'
-132 64 400 2064 divided 1, 64
-132 100 267 784 whole 2, 64
-8 128 400 1040 whole 2, 64
-2 8 192 1040 whole 1, 96
-2 8 800 144 whole 1, 192
-4 33 704 272 whole 1, 192
-8 20 896 144 whole 1, 112
-8 100 896 144 whole 2, 112
-132 100 200 4112 divided 2, 64
-2 100 64 4112 divided 2, 64
-2 64 528 6160 divided 1, 192
-2 128 272 8208 divided 2, 96
+132 64 400 2064 all divided 1, 64
+132 100 267 784 halves whole 1, 64
+8 128 400 1040 halves whole 1, 112
+2 8 192 1040 all whole 1, 96
+2 8 200 144 all whole 1, 112
+8 40 1024 144 all whole 1, 128
+8 100 64 9232 halves divided 1, 64
+16 40 128 16400 all divided 1, 64
+2 100 128 144 all whole 2, 64
+2 128 272 8208 all whole 2, 96
+8 100 896 144 all whole 2, 112
+8 100 1024 144 all whole 2, 128
+6 120 300 8336 all divided 2, 112
 END
 }
 
@@ -272,8 +274,41 @@ assert total("persistent_multicast", "global_sectors") < 0.8 * total("two_math_w
     noted $CHAPTER 'deadlock: no warp of the cluster that begins with block (0,0,0) can go on'
 }
 
+# A case of one GEMM of at most 128 rows.
+few_rows_case() {
+    run -0 "$PYTHON" reference/golden.py fp8_gemm --types e4m3 --op gemm --out "$BATS_TEST_TMPDIR/case" --shape "$1"
+}
+
 @test "chapter 19: a part that takes the scale of the other part's group is wrong" {
-    broken $CHAPTER step6_few_rows.cu 's/first_B\(scale_B \+ place\.part,/first_B(scale_B,/'
+    broken $CHAPTER step6_few_rows.cu 's/k_tiles \+ place\.first_k,/k_tiles,/'
+    few_rows_case m=64,n=400,k=2064
+    run -1 "$SIMGPU" "$BROKEN" --op gemm --golden "$BATS_TEST_TMPDIR/case" --step few_rows
+}
+
+@test "chapter 19: sums that are promoted before their products are done are found" {
+    broken $CHAPTER step6_few_rows.cu 's/wgmma_wait_group<1>\(\);/wgmma_wait_group<2>();/'
+    fails $CHAPTER few_rows deep --op gemm
+    noted $CHAPTER 'is read before the wgmma at line …, whose result it holds, has been waited for'
+}
+
+@test "chapter 19: the next 32 scales of B are those behind the ones in use" {
+    broken $CHAPTER step6_few_rows.cu 's/next = load\(k \+ 32\)/next = load(k)/'
+    few_rows_case m=70,n=250,k=8336
+    run -0 "$SIMGPU" --sms 2 "$(chapter $CHAPTER)" --op gemm --golden "$BATS_TEST_TMPDIR/case" --step few_rows
+    run -1 "$SIMGPU" --sms 2 "$BROKEN" --op gemm --golden "$BATS_TEST_TMPDIR/case" --step few_rows
+}
+
+@test "chapter 19: half of B that is sent before the other half's block is done with the stage is found" {
+    local seed
+    broken $CHAPTER step6_few_rows.cu 's/if \(lane < plan\.halves\)/if (lane == place.half)/; s/CONSUMERS \* 4 \* plan\.halves/CONSUMERS * 4/; s/place\.part \* plan\.halves \+ lane/place.part * plan.halves + place.half/'
+    few_rows_case m=100,n=64,k=4112
+    for seed in 1 2 3; do
+        run -3 "$SIMGPU" --seed $seed --sms 2 "$BROKEN" --op gemm --golden "$BATS_TEST_TMPDIR/case" --step few_rows
+    done
+}
+
+@test "chapter 19: rows of D that a warp stores before all its lanes have written them are found" {
+    broken $CHAPTER step6_few_rows.cu '/stmatrix_x4/,/for \(int i = 0/s/__syncwarp\(\);//'
     fails $CHAPTER few_rows deep --op gemm
 }
 

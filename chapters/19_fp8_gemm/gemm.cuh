@@ -66,9 +66,10 @@ template <int COLUMNS>
 using Columns = std::integral_constant<int, COLUMNS>;
 
 // Calls loop(first), with a constant for how many of a tile's columns have its first scale of B, a multiple of what BLOCK_N and 128 are
-// multiples of: a loop over k is compiled for each that there may be, and has no test in it.
+// multiples of: a loop over k is compiled for each that there may be, and has no test in it. Inlined whatever its size: ptxas lets no
+// wgmma run across a call.
 template <int BLOCK_N, typename LOOP>
-__device__ inline void with_first(int first, LOOP loop)
+__device__ __forceinline__ void with_first(int first, LOOP loop)
 {
     if (BLOCK_N == GROUP || first >= BLOCK_N)
         loop(Columns<BLOCK_N>());
@@ -88,30 +89,30 @@ __device__ inline void with_first(int first, LOOP loop)
         loop(Columns<GROUP>());
 }
 
-// A tile's scales of B, one for each 128 of k, `count` of them `stride` apart: a lane has one of 32 steps. So a load serves 32
-// steps. It is begun when the 32 before have been asked for, and the products of a step are under way until it is needed.
+// A tile's scales of B, one for each 128 of k, `count` of them: a lane has one of 32 steps. So a load serves 32 steps.
 struct LaneScales {
     const float *scale;
-    int stride, count;
+    int count;
     float own; // this lane's, of the 32 steps under way
 
-    __device__ LaneScales(const float *scale, int stride, int count)
-        : scale(scale), stride(stride), count(count)
-    {
-        load(0);
-    }
+    __device__ LaneScales(const float *scale, int count) : scale(scale), count(count), own(load(0)) {}
 
-    __device__ void load(int first)
+    // This lane's of 32 steps, from `first` on.
+    __device__ float load(int first) const
     {
         const int k = first + threadIdx.x % 32;
-        own = k < count ? scale[k * stride] : 0.0f;
+        return k < count ? scale[k] : 0.0f;
     }
 
-    // Of step k, for all lanes. The steps come one by one.
+    // Of step k, for all lanes: one of those under way.
+    __device__ float get(int k) const { return __shfl_sync(0xffffffff, own, k % 32); }
+
+    // The same. The steps come one by one: after the 32nd the next 32 are loaded, while its products are under way.
     __device__ float operator[](int k)
     {
-        const float all = __shfl_sync(0xffffffff, own, k % 32);
-        if (k % 32 == 31) load(k + 1); // Not at the head of the next step: its products would wait for it.
+        const float all = get(k);
+        if (k % 32 == 31)
+            own = load(k + 1); // Not at the head of the next step: its products would wait for it.
         return all;
     }
 };

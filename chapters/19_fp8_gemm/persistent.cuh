@@ -63,7 +63,7 @@ __device__ inline void consume(float (&sum)[WAVES][BLOCK_N / 2], STORAGE &smem,
     const int row0 = scale_row + tid / 32 * 16 + tid % 32 / 4; // this thread's; the other is 8 further
     const uint64_t A_desc = uniform(wgmma_descriptor(smem.A_smem[0][warpgroup_row]));
     const uint64_t B_desc = uniform(wgmma_descriptor(smem.B_smem[0][0]));
-    LaneScales first_B(scale_B, 1, k_tiles), second_B(scale_B + next_square, 1, k_tiles);
+    LaneScales first_B(scale_B, k_tiles), second_B(scale_B + next_square, k_tiles);
     with_first<BLOCK_N>(first, [&](auto in_first) {
         float acc[BLOCK_N / 2];
         __builtin_assume(k_tiles > 0); // Else the compiler puts zeros into the sums twice.
