@@ -13,7 +13,7 @@
 //
 // In a kernel of microseconds nothing hides what a warp waits for: it is alone with its scheduler. So a warpgroup begins the products of
 // the next group of 128 k before it promotes this one's, asks for this one's scales before that, and has the next 32 scales of B on their
-// way. D's rows go through shared memory, so that a warp stores whole rows. Each warp has barriers of its own to initialise. The L2 fetches
+// way. D's rows go through shared memory, so that a warp stores whole rows. Lanes initialise a stage's barriers each. The L2 fetches
 // a block's first weights while the kernel before still runs.
 //
 // New instructions: st.async, cp.async.bulk.prefetch.tensor. Shared memory: up to 232,448 bytes, all there is. Registers: up to 232.
@@ -156,8 +156,8 @@ static __device__ void produce(Barriers &bar, Stage<CONSUMERS, BLOCK_N> *stages,
             cp_async_bulk_tensor_2d(scales + ring.stage * CONSUMERS * MMA_M, scale_map, full, row, k);
             ring.advance(1);
         }
-        if (place.groups % 2 !=
-            0) { // The consumers take pairs of stages: the second of this one stays as it is.
+        if (place.groups % 2 != 0) {
+            // The consumers take pairs of stages: the second of this one stays as it is.
             mbarrier_wait(&bar.empty[ring.stage], ring.parity ^ 1);
             mbarrier_arrive(&bar.full[ring.stage]);
             ring.advance(1);
@@ -230,8 +230,6 @@ static __device__ __forceinline__ void multiply(float (&sum)[BLOCK_N / 2], Barri
     with_first<BLOCK_N>(first, [&](auto in_first) {
         constexpr bool ONE_SQUARE = decltype(in_first)::value >= BLOCK_N;
         const auto begin = [&](Acc &acc, int stage) {
-            trace(WAIT_FULL);
-            mbarrier_wait(&bar.full[stage], ring.parity);
             begin_products<BLOCK_N>(acc, moved(A_desc, stage * STAGE_UNITS),
                                     moved(B_desc, stage * STAGE_UNITS));
         };
@@ -256,13 +254,14 @@ static __device__ __forceinline__ void multiply(float (&sum)[BLOCK_N / 2], Barri
             trace(WAIT_FULL);
             mbarrier_wait(&bar.full[stage], ring.parity);
             ask(four, stage_before, k);
-            begin_products<BLOCK_N>(begun, moved(A_desc, stage * STAGE_UNITS),
-                                    moved(B_desc, stage * STAGE_UNITS));
+            begin(begun, stage);
             wgmma_wait_group<1>();
             end(ended, four, stage_before);
         };
         Acc even, odd;
         Four four;
+        trace(WAIT_FULL);
+        mbarrier_wait(&bar.full[ring.stage], ring.parity);
         begin(even, ring.stage);
         int k = 0;
         for (; k + 2 < place.groups; k += 2) {
@@ -282,6 +281,7 @@ static __device__ __forceinline__ void multiply(float (&sum)[BLOCK_N / 2], Barri
             ask(four, ring.stage, k);
             wgmma_wait_group<0>();
             end(even, four, ring.stage);
+            // Nothing comes there. But who gave it back at once could be counted in place of a warp that still has what came before.
             mbarrier_wait(&bar.full[ring.stage + 1], ring.parity);
             release(ring.stage + 1);
         }
@@ -557,7 +557,7 @@ extern "C" cudaError_t few_rows(enum dtype D_dtype, const void *A, const void *B
         cudaError_t error = ask_clusters<TD>(fitting);
         if (error == cudaSuccess) error = ask_bandwidth(&gigabytes);
         if (error != cudaSuccess) return error;
-        // Where 128 columns come to every SM step 4 is 4 to 7 % faster on an H200, of k = 512 and 1,536; on an H100 it is slower.
+        // Where 128 columns come to every SM step 4 is 4 to 5 % faster on an H200, of k = 512 and 1,536; on an H100 it was slower.
         if (M > MMA_M && N / 128 >= fitting[1] && gigabytes > SLOW_MEMORY)
             return persistent_multicast(D_dtype, A, B, scale_A, scale_B, D, M, N, K, stream);
         int width = 0;
