@@ -25,7 +25,8 @@ static inline bool can_multiply(const void *A, const void *B, const float *scale
            ((uintptr_t)A | (uintptr_t)B) % 16 == 0;
 }
 
-// Writes a warpgroup's 64 rows of accumulators to D from (row0, col0) on. This thread's columns come in pairs.
+// Writes a warpgroup's 64 rows of accumulators, or with tid < 32 a warp's 16, to D (M, N) from (row0, col0) on. This thread's columns come
+// in pairs.
 template <int COUNT, typename TD>
 __device__ inline void store_tile(TD *D, const float (&acc)[COUNT], int row0, int col0, int M, int N, int tid)
 {

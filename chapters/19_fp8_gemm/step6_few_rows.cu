@@ -343,9 +343,9 @@ static __device__ inline void store_rows(TD *D, const float (&acc)[BLOCK_N / 2],
     if constexpr (sizeof(TD) == 2) {
         if (vector_store) {
             constexpr int ROW_BYTES = BLOCK_N * 2 + ROW_PAD, CHUNKS = BLOCK_N / 8; // of 16 bytes, in a row
+            // Matrices 0 to 3: rows 0-7 and 8-15 of 8 columns, then of 8 more.
 #pragma unroll
-            for (int r = 0; r < BLOCK_N / 2;
-                 r += 8) { // Matrices 0 to 3: rows 0-7 and 8-15 of 8 columns, then of 8 more.
+            for (int r = 0; r < BLOCK_N / 2; r += 8) {
                 const uint32_t pairs[4] = {
                     pack_pair<TD>(acc[r], acc[r + 1]), pack_pair<TD>(acc[r + 2], acc[r + 3]),
                     pack_pair<TD>(acc[r + 4], acc[r + 5]), pack_pair<TD>(acc[r + 6], acc[r + 7])};
@@ -364,18 +364,7 @@ static __device__ inline void store_rows(TD *D, const float (&acc)[BLOCK_N / 2],
             return;
         }
     }
-#pragma unroll
-    for (int r = 0; r < BLOCK_N / 2; r += 2) {
-        const int row = row0 + lane / 4 + r % 4 / 2 * 8, col = col0 + r / 4 * 8 + lane % 4 * 2;
-        if (row >= end_row || col >= N) continue;
-        TD *dst = D + (size_t)row * N + col;
-        if (N % 2 == 0) {
-            store_pair(dst, acc[r], acc[r + 1]);
-        } else {
-            dst[0] = (TD)acc[r];
-            if (col + 1 < N) dst[1] = (TD)acc[r + 1];
-        }
-    }
+    store_tile(D, acc, row0, col0, end_row, N, lane);
 }
 
 // The consumers: the block's rows of each tile. A warp sends its sums away or completes and stores them.
