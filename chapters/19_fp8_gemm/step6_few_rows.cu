@@ -16,7 +16,7 @@
 // way. D's rows go through shared memory, so that a warp stores whole rows. Lanes initialise a stage's barriers each. The L2 fetches
 // a block's first weights while the kernel before still runs.
 //
-// New instructions: st.async, cp.async.bulk.prefetch.tensor. Shared memory: up to 232,448 bytes, all there is. Registers: up to 232.
+// New instructions: st.async, cp.async.bulk.prefetch.tensor. Shared memory: up to 232,448 bytes, all there is. Registers: up to 248.
 // Run: make chapter-19 OP=gemm STEP=few_rows
 #include "../../common/device/launch.cuh"
 #include "../../common/device/mbarrier.cuh"
