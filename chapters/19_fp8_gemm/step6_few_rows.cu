@@ -42,7 +42,9 @@ constexpr int num_threads(int consumers)
 {
     return consumers == 1 ? 128 + 32 : 3 * 128;
 }
-constexpr int PRODUCER_REGS = 40, CONSUMER_REGS = 232; // of two consumers
+constexpr int PRODUCER_REGS = 40, CONSUMER_REGS = 232; // where there are two consumers
+static_assert(PRODUCER_REGS + 2 * CONSUMER_REGS <= 3 * (65536 / num_threads(2) / 8 * 8),
+              "setmaxnreg moves registers of the block, it makes none");
 
 // What the blocks do, made by the host.
 struct Plan {
@@ -135,8 +137,8 @@ static __device__ void produce(Barriers &bar, Stage<CONSUMERS, BLOCK_N> *stages,
 {
     const int stage_bytes = plan.block_rows * (BLOCK_K + (int)sizeof(float)) + BLOCK_N * BLOCK_K;
     const int row = place.half * MMA_M;
-    const int first_col =
-        place.half * (BLOCK_N / 2); // of the half of B's tile that this block fetches for both
+    // The half of B's tile that this block fetches for both halves of the rows.
+    const int first_col = place.half * (BLOCK_N / 2);
     const uint16_t sharing = 0b11 << (place.part * 2);
     Ring ring{plan.num_stages};
     for (int tile = place.first_tile; tile < place.tiles; tile += place.tile_step) {
@@ -335,7 +337,7 @@ static __device__ void add_sums(float (&acc)[BLOCK_N / 2], Barriers &bar, const 
 }
 
 // Writes a warp's 16 rows of sums to D from (row0, col0) on; rows end before end_row. vector_store: D's rows are multiples of
-// 16 bytes; those of bf16 go through rows_smem, from where a warp stores 512 bytes of whole rows at a time.
+// 16 bytes; those of bf16 go through rows_smem, from where a warp stores 512 bytes of whole rows at a time, as in step 8 of chapter 14.
 template <int BLOCK_N, typename TD>
 static __device__ inline void store_rows(TD *D, const float (&acc)[BLOCK_N / 2], char *rows_smem, int row0,
                                          int end_row, int col0, int N, bool vector_store, int lane)
@@ -417,8 +419,8 @@ __global__ void __launch_bounds__(num_threads(CONSUMERS), 1) few_rows_kernel(
     Barriers &bar = *reinterpret_cast<Barriers *>(smem_bytes);
     Stage<CONSUMERS, BLOCK_N> *stages = reinterpret_cast<Stage<CONSUMERS, BLOCK_N> *>(&bar + 1);
     float *scales = reinterpret_cast<float *>(stages + plan.num_stages); // (stage, CONSUMERS * MMA_M)
-    float4 *sums = reinterpret_cast<float4 *>(scales + plan.num_stages * CONSUMERS *
-                                                           MMA_M); // (sender, warp, BLOCK_N / 8, lane)
+    // (sender, warp, BLOCK_N / 8, lane)
+    float4 *sums = reinterpret_cast<float4 *>(scales + plan.num_stages * CONSUMERS * MMA_M);
     const int k_tiles = (K - 1) / BLOCK_K + 1;
     const Place place(plan, (N - 1) / BLOCK_N + 1, k_tiles);
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
@@ -546,7 +548,7 @@ extern "C" cudaError_t few_rows(enum dtype D_dtype, const void *A, const void *B
         cudaError_t error = ask_clusters<TD>(fitting);
         if (error == cudaSuccess) error = ask_bandwidth(&gigabytes);
         if (error != cudaSuccess) return error;
-        // Where 128 columns come to every SM step 4 is 4 to 5 % faster on an H200, of k = 512 and 1,536; on an H100 it was slower.
+        // Where 128 columns come to every SM step 4 is 4 to 6 % faster on an H200, of k = 512 and 1,536; on an H100 it was slower.
         if (M > MMA_M && N / 128 >= fitting[1] && gigabytes > SLOW_MEMORY)
             return persistent_multicast(D_dtype, A, B, scale_A, scale_B, D, M, N, K, stream);
         int width = 0;
