@@ -13,8 +13,8 @@
 // above the other, that share B, and parts of k; and now two or four, side by side, share A. make_plan reckons what each costs; few
 // rows are few tiles, too. Where not all tiles of more rows find an SM at once, step 6's kernel is better.
 //
-// Shared memory is asked for as far as it is used: the next launch's blocks get in beside these and set themselves up. With few rows
-// they have the L2 fetch their first boxes of B meanwhile (prefetch_B).
+// Shared memory is asked for as far as it is used: the next launch's blocks get in beside these and set themselves up. They have the L2
+// fetch their first boxes of B meanwhile (prefetch_B).
 //
 // Grows from: step 7 (few_rows).
 // New instructions: cp.async.bulk.prefetch.tensor. Shared memory: at most 232,448 bytes. Registers: up to 64 accumulators a thread.
@@ -39,6 +39,7 @@ constexpr int MAX_PARTS = 4;
 constexpr int SHORT = 12;     // steps of k: in fewer, blocks that share gain nothing
 constexpr int LONG = 32;      // in fewer the L2 does not get to be what everyone waits for
 constexpr int FEW_ROWS = 128; // so few rows are not worth a tile of step 6, however many columns there are
+constexpr int PREFETCHED = 3; // boxes: more of them delay the copies that follow, on an H200
 constexpr int SMEM_BYTES = 232448; // all that a block can have
 
 // What the blocks do, made by the host. The grid is C in blocks: its rows in x, in y as many columns as are at work at a time, and
@@ -174,14 +175,14 @@ static __device__ void produce(Barriers &bar, Stage<T, WARPGROUPS, BLOCK_N> *sta
     }
 }
 
-// The L2 fetches what the producer will fetch of B for its first tile, as many steps as there are stages, while the kernel before still
-// runs: weights were there before it began. What it writes is in the L2 as well, so that it is no harm if it has yet to write B.
+// The L2 fetches the first of what the producer will fetch of B for its first tile, while the kernel before still runs: weights were
+// there before it began. What it writes is in the L2 as well, so that it is no harm if it has yet to write B.
 template <int BLOCK_N>
 static __device__ void prefetch_B(const CUtensorMap &B_map, const Plan &plan, const Place &place)
 {
     const int col = blockIdx.y * BLOCK_N + place.half * plan.fetch_cols;
     int k = place.part;
-    for (int stage = 0; stage < plan.num_stages && k < plan.k_tiles; stage++, k += plan.parts)
+    for (int n = 0; n < PREFETCHED && k < plan.k_tiles; n++, k += plan.parts)
         cp_async_bulk_prefetch_tensor_2d(B_map, k * BLOCK_K, col);
 }
 
@@ -375,6 +376,7 @@ __global__ void __launch_bounds__(WARPGROUPS * 128 + 32, 1)
     auto *stages = reinterpret_cast<Stage<T, WARPGROUPS, BLOCK_N> *>(&bar + 1);
     float4 *sums = reinterpret_cast<float4 *>(stages + plan.num_stages); // (sender, warp, BLOCK_N / 8, lane)
     const Place place(plan);
+    const bool producer = __shfl_sync(0xffffffff, threadIdx.x / 32, 0) == WARPGROUPS * 4; // its warp
 
     // Setup. TMA and the other blocks count at the barriers: they must see them initialised. All of them are, those of stages that
     // there are not, too: their addresses are constants, nothing loops, and in a launch this short it is felt.
@@ -391,13 +393,13 @@ __global__ void __launch_bounds__(WARPGROUPS * 128 + 32, 1)
                       max(1, (plan.parts - 1) * plan.owned_warps));
         fence_mbarrier_init();
     }
-    if (M <= FEW_ROWS && threadIdx.x == WARPGROUPS * 128) prefetch_B<BLOCK_N>(B_map, plan, place);
+    if (producer && elect_one()) prefetch_B<BLOCK_N>(B_map, plan, place);
     cluster_sync_relaxed();
     wait_for_kernels_before(); // The kernel before may still have been running: what it wrote is there now.
 
     if (threadIdx.x < WARPGROUPS * 128)
         consume<T, TC, WARPGROUPS, BLOCK_N>(bar, stages, sums, bias, C, staged, M, N, plan, place);
-    else if (threadIdx.x == WARPGROUPS * 128)
+    else if (producer && elect_one())
         produce<T, WARPGROUPS, BLOCK_N>(bar, stages, A_map, B_map, plan, place);
     // No block leaves before its producer has seen the last arrival, and its consumers the last sums.
 }

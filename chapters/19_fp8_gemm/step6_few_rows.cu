@@ -33,6 +33,7 @@ constexpr int MMA_K = 32;      // k of a wgmma
 constexpr int MAX_STAGES = 16;
 constexpr int MAX_PARTS = 4;
 constexpr int MAX_CLUSTER = 2 * MAX_PARTS;
+constexpr int PREFETCHED = 3;      // boxes: more of them delay the copies that follow, on an H200
 constexpr int SMEM_BYTES = 232448; // all that a block can have
 constexpr int ROW_PAD = 16; // bytes behind a row of D in shared memory: eight rows begin in different banks
 
@@ -118,13 +119,13 @@ struct Place {
     }
 };
 
-// The L2 fetches what the producer will fetch of B for its first tile, as many groups as there are stages, while the kernel before still
-// runs, as in step 8 of chapter 14.
+// The L2 fetches the first of what the producer will fetch of B for its first tile, while the kernel before still runs, as in step 8 of
+// chapter 14.
 template <int BLOCK_N>
-static __device__ void prefetch_B(const CUtensorMap &B_map, const Plan &plan, const Place &place)
+static __device__ void prefetch_B(const CUtensorMap &B_map, const Place &place)
 {
     const int col = place.first_tile * BLOCK_N + place.half * (BLOCK_N / 2);
-    for (int k = 0; k < min(plan.num_stages, place.groups); k++)
+    for (int k = 0; k < min(PREFETCHED, place.groups); k++)
         cp_async_bulk_prefetch_tensor_2d(B_map, (place.first_k + k) * BLOCK_K, col);
 }
 
@@ -441,7 +442,7 @@ __global__ void __launch_bounds__(num_threads(CONSUMERS), 1) few_rows_kernel(
         prefetch_tensormap(scale_map);
     }
     cluster_arrive_relaxed();
-    if (warp == PRODUCER && elect_one()) prefetch_B<BLOCK_N>(B_map, plan, place);
+    if (warp == PRODUCER && elect_one()) prefetch_B<BLOCK_N>(B_map, place);
     cluster_wait();
     wait_for_kernels_before(); // The kernel before may still have been running: what it wrote is there now.
 
