@@ -4,8 +4,9 @@
 //
 // Grows from: step 7 (split_shared).
 // On Hopper. A cluster's blocks start together on SMs that are near each other, so there are no tickets; each warp writes its state into the
-// shared memory of all blocks, and barrier.cluster says that all have: one barrier, for the block's own warps too. So a block's part can be
-// what step 4's block has in registers. And no row is read twice any more: nothing is asked to leave the L2 first.
+// shared memory of all blocks by st.async, which counts there at an mbarrier (Exchange). Who waits for that waits for nothing else:
+// barrier.cluster, to say the same, first waits for all that its threads have asked of memory. A block's part is in registers, as step 4's row.
+// And no row is read twice any more: nothing is asked to leave the L2 first.
 //
 //      cluster   block 0 [ part ]   block 1 [ part ]   block 2 [ part ]   block 3 [ part ]
 //                  states of all warps, 64 of them, in each block, before each writes its part of y
@@ -20,7 +21,7 @@
 // leaves the memory to four. Whole rows wait for nobody: so many are under way on an SM as the memory asks for (ask_row_bytes), at least two.
 //
 // Launched early (chapter 6, step 3).
-// New instructions: barrier.cluster, mapa, st.shared::cluster. They need sm_90.
+// New instructions: barrier.cluster, mapa, st.async, mbarrier. They need sm_90.
 // Registers: at most 80, or 48 and 64 in a cluster. Shared memory: 128 bytes, or 2 KB.
 // Run: make chapter-8 OP=forward STEP=cluster
 #include "../../common/device/ptx.cuh"
@@ -145,21 +146,14 @@ __global__ void __launch_bounds__(THREADS, PACKS *THREADS == BLOCK_PACKS ? LONGE
                                     [=](uint4 pack, int) { return normalize<T>(pack, state, norm); });
 }
 
-// Merges the states of all threads of a cluster that has arrived once; every thread gets the row's.
-static __device__ State cluster_merge(State state)
+// Merges the states of all threads of a cluster; every thread gets the row's.
+static __device__ State cluster_merge(State state, Exchange<float2, MAX_WARPS> &states)
 {
-    __shared__ State warp_state[MAX_SPLIT * MAX_WARPS]; // (block, warp)
-    const int lane = threadIdx.x % 32;
-    const int warps = blockDim.x / 32;
-    const int split = cluster_nctarank();
-    const State *mine = &warp_state[cluster_ctarank() * warps + threadIdx.x / 32];
     state = warp_merge(state);
-    cluster_wait(); // Every block has started, and so has its shared memory.
-    if (lane < split) st_shared_cluster(mapa(smem_addr(mine), lane), make_float2(state.max, state.sum));
-    cluster_arrive();
-    cluster_wait(); // Every warp's state is there, and nobody writes into this block any more.
+    states.tell(make_float2(state.max, state.sum));
     state = identity();
-    for (int i = lane; i < split * warps; i += 32) state = merge(state, warp_state[i]);
+    for (int i = threadIdx.x % 32; i < states.count(); i += 32)
+        state = merge(state, {states.told[i].x, states.told[i].y});
     return warp_merge(state);
 }
 
@@ -169,7 +163,8 @@ __global__ void __launch_bounds__(THREADS, PARTS_PER_SM *PART_THREADS / THREADS)
                          T *y,       // (rows, cols)
                          int cols)
 {
-    cluster_arrive_relaxed(); // This block has started; cluster_merge waits for the others.
+    __shared__ Exchange<float2, MAX_WARPS> states;
+    states.begin();
     wait_for_kernels_before();
     const int split = cluster_nctarank();
     const int row = blockIdx.x / split;
@@ -182,7 +177,7 @@ __global__ void __launch_bounds__(THREADS, PARTS_PER_SM *PART_THREADS / THREADS)
 
     uint4 frag[MAX_PACKS];
     load_packs<MAX_PACKS, EVICT_FIRST>(frag, x_row, first, end, -INFINITY);
-    const State state = cluster_merge(state_of<T>(frag));
+    const State state = cluster_merge(state_of<T>(frag), states);
 
     const float norm = state.sum > 0.0f ? 1.0f / state.sum : 0.0f;
     store_packs<MAX_PACKS, EVICT_FIRST>(y_row, first, end, frag,

@@ -3,8 +3,8 @@
 // Question: as in step 19: can the blocks of a row of two arrays meet without global memory?
 //
 // Grows from: step 14 (backward_shared).
-// As step 19 grows from step 7: each warp writes its part of d into the shared memory of all blocks, and barrier.cluster
-// says that all have. Both arrays' parts are in shared memory, 32 KB of each, so that an SM has three blocks of 256
+// As step 19 grows from step 7: each warp writes its part of d into the shared memory of all blocks, where an mbarrier
+// counts them. Both arrays' parts are in shared memory, 32 KB of each, so that an SM has three blocks of 256
 // threads: while one waits, another loads, and the third may write. And no row is read twice any more: nothing is asked to
 // leave the L2 first.
 //
@@ -18,7 +18,7 @@
 //      more              a cluster of 4, 8 or 16 blocks                     512 KB
 //
 // Launched early (chapter 6, step 3).
-// New instructions: as in step 19; they need sm_90. Registers: at most 128, or 80. Shared memory: 64 bytes, or 64 KB + 512 bytes.
+// New instructions: as in step 19; they need sm_90. Registers: at most 128, or 80. Shared memory: 64 bytes, or 64 KB + 528 bytes.
 // Run: make chapter-8 OP=backward STEP=backward_cluster
 #include "../../common/device/ptx.cuh"
 #include "cluster.cuh"
@@ -114,20 +114,12 @@ __global__ void __launch_bounds__(MAX_THREADS) backward_cluster_kernel(const T *
                                     [](uint4 pack, int) { return pack; });
 }
 
-// Adds the sums of all threads of a cluster that has arrived once; every thread gets the row's, the same in all.
-static __device__ float cluster_sum(float dot)
+// Adds the sums of all threads of a cluster; every thread gets the row's, the same in all.
+static __device__ float cluster_sum(float dot, Exchange<float, PART_WARPS> &dots)
 {
-    __shared__ float warp_dot[MAX_SPLIT * PART_WARPS]; // (block, warp)
-    const int lane = threadIdx.x % 32;
-    const int split = cluster_nctarank();
-    const float *mine = &warp_dot[cluster_ctarank() * PART_WARPS + threadIdx.x / 32];
-    dot = warp_sum(dot);
-    cluster_wait(); // Every block has started, and so has its shared memory.
-    if (lane < split) st_shared_cluster(mapa(smem_addr(mine), lane), dot);
-    cluster_arrive();
-    cluster_wait(); // Every warp's sum is there, and nobody writes into this block any more.
+    dots.tell(warp_sum(dot));
     dot = 0.0f;
-    for (int i = lane; i < split * PART_WARPS; i += 32) dot += warp_dot[i];
+    for (int i = threadIdx.x % 32; i < dots.count(); i += 32) dot += dots.told[i];
     return warp_sum(dot);
 }
 
@@ -139,7 +131,8 @@ __global__ void __launch_bounds__(PART_THREADS, BLOCKS_PER_SM)
                                   int cols)
 {
     extern __shared__ uint4 part_smem[]; // (2, share)
-    cluster_arrive_relaxed();            // This block has started; cluster_sum waits for the others.
+    __shared__ Exchange<float, PART_WARPS> dots;
+    dots.begin();
     wait_for_kernels_before();
     const int split = cluster_nctarank();
     const int row = blockIdx.x / split;
@@ -160,7 +153,7 @@ __global__ void __launch_bounds__(PART_THREADS, BLOCKS_PER_SM)
 #pragma unroll 4
     for (int p = y_part.first; p < y_part.last; p += 32)
         dot += pack_dot<T>(y_part.smem[p - begin], dy_part.smem[p - begin]);
-    dot = cluster_sum(dot);
+    dot = cluster_sum(dot, dots);
 #pragma unroll 4
     for (int p = y_part.first; p < y_part.last; p += 32)
         store_pack<EVICT_FIRST>(dx_row, p, gradient<T>(y_part.smem[p - begin], dy_part.smem[p - begin], dot));

@@ -83,21 +83,14 @@ static __device__ State row_merge(State state)
     return warp_merge(lane < blockDim.x / 32 ? warp_state[lane] : identity());
 }
 
-// Merges the states of all threads of a cluster that has arrived once; every thread gets the row's.
-static __device__ State cluster_merge(State state)
+// Merges the states of all threads of a cluster; every thread gets the row's.
+static __device__ State cluster_merge(State state, Exchange<float2, MAX_WARPS> &states)
 {
-    __shared__ State warp_state[MAX_SPLIT * MAX_WARPS]; // (block, warp)
-    const int lane = threadIdx.x % 32;
-    const int warps = blockDim.x / 32;
-    const int split = cluster_nctarank();
-    const State *mine = &warp_state[cluster_ctarank() * warps + threadIdx.x / 32];
     state = warp_merge(state);
-    cluster_wait(); // Every block has started, and so has its shared memory.
-    if (lane < split) st_shared_cluster(mapa(smem_addr(mine), lane), make_float2(state.max, state.sum));
-    cluster_arrive();
-    cluster_wait(); // Every warp's state is there, and nobody writes into this block any more.
+    states.tell(make_float2(state.max, state.sum));
     state = identity();
-    for (int i = lane; i < split * warps; i += 32) state = merge(state, warp_state[i]);
+    for (int i = threadIdx.x % 32; i < states.count(); i += 32)
+        state = merge(state, {states.told[i].x, states.told[i].y});
     return warp_merge(state);
 }
 
@@ -142,7 +135,8 @@ __global__ void __launch_bounds__(PACKS < MAX_PACKS ? 32 * WARP_ROWS : MAX_THREA
                               float mean,         // 1 / rows
                               int rows, int v, int vp)
 {
-    if (CLUSTER) cluster_arrive_relaxed(); // This block has started; cluster_merge waits for the others.
+    __shared__ Exchange<float2, MAX_WARPS> states;
+    if (CLUSTER) states.begin();
     wait_for_kernels_before();
     const int split = CLUSTER ? cluster_nctarank() : 1;
     const int i = blockIdx.x / split * blockDim.y + threadIdx.y;
@@ -160,7 +154,7 @@ __global__ void __launch_bounds__(PACKS < MAX_PACKS ? 32 * WARP_ROWS : MAX_THREA
     // One thread has the target's pack; it writes the loss, and the target's gradient.
     const bool has_target = pack_index<PACKS>(first, end, (out.skip + target[i]) / PACK<T>) < PACKS;
     const float right_logit = has_target ? to_float(row[target[i]]) : 0.0f;
-    const State state = CLUSTER ? cluster_merge(state_of<T>(frag)) : row_merge(state_of<T>(frag));
+    const State state = CLUSTER ? cluster_merge(state_of<T>(frag), states) : row_merge(state_of<T>(frag));
 
     const float factor = dloss ? dloss[i] : mean;
     const float scale = factor / state.sum;

@@ -218,7 +218,7 @@ __device__ inline void cluster_sync_relaxed()
 }
 
 // Parallel synchronization, barrier.cluster.arrive, release: what this thread did before is visible to the cluster's threads that
-// wait. Relaxed: says no more than that it is here.
+// wait, and so the thread first waits for it (MEMBAR). Relaxed: says no more than that it is here.
 __device__ inline void cluster_arrive()
 {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
@@ -238,11 +238,6 @@ __device__ inline void cluster_wait()
 __device__ inline void st_shared_cluster(uint32_t addr, float value)
 {
     asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(addr), "f"(value) : "memory");
-}
-__device__ inline void st_shared_cluster(uint32_t addr, float2 value)
-{
-    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(addr), "f"(value.x), "f"(value.y)
-                 : "memory");
 }
 
 // Special registers, %cluster_ctarank: this block's number in its cluster.
@@ -269,8 +264,21 @@ __device__ inline uint32_t mapa(uint32_t addr, uint32_t rank)
     return remote;
 }
 
-// Data movement and conversion, st.async: 16 bytes into another block of the cluster, counted at an mbarrier of that block
+// Data movement and conversion, st.async: 4, 8 or 16 bytes into another block of the cluster, counted at an mbarrier of that block
 // when they are there; both addresses from mapa. No fence is needed: who waits for the mbarrier sees them.
+__device__ inline void st_async(uint32_t addr, float value, uint32_t bar_addr)
+{
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(addr),
+                 "f"(value), "r"(bar_addr)
+                 : "memory");
+}
+__device__ inline void st_async(uint32_t addr, float2 value, uint32_t bar_addr)
+{
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(addr),
+        "f"(value.x), "f"(value.y), "r"(bar_addr)
+        : "memory");
+}
 __device__ inline void st_async(uint32_t addr, float4 value, uint32_t bar_addr)
 {
     asm volatile(

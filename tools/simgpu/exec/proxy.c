@@ -93,7 +93,9 @@ void proxy_overwrites(struct warp *w, const struct inst *in, u32 lane, const str
 
 void proxy_unwaited(struct warp *w, const struct inst *in, u32 lane, const struct block *b, u32 at)
 {
-    const struct bulk *c = async_open_load(b, at);
+    const struct bulk *c = NULL;
+    for (u32 k = 0; !c && k < 16; k += 4)
+        c = async_open_load(b, at + k); // st.async brings less than 16 bytes, too
     fault(w, in, 1u << lane, ERR_LAUNCH_FAILURE,
           "shared offset %u is read before the copy that brings it has been waited for: '%s' at line %u%s",
           at, c ? c->fn->text[c->in - c->fn->code] : "?", c ? c->fn->lines[c->in - c->fn->code].line : 0,
