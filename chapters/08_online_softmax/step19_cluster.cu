@@ -4,9 +4,8 @@
 //
 // Grows from: step 7 (split_shared).
 // On Hopper. A cluster's blocks start together on SMs that are near each other, so there are no tickets; each warp writes its state into the
-// shared memory of all blocks by st.async, which counts there at an mbarrier (Exchange). Who waits for that waits for nothing else:
-// barrier.cluster, to say the same, first waits for all that its threads have asked of memory. A block's part is in registers, as step 4's row.
-// And no row is read twice any more: nothing is asked to leave the L2 first.
+// shared memory of all blocks by st.async, counted there at an mbarrier (Exchange). Who waits there waits for nothing else; barrier.cluster,
+// to say as much, first waits for all that was asked of memory. A block's part is in registers, and no row is read twice any more.
 //
 //      cluster   block 0 [ part ]   block 1 [ part ]   block 2 [ part ]   block 3 [ part ]
 //                  states of all warps, 64 of them, in each block, before each writes its part of y
