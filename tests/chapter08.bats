@@ -256,14 +256,14 @@ END
     done
 }
 
-# cluster_broken SED REGEXP: every step of clusters, with cluster.cuh edited so, is stopped on every seed by such a report. The last run is
+# cluster_broken SED REGEXP: every step of clusters, with exchange.cuh edited so, is stopped on every seed by such a report. The last run is
 # the forward's.
 cluster_broken() {
     local file op step case seed
     for file in step21_classifier_cluster.cu:classifier:classifier_cluster:two_blocks \
         step20_backward_cluster.cu:backward:backward_cluster:many_blocks step19_cluster.cu:forward:cluster:many_blocks; do
         IFS=: read -r file op step case <<<"$file"
-        HEADER=cluster.cuh broken $CHAPTER "$file" "$1"
+        HEADER=../../common/device/exchange.cuh broken $CHAPTER "$file" "$1"
         for seed in 0 1 2; do
             run -3 "$SIMGPU" --seed $seed "$BROKEN" --op "$op" --step "$step" --case "$case"
             assert_output --regexp "$2"

@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(THREADS, PACKS *THREADS == BLOCK_PACKS ? LONGE
 }
 
 // Merges the states of all threads of a cluster; every thread gets the row's.
-static __device__ State cluster_merge(State state, Exchange<float2, MAX_WARPS> &states)
+static __device__ State cluster_merge(State state, Exchange<float2, MAX_SPLIT, MAX_WARPS> &states)
 {
     state = warp_merge(state);
     states.tell(make_float2(state.max, state.sum));
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(THREADS, PARTS_PER_SM *PART_THREADS / THREADS)
                          T *y,       // (rows, cols)
                          int cols)
 {
-    __shared__ Exchange<float2, MAX_WARPS> states;
+    __shared__ Exchange<float2, MAX_SPLIT, MAX_WARPS> states;
     states.begin();
     wait_for_kernels_before();
     const int split = cluster_nctarank();

@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(MAX_THREADS) backward_cluster_kernel(const T *
 }
 
 // Adds the sums of all threads of a cluster; every thread gets the row's, the same in all.
-static __device__ float cluster_sum(float dot, Exchange<float, PART_WARPS> &dots)
+static __device__ float cluster_sum(float dot, Exchange<float, MAX_SPLIT, PART_WARPS> &dots)
 {
     dots.tell(warp_sum(dot));
     dot = 0.0f;
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(PART_THREADS, BLOCKS_PER_SM)
                                   int cols)
 {
     extern __shared__ uint4 part_smem[]; // (2, share)
-    __shared__ Exchange<float, PART_WARPS> dots;
+    __shared__ Exchange<float, MAX_SPLIT, PART_WARPS> dots;
     dots.begin();
     wait_for_kernels_before();
     const int split = cluster_nctarank();

@@ -84,7 +84,7 @@ static __device__ State row_merge(State state)
 }
 
 // Merges the states of all threads of a cluster; every thread gets the row's.
-static __device__ State cluster_merge(State state, Exchange<float2, MAX_WARPS> &states)
+static __device__ State cluster_merge(State state, Exchange<float2, MAX_SPLIT, MAX_WARPS> &states)
 {
     state = warp_merge(state);
     states.tell(make_float2(state.max, state.sum));
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(PACKS < MAX_PACKS ? 32 * WARP_ROWS : MAX_THREA
                               float mean,         // 1 / rows
                               int rows, int v, int vp)
 {
-    __shared__ Exchange<float2, MAX_WARPS> states;
+    __shared__ Exchange<float2, MAX_SPLIT, MAX_WARPS> states;
     if (CLUSTER) states.begin();
     wait_for_kernels_before();
     const int split = CLUSTER ? cluster_nctarank() : 1;

@@ -17,12 +17,16 @@
 // rows is known, and memory is read once. At D = 256 four blocks of a cluster share the rows: an SM then has six blocks, not one,
 // and one loads while another stores. max.NaN keeps a NaN; as an integer, which is what redux.sync knows, it is above all.
 //
+// Launched early (chapter 6, step 3).
+//
 // Grows from: nothing.
 // New instructions: redux.sync.max. Registers: D / 4 of two rows a thread.
 // Run: make chapter-21 OP=rotation STEP=rotated
 #include <climits>
 
+#include "../../common/device/exchange.cuh"
 #include "../../common/device/fp8.cuh"
+#include "../../common/device/launch.cuh"
 #include "../../common/device/ptx.cuh"
 #include "../../common/device/sm90_attention.cuh"
 #include "launchers.h"
@@ -103,9 +107,10 @@ __global__ void __cluster_dims__(CLUSTER<D>) __launch_bounds__(THREADS<D>, BLOCK
                    int len)
 {
     constexpr int PIECES = ::PIECES<D>, BLOCK_WARPS = WARPS / CLUSTER<D>;
-    __shared__ uint4 sign_bits[D / PACK_COLS];               // of a pack of x
-    __shared__ float warp_amax[WARPS];                       // of the whole group, in each block
-    if constexpr (CLUSTER<D> != 1) cluster_arrive_relaxed(); // This block has begun.
+    __shared__ uint4 sign_bits[D / PACK_COLS];                     // of a pack of x
+    __shared__ Exchange<float, CLUSTER<D>, BLOCK_WARPS> warp_amax; // of the whole group, in each block
+    if constexpr (CLUSTER<D> != 1) warp_amax.begin();
+    wait_for_kernels_before();
 
     const int head = blockIdx.y, heads = gridDim.y, batch = blockIdx.z;
     const int group = blockIdx.x / CLUSTER<D>, groups = gridDim.x / CLUSTER<D>;
@@ -146,17 +151,11 @@ __global__ void __cluster_dims__(CLUSTER<D>) __launch_bounds__(THREADS<D>, BLOCK
     for (int i = 0; i < D / 4; i++) amax = larger(amax, fabsf(values[i]));
     amax = __uint_as_float(__reduce_max_sync(0xffffffff, __float_as_uint(amax)));
     if constexpr (CLUSTER<D> == 1) {
-        if (lane == 0) warp_amax[warp] = amax;
+        if (lane == 0) warp_amax.told[warp] = amax;
         __syncthreads();
-    } else {
-        cluster_wait(); // The others have begun.
-        if (lane < CLUSTER<D>)
-            st_shared_cluster(mapa(smem_addr(&warp_amax[cluster_ctarank() * BLOCK_WARPS + warp]), lane),
-                              amax);
-        cluster_arrive();
-        cluster_wait();
-    }
-    amax = __uint_as_float(__reduce_max_sync(0xffffffff, __float_as_uint(warp_amax[lane % WARPS])));
+    } else
+        warp_amax.tell(amax);
+    amax = __uint_as_float(__reduce_max_sync(0xffffffff, __float_as_uint(warp_amax.told[lane % WARPS])));
 
     const float root = ROTATE ? rsqrtf(D) : 1;
     const float group_scale = scale_of<E4m3>(amax * root, false);
@@ -185,7 +184,6 @@ extern "C" cudaError_t rotated(const struct rotation *r, cudaStream_t stream)
         constexpr int D = d.value;
         const dim3 grid(((r->len - 1) / GROUP + 1) * CLUSTER<D>, r->heads, r->batch);
         const auto kernel = r->rotate ? rotated_kernel<D, true> : rotated_kernel<D, false>;
-        kernel<<<grid, THREADS<D>, 0, stream>>>(x, r->signs, out, r->scale, r->len);
-        return cudaGetLastError();
+        return launch_early(kernel, grid, THREADS<D>, 0, stream, x, r->signs, out, r->scale, r->len);
     });
 }
