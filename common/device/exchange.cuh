@@ -4,7 +4,7 @@
 
 // A T of 4, 8 or 16 bytes of each warp in the shared memory of every block, once. st.async counts at an mbarrier what has come there.
 // barrier.cluster would do as well, but to arrive so that others see what a thread wrote it waits for all that the thread
-// has asked of memory. BLOCKS of a cluster and WARPS of a block, at most; the warps of all blocks are as many.
+// has asked of memory. BLOCKS of a cluster and WARPS of a block, at most. Lane r of a warp tells block r: all have the same.
 template <typename T, int BLOCKS, int WARPS>
 struct Exchange {
     T told[BLOCKS * WARPS]; // (block, warp)
