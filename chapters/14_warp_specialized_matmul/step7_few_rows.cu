@@ -330,7 +330,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
 
     if (threadIdx.x < CONSUMER_WARPS * 32)
         consume<T, TC, BLOCK_N>(bar, stages, sums, bias, C, vector_store, M, N, plan, place);
-    else if (__shfl_sync(0xffffffff, threadIdx.x / 32, 0) == CONSUMER_WARPS && elect_one())
+    else if (elect_one()) // of the one warp that is left
         produce<T, BLOCK_N>(bar, stages, A_map, B_map, plan, place);
     // No block leaves before its producer has seen the last arrival, and its consumers the last sums.
 }
