@@ -4,12 +4,12 @@
 // A block has as many threads as there are registers for; a group is as many of its warps as hold a row. A lane has one, two or three packs
 // of a row (where rows begin anywhere: 3, 6 or 9 elements), the fewest that give a block the most groups.
 //
-//      elements of a lane      3, 4    6, 8    9 to 16    24
-//      threads of a block       768     640        512   384
-//      registers of a thread     80      88        112   144        at most; for 9 elements 120
+//      elements of a lane      3, 4    6, 8    9 to 16          24
+//      threads of a block       768     640     512, 640       384
+//      registers of a thread     80      88     112,  96       144      at most; for 9 elements 120
 //
 // An SM has 65,536. What 88, 112 and 144 leave is enough for a block of the last kernel, which can so be set up, and wait, while rows are
-// computed with.
+// computed with; 96 are for 16 elements, where more groups are worth more than that.
 #pragma once
 #include "../../common/device/launch.cuh"
 #include "../../common/device/pack.cuh"
@@ -21,8 +21,9 @@
 constexpr int MAX_WARPS = 24;   // of a block
 constexpr int MAX_BLOCKS = 132; // as many as an H200 has SMs; elsewhere the same, for the same bits
 constexpr int ROW_THREADS = 256;
-constexpr int SUM_COLUMNS = 16; // of the partial sums, that a block of the last kernel adds up,
-constexpr int SUM_ROWS = 16;    // and as many rows at a time
+constexpr int SUM_LANES =
+    8; // of a block of the last kernel, with as many columns of the partial sums each as are read at once,
+constexpr int SUM_ROWS = 16; // and as many rows at a time
 static_assert(MAX_WARPS / 2 <= 15, "groups of several warps have a named barrier each");
 
 // Of a block whose lanes have so many elements of a row each.
@@ -31,17 +32,21 @@ __host__ __device__ constexpr int threads_of(int elements)
     return elements <= 4 ? 768 : elements <= 8 ? 640 : elements <= 16 ? 512 : 384;
 }
 
-__host__ __device__ constexpr int registers_of(int elements)
+// Of a lane of so many elements, in a block of so many threads.
+__host__ __device__ constexpr int registers_of(int elements, int threads)
 {
-    return elements <= 4 ? 80 : elements <= 8 ? 88 : elements == 9 ? 120 : elements <= 16 ? 112 : 144;
+    return threads == 768   ? 80
+           : threads == 640 ? (elements <= 8 ? 88 : 96)
+           : threads == 512 ? (elements == 9 ? 120 : 112)
+                            : 144;
 }
 
 // A lane's pieces of the rows of ARRAYS arrays that are under way. Packs go to shared memory: what a lane has there nobody else writes or
 // reads, so that it needs no barrier. Single elements are smaller than what cp.async copies; they wait in registers, of one row.
-template <typename T, int N, int PIECES, int ARRAYS>
+template <typename T, int N, int PIECES, int ARRAYS, int THREADS>
 struct Ahead {
     const int rows;     // under way while one is computed with: 0, 1 or 2; 1 if N is 1
-    Piece<T, N> *slots; // (rows + 1, ARRAYS, PIECES, threads), from this thread on
+    Piece<T, N> *slots; // (rows + 1, ARRAYS, PIECES, THREADS), from this thread on
     int next = 0;       // slot to be filled
     Piece<T, N> waiting[ARRAYS][PIECES] = {}, taken[ARRAYS][PIECES]; // if N is 1
 
@@ -49,12 +54,11 @@ struct Ahead {
         : rows(rows), slots(static_cast<Piece<T, N> *>(smem) + threadIdx.y * blockDim.x + threadIdx.x)
     {
         // Pieces behind the last column are never asked for, and stay zeros.
-        for (int i = 0; i < (rows + 1) * ARRAYS * PIECES && N > 1; i++)
-            slots[i * blockDim.x * blockDim.y] = Piece<T, N>();
+        for (int i = 0; i < (rows + 1) * ARRAYS * PIECES && N > 1; i++) slots[i * THREADS] = Piece<T, N>();
     }
     __device__ Piece<T, N> *place(int slot, int array, int piece) const
     {
-        return slots + ((slot * ARRAYS + array) * PIECES + piece) * (blockDim.x * blockDim.y);
+        return slots + ((slot * ARRAYS + array) * PIECES + piece) * THREADS;
     }
 
     // Asks for a row, if there is one: src is where its first piece of each array is, `inside` says of which pieces there are columns.
@@ -153,20 +157,48 @@ static __device__ void put_sums(float *smem, unsigned gradient, unsigned first,
             place[32 * N * i] = sums[i][0];
 }
 
+// V neighbouring columns' sums: as many as are read at once.
+template <int V>
+struct alignas(V * sizeof(float)) Sums {
+    float column[V];
+
+    __device__ void add(const Sums &more)
+    {
+#pragma unroll
+        for (int k = 0; k < V; k++) column[k] += more.column[k];
+    }
+};
+
+template <int V>
+static __device__ Sums<V> load_sums(const float *place)
+{
+    return *reinterpret_cast<const Sums<V> *>(place);
+}
+
+template <int V>
+static __device__ void store_sums(float *place, const Sums<V> &sums)
+{
+    *reinterpret_cast<Sums<V> *>(place) = sums;
+}
+
+// How many where rows come in pieces of N elements.
+template <int N>
+constexpr int SUMS_OF = N == 1 ? 1 : 4;
+
 // Adds up what the groups of the block have put of each column, group by group, into partial (GRADIENTS, C), from its tile's first column
 // on. width: a group's columns in smem.
-template <int GRADIENTS>
+template <int GRADIENTS, int V>
 static __device__ void add_groups(const float *smem, unsigned width, float *partial, unsigned columns, int C)
 {
     __syncthreads(); // Every group's sums are there.
-    for (unsigned i = threadIdx.y * blockDim.x + threadIdx.x; i < GRADIENTS * columns;
-         i += blockDim.x * blockDim.y) {
+    for (unsigned i = V * (threadIdx.y * blockDim.x + threadIdx.x); i < GRADIENTS * columns;
+         i += V * blockDim.x * blockDim.y) {
         const unsigned gradient = i >= columns, c = i - gradient * columns;
         const float *place = smem + gradient * blockDim.y * width + c;
-        float sum = place[0];
+        Sums<V> sums = load_sums<V>(place);
 #pragma unroll 4
-        for (unsigned group = 1; group < blockDim.y; group++) sum += place[group * width];
-        partial[(size_t)gradient * C + c] = sum;
+        for (unsigned group = 1; group < blockDim.y; group++) sums.add(load_sums<V>(place + group * width));
+        store_sums(partial + (size_t)gradient * C + c, sums);
     }
 }
 
@@ -197,37 +229,45 @@ __global__ void __launch_bounds__(ROW_THREADS) row_sums_kernel(const T *inp,    
     if (threadIdx.x == 0) row_sums[blockIdx.x] = sums;
 }
 
-// dweight, and dbias if the grid has a second row, += the sums of the partials' columns: a thread has every SUM_ROWS-th row of one.
-static __global__ void __launch_bounds__(SUM_ROWS *SUM_COLUMNS, 8)
+// dweight, and dbias if the grid has a second row, += the sums of the partials' columns: a thread has V columns of every SUM_ROWS-th row.
+template <int V>
+static __global__ void __launch_bounds__(SUM_ROWS *SUM_LANES, 8)
     column_sums_kernel(const float *partials, // (blocks, gridDim.y, C)
                        float *dweight,        // (C)
                        float *dbias,          // (C)
                        int blocks, int C)
 {
     wait_for_kernels_before();
-    __shared__ float sums[SUM_ROWS][SUM_COLUMNS];
-    const unsigned row = threadIdx.x / SUM_COLUMNS, column = threadIdx.x % SUM_COLUMNS;
-    const unsigned c = blockIdx.x * SUM_COLUMNS + column;
+    __shared__ Sums<V> row_sums[SUM_ROWS][SUM_LANES];
+    const unsigned row = threadIdx.x / SUM_LANES, lane = threadIdx.x % SUM_LANES;
+    const unsigned c = (blockIdx.x * SUM_LANES + lane) * V;
     const unsigned stride = gridDim.y * C; // from a row to the next
     const float *partial = partials + (size_t)row * stride + blockIdx.y * C + c;
-    float *gradient = blockIdx.y ? dbias : dweight;
+    float *gradient = (blockIdx.y ? dbias : dweight) + c;
 
     constexpr int ROUNDS = (MAX_BLOCKS - 1) / SUM_ROWS + 1;
-    const float before = row == 0 && c < C ? gradient[c] : 0.0f;
-    float part[ROUNDS]; // all are asked for at once
+    Sums<V> sums = {}, before = {};
 #pragma unroll
-    for (int i = 0; i < ROUNDS; i++)
-        part[i] = row + i * SUM_ROWS < blocks && c < C ? partial[(size_t)i * SUM_ROWS * stride] : 0.0f;
-    float sum = 0.0f;
+    for (int k = 0; k < V; k++)
+        if (row == 0 && c < C) before.column[k] = gradient[k];
+    Sums<V> part[ROUNDS]; // all are asked for at once
 #pragma unroll
-    for (int i = 0; i < ROUNDS; i++) sum += part[i];
-    sums[row][column] = sum;
+    for (int i = 0; i < ROUNDS; i++) {
+        part[i] = {};
+        if (row + i * SUM_ROWS < blocks && c < C)
+            part[i] = load_sums<V>(partial + (size_t)i * SUM_ROWS * stride);
+    }
+#pragma unroll
+    for (int i = 0; i < ROUNDS; i++) sums.add(part[i]);
+    row_sums[row][lane] = sums;
     __syncthreads(); // Every row's sums are there.
     if (row > 0 || c >= C) return;
-    sum = 0.0f;
+    sums = {};
 #pragma unroll
-    for (int i = 0; i < SUM_ROWS; i++) sum += sums[i][column];
-    gradient[c] = before + sum;
+    for (int i = 0; i < SUM_ROWS; i++) sums.add(row_sums[i][lane]);
+    before.add(sums);
+#pragma unroll
+    for (int k = 0; k < V; k++) gradient[k] = before.column[k];
 }
 
 // A step's kernel: of whole rows, or, WIDE, of tiles of them, whose row_sums are there. The dynamic shared memory is the rows that are
@@ -247,10 +287,18 @@ using gradient_kernel = void (*)(const T *inp,      // (rows, C)
 template <int N>
 constexpr int LEAST_PIECES = N == 1 ? 3 : 1;
 
-// of_lanes: the kernels whose lanes have one, two and three times LEAST_PIECES<N>; wide: that of tiles, with LEAST_PIECES<N>. RMSNorm's mean and
-// dbias are NULL. arrays: how many the kernels read rows of.
-template <typename T, int N, typename S>
-static cudaError_t launch_gradient(const gradient_kernel<T, S> (&of_lanes)[3], gradient_kernel<T, S> wide,
+// A kernel of whole rows, and what its blocks are.
+template <typename T, typename S>
+struct Lanes {
+    gradient_kernel<T, S> kernel;
+    int pieces;  // of a lane
+    int threads; // of a block, at most
+};
+
+// of_lanes: the kernels to choose from; wide: that of tiles, with LEAST_PIECES<N>. RMSNorm's mean and dbias are NULL. arrays: how many the
+// kernels read rows of.
+template <typename T, int N, typename S, int COUNT>
+static cudaError_t launch_gradient(const Lanes<T, S> (&of_lanes)[COUNT], gradient_kernel<T, S> wide,
                                    int arrays, const T *inp, const T *dout, const T *weight,
                                    const float *mean, const float *rstd, T *dinp, float *dweight,
                                    float *dbias, int rows, int C, cudaStream_t stream)
@@ -258,16 +306,18 @@ static cudaError_t launch_gradient(const gradient_kernel<T, S> (&of_lanes)[3], g
     const int warp_pieces = (C - 1) / (32 * N) + 1;
     constexpr int GRADIENTS = sizeof(S) / sizeof(float); // as many as sums along a row
     gradient_kernel<T, S> kernel = NULL;
-    int pieces = 0, warps = 0, groups = 0;
-    for (int i = 0; i < 3; i++) {
-        const int lane = (i + 1) * LEAST_PIECES<N>, needed = (warp_pieces - 1) / lane + 1;
-        const int fit = threads_of(lane * N) / 32 / needed;
-        if (fit > groups) kernel = of_lanes[i], pieces = lane, warps = needed, groups = fit;
+    int pieces = 0, threads = 0, warps = 0, groups = 0;
+    for (const Lanes<T, S> &lanes : of_lanes) {
+        const int needed = (warp_pieces - 1) / lanes.pieces + 1;
+        const int fit = lanes.threads / 32 / needed;
+        if (fit <= groups) continue;
+        kernel = lanes.kernel, pieces = lanes.pieces, threads = lanes.threads;
+        warps = needed, groups = fit;
     }
     const bool cut = !kernel;
     if (cut) {
-        kernel = wide, pieces = LEAST_PIECES<N>, groups = 1;
-        warps = threads_of(pieces * N) / 32;
+        kernel = wide, pieces = LEAST_PIECES<N>, threads = threads_of(pieces * N);
+        warps = threads / 32, groups = 1;
     }
     const int tile = warps * 32 * pieces * N;
     const int blocks = min((rows - 1) / groups + 1, MAX_BLOCKS);
@@ -288,7 +338,7 @@ static cudaError_t launch_gradient(const gradient_kernel<T, S> (&of_lanes)[3], g
     if (error != cudaSuccess) return error;
     // Where many groups take turns, one row of each is enough; a GPU with less shared memory than a Hopper has no room for more.
     const int sum_bytes = GRADIENTS * groups * tile * sizeof(float), static_bytes = 2 * MAX_WARPS * sizeof(S);
-    const int row_bytes = N == 1 ? 0 : arrays * groups * tile * sizeof(T); // of a row of each group
+    const int row_bytes = N == 1 ? 0 : arrays * pieces * threads * PACK_BYTES; // of a row of each group
     int rows_ahead = N == 1 || groups > 4 ? 1 : 2;
     while (rows_ahead > 0 && (rows_ahead + 1) * row_bytes + static_bytes > most_bytes) rows_ahead--;
     const int smem_bytes = max(sum_bytes, (rows_ahead + 1) * row_bytes);
@@ -298,6 +348,7 @@ static cudaError_t launch_gradient(const gradient_kernel<T, S> (&of_lanes)[3], g
     error = launch_early(kernel, grid, block, smem_bytes, stream, inp, dout, weight, mean, rstd, row_sums,
                          dinp, partials, rows, C, rows_ahead);
     if (error != cudaSuccess) return error;
-    return launch_early(column_sums_kernel, dim3((C - 1) / SUM_COLUMNS + 1, GRADIENTS),
-                        SUM_ROWS * SUM_COLUMNS, 0, stream, partials, dweight, dbias, blocks, C);
+    constexpr int V = SUMS_OF<N>;
+    return launch_early(column_sums_kernel<V>, dim3((C - 1) / (SUM_LANES * V) + 1, GRADIENTS),
+                        SUM_ROWS * SUM_LANES, 0, stream, partials, dweight, dbias, blocks, C);
 }

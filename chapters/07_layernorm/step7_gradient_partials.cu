@@ -92,8 +92,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
                              float *partials,        // (gridDim.x, 2, C)
                              int rows, int C)
 {
-    extern __shared__ __align__(16) float smem[]; // (groups, lanes * PIECES * N)
-    __shared__ float2 warp_sums[2][NUM_WARPS];    // of a row, and of the next
+    extern __shared__ __align__(128) float smem[]; // (groups, lanes * PIECES * N)
+    __shared__ float2 warp_sums[2][NUM_WARPS];     // of a row, and of the next
     const unsigned tile_begin = blockIdx.y * (blockDim.x * PIECES * N);
     const unsigned columns = min(C - tile_begin, blockDim.x * PIECES * N);
     const unsigned first = (threadIdx.x / 32 * (32 * PIECES) + threadIdx.x % 32) * N; // in the tile

@@ -24,8 +24,8 @@
 
 // dinp, and the block's partial sums of dweight and dbias, of the columns from blockIdx.y * (lanes * PIECES * N) on. row_sums, if
 // WIDE: the sums of d and d n of every row, where a row has more columns than that.
-template <typename T, int N, int PIECES, bool WIDE>
-__global__ void __maxnreg__(registers_of(PIECES *N))
+template <typename T, int N, int PIECES, int THREADS, bool WIDE>
+__global__ void __maxnreg__(registers_of(PIECES *N, THREADS))
     gradient_ahead_kernel(const T *inp,           // (rows, C)
                           const T *dout,          // (rows, C)
                           const T *weight,        // (C)
@@ -37,8 +37,8 @@ __global__ void __maxnreg__(registers_of(PIECES *N))
                           int rows, int C, int rows_ahead)
 {
     wait_for_kernels_before();
-    extern __shared__ __align__(16) float smem[]; // rows; then (2, groups, lanes * PIECES * N)
-    __shared__ float2 warp_sums[2][MAX_WARPS];    // of a row, and of the next
+    extern __shared__ __align__(128) float smem[]; // rows; then (2, groups, lanes * PIECES * N)
+    __shared__ float2 warp_sums[2][MAX_WARPS];     // of a row, and of the next
     const unsigned tile_begin = blockIdx.y * (blockDim.x * PIECES * N);
     const unsigned columns = min(C - tile_begin, blockDim.x * PIECES * N);
     const unsigned first = (threadIdx.x / 32 * (32 * PIECES) + threadIdx.x % 32) * N; // in the tile
@@ -52,7 +52,7 @@ __global__ void __maxnreg__(registers_of(PIECES *N))
         if (inside[i]) weight_frag[i] = load_piece<N>(weight + tile_begin + first + 32 * N * i);
     }
     const unsigned stride = gridDim.x * blockDim.y;
-    Ahead<T, N, PIECES, 2> ahead(rows_ahead, smem);
+    Ahead<T, N, PIECES, 2, THREADS> ahead(rows_ahead, smem);
     const auto ask_row = [&](unsigned row) {
         const size_t begin = (size_t)row * C + tile_begin + first;
         ahead.ask(row < rows, {inp + begin, dout + begin}, inside);
@@ -69,11 +69,12 @@ __global__ void __maxnreg__(registers_of(PIECES *N))
     for (; row < rows; row += stride) {
         ask_row(row + ahead.rows * stride);
         ahead.wait();
-        const float r = row_rstd, r_by_C = r / C;
+        const float m = row_mean, r = row_rstd, r_by_C = r / C;
         float n[PIECES][N], d[PIECES][N];
         float2 sums = {0.0f, 0.0f}; // of d, of d n
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
+            if (i == PIECES / 2) load_statistics(row + stride);
             float dy[N], w[N];
             keep_packed(weight_frag[i]);
             unpack(n[i], ahead.piece(0, i), T());
@@ -81,7 +82,7 @@ __global__ void __maxnreg__(registers_of(PIECES *N))
             unpack(w, weight_frag[i], T());
 #pragma unroll
             for (int k = 0; k < N; k++) {
-                n[i][k] = (n[i][k] - row_mean) * r;
+                n[i][k] = (n[i][k] - m) * r;
                 d[i][k] = w[k] * dy[k];
                 sums.x += d[i][k];
                 sums.y += d[i][k] * n[i][k];
@@ -89,7 +90,6 @@ __global__ void __maxnreg__(registers_of(PIECES *N))
                 dbias_sum[i][k] += dy[k];
             }
         }
-        load_statistics(row + stride);
         // One barrier a row is enough: who writes the sums of the row after the next has passed that of the next, and so
         // everyone has read this row's.
         sums = WIDE ? row_sums[row] : group_sum(sums, warp_sums[parity]);
@@ -107,9 +107,12 @@ __global__ void __maxnreg__(registers_of(PIECES *N))
     __syncthreads(); // Nobody has rows ahead.
     put_sums(smem, 0, first, dweight_sum);
     put_sums(smem, 1, first, dbias_sum);
-    add_groups<2>(smem, blockDim.x * PIECES * N, partials + (size_t)blockIdx.x * 2 * C + tile_begin, columns,
-                  C);
+    add_groups<2, SUMS_OF<N>>(smem, blockDim.x * PIECES * N,
+                              partials + (size_t)blockIdx.x * 2 * C + tile_begin, columns, C);
 }
+
+template <typename T, int N, int PIECES, int THREADS = threads_of(PIECES *N)>
+constexpr Lanes<T, float2> LANES = {gradient_ahead_kernel<T, N, PIECES, THREADS, false>, PIECES, THREADS};
 
 template <typename T, int N>
 static cudaError_t launch_kernels(const T *inp, const T *dout, const T *weight, const float *mean,
@@ -117,11 +120,12 @@ static cudaError_t launch_kernels(const T *inp, const T *dout, const T *weight, 
                                   cudaStream_t stream)
 {
     constexpr int LEAST = LEAST_PIECES<N>;
-    const gradient_kernel<T, float2> of_lanes[] = {gradient_ahead_kernel<T, N, LEAST, false>,
-                                                   gradient_ahead_kernel<T, N, 2 * LEAST, false>,
-                                                   gradient_ahead_kernel<T, N, 3 * LEAST, false>};
-    return launch_gradient<T, N, float2>(of_lanes, gradient_ahead_kernel<T, N, LEAST, true>, 2, inp, dout,
-                                         weight, mean, rstd, dinp, dweight, dbias, rows, C, stream);
+    // Two packs of bf16 also with more threads, which have fewer registers: for more groups only.
+    const Lanes<T, float2> of_lanes[] = {LANES<T, N, LEAST>, LANES<T, N, 2 * LEAST>, LANES<T, N, 3 * LEAST>,
+                                         LANES<T, N, 2 * LEAST, 640>};
+    return launch_gradient<T, N, float2>(
+        of_lanes, gradient_ahead_kernel<T, N, LEAST, threads_of(LEAST * N), true>, 2, inp, dout, weight, mean,
+        rstd, dinp, dweight, dbias, rows, C, stream);
 }
 
 template <typename T>

@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(MAX_THREADS, BLOCKS_PER_SM)
                                  T *dx,       // (rows, cols)
                                  int cols, unsigned split)
 {
-    extern __shared__ uint4 dy_smem[]; // (share)
+    extern __shared__ __align__(128) uint4 dy_smem[]; // (share)
     __shared__ unsigned block_ticket;
     __shared__ float row_dot;
     if (threadIdx.x == 0) block_ticket = atomicAdd(&exchange.tickets, 1u);

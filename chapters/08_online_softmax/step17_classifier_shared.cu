@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
                              float mean,         // 1 / rows
                              int v, int vp, int part_packs)
 {
-    extern __shared__ uint4 part_smem[];
+    extern __shared__ __align__(128) uint4 part_smem[];
     const int i = blockIdx.x;
     T *row = logits + (size_t)i * vp;
     const Row<T> out = make_row(row, vp);

@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
                             float mean,         // 1 / rows of all launches
                             int v, int vp, int split)
 {
-    extern __shared__ uint4 part_smem[];
+    extern __shared__ __align__(128) uint4 part_smem[];
     __shared__ SharedStorage smem;
     const unsigned ticket = split > 1 ? take_ticket(smem) : blockIdx.x;
     const int i = ticket / split;

@@ -12,16 +12,15 @@
 //
 //      packs in a row    who holds it                                          bytes of a row at most
 //      up to 256         a warp; a block has 4 rows, no barrier                  4 KB
-//      up to 2048        a block of 96 to 512 threads, 4 packs of each          32 KB
-//      up to 4096        a block of 288 to 512 threads, 8 packs of each         64 KB
-//      more              a cluster of 4, 8 or 16 blocks of 256 threads         512 KB
+//      up to 2304        a block of 64 to 384 threads, 6 packs of each          36 KB
+//      more              a cluster of 2, 4, 8 or 16 blocks of 256 threads      512 KB
 //
-// The parts of a cluster's row are smaller than a block's row may be, so that an SM has five of them: a block that waits for the others of its row
-// leaves the memory to four. Whole rows wait for nobody: so many are under way on an SM as the memory asks for (ask_row_bytes), at least two.
+// An SM has four parts: a block that waits for the others of its row leaves the memory to three. Of whole rows, which wait for nobody, so many
+// are under way on an SM as the memory asks for (ask_row_bytes), at least three.
 //
 // Launched early (chapter 6, step 3).
 // New instructions: barrier.cluster, mapa, st.async, mbarrier. They need sm_90.
-// Registers: at most 80, or 48 and 64 in a cluster. Shared memory: 128 bytes, or 2 KB.
+// Registers: at most 80, or 64 in a cluster. Shared memory: 128 bytes, or 2 KB.
 // Run: make chapter-8 OP=forward STEP=cluster
 #include "../../common/device/ptx.cuh"
 #include "cluster.cuh"
@@ -32,19 +31,18 @@
 #include <math.h>
 #include <stdint.h>
 
-constexpr int MAX_THREADS = 512; // that hold a row
-constexpr int FEW_PACKS = 4;     // a thread keeps while they are enough,
-constexpr int MAX_PACKS = 8;     // and of longer rows, of parts, and where a warp holds a row
-constexpr int BLOCK_PACKS = MAX_PACKS * MAX_THREADS; // that a block keeps of a row of its own: 64 KB,
-constexpr int PART_PACKS = 2048;                     // and of a row that it shares
-constexpr int PART_THREADS = PART_PACKS / MAX_PACKS;
+constexpr int MAX_PACKS = THREAD_PACKS; // a thread keeps where a warp holds a row, and of a part;
+constexpr int ROW_PACKS = 6;            // where a block of up to ROW_THREADS holds it,
+constexpr int ROW_THREADS = 384;        // ROWS_PER_SM of them at least
+constexpr int ROWS_PER_SM = 3;
+constexpr int PART_THREADS = 256; // that hold a part, 32 KB of a row,
+constexpr int PARTS_PER_SM = 4;
+constexpr int MAX_THREADS = 512; // and a longer part
 constexpr int MAX_WARPS = MAX_THREADS / 32;
 constexpr int WARP_ROWS = 4;         // rows of a block when a warp holds a row
 constexpr bool EVICT_FIRST = false;  // nothing is read again
-constexpr int PARTS_PER_SM = 5;      // blocks of PART_THREADS
-constexpr int LONGEST_PER_SM = 2;    // blocks with rows of BLOCK_PACKS
 constexpr float LOG2E = 1.44269504f; // exp(x) = 2^(x * LOG2E)
-static_assert(PARTS_PER_SM * PART_THREADS * 48 <= 65536, "48 registers a thread");
+static_assert(PARTS_PER_SM * PART_THREADS * 64 <= 65536, "64 registers a thread");
 
 // What is known of a part of a row.
 struct __align__(8) State
@@ -123,7 +121,7 @@ static __device__ uint4 normalize(uint4 pack, State state, float norm)
 
 // Whole rows: a block's, or, as many as blockDim.y, its warps'.
 template <typename T, int PACKS, int THREADS>
-__global__ void __launch_bounds__(THREADS, PACKS *THREADS == BLOCK_PACKS ? LONGEST_PER_SM : 1)
+__global__ void __launch_bounds__(THREADS, PACKS == ROW_PACKS ? ROWS_PER_SM : 1)
     cluster_kernel(const T *x, // (rows, cols)
                    T *y,       // (rows, cols)
                    int rows, int cols)
@@ -160,16 +158,15 @@ template <typename T, int THREADS>
 __global__ void __launch_bounds__(THREADS, PARTS_PER_SM *PART_THREADS / THREADS)
     cluster_parts_kernel(const T *x, // (rows, cols)
                          T *y,       // (rows, cols)
-                         int cols)
+                         int cols,
+                         int share) // packs of a part
 {
     __shared__ Exchange<float2, MAX_SPLIT, MAX_WARPS> states;
     states.begin();
     wait_for_kernels_before();
-    const int split = cluster_nctarank();
-    const int row = blockIdx.x / split;
+    const int row = clusterid_x();
     const Row<const T> x_row = make_row(x + (size_t)row * cols, cols);
     const Row<T> y_row = same_row(x_row, y, (size_t)row * cols);
-    const int share = packs_each(x_row.count, split);
     const int begin = cluster_ctarank() * share;
     const int end = min(begin + share, x_row.count);
     const int first = first_pack<MAX_PACKS>(begin, threadIdx.x);
@@ -201,23 +198,21 @@ static cudaError_t launch(const void *x, void *y, int rows, int cols, cudaStream
         return launch_early(kernel, (rows - 1) / WARP_ROWS + 1, dim3(32, WARP_ROWS), 0, stream, in, out, rows,
                             cols);
     }
-    if (packs <= BLOCK_PACKS) {
-        const bool few = packs <= FEW_PACKS * MAX_THREADS;
-        const auto kernel =
-            few ? cluster_kernel<T, FEW_PACKS, MAX_THREADS> : cluster_kernel<T, MAX_PACKS, MAX_THREADS>;
-        const int warps = (packs - 1) / (32 * (few ? FEW_PACKS : MAX_PACKS)) + 1;
+    if (packs <= ROW_PACKS * ROW_THREADS) {
+        const int warps = (packs - 1) / (32 * ROW_PACKS) + 1;
         int bytes;
         const cudaError_t error = ask_row_bytes(&bytes);
         if (error != cudaSuccess) return error;
-        const int blocks = max(bytes / (packs * PACK_BYTES), few ? 3 : LONGEST_PER_SM);
-        return launch_early_at_most(blocks, kernel, rows, warps * 32, stream, in, out, rows, cols);
+        const int blocks = max(bytes / (packs * PACK_BYTES), ROWS_PER_SM);
+        return launch_early_at_most(blocks, cluster_kernel<T, ROW_PACKS, ROW_THREADS>, rows, warps * 32,
+                                    stream, in, out, rows, cols);
     }
-    if (packs <= MAX_SPLIT * PART_PACKS)
-        return launch_clusters(cluster_parts_kernel<T, PART_THREADS>, rows, packs, PART_PACKS, 0,
-                               PART_THREADS, stream, in, out, cols);
+    if (packs <= MAX_SPLIT * PART_THREADS * MAX_PACKS)
+        return launch_clusters(cluster_parts_kernel<T, PART_THREADS>, rows, packs, 0, PART_THREADS, stream,
+                               in, out, cols);
     // 131071 floats, say: a row that begins inside a pack has one more
-    return launch_clusters(cluster_parts_kernel<T, MAX_THREADS>, rows, packs, BLOCK_PACKS, 0, MAX_THREADS,
-                           stream, in, out, cols);
+    return launch_clusters(cluster_parts_kernel<T, MAX_THREADS>, rows, packs, 0, MAX_THREADS, stream, in, out,
+                           cols);
 }
 
 extern "C" cudaError_t cluster(enum dtype dtype, const void *x, void *y, int rows, int cols,

@@ -31,9 +31,8 @@
 constexpr int MAX_THREADS = 512;  // that hold a row
 constexpr int FEW_PACKS = 4;      // of y, and of dy, a thread keeps while 256 threads hold a row,
 constexpr int MANY_PACKS = 8;     // and of longer ones
-constexpr int PART_THREADS = 256; // that hold a part of a row
+constexpr int PART_THREADS = 256; // that hold a part of a row: of y, and of dy, at most 32 KB
 constexpr int PART_WARPS = PART_THREADS / 32;
-constexpr int PART_PACKS = 2048;    // of y, and of dy: 2 x 32 KB
 constexpr int BLOCKS_PER_SM = 3;    // that hold parts
 constexpr bool EVICT_FIRST = false; // nothing is read again
 
@@ -128,18 +127,17 @@ __global__ void __launch_bounds__(PART_THREADS, BLOCKS_PER_SM)
     backward_cluster_parts_kernel(const T *y,  // (rows, cols)
                                   const T *dy, // (rows, cols)
                                   T *dx,       // (rows, cols)
-                                  int cols)
+                                  int cols,
+                                  int share) // packs of a part
 {
-    extern __shared__ uint4 part_smem[]; // (2, share)
+    extern __shared__ __align__(128) uint4 part_smem[]; // (2, share)
     __shared__ Exchange<float, MAX_SPLIT, PART_WARPS> dots;
     dots.begin();
     wait_for_kernels_before();
-    const int split = cluster_nctarank();
-    const int row = blockIdx.x / split;
+    const int row = clusterid_x();
     const Row<T> dx_row = make_row(dx + (size_t)row * cols, cols);
     const Row<const T> y_row = same_row(dx_row, y, (size_t)row * cols);
     const Row<const T> dy_row = same_row(dx_row, dy, (size_t)row * cols);
-    const int share = packs_each(dx_row.count, split);
     const int begin = cluster_ctarank() * share;
     const int end = min(begin + share, dx_row.count);
     const Part y_part = make_part(part_smem, begin, end);
@@ -181,8 +179,8 @@ static cudaError_t launch(const void *y, const void *dy, void *dx, int rows, int
         const int blocks = max(bytes / (2 * packs * PACK_BYTES), 2);
         return launch_early_at_most(blocks, kernel, rows, warps * 32, stream, y_in, dy_in, out, cols);
     }
-    return launch_clusters(backward_cluster_parts_kernel<T>, rows, packs, PART_PACKS, 2, PART_THREADS, stream,
-                           y_in, dy_in, out, cols);
+    return launch_clusters(backward_cluster_parts_kernel<T>, rows, packs, 2, PART_THREADS, stream, y_in,
+                           dy_in, out, cols);
 }
 
 extern "C" cudaError_t backward_cluster(enum dtype dtype, const void *y, const void *dy, void *dx, int rows,

@@ -30,7 +30,7 @@
 
 constexpr int MAX_THREADS = 512;
 constexpr int MAX_WARPS = MAX_THREADS / 32;
-constexpr int MAX_PACKS = 8;                        // a thread keeps
+constexpr int MAX_PACKS = THREAD_PACKS;             // a thread keeps
 constexpr int PART_PACKS = MAX_THREADS * MAX_PACKS; // a block holds at most: 64 KB
 constexpr int BLOCKS_PER_SM = 2;
 constexpr int WARP_ROWS = 2;         // rows of a block when a warp holds a row
@@ -133,18 +133,17 @@ __global__ void __launch_bounds__(PACKS < MAX_PACKS ? 32 * WARP_ROWS : MAX_THREA
                               const int *target,  // (rows), each below v
                               const float *dloss, // (rows) or NULL
                               float mean,         // 1 / rows
-                              int rows, int v, int vp)
+                              int rows, int v, int vp,
+                              int share) // packs of a block's part
 {
     __shared__ Exchange<float2, MAX_SPLIT, MAX_WARPS> states;
     if (CLUSTER) states.begin();
     wait_for_kernels_before();
-    const int split = CLUSTER ? cluster_nctarank() : 1;
-    const int i = blockIdx.x / split * blockDim.y + threadIdx.y;
+    const int i = CLUSTER ? clusterid_x() : blockIdx.x * blockDim.y + threadIdx.y;
     if (i >= rows) return; // a whole warp, in blocks without barriers
     T *row = logits + (size_t)i * vp;
     const Row<T> out = make_row(row, vp);
     const Row<T> in = first_cols(out, v);
-    const int share = packs_each(out.count, split);
     const int begin = CLUSTER ? cluster_ctarank() * share : 0;
     const int end = min(begin + share, out.count);
     const int first = first_pack<PACKS>(begin, threadIdx.x);
@@ -176,8 +175,8 @@ static cudaError_t launch(void *logits, float *loss, const int *target, const fl
     const float mean = 1.0f / (float)rows;
     const int packs = max_packs<T>(vp);
     if (packs > PART_PACKS)
-        return launch_clusters(classifier_cluster_kernel<T, MAX_PACKS, true>, rows, packs, PART_PACKS, 0,
-                               MAX_THREADS, stream, inout, loss, target, dloss, mean, rows, v, vp);
+        return launch_clusters(classifier_cluster_kernel<T, MAX_PACKS, true>, rows, packs, 0, MAX_THREADS,
+                               stream, inout, loss, target, dloss, mean, rows, v, vp);
     const auto kernel = packs <= 32    ? classifier_cluster_kernel<T, 1, false>
                         : packs <= 64  ? classifier_cluster_kernel<T, 2, false>
                         : packs <= 128 ? classifier_cluster_kernel<T, 4, false>
@@ -185,7 +184,7 @@ static cudaError_t launch(void *logits, float *loss, const int *target, const fl
     const int warps = (packs - 1) / (32 * MAX_PACKS) + 1;
     const dim3 block = warps == 1 ? dim3(32, WARP_ROWS) : dim3(32 * warps);
     return launch_early(kernel, (rows - 1) / block.y + 1, block, 0, stream, inout, loss, target, dloss, mean,
-                        rows, v, vp);
+                        rows, v, vp, packs);
 }
 
 extern "C" cudaError_t classifier_cluster(enum dtype dtype, void *logits, float *loss, const int *target,

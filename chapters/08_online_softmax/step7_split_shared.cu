@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(PART_THREADS, BLOCKS_PER_SM)
                               T *y,       // (rows, cols)
                               int cols, int split)
 {
-    extern __shared__ uint4 part_smem[];
+    extern __shared__ __align__(128) uint4 part_smem[];
     __shared__ SharedStorage smem;
     const unsigned ticket = take_ticket(smem);
     const int row = ticket / split;

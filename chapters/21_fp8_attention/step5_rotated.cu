@@ -14,8 +14,9 @@
 //      tells, stored     pieces    lanes    lanes    numbers   numbers         8 lanes a row, each of two rows
 //
 // x is mma's B, a column for each of a warp's 8 rows. So a thread has D / 4 numbers, all of them until the largest magnitude of 128
-// rows is known, and memory is read once. At D = 256 four blocks of a cluster share the rows: an SM then has six blocks, not one,
-// and one loads while another stores. max.NaN keeps a NaN; as an integer, which is what redux.sync knows, it is above all.
+// rows is known, and memory is read once. The blocks of a cluster share the rows, two of them or, at D = 256, four: an SM then has five to
+// eight blocks, not one to four, and one loads while another stores. max.NaN keeps a NaN; as an integer, which is what redux.sync knows, it
+// is above all.
 //
 // Launched early (chapter 6, step 3).
 //
@@ -36,11 +37,15 @@ constexpr int ROWS = 8;                        // of a warp
 constexpr int WARPS = GROUP / ROWS;            // of a group
 
 template <int D>
-constexpr int CLUSTER = D == 256 ? 4 : 1; // blocks that share a group's rows
+constexpr int CLUSTER = D == 256 ? 4 : 2; // blocks that share a group's rows
 template <int D>
 constexpr int THREADS = 32 * WARPS / CLUSTER<D>;
 template <int D>
-constexpr int BLOCKS = D == 256 ? 6 : 256 / D; // that an SM has registers for
+constexpr int BLOCKS = D == 64    ? 8
+                       : D == 128 ? 5
+                                  : 6; // that an SM has registers for
+template <int D>
+constexpr bool HEADS_FIRST = D < 256; // neighbouring blocks have neighbouring heads, not groups
 template <int D>
 constexpr int PIECES = ROWS *D / 32 / PACK_COLS; // of 8 neighbours that a lane has of the warp's rows
 
@@ -104,18 +109,20 @@ __global__ void __cluster_dims__(CLUSTER<D>) __launch_bounds__(THREADS<D>, BLOCK
                    const float *signs,     // (D)
                    uint8_t *out,           // (batch, len, heads, D)
                    float *scale,           // (batch, heads, len / 128 rounded up)
-                   int len)
+                   int len, int heads)
 {
     constexpr int PIECES = ::PIECES<D>, BLOCK_WARPS = WARPS / CLUSTER<D>;
     __shared__ uint4 sign_bits[D / PACK_COLS];                     // of a pack of x
     __shared__ Exchange<float, CLUSTER<D>, BLOCK_WARPS> warp_amax; // of the whole group, in each block
-    if constexpr (CLUSTER<D> != 1) warp_amax.begin();
+    warp_amax.begin();
     wait_for_kernels_before();
 
-    const int head = blockIdx.y, heads = gridDim.y, batch = blockIdx.z;
-    const int group = blockIdx.x / CLUSTER<D>, groups = gridDim.x / CLUSTER<D>;
+    const unsigned tile = blockIdx.x / CLUSTER<D>;
+    const int batch = blockIdx.y, groups = (len - 1) / GROUP + 1;
+    const int group = HEADS_FIRST<D> ? tile / heads : tile % groups;
+    const int head = HEADS_FIRST<D> ? tile % heads : tile / groups;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int warp_row = (blockIdx.x * BLOCK_WARPS + warp) * ROWS;
+    const int warp_row = ((group * CLUSTER<D> + blockIdx.x % CLUSTER<D>)*BLOCK_WARPS + warp) * ROWS;
     // Of a row that is loaded or stored, the first number.
     const auto first = [&](int row) { return (((size_t)batch * len + row) * heads + head) * D; };
 
@@ -150,11 +157,7 @@ __global__ void __cluster_dims__(CLUSTER<D>) __launch_bounds__(THREADS<D>, BLOCK
 #pragma unroll
     for (int i = 0; i < D / 4; i++) amax = larger(amax, fabsf(values[i]));
     amax = __uint_as_float(__reduce_max_sync(0xffffffff, __float_as_uint(amax)));
-    if constexpr (CLUSTER<D> == 1) {
-        if (lane == 0) warp_amax.told[warp] = amax;
-        __syncthreads();
-    } else
-        warp_amax.tell(amax);
+    warp_amax.tell(amax);
     amax = __uint_as_float(__reduce_max_sync(0xffffffff, __float_as_uint(warp_amax.told[lane % WARPS])));
 
     const float root = ROTATE ? rsqrtf(D) : 1;
@@ -176,14 +179,16 @@ extern "C" cudaError_t rotated(const struct rotation *r, cudaStream_t stream)
 {
     if (!r->x || !r->out || !r->scale || (r->rotate && !r->signs) ||
         ((uintptr_t)r->x | (uintptr_t)r->signs | (uintptr_t)r->out) % 16 || r->batch < 1 || r->len < 1 ||
-        r->heads < 1 || r->batch > 65535 || r->heads > 65535 || r->len > INT_MAX - GROUP)
+        r->heads < 1 || r->batch > 65535 || r->len > INT_MAX - GROUP)
         return cudaErrorInvalidValue;
     const auto *x = (const __nv_bfloat16 *)r->x;
     auto *out = (uint8_t *)r->out;
     return with_types(BF16, r->head_dim, [&](auto, auto d) {
         constexpr int D = d.value;
-        const dim3 grid(((r->len - 1) / GROUP + 1) * CLUSTER<D>, r->heads, r->batch);
+        const int64_t blocks = ((int64_t)(r->len - 1) / GROUP + 1) * r->heads * CLUSTER<D>;
+        if (blocks > INT_MAX) return cudaErrorInvalidValue;
         const auto kernel = r->rotate ? rotated_kernel<D, true> : rotated_kernel<D, false>;
-        return launch_early(kernel, grid, THREADS<D>, 0, stream, x, r->signs, out, r->scale, r->len);
+        return launch_early(kernel, dim3(blocks, r->batch), THREADS<D>, 0, stream, x, r->signs, out, r->scale,
+                            r->len, r->heads);
     });
 }

@@ -248,6 +248,14 @@ __device__ inline uint32_t cluster_ctarank()
     return rank;
 }
 
+// Special registers, %clusterid: this cluster's number in a grid of one dimension.
+__device__ inline uint32_t clusterid_x()
+{
+    uint32_t id;
+    asm("mov.u32 %0, %%clusterid.x;" : "=r"(id));
+    return id;
+}
+
 // Special registers, %cluster_nctarank: the number of blocks of the cluster.
 __device__ inline uint32_t cluster_nctarank()
 {
