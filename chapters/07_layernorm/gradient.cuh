@@ -21,9 +21,9 @@
 constexpr int MAX_WARPS = 24;   // of a block
 constexpr int MAX_BLOCKS = 132; // as many as an H200 has SMs; elsewhere the same, for the same bits
 constexpr int ROW_THREADS = 256;
-constexpr int SUM_LANES =
-    8; // of a block of the last kernel, with as many columns of the partial sums each as are read at once,
-constexpr int SUM_ROWS = 16; // and as many rows at a time
+// A block of the last kernel: so many lanes, with as many columns of the partial sums each as are read at once, and so many rows at a time.
+constexpr int SUM_LANES = 8;
+constexpr int SUM_ROWS = 16;
 static_assert(MAX_WARPS / 2 <= 15, "groups of several warps have a named barrier each");
 
 // Of a block whose lanes have so many elements of a row each.
@@ -338,7 +338,7 @@ static cudaError_t launch_gradient(const Lanes<T, S> (&of_lanes)[COUNT], gradien
     if (error != cudaSuccess) return error;
     // Where many groups take turns, one row of each is enough; a GPU with less shared memory than a Hopper has no room for more.
     const int sum_bytes = GRADIENTS * groups * tile * sizeof(float), static_bytes = 2 * MAX_WARPS * sizeof(S);
-    const int row_bytes = N == 1 ? 0 : arrays * pieces * threads * PACK_BYTES; // of a row of each group
+    const int row_bytes = N == 1 ? 0 : arrays * pieces * threads * PACK_BYTES; // a slot of Ahead
     int rows_ahead = N == 1 || groups > 4 ? 1 : 2;
     while (rows_ahead > 0 && (rows_ahead + 1) * row_bytes + static_bytes > most_bytes) rows_ahead--;
     const int smem_bytes = max(sum_bytes, (rows_ahead + 1) * row_bytes);

@@ -74,7 +74,7 @@ __global__ void __maxnreg__(registers_of(PIECES *N, THREADS))
         float2 sums = {0.0f, 0.0f}; // of d, of d n
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
-            if (i == PIECES / 2) load_statistics(row + stride);
+            if (i == PIECES / 2) load_statistics(row + stride); // sooner takes registers, later time
             float dy[N], w[N];
             keep_packed(weight_frag[i]);
             unpack(n[i], ahead.piece(0, i), T());
