@@ -13,7 +13,6 @@
 //
 // Grows from: step 2 (transposed_inside).
 // New instructions: none. Registers: D = 64: 160 a consumer, 32 the producer; D = 128: 232 and 40.
-// spills: allowed, 1 register of the producer's warpgroup at D = 64, outside the loop over strips.
 // Run: make chapter-21 OP=two_levels STEP=two_levels
 #include <cfloat>
 #include <climits>
@@ -205,29 +204,24 @@ static __device__ void transpose_box(uint8_t (*Vt_smem)[128], const uint8_t (&V_
     }
 }
 
-// A warp that transposes box after box, as they land.
+// A warp that transposes box after box, as they land. Stages and parities are in the box's number: a register, not four.
 template <int D>
 static __device__ void transpose(SharedStorage<D> &smem, int warp, int lane)
 {
-    PipelineState<Tile<D>::V_STAGES> V_state;
-    PipelineState<Tile<D>::STAGES> Vt_state;
-    while (true) {
-        for (int box = 0; box < Tile<D>::BOXES; box++) {
-            trace(WAIT_FULL);
-            mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
-            if (!smem.V_there[V_state.stage]) return;
-            trace(WAIT_EMPTY);
-            if (box == 0) mbarrier_wait(&smem.Vt_empty[Vt_state.stage], Vt_state.parity ^ 1);
-            trace(LOAD); // of Vt
-            transpose_box<D>(&smem.Vt_smem[Vt_state.stage][box * 128], smem.V_smem[V_state.stage], warp,
-                             lane);
-            fence_proxy_async(); // What this thread wrote is there for wgmma,
-            __syncwarp();        // and what the warp's others wrote.
-            if (lane == 0) mbarrier_arrive(&smem.V_empty[V_state.stage]);
-            V_state.advance();
-        }
-        if (lane == 0) mbarrier_arrive(&smem.Vt_full[Vt_state.stage]);
-        Vt_state.advance();
+    constexpr int STAGES = Tile<D>::STAGES, V_STAGES = Tile<D>::V_STAGES, BOXES = Tile<D>::BOXES;
+    for (uint32_t box = 0;; box++) {
+        const uint32_t V_stage = box % V_STAGES, Vt_stage = box / BOXES % STAGES;
+        trace(WAIT_FULL);
+        mbarrier_wait(&smem.V_full[V_stage], box / V_STAGES % 2);
+        if (!smem.V_there[V_stage]) return;
+        trace(WAIT_EMPTY);
+        if (box % BOXES == 0) mbarrier_wait(&smem.Vt_empty[Vt_stage], box / BOXES / STAGES % 2 ^ 1);
+        trace(LOAD); // of Vt
+        transpose_box<D>(&smem.Vt_smem[Vt_stage][box % BOXES * 128], smem.V_smem[V_stage], warp, lane);
+        fence_proxy_async(); // What this thread wrote is there for wgmma,
+        __syncwarp();        // and what the warp's others wrote.
+        if (lane == 0) mbarrier_arrive(&smem.V_empty[V_stage]);
+        if (lane == 0 && box % BOXES == BOXES - 1) mbarrier_arrive(&smem.Vt_full[Vt_stage]);
     }
 }
 

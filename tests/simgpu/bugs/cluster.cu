@@ -136,6 +136,25 @@ __global__ void __cluster_dims__(2) init_not_released(u32 *out)
     CLUSTER_SYNC;
 }
 
+// The same mbarriers, initialised by who has arrived already: the wait of the others waits for nothing of it.
+// bug init_after_arrival: before its mbarrier.init is visible here: no barrier.cluster since | no mbarrier has been initialised
+template <bool BROKEN>
+__global__ void __cluster_dims__(2) init_after_arrival(u32 *out)
+{
+    if (BROKEN) CLUSTER_ARRIVE_RELAXED;
+    if (T == 0) {
+        bar_init(smem_addr(&full), 1);
+        INIT_FENCE;
+    }
+    if (!BROKEN) CLUSTER_ARRIVE_RELAXED;
+    CLUSTER_WAIT;
+    if (T == 0) {
+        bar_arrive(mapa(&full, OTHER)); // init_after_arrival
+        bar_wait(smem_addr(&full), 0);
+    }
+    CLUSTER_SYNC;
+}
+
 // The last arrival of a producer's peer, when nobody is left to wait for it.
 // bug arrival_in_flight: may still be in flight when that block leaves
 template <bool BROKEN>
@@ -206,6 +225,7 @@ static const bug bugs[] = {
     BUG(rank_beyond_the_cluster, 2, 64), BUG(one_thread_arrives, 2, 64),
     BUG(arrives_again, 2, 64),           BUG(init_not_released, 2, 64),
     BUG(arrival_in_flight, 2, 64),       BUG(multicast_over_the_other, 2, 64),
+    BUG(init_after_arrival, 2, 64),
 };
 
 int main(int argc, char **argv)

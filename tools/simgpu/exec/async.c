@@ -477,7 +477,7 @@ struct mbarrier *async_mbarrier(struct warp *w, const struct inst *in, u32 lane,
         fault(w, in, 1u << lane, ERR_LAUNCH_FAILURE,
               "the mbarrier at shared offset %u was overwritten by an ordinary store (0x%016llx)", offset,
               (unsigned long long)bytes);
-    if (b != w->block ? b->cluster->phase == m->init_phase
+    if (b != w->block ? b->cluster->phase <= m->init_phase
                       : w->id != m->init_warp && b->last_barrier <= m->init_time)
         fault(
             w, in, 1u << lane, ERR_LAUNCH_FAILURE,
@@ -639,6 +639,9 @@ static void exec_init(struct warp *w, const struct inst *in, u32 mask)
                    "mbarrier.init of a live mbarrier, at shared offset %u: mbarrier.inval must come first",
                    offset);
         s32 count = (s32)count_of(w, in, i);
+        const struct cluster *c = w->block->cluster;
+        /* Who has arrived already tells of this no sooner than with the next phase. */
+        bool arrived = w->cluster_arrived >> i & 1 && w->cluster_phase[i] == c->phase;
         *m = (struct mbarrier){.block = w->block,
                                .offset = offset,
                                .used = true,
@@ -647,7 +650,7 @@ static void exec_init(struct warp *w, const struct inst *in, u32 mask)
                                .expected = count,
                                .init_warp = w->id,
                                .init_time = w->block->clock++,
-                               .init_phase = w->block->cluster->phase};
+                               .init_phase = c->phase + arrived};
         order_mbarrier_init(m);
         memset(w->block->shared + offset, 0xff, 8);
     }

@@ -39,7 +39,7 @@ struct mbarrier {
     u32 offset; /* in the block's shared memory */
     bool used, live;
     u32 init_warp, init_time; /* who initialised it, and when by the block's clock (exec/proxy.h) */
-    u64 init_phase;           /* the cluster's phase then */
+    u64 init_phase;           /* the cluster's phase that tells the other blocks */
     u64 phase;                /* completed phases */
     u64 seen, missed;         /* ... when a wait last found one over; those that none did */
     s32 pending;              /* arrivals that this phase still needs */
