@@ -229,7 +229,8 @@ __global__ void __launch_bounds__(ROW_THREADS) row_sums_kernel(const T *inp,    
     if (threadIdx.x == 0) row_sums[blockIdx.x] = sums;
 }
 
-// dweight, and dbias if the grid has a second row, += the sums of the partials' columns: a thread has V columns of every SUM_ROWS-th row.
+// dweight, and dbias if the grid has a second row, += the sums of the partials' columns. A thread has V columns of every SUM_ROWS-th row,
+// and then, of the first threads, one column of all.
 template <int V>
 static __global__ void __launch_bounds__(SUM_ROWS *SUM_LANES, 8)
     column_sums_kernel(const float *partials, // (blocks, gridDim.y, C)
@@ -240,16 +241,14 @@ static __global__ void __launch_bounds__(SUM_ROWS *SUM_LANES, 8)
     wait_for_kernels_before();
     __shared__ Sums<V> row_sums[SUM_ROWS][SUM_LANES];
     const unsigned row = threadIdx.x / SUM_LANES, lane = threadIdx.x % SUM_LANES;
-    const unsigned c = (blockIdx.x * SUM_LANES + lane) * V;
+    const unsigned first = blockIdx.x * (SUM_LANES * V), c = first + lane * V;
     const unsigned stride = gridDim.y * C; // from a row to the next
     const float *partial = partials + (size_t)row * stride + blockIdx.y * C + c;
-    float *gradient = (blockIdx.y ? dbias : dweight) + c;
+    float *gradient = (blockIdx.y ? dbias : dweight) + first + threadIdx.x;
 
     constexpr int ROUNDS = (MAX_BLOCKS - 1) / SUM_ROWS + 1;
-    Sums<V> sums = {}, before = {};
-#pragma unroll
-    for (int k = 0; k < V; k++)
-        if (row == 0 && c < C) before.column[k] = gradient[k];
+    const bool adds = threadIdx.x < SUM_LANES * V && first + threadIdx.x < C;
+    const float before = adds ? *gradient : 0.0f;
     Sums<V> part[ROUNDS]; // all are asked for at once
 #pragma unroll
     for (int i = 0; i < ROUNDS; i++) {
@@ -257,17 +256,16 @@ static __global__ void __launch_bounds__(SUM_ROWS *SUM_LANES, 8)
         if (row + i * SUM_ROWS < blocks && c < C)
             part[i] = load_sums<V>(partial + (size_t)i * SUM_ROWS * stride);
     }
+    Sums<V> sums = {};
 #pragma unroll
     for (int i = 0; i < ROUNDS; i++) sums.add(part[i]);
     row_sums[row][lane] = sums;
     __syncthreads(); // Every row's sums are there.
-    if (row > 0 || c >= C) return;
-    sums = {};
+    if (!adds) return;
+    float sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < SUM_ROWS; i++) sums.add(row_sums[i][lane]);
-    before.add(sums);
-#pragma unroll
-    for (int k = 0; k < V; k++) gradient[k] = before.column[k];
+    for (int i = 0; i < SUM_ROWS; i++) sum += row_sums[i][threadIdx.x / V].column[threadIdx.x % V];
+    *gradient = before + sum;
 }
 
 // A step's kernel: of whole rows, or, WIDE, of tiles of them, whose row_sums are there. The dynamic shared memory is the rows that are
