@@ -335,7 +335,8 @@ static cudaError_t launch_gradient(const Lanes<T, S> (&of_lanes)[COUNT], gradien
         error = cudaDeviceGetAttribute(&most_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     if (error != cudaSuccess) return error;
     // Where many groups take turns, one row of each is enough; a GPU with less shared memory than a Hopper has no room for more.
-    const int sum_bytes = GRADIENTS * groups * tile * sizeof(float), static_bytes = 2 * MAX_WARPS * sizeof(S);
+    const int sum_bytes = GRADIENTS * groups * tile * sizeof(float);
+    const int static_bytes = (2 * MAX_WARPS * sizeof(S) + 127) / 128 * 128;    // as smem is aligned
     const int row_bytes = N == 1 ? 0 : arrays * pieces * threads * PACK_BYTES; // a slot of Ahead
     int rows_ahead = N == 1 || groups > 4 ? 1 : 2;
     while (rows_ahead > 0 && (rows_ahead + 1) * row_bytes + static_bytes > most_bytes) rows_ahead--;

@@ -8,7 +8,7 @@
 // One of two along the row, one of two down the columns. A lane keeps one sum for each of its columns instead of two, and a block has half the
 // partial sums to leave.
 //
-// Code: the kernel is here, what it shares with steps 8 and 9 in gradient.cuh. Registers: at most 144. Shared memory: 147,648 bytes at most.
+// Code: the kernel is here, what it shares with steps 8 and 9 in gradient.cuh. Registers: at most 144. Shared memory: 147,712 bytes at most.
 // Launched early (chapter 6, step 3).
 // Run: make chapter-7 OP=rmsnorm_backward STEP=rmsnorm_gradient
 #include "gradient.cuh"

@@ -9,7 +9,7 @@
 //      SM   block 0: [ 64 KB of y in registers ][ 64 KB of dy in shared memory ]  waits
 //           block 1: [ 64 KB of y in registers ][ 64 KB of dy in shared memory ]  loads or writes
 //
-// Registers: at most 128, and 64 of those that share a row. Shared memory: 64 bytes, or 64 KB + 80 bytes.
+// Registers: at most 128, and 64 of those that share a row. Shared memory: 128 bytes, or 64 KB + 128 bytes.
 // Run: make chapter-8 OP=backward STEP=backward_shared
 #include "../../common/device/ptx.cuh"
 #include "launchers.h"

@@ -9,7 +9,7 @@
 //      row of vp = 50304 bf16, 1 block     [ 50257 logits | 47 padding ]                  98 KB, so 2 an SM
 //      row of vp = 128256 bf16, 3 blocks   [ 42752 logits ][ 42752 logits ][ 42752 logits ]
 //
-// Registers: at most 64. Shared memory: at most 104 KB + 144 bytes.
+// Registers: at most 64. Shared memory: at most 104 KB + 256 bytes.
 // Run: make chapter-8 OP=classifier STEP=classifier_split
 #include "../../common/device/ptx.cuh"
 #include "launchers.h"

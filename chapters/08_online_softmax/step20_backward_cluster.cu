@@ -18,7 +18,7 @@
 //      more              a cluster of 4, 8 or 16 blocks                     512 KB
 //
 // Launched early (chapter 6, step 3).
-// New instructions: as in step 19; they need sm_90. Registers: at most 128, or 80. Shared memory: 64 bytes, or 64 KB + 528 bytes.
+// New instructions: as in step 19; they need sm_90. Registers: at most 128, or 80. Shared memory: 128 bytes, or 64 KB + 640 bytes.
 // Run: make chapter-8 OP=backward STEP=backward_cluster
 #include "../../common/device/ptx.cuh"
 #include "cluster.cuh"

@@ -10,7 +10,7 @@
 //
 //      SM   [ part 64 KB, waits ][ part 64 KB, is loaded ][ part 64 KB, is written ]
 //
-// New instructions: cp.async. Registers: at most 64, or 40. Shared memory: 256 bytes, or 64 KB + 144 bytes of a part.
+// New instructions: cp.async. Registers: at most 64, or 40. Shared memory: 256 bytes, or 64 KB + 256 bytes of a part.
 // Run: make chapter-8 OP=forward STEP=split_shared
 #include "../../common/device/ptx.cuh"
 #include "launchers.h"
