@@ -2,15 +2,17 @@
 """Makes golden cases of random shapes, on every core: random_shapes.py MODULE OP TYPE COUNT SEED OUT [DIM=MOST[:STEP]]...
 
 A dimension that is named is a multiple of STEP (1) up to MOST. Each other one is, every second time, a size that one of the operation's own
-cases has, else any up to the largest of these, small ones as often as large. Shapes that the operation refuses are drawn again. A case is
-named by its number, and drawn by it and SEED alone: the first cases of a larger COUNT are the same.
+cases has, else any up to the largest of these, small ones as often as large. Shapes that the operation refuses, and those of more
+than 16 million numbers, are drawn again. A case is named by its number, and drawn by it and SEED alone: the first cases of a larger COUNT are
+the same.
 
     tests/random_shapes.py fp8_gemm gemm e4m3 5000 1 build/random/gemm m=300 n=300 k=640:16
     build/chapters/19_fp8_gemm --op gemm --golden build/random/gemm | tail -1
 """
 
+import concurrent.futures
 import importlib
-import multiprocessing
+import math
 import os
 import sys
 
@@ -19,6 +21,7 @@ import golden
 import numpy as np
 
 DRAWS = 100000  # of a shape that the operation takes, before it is given up
+MOST_NUMBERS = 1 << 24  # of a case's tensors: beside them NumPy has float64 arrays for a dozen times as many, on every core
 
 
 def draw_dims(operation, dtype, limits, rng):
@@ -46,6 +49,9 @@ def make_case(number):
     for _ in range(DRAWS):
         dims = draw_dims(operation, dtype, limits, rng)
         refused = operation.check_shape(dims, dtype)
+        numbers = 0 if refused else sum(math.prod(shape) for shape in operation.shapes(dims).values())
+        if numbers > MOST_NUMBERS:
+            refused = f"{numbers:,} numbers are more than {MOST_NUMBERS:,}"
         if not refused:
             break
     else:
@@ -58,5 +64,8 @@ if __name__ == "__main__":
     if len(sys.argv) < 7 or not sys.argv[4].isdigit() or not sys.argv[5].isdigit():
         sys.exit("usage: " + __doc__.split(": ", 1)[1])
     os.makedirs(sys.argv[6], exist_ok=True)
-    with multiprocessing.Pool() as pool:
-        pool.map(make_case, range(int(sys.argv[4])), chunksize=1)
+    with concurrent.futures.ProcessPoolExecutor() as pool:
+        try:
+            list(pool.map(make_case, range(int(sys.argv[4]))))
+        except concurrent.futures.process.BrokenProcessPool:
+            sys.exit("random_shapes.py: a process was killed, for memory perhaps: OUT is not complete")

@@ -174,3 +174,31 @@ for dtype in "bf16", "f16":
     print(dtype, without_dPsum, without_scale, more_keys)
     assert min(without_dPsum[:2]) > 0.5 and min(without_scale) > 0.9 and min(more_keys) > 0.5'
 }
+
+@test "reference: random shapes too large for memory are drawn again, and a process that is killed is said" {
+    export PYTHONPATH=$PYTHONPATH:$BATS_TEST_TMPDIR
+    cat >"$BATS_TEST_TMPDIR/made_up.py" <<'PYTHON'
+import os, signal
+
+
+class Operation:
+    DIMS = ("n",)
+
+    def cases(self, dtype):
+        return {"large": {"n": 1 << 26}}
+
+    def check_shape(self, dims, dtype):
+        if dtype == "f16":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def shapes(self, dims):
+        return {"x": (1 << 25, dims["n"])}
+
+
+OPERATIONS = {"op": Operation()}
+PYTHON
+    run -1 "$PYTHON" tests/random_shapes.py made_up op f32 1 1 "$BATS_TEST_TMPDIR/out"
+    assert_line --regexp '^made_up op: no shape found in 100000; of the last .*: [0-9,]+ numbers are more than 16,777,216$'
+    run -1 "$PYTHON" tests/random_shapes.py made_up op f16 1 1 "$BATS_TEST_TMPDIR/out"
+    assert_line "random_shapes.py: a process was killed, for memory perhaps: OUT is not complete"
+}
