@@ -157,33 +157,19 @@ static __device__ void put_sums(float *smem, unsigned gradient, unsigned first,
             place[32 * N * i] = sums[i][0];
 }
 
-// V neighbouring columns' sums: as many as are read at once.
-template <int V>
-struct alignas(V * sizeof(float)) Sums {
-    float column[V];
-
-    __device__ void add(const Sums &more)
-    {
-#pragma unroll
-        for (int k = 0; k < V; k++) column[k] += more.column[k];
-    }
-};
-
-template <int V>
-static __device__ Sums<V> load_sums(const float *place)
-{
-    return *reinterpret_cast<const Sums<V> *>(place);
-}
-
-template <int V>
-static __device__ void store_sums(float *place, const Sums<V> &sums)
-{
-    *reinterpret_cast<Sums<V> *>(place) = sums;
-}
-
-// How many where rows come in pieces of N elements.
+// How many columns' sums are read at once where rows come in pieces of N elements.
 template <int N>
 constexpr int SUMS_OF = N == 1 ? 1 : 4;
+
+// Adds what a piece has of V columns.
+template <int V>
+static __device__ void add_piece(float (&sums)[V], Piece<float, V> piece)
+{
+    float more[V];
+    unpack(more, piece, float());
+#pragma unroll
+    for (int k = 0; k < V; k++) sums[k] += more[k];
+}
 
 // Adds up what the groups of the block have put of each column, group by group, into partial (GRADIENTS, C), from its tile's first column
 // on. width: a group's columns in smem.
@@ -195,10 +181,12 @@ static __device__ void add_groups(const float *smem, unsigned width, float *part
          i += V * blockDim.x * blockDim.y) {
         const unsigned gradient = i >= columns, c = i - gradient * columns;
         const float *place = smem + gradient * blockDim.y * width + c;
-        Sums<V> sums = load_sums<V>(place);
+        float sums[V];
+        unpack(sums, load_piece<V>(place), float());
 #pragma unroll 4
-        for (unsigned group = 1; group < blockDim.y; group++) sums.add(load_sums<V>(place + group * width));
-        store_sums(partial + (size_t)gradient * C + c, sums);
+        for (unsigned group = 1; group < blockDim.y; group++)
+            add_piece(sums, load_piece<V>(place + group * width));
+        store_piece(partial + (size_t)gradient * C + c, make_pack(sums, float()));
     }
 }
 
@@ -239,7 +227,7 @@ static __global__ void __launch_bounds__(SUM_ROWS *SUM_LANES, 8)
                        int blocks, int C)
 {
     wait_for_kernels_before();
-    __shared__ Sums<V> row_sums[SUM_ROWS][SUM_LANES];
+    __shared__ __align__(16) float part_sums[SUM_ROWS][SUM_LANES * V];
     const unsigned row = threadIdx.x / SUM_LANES, lane = threadIdx.x % SUM_LANES;
     const unsigned first = blockIdx.x * (SUM_LANES * V), c = first + lane * V;
     const unsigned stride = gridDim.y * C; // from a row to the next
@@ -249,22 +237,22 @@ static __global__ void __launch_bounds__(SUM_ROWS *SUM_LANES, 8)
     constexpr int ROUNDS = (MAX_BLOCKS - 1) / SUM_ROWS + 1;
     const bool adds = threadIdx.x < SUM_LANES * V && first + threadIdx.x < C;
     const float before = adds ? *gradient : 0.0f;
-    Sums<V> part[ROUNDS]; // all are asked for at once
+    Piece<float, V> part[ROUNDS]; // all are asked for at once
 #pragma unroll
     for (int i = 0; i < ROUNDS; i++) {
         part[i] = {};
         if (row + i * SUM_ROWS < blocks && c < C)
-            part[i] = load_sums<V>(partial + (size_t)i * SUM_ROWS * stride);
+            part[i] = load_piece<V>(partial + (size_t)i * SUM_ROWS * stride);
     }
-    Sums<V> sums = {};
+    float sums[V] = {};
 #pragma unroll
-    for (int i = 0; i < ROUNDS; i++) sums.add(part[i]);
-    row_sums[row][lane] = sums;
+    for (int i = 0; i < ROUNDS; i++) add_piece(sums, part[i]);
+    store_piece(&part_sums[row][lane * V], make_pack(sums, float()));
     __syncthreads(); // Every row's sums are there.
     if (!adds) return;
     float sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < SUM_ROWS; i++) sum += row_sums[i][threadIdx.x / V].column[threadIdx.x % V];
+    for (int i = 0; i < SUM_ROWS; i++) sum += part_sums[i][threadIdx.x];
     *gradient = before + sum;
 }
 

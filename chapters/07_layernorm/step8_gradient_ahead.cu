@@ -6,7 +6,7 @@
 // Grows from: step 7 (gradient_partials).
 // n and d, as floats: dinp takes no more than these. Only weight stays packed, in registers for all rows. That is twice the registers for
 // an element of bf16, so lanes have fewer of them or blocks fewer lanes, and a group is any number of warps. The next rows go to shared
-// memory by cp.async (chapter 5), one or two of each group: of 768 to 4,096 columns 36 to 77 KB an SM. A lane reads what it has copied
+// memory by cp.async (chapter 5), one or two of each group: of 768 to 4,096 columns 32 to 77 KB an SM. A lane reads what it has copied
 // itself: no barrier.
 //
 //                                  first pass        sums          second pass

@@ -13,7 +13,7 @@
 //      packs in a row    who holds it                                          bytes of a row at most
 //      up to 256         a warp; a block has 4 rows, no barrier                  4 KB
 //      up to 2304        a block of 64 to 384 threads, 6 packs of each          36 KB
-//      more              a cluster of 2, 4, 8 or 16 blocks of 256 threads      512 KB
+//      more              2, 4, 8 or 16 blocks of at most 256 threads, 8 packs  512 KB
 //
 // An SM has four parts: a block that waits for the others of its row leaves the memory to three. Of whole rows, which wait for nobody, so many
 // are under way on an SM as the memory asks for (ask_row_bytes), at least three.

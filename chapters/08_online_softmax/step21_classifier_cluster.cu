@@ -14,7 +14,7 @@
 //      packs in a row    who holds it                                      bytes of a row at most
 //      up to 256         a warp; a block has 2 rows, no barrier              4 KB
 //      up to 4096        a block of 64 to 512 threads                       64 KB
-//      more              a cluster of 2 to 16 blocks of 512 threads          1 MB
+//      more              a cluster of 2 to 16 blocks of at most 512 threads  1 MB
 //
 // Launched early (chapter 6, step 3).
 // New instructions: as in step 19; they need sm_90. Registers: at most 64. Shared memory: 2 KB.

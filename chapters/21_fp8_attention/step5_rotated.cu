@@ -40,10 +40,10 @@ template <int D>
 constexpr int CLUSTER = D == 256 ? 4 : 2; // blocks that share a group's rows
 template <int D>
 constexpr int THREADS = 32 * WARPS / CLUSTER<D>;
-template <int D>
+template <int D> // that an SM has registers for
 constexpr int BLOCKS = D == 64    ? 8
                        : D == 128 ? 5
-                                  : 6; // that an SM has registers for
+                                  : 6;
 template <int D>
 constexpr bool HEADS_FIRST = D < 256; // neighbouring blocks have neighbouring heads, not groups
 template <int D>
