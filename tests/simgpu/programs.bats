@@ -155,6 +155,20 @@ for kernel in json.load(open(sys.argv[1])):
 
 @test "simgpu: dynamic shared memory, beyond 48 KiB too" { program dynamic_shared; }
 
+@test "simgpu: an address that strays into another allocation is told, with the one that it was made of; what leads there on purpose is let alone" {
+    local name by whose source=$BATS_TEST_DIRNAME/programs/neighbours.cu
+    while read -r name; do
+        by=", by parameter 0: there lies allocation 2 of 4096 bytes" whose="allocation 1"
+        [[ $name != of_a_variable ]] || by=": there lies variable bias of 4096 bytes" whose="variable weights"
+        run -1 "$SIMGPU" "$ROOT/build/tests/simgpu/programs/neighbours" "$name"
+        assert_line --regexp "out of bounds: (read|write) of (4|16) bytes at 0x[0-9a-f]+, 512 bytes past the end of $whose of 4096 bytes \(at 0x[0-9a-f]+\), of which the address was made$by\$"
+        assert_line --regexp "neighbours\.cu:$(grep -n "// fault: $name\$" "$source" | cut -d: -f1)[^0-9]"
+        run -0 "$SIMGPU" --faults=report "$ROOT/build/tests/simgpu/programs/neighbours" "$name"
+        assert_line --partial "of which the address was made"
+    done < <(sed -n 's,.*// fault: ,,p' "$source")
+    program neighbours
+}
+
 @test "simgpu: cooperative groups down to tiles, reductions, scans and labelled groups" { program cooperative_groups; }
 
 @test "simgpu: recursion, function pointers, structs by value" { program recursion; }

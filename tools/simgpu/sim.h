@@ -78,6 +78,7 @@ struct inst {
         addr64; /* memory: state space, bytes an element, elements, 64-bit address register */
     u32 site;   /* its number in its module: exec/race.c */
     const struct shared_variable *variable; /* memory: of which its address is one, NULL: it may be of any */
+    const struct base *base;                /* the same of global memory */
     const void *data;                       /* call: the callee; others: what the executor's author likes */
 };
 
@@ -85,6 +86,13 @@ struct inst {
 struct shared_variable {
     const char *name;
     u32 at, bytes;
+};
+
+/* A variable of global memory, at that address; or, that being 0, a pointer that the parameters have at byte `at`, in the one that is
+ * `number`, counted from 0. */
+struct base {
+    u64 variable;
+    u32 at, number;
 };
 
 /* Where an instruction came from: `line` in `file`, the kernel's own if it was inlined there. Then `inlined` is where it is
@@ -295,6 +303,7 @@ struct warp {
     } passed[PASSED]; /* which lanes released what they had done until when, and when all met: exec/order.h */
     struct bounds {
         u64 lo, hi;
+        const struct base *base;
     } heap[HEAP_BOUNDS];      /* of global allocations touched lately, by the instruction that did */
     u32 early_count;          /* ... of which these are forgotten with the block: */
     u8 early[HEAP_BOUNDS];    /* its first read in each is written down (exec/global.c) */

@@ -359,7 +359,9 @@ bool lower_copy(struct lowering *lo, const struct ptx_inst *p, struct inst *in)
     in->space = SPACE_GENERIC;
     in->bytes = (u8)bytes;
     in->data = form;
-    return lower_address(lo, &p->op[1], &form->source) && lower_address(lo, &p->op[0], in);
+    if (!lower_address(lo, &p->op[1], &form->source) || !lower_address(lo, &p->op[0], in)) return false;
+    in->base = form->source.base;
+    return true;
 }
 
 bool lower_copy_commit(struct lowering *lo, const struct ptx_inst *p, struct inst *in)

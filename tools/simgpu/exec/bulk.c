@@ -393,6 +393,8 @@ static struct bulk describe(struct warp *w, const struct inst *in, u32 lane, con
         if (c.global & 15)
             fault(w, in, 1u << lane, ERR_MISALIGNED,
                   "misaligned bulk copy at 0x%llx: must be a multiple of 16", (unsigned long long)c.global);
+        if (f->direction == LOAD || f->direction == STORE)
+            memory_check_base(w, in, f->source.base, lane, c.global, c.row_bytes, f->direction == STORE);
     }
     c.bytes = c.rows * c.row_bytes;
     return c;
@@ -541,8 +543,11 @@ static void store(struct warp *w, const struct inst *in, u32 lane, const struct 
     }
     u64 to;
     u32 bytes;
-    for (u32 row = 0; row < c->rows; row++)
-        if (goes_to(c, row, &to, &bytes)) global_bulk_store(w, in, lane, to, bytes, c->op >= 0, &c->record);
+    for (u32 row = 0; row < c->rows; row++) {
+        if (!goes_to(c, row, &to, &bytes)) continue;
+        global_pointer(w, in, lane, to, bytes, true);
+        global_bulk_store(w, in, lane, to, bytes, c->op >= 0, &c->record);
+    }
     struct bulk **last = &a->stores;
     while (*last) last = &(*last)->next;
     *last = c;

@@ -43,6 +43,27 @@ static _Noreturn void misaligned(struct warp *w, const struct inst *in, u32 lane
           (unsigned long long)a, align);
 }
 
+/* The allocation that the address was made for: of the variable, or of what the parameter points to, if it does. */
+static bool find_own(const struct warp *w, const struct base *o, struct allocation *own)
+{
+    if (!o) return false;
+    u64 at = o->variable;
+    if (!at) memcpy(&at, (const u8 *)w->block->launch->params + o->at, sizeof at);
+    return heap_find(at, own);
+}
+
+static void name_allocation(const struct allocation *a, char what[160])
+{
+    const char *freed = a->freed ? "freed " : "";
+    if (a->name)
+        snprintf(what, 160, "variable %s of %llu bytes", a->name, (unsigned long long)a->bytes);
+    else if (a->kind == ALLOCATION_HOST)
+        snprintf(what, 160, "%spage-locked memory of %llu bytes", freed, (unsigned long long)a->bytes);
+    else
+        snprintf(what, 160, "%s%sallocation %u of %llu bytes", a->freed ? "the " : "", freed, a->number,
+                 (unsigned long long)a->bytes);
+}
+
 static _Noreturn void illegal_global(struct warp *w, const struct inst *in, u32 lane, u64 a, u32 bytes,
                                      bool is_write)
 {
@@ -55,18 +76,11 @@ static _Noreturn void illegal_global(struct warp *w, const struct inst *in, u32 
         fault(w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
               "%s of %u bytes at 0x%llx, which is no device address%s", access, bytes, (unsigned long long)a,
               heap_is_host(a) ? " but one of the host's memory: a host pointer" : "");
-    if (!heap_nearest(a, &near))
+    if (!find_own(w, in->base, &near) && !heap_nearest(a, &near))
         fault(w, in, 1u << lane, ERR_ILLEGAL_ADDRESS, "%s of %u bytes at 0x%llx: nothing is allocated",
               access, bytes, (unsigned long long)a);
     char what[160];
-    if (near.name)
-        snprintf(what, sizeof what, "variable %s of %llu bytes", near.name, (unsigned long long)near.bytes);
-    else if (near.kind == ALLOCATION_HOST)
-        snprintf(what, sizeof what, "%spage-locked memory of %llu bytes", near.freed ? "freed " : "",
-                 (unsigned long long)near.bytes);
-    else
-        snprintf(what, sizeof what, "%s %u of %llu bytes", near.freed ? "the freed allocation" : "allocation",
-                 near.number, (unsigned long long)near.bytes);
+    name_allocation(&near, what);
     if (near.kind == ALLOCATION_CONST && is_write && a >= near.address && a < near.address + near.bytes)
         fault(w, in, 1u << lane, ERR_ILLEGAL_ADDRESS, "write of %u bytes to the constant %s", bytes, what);
     if (a >= near.address + near.bytes)
@@ -85,8 +99,28 @@ static _Noreturn void illegal_global(struct warp *w, const struct inst *in, u32 
           access, bytes, (unsigned long long)a, what, (unsigned long long)near.address);
 }
 
+void memory_check_base(struct warp *w, const struct inst *in, const struct base *base, u32 lane, u64 a,
+                       u32 bytes, bool is_write)
+{
+    struct allocation own, found;
+    char what[160], there[160], by[32] = "";
+    if (!find_own(w, base, &own) || !heap_find(a, &found) || own.address == found.address) return;
+    name_allocation(&own, what);
+    name_allocation(&found, there);
+    bool is_before = a < own.address;
+    u64 distance = is_before ? own.address - a : a - own.address - own.bytes;
+    if (!base->variable) snprintf(by, sizeof by, ", by parameter %u", base->number);
+    breach(
+        w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
+        "out of bounds: %s of %u bytes at 0x%llx, %llu bytes %s %s (at 0x%llx), of which the address was made%s: there "
+        "lies %s",
+        is_write ? "write" : "read", bytes, (unsigned long long)a, (unsigned long long)distance,
+        is_before ? "before" : "past the end of", what, (unsigned long long)own.address, by, there);
+}
+
 /* An instruction tends to touch the same allocation again. Only one HEAP_BOUNDS instructions further on has the same place: those
- * of a loop, unrolled though it may be, have each their own. */
+ * of a loop, unrolled though it may be, have each their own. What another has put there holds only if their addresses are made of
+ * the same. */
 static inline struct bounds *bounds_of(struct warp *w, const struct inst *in)
 {
     return &w->heap[(uintptr_t)in / sizeof *in % HEAP_BOUNDS];
@@ -104,18 +138,19 @@ static void check_global_lane(struct warp *w, const struct inst *in, u32 lane, u
     if (!heap_find(a, &found) || bytes > found.address + found.bytes - a ||
         (is_write && found.kind == ALLOCATION_CONST))
         illegal_global(w, in, lane, a, bytes, is_write);
+    memory_check_base(w, in, in->base, lane, a, bytes, is_write);
     if (found.kind == ALLOCATION_CONST) { /* not remembered: it may only be read */
         if (footprint_wanted) footprint_mark(TOUCH_READ, a, bytes);
         return;
     }
-    *bounds_of(w, in) = (struct bounds){found.address, found.address + found.bytes};
+    *bounds_of(w, in) = (struct bounds){found.address, found.address + found.bytes, in->base};
 }
 
 /* Whether [a, a + bytes) lies in the allocation that this instruction touched last. */
 static inline bool in_bounds(struct warp *w, const struct inst *in, u64 a, u64 bytes)
 {
     const struct bounds *b = bounds_of(w, in);
-    return a >= b->lo && a <= b->hi && bytes <= b->hi - a;
+    return a >= b->lo && a <= b->hi && bytes <= b->hi - a && b->base == in->base;
 }
 
 /* These lanes' accesses are in the allocation that the instruction touched last, or in none that is ever written. */

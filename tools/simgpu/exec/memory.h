@@ -25,6 +25,10 @@ u8 *host_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address, u
 /* One lane's address of global memory, likewise; any alignment. */
 u8 *global_pointer(struct warp *w, const struct inst *in, u32 lane, u64 address, u32 bytes, bool is_write);
 
+/* Faults where an address that was made of `base` ran so far out of its allocation that it lies in another: hardware lets it pass. */
+void memory_check_base(struct warp *w, const struct inst *in, const struct base *base, u32 lane, u64 a,
+                       u32 bytes, bool is_write);
+
 /* A lane's access of 8 or 16 bytes, aligned to its size, is done in one piece, as a GPU does it: programs pass a flag and its
  * data in one vector from block to block. (Vector registers of x86 with AVX and of Arm load and store 16 aligned bytes so.) */
 typedef u64 whole16 __attribute__((vector_size(16), may_alias));

@@ -57,7 +57,7 @@ struct unset find_unset(const struct parsed_function *f, const struct flow *g);
 void find_proposals(struct parsed_function *f);
 /* Which strong loads read what is only data (front/decision.c). */
 void find_data(struct parsed_function *f);
-/* Which registers have a shared variable's address (front/origin.c). */
+/* Which registers have a variable's address, or one that a parameter holds (front/origin.c). */
 void find_origins(struct parsed_function *f);
 
 /* Prints a lowered function, instruction by instruction, if --dump asks for it; at the program's end, says if it asked for none that

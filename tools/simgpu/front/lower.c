@@ -299,12 +299,29 @@ static const struct shared_variable *place_of(struct lowering *lo, const struct 
     return v;
 }
 
+/* What an address of global memory is made of. NULL: nobody knows. */
+static const struct base *base_of(const struct lowering *lo, const struct ptx_operand *o)
+{
+    const struct function *fn = lo->f->fn;
+    const struct symbol *s = o->reg ? o->reg->variable : o->symbol;
+    if (!s || (s->kind != SYM_GLOBAL && !(s->kind == SYM_PARAM && o->reg))) return NULL;
+    struct base *base = keep(sizeof *base);
+    if (s->kind == SYM_GLOBAL) {
+        *base = (struct base){.variable = s->address};
+        return base;
+    }
+    *base = (struct base){.at = (u32)(s->address + o->reg->variable_at)};
+    while (fn->params[base->number].offset != s->address) base->number++;
+    return base;
+}
+
 bool lower_address(struct lowering *lo, const struct ptx_operand *o, struct inst *in)
 {
     if (o->kind != OPERAND_ADDRESS) return refuse(lo, lo->at, "an address in brackets was expected");
     in->imm = o->offset;
     in->addr64 = true;
     in->variable = place_of(lo, o->reg ? o->reg->variable : o->symbol);
+    in->base = base_of(lo, o);
     if (o->reg) {
         in->addr64 = type_bytes(o->reg->type) == 8;
         in->a = source_operand(lo, o->reg);

@@ -53,7 +53,8 @@ struct reg {
     const struct ptx_operand
         *value; /* what a mov, the only one that does, moves there: a constant; else NULL */
     const struct symbol
-        *variable; /* the shared variable of which it always has an address, NULL: none (front/origin.c) */
+        *variable;   /* of which it always has an address, or the parameter, NULL: none (front/origin.c) */
+    u64 variable_at; /* ... which the parameter holds at this byte */
 };
 
 /* PARAM is a kernel's parameter, the same for all threads; ARG a .param variable of a call or a device function, which
