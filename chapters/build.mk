@@ -30,8 +30,8 @@ endif
 endif
 endef
 
-# The kernels of common/ run wherever any chapter does.
-GENCODE_common := $(call gencode,75)
+# The kernels of common/ run wherever any chapter does; on sm_90 one tells the next when it may begin.
+GENCODE_common := $(call gencode,75 90)
 $(eval $(call flags_rule,common,$$(GENCODE_common)))
 build/obj/common/%.o: common/%.cu build/obj/common/flags build/config.mk
 	@mkdir -p $(@D)

@@ -218,6 +218,13 @@ END
     noted $CHAPTER 'out[1020]: got …; 1 of 1021 elements are wrong'
 }
 
+@test "chapter 6: a kernel that is launched early, and does not wait, reads what may not be there yet" {
+    broken $CHAPTER step3_residual_stream.cu '/wait_for_kernels_before\(\);/d'
+    run -3 "$SIMGPU" "$BROKEN" --op residual_forward --step residual_stream --case ragged
+    assert_output --partial "step3_residual_stream.cu:"
+    noted $CHAPTER 'is read before griddepcontrol.wait (cudaGridDependencySynchronize), but the launch before writes it'
+}
+
 @test "chapter 6: the tanh form in fp32 loses the tail" {
     broken $CHAPTER step5_gelu.cu 's|return x / \(1.0f \+ expf\(-2.0f \* u\)\);|return 0.5f * x * (1.0f + tanhf(u));|'
     wrong $CHAPTER gelu extreme --op gelu_forward

@@ -5,6 +5,8 @@
 #include <math.h>
 #include <sys/stat.h>
 
+#include "upload.h"
+
 enum { POISON = 0xff }; // all ones: a NaN in every floating-point type, -1 in every integer
 
 static void join(char *path, size_t size, const char *dir, const char *name, const char *suffix)
@@ -288,24 +290,38 @@ void run_free(struct run *run)
         if (run->data[t]) CUDA_CHECK(cudaFree(run->data[t]));
     CUDA_CHECK(cudaFree(run->copy_to)); // NULL is ignored
     CUDA_CHECK(cudaFree(run->copy_from));
+    CUDA_CHECK(cudaFreeHost(run->host));
     *run = (struct run){0};
 }
 
-void case_upload(const struct operation *op, const struct golden *golden, size_t guard, struct run *run)
+void case_upload(const struct operation *op, const struct golden *golden, size_t guard, cudaStream_t stream,
+                 struct run *run)
 {
     bool with[CHAPTER_MAX_TENSORS];
+    size_t at[CHAPTER_MAX_TENSORS], total = 0; // where each input begins in run->host
+    struct upload upload = {0};
     run_begin(op, golden->type, golden->dim, run);
-    for (int t = 0; t < CHAPTER_MAX_TENSORS; t++) with[t] = golden->input[t].data != NULL;
+    for (int t = 0; t < operation_tensors(op); t++) with[t] = golden->input[t].data != NULL;
     run_allocate(op, run, with, guard);
     for (int t = 0; t < operation_tensors(op); t++) {
         const struct npy *input = &golden->input[t];
-        if (!input->data) continue;
-        if (op->tensors[t].role == PARAM)
+        at[t] = total;
+        if (input->data && op->tensors[t].role == PARAM)
             run->param[t] = dtype_get(input->dtype, input->data, 0);
-        else
-            CUDA_CHECK(
-                cudaMemcpy(run->data[t], input->data, tensor_bytes(op, run, t), cudaMemcpyHostToDevice));
+        else if (input->data)
+            total += (tensor_bytes(op, run, t) + 15) / 16 * 16;
     }
+    if (total == 0) return;
+    CUDA_CHECK(cudaMallocHost(&run->host, total));
+    for (int t = 0; t < operation_tensors(op); t++) {
+        const struct npy *input = &golden->input[t];
+        if (!input->data || op->tensors[t].role == PARAM) continue;
+        void *from = (char *)run->host + at[t];
+        size_t bytes = tensor_bytes(op, run, t);
+        memcpy(from, input->data, bytes);
+        upload.inputs[upload.count++] = (struct input){run->data[t], from, bytes};
+    }
+    CUDA_CHECK(upload_inputs(&upload, stream));
 }
 
 struct npy run_download(const struct operation *op, const struct run *run, int t)

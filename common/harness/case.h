@@ -39,8 +39,9 @@ void run_begin(const struct operation *op, enum dtype type, const int64_t *dim, 
 void run_allocate(const struct operation *op, struct run *run, const bool *with, size_t guard);
 void run_free(struct run *run);
 
-// Allocates `run` for the case and copies its inputs there; outputs and guards stay poisoned.
-void case_upload(const struct operation *op, const struct golden *golden, size_t guard, struct run *run);
+// Allocates `run` for the case, and lets a kernel copy its inputs there; outputs and guards stay poisoned.
+void case_upload(const struct operation *op, const struct golden *golden, size_t guard, cudaStream_t stream,
+                 struct run *run);
 
 // Copies tensor t of a run to the host; the caller frees it with npy_free.
 struct npy run_download(const struct operation *op, const struct run *run, int t);

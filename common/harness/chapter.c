@@ -345,7 +345,7 @@ static void add_check_record(const char *chapter, const struct operation *op, co
     results_add(results, key, value);
 }
 
-// Tells the simulated GPU, if that is what runs this, whose work follows: its profile is by step. NULL: nobody's.
+// Tells the simulated GPU, if that is what runs this, whose work follows: its profile is by step. NULL: nobody's; "": it is not counted.
 static void profile_step(const char *name)
 {
     void (*mark)(const char *) = NULL;
@@ -377,7 +377,8 @@ static int check_step(const char *chapter, const struct operation *op, const str
         die_input("--step %s: it does other work, so that its outputs say nothing; expected a step", step);
     struct run run;
     cudaError_t error = cudaSuccess;
-    case_upload(op, golden, guard, &run);
+    profile_step(""); // The upload is no step's.
+    case_upload(op, golden, guard, stream, &run);
     if (options->trace) error = trace_step(chapter, op, device, options, s, &run, stream);
     snprintf(label, sizeof label, "%d %s", operation_step_number(op, s), step);
     printf("  %-20s %-18s %-24s ", label, golden->name,

@@ -48,6 +48,7 @@ struct run {
     int64_t dim[SHAPE_MAX_DIMS];       // each 1 to 2^31-1; 0 too when it is a PARAM of the same name
     void *copy_to, *copy_from;         // for device_copy: device memory of copy_bytes each, else NULL
     size_t copy_bytes;                 // half of what the operation's `bytes` says
+    void *host; // of a case, its inputs in page-locked memory, from which a kernel copies them; else NULL
 };
 
 // A function in a .cu file, cast back to its own type by its operation's `launch`.

@@ -441,10 +441,11 @@ struct launch {
     u32 grid[3], block[3], cluster[3];
     u32 shared_bytes; /* static + dynamic */
     u32 dynamic_bytes;
-    u32 shared_base; /* where they begin: SHARED_BASE or, with a seed, behind it: runtime/scheduler.c */
-    u32 displaced;   /* bytes left out before the dynamic ones: the same */
-    u32 local_bytes; /* local memory a thread */
-    u8 *params;      /* the kernel's parameter buffer */
+    u32 shared_base;  /* where they begin: SHARED_BASE or, with a seed, behind it: runtime/scheduler.c */
+    u32 displaced;    /* bytes left out before the dynamic ones: the same */
+    u32 local_bytes;  /* local memory a thread */
+    u8 *params;       /* the kernel's parameter buffer */
+    const char *step; /* what it is counted for: report/counters.c */
     u64 grid_id;
     bool cooperative;
     bool dependent;      /* may have started before the launch before it has ended */

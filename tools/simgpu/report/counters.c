@@ -71,7 +71,7 @@ void count_global(struct warp *w, const struct inst *in, u32 mask, const u64 add
 struct launched {
     struct launched *next;
     const struct function *kernel;
-    const char *step; /* simgpu_step's, or NULL */
+    const char *step; /* simgpu_step's, or NULL; "": it is left out */
     u64 launches, instructions;
     bool open; /* launched since the functions' counters were last collected */
     struct line_total *lines;
@@ -80,16 +80,31 @@ struct launched {
     u32 op_count;
 };
 static struct launched *all_kernels;
-static const char *step;
+static struct step_name {
+    struct step_name *next;
+    char text[];
+} * step_names;
+static const char *step,
+    *running; /* of what is launched now; of the launch that runs: with a seed, an earlier one */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static void report(void);
+static void collect_all(void);
 
-void counters_prepare(const struct function *kernel, u32 workers)
+const char *counters_step(void)
 {
-    const struct module *m = kernel->module;
+    return step;
+}
+
+void counters_prepare(const struct launch *l, u32 workers)
+{
+    const struct module *m = l->kernel->module;
+    pthread_mutex_lock(&lock);
+    if (running != l->step) collect_all();
+    running = l->step;
+    pthread_mutex_unlock(&lock);
     for (u32 i = 0; i < m->function_count; i++) {
         struct function *fn = m->functions[i];
-        if (fn != kernel && fn->is_kernel) continue;
+        if (fn != l->kernel && fn->is_kernel) continue;
         if (!fn->counters) fn->counters = calloc(MAX_WORKERS, sizeof *fn->counters);
         if (!fn->counters) abort();
         for (u32 k = 0; k < workers; k++)
@@ -316,8 +331,8 @@ void counters_launched(const struct launch *l, u64 instructions)
     if (!registered) atexit(report);
     registered = true;
     struct launched **at = &all_kernels;
-    while (*at && ((*at)->kernel != l->kernel || (*at)->step != step)) at = &(*at)->next;
-    if (!*at && (*at = calloc(1, sizeof **at))) (*at)->kernel = l->kernel, (*at)->step = step;
+    while (*at && ((*at)->kernel != l->kernel || (*at)->step != l->step)) at = &(*at)->next;
+    if (!*at && (*at = calloc(1, sizeof **at))) (*at)->kernel = l->kernel, (*at)->step = l->step;
     if (*at) {
         (*at)->open = true;
         (*at)->launches++;
@@ -328,14 +343,20 @@ void counters_launched(const struct launch *l, u64 instructions)
 }
 
 /* The simulated GPU's own call, for a program to find with dlsym(RTLD_DEFAULT, "simgpu_step"): what is launched from now on
- * is counted under this name, or under none (NULL). To be called when no kernel runs. */
+ * is counted under this name, under none (NULL) or not at all (""). */
 void simgpu_step(const char *name)
 {
     pthread_mutex_lock(&lock);
-    collect_all();
-    const struct launched *k = all_kernels;
-    while (name && k && (!k->step || strcmp(k->step, name) != 0)) k = k->next;
-    step = !name ? NULL : k ? k->step : strdup(name);
+    struct step_name *n = step_names;
+    while (name && n && strcmp(n->text, name) != 0) n = n->next;
+    if (name && !n) {
+        n = malloc(sizeof *n + strlen(name) + 1);
+        if (!n) abort();
+        strcpy(n->text, name);
+        n->next = step_names;
+        step_names = n;
+    }
+    step = name ? n->text : NULL;
     pthread_mutex_unlock(&lock);
 }
 
@@ -353,8 +374,11 @@ static void report(void)
     }
     fflush(stdout);
     collect_all();
+    bool first = true;
     for (const struct launched *k = all_kernels; k; k = k->next) {
-        if (json) json_kernel(json, k, k->lines, k->line_count, k == all_kernels);
+        if (k->step && !*k->step) continue;
+        if (json) json_kernel(json, k, k->lines, k->line_count, first);
+        first = false;
         if (options.profile) print_kernel(k, k->lines, k->line_count);
     }
     if (json) {

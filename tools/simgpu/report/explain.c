@@ -29,7 +29,7 @@ static const struct {
     {"before the cp.async at line", "notes/05_cp_async_pipeline.md#4-the-idea-by-hand"},
     {"nothing orders these two", "notes/simulated_gpu.md#strict-where-hardware-is-lucky"},
     {"which may not be over", "notes/simulated_gpu.md#strict-where-hardware-is-lucky"},
-    {"griddepcontrol.wait", "notes/16_sm90_attention_variants.md#7-break-it"},
+    {"griddepcontrol.wait", "notes/06_elementwise_layers.md#7-break-it"},
     {"race on shared offset", "notes/02_tiled_matmul.md#5-the-code-in-the-order-it-runs"},
     {"race on global memory", "notes/10_adamw_mixed_precision.md#5-the-code-in-the-order-it-runs"},
     {"accesses are in no order", "notes/10_adamw_mixed_precision.md#5-the-code-in-the-order-it-runs"},

@@ -4,9 +4,11 @@
 
 #include "../sim.h"
 
-/* Room for the counters of a module's functions, for `workers` workers; safe to call again. */
-void counters_prepare(const struct function *kernel, u32 workers);
-/* Notes that a launch of `kernel` is over; the table of all kernels is printed when the program ends. */
+/* What is launched now is counted for: simgpu_step's last name, or NULL. */
+const char *counters_step(void);
+/* Before a launch: room for the counters of its module's functions, for `workers` workers. */
+void counters_prepare(const struct launch *l, u32 workers);
+/* Notes that a launch is over; the table of all kernels is printed when the program ends. */
 void counters_launched(const struct launch *l, u64 instructions);
 
 /* Exported, for programs: report/counters.c. */

@@ -162,6 +162,7 @@ struct launch_task {
     struct configuration configuration;
     u8 *params;  /* the parameter buffer */
     void **args; /* where each parameter lies in it */
+    const char *step;
 };
 
 static void run_launch(struct task *task)
@@ -182,6 +183,7 @@ static void run_launch(struct task *task)
         .dynamic_bytes = (u32)c->dynamic_bytes,
         .local_bytes = local_bytes_of(f),
         .params = t->params,
+        .step = t->step,
         .grid_id = atomic_fetch_add(&grids, 1) + 1,
         .cooperative = c->cooperative,
         .dependent = c->dependent && last_launch + 1 == tasks_run() && last_stream == c->stream,
@@ -241,6 +243,7 @@ struct task *launch_task(const char *caller, const void *function, const struct 
     t->configuration = *c;
     t->params = params;
     t->args = own;
+    t->step = counters_step();
     return &t->task;
 }
 

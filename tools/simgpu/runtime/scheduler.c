@@ -447,7 +447,7 @@ int launch_run(struct launch *l)
     if (count > grid.clusters) count = grid.clusters;
     double start = processor_ms();
     place_shared(l);
-    if (options.profile || options.json) counters_prepare(l->kernel, (u32)count);
+    if (options.profile || options.json) counters_prepare(l, (u32)count);
     struct work work[MAX_WORKERS] = {0};
     for (u32 k = 0; k < count; k++)
         work[k] = (struct work){.worker = {.index = k, .launch = l, .idle = UINT64_MAX},
