@@ -258,6 +258,7 @@ class GradNorm(Flat):
 SCALING = {
     "first_step": {"steps": 0, "good_steps": 0},
     "second_step": {"steps": 1, "beta2": 0.999},
+    "seventh_step": {"steps": 6, "beta2": 0.999},
     "growth": {"good_steps": 1999},
     "before_growth": {"good_steps": 1998},
     "overflow": {"spoilt": np.inf},

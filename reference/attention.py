@@ -105,6 +105,8 @@ class Attention:
             "len65_causal": case(65, 65, 128, causal=True),
             "len1000": case(1000, 1000, 64),
             "len1000_causal": case(1000, 1000, 128, causal=True),
+            "whole_tiles": case(768, 192, 64, h=2),
+            "whole_tiles_causal": case(384, 384, 128, h=2, causal=True),
             "one_query_causal": case(1, 1000, 64, h=2, causal=True),
             "few_queries_causal": case(70, 300, 128, causal=True),
             "empty_rows_causal": case(300, 70, 64, causal=True),

@@ -102,6 +102,9 @@ class PerHead(Attention):
             "ragged": case(70, 139, 64, h=2),
             "len128_causal": case(128, 128, 128, causal=True),
             "len129_causal": case(129, 129, 64, causal=True),
+            "whole_tiles": case(768, 192, 128, h=2),
+            "whole_tiles_causal": case(512, 384, 64, h=2, causal=True),
+            "d256_whole_tiles": case(256, 256, 256, h=2),
             "few_queries_causal": case(70, 300, 128, causal=True),
             "empty_rows_causal": case(200, 70, 64, causal=True),
             "shared_heads_causal": case(140, 150, 128, h=4, g=2, b=2, causal=True),
@@ -193,7 +196,7 @@ class PerHead(Attention):
 
 class TransposedV(PerHead):
     def cases(self, dtype):
-        names = "one_key", "len17", "ragged", "empty_rows_causal", "shared_heads_causal", "d256", "rising_causal", "jump", "jump_d256", "sink"
+        names = "one_key", "len17", "ragged", "whole_tiles", "whole_tiles_causal", "d256_whole_tiles", "empty_rows_causal", "shared_heads_causal", "d256", "rising_causal", "jump", "jump_d256", "sink"
         return {name: case for name, case in super().cases(dtype).items() if name in names}
 
     def inputs(self, rng, case):
@@ -210,7 +213,7 @@ class TwoLevels(PerHead):
     WHOLE = False
 
     def cases(self, dtype):
-        names = "len17", "ragged", "shared_heads_causal", "outliers", "rising_causal", "jump", "sink"
+        names = "len17", "ragged", "whole_tiles", "whole_tiles_causal", "shared_heads_causal", "outliers", "rising_causal", "jump", "sink"
         cases = super().cases(dtype)
         alike = dict(b=1, q=20, k=2500, h=1, g=1, d=64, special="alike")
         return {name: cases[name] for name in names} | {"alike": alike}

@@ -80,6 +80,7 @@ class PerTensor:
         "ragged": (131, 139, 272),
         "odd_n": (37, 131, 144),
         "several_tiles": (261, 264, 400),
+        "whole_tiles": (256, 384, 256),
         "one_row": (1, 264, 528),
         "deep": (24, 40, 2048),
     }

@@ -164,6 +164,7 @@ class Delayed(Flat):
         "zeros_only": dict(history=0.0, zero=True),
         "infinite_history": dict(history=np.inf),
         "largest_scale": dict(history=3e38, margin=16),
+        "largest_finite": dict(history=float(np.finfo(np.float32).max)),
     }
 
     def cases(self, dtype):

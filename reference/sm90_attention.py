@@ -25,6 +25,7 @@ class Sm90Attention(attention.Attention):
             "len129_causal": case(129, 129, 64, causal=True),
             "d256": case(200, 333, 256, h=2),
             "d256_causal": case(300, 300, 256, h=2, causal=True),
+            "d256_whole_tiles": case(256, 256, 256, h=2),
             "d256_empty_rows_causal": case(200, 30, 256, causal=True),
             "rising": case(200, 900, 64, rising=True),
             "rising_causal": case(400, 400, 128, rising=True, causal=True),

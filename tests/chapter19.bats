@@ -88,6 +88,7 @@ END
 8 100 896 144 all whole 2, 112
 8 100 1024 144 all whole 2, 128
 6 120 300 8336 all divided 2, 112
+4 64 576 8336 all divided 1, 96
 END
 }
 
