@@ -45,7 +45,7 @@ includers() {
     while read -r file; do
         if [[ $file == *.cu ]]; then echo "$file"; else includers "$file"; fi
     done < <(grep -lF "#include \"$name\"" "$folder"/*.cu* || true
-             grep -lE "#include \"(.*/)?${folder##*/}/$name\"" chapters/*/*.cu chapters/*/*.cuh common/*/*.cuh)
+             grep -lE "#include \"(.*/)?${folder##*/}/$name\"" chapters/*/*.cu chapters/*/*.cuh common/*/*.cu common/*/*.cuh)
 }
 
 @test "makefile: a touched device header rebuilds exactly the kernels that include it" {

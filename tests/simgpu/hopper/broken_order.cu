@@ -198,7 +198,7 @@ __global__ void right_store(u32 *out)
         tile[0][threadIdx.x] = (u8)i;
         PROXY_FENCE;
         __syncwarp();
-        if (threadIdx.x == 0) copy_out(out, tile, 32);
+        if (threadIdx.x == 0) copy_out(out + i * 8, tile, 32);
     }
     if (threadIdx.x == 0) WAIT_READ;
 }
