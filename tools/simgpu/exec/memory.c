@@ -44,11 +44,11 @@ static _Noreturn void misaligned(struct warp *w, const struct inst *in, u32 lane
 }
 
 /* The allocation that the address was made for: of the variable, or of what the parameter points to, if it does. */
-static bool find_own(const struct warp *w, const struct base *o, struct allocation *own)
+static bool find_own(const struct warp *w, const struct base *base, struct allocation *own)
 {
-    if (!o) return false;
-    u64 at = o->variable;
-    if (!at) memcpy(&at, (const u8 *)w->block->launch->params + o->at, sizeof at);
+    if (!base) return false;
+    u64 at = base->variable;
+    if (!at) memcpy(&at, w->block->launch->params + base->at, sizeof at);
     return heap_find(at, own);
 }
 
@@ -109,13 +109,11 @@ void memory_check_base(struct warp *w, const struct inst *in, const struct base 
     name_allocation(&found, there);
     bool is_before = a < own.address;
     u64 distance = is_before ? own.address - a : a - own.address - own.bytes;
-    if (!base->variable) snprintf(by, sizeof by, ", by parameter %u", base->number);
-    breach(
-        w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
-        "out of bounds: %s of %u bytes at 0x%llx, %llu bytes %s %s (at 0x%llx), of which the address was made%s: there "
-        "lies %s",
-        is_write ? "write" : "read", bytes, (unsigned long long)a, (unsigned long long)distance,
-        is_before ? "before" : "past the end of", what, (unsigned long long)own.address, by, there);
+    if (!base->variable) snprintf(by, sizeof by, ", where parameter %u points", base->number);
+    breach(w, in, 1u << lane, ERR_ILLEGAL_ADDRESS,
+           "out of bounds: %s of %u bytes at 0x%llx, %llu bytes %s %s (at 0x%llx)%s: there lies %s",
+           is_write ? "write" : "read", bytes, (unsigned long long)a, (unsigned long long)distance,
+           is_before ? "before" : "past the end of", what, (unsigned long long)own.address, by, there);
 }
 
 /* An instruction tends to touch the same allocation again. Only one HEAP_BOUNDS instructions further on has the same place: those

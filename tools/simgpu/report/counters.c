@@ -80,19 +80,23 @@ struct launched {
     u32 op_count;
 };
 static struct launched *all_kernels;
-static struct step_name {
+struct step_name {
     struct step_name *next;
     char text[];
-} * step_names;
-static const char *step,
-    *running; /* of what is launched now; of the launch that runs: with a seed, an earlier one */
+};
+static struct step_name *step_names;
+static const char *step;    /* of what is launched now */
+static const char *running; /* of the launch that runs: with a seed it may have been launched before */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static void report(void);
 static void collect_all(void);
 
 const char *counters_step(void)
 {
-    return step;
+    pthread_mutex_lock(&lock);
+    const char *now = step;
+    pthread_mutex_unlock(&lock);
+    return now;
 }
 
 void counters_prepare(const struct launch *l, u32 workers)
