@@ -588,6 +588,42 @@ __global__ void added_before_it_is_stored(u32 *out)
     }
 }
 
+// A partial sum is stored, and then the whole one over it: bulk copies have no order among themselves until they are waited for.
+// bug stored_twice: bulk copies have no order among themselves
+template <bool BROKEN>
+__global__ void stored_twice(u32 *out)
+{
+    stages[0][T] = T;
+    stages[1][T] = 2 * T;
+    PROXY_FENCE;
+    __syncthreads();
+    if (T) return;
+    copy_out(out, stages[0], 256);              // stored_twice
+    if (!BROKEN) copy_out(out, stages[0], 256); // the same
+    if (BROKEN)
+        WAIT_READ;
+    else
+        WAIT_ALL;
+    copy_out(out, stages[1], 256); // stored_twice
+    WAIT_ALL;
+}
+
+// What is added may be lost if it comes before what it is to be added to.
+// bug stored_then_added: bulk copies have no order among themselves
+template <bool BROKEN>
+__global__ void stored_then_added(u32 *out)
+{
+    stages[0][T] = T;
+    PROXY_FENCE;
+    __syncthreads();
+    if (T) return;
+    copy_out(out, stages[0], 256); // stored_then_added
+    if (!BROKEN) WAIT_ALL;
+    add_out(out, stages[0], 256);              // stored_then_added
+    if (!BROKEN) add_out(out, stages[0], 128); // Sums have no order, and need none.
+    WAIT_ALL;
+}
+
 // A bulk store over what another block has written, with nothing between them.
 // bug stored_over_what_others_wrote: nothing has released it | must wait for it, by cp.async.bulk.wait_group without .read
 template <bool BROKEN>
@@ -772,6 +808,8 @@ static const bug bugs[] = {
     BUG(store_announced_early, 2, 64),
     BUG(added_before_it_is_stored, 2, 64),
     BUG(stored_over_what_others_wrote, 2, 64),
+    BUG(stored_twice, 1, 64),
+    BUG(stored_then_added, 1, 64),
     BUG(loaded_without_acquiring, 2, 64),
     BUG(box_loaded_without_acquiring, 2, 64),
     BUG(fenced_for_shared_memory, 2, 64),

@@ -524,6 +524,37 @@ static bool goes_to(const struct bulk *c, u32 row, u64 *at, u32 *bytes)
     return true;
 }
 
+enum { MOST_ROW_PAIRS = 1 << 16 }; /* of two stores: where there are more, they are not looked at */
+
+/* Bulk copies have no order among themselves: of two stores of a warp to one place, the first must have been waited for, unless both bring
+ * the same, as boxes do that overlap where a tile is no whole number of them, or both add. Those of other warps: exec/global.c. */
+static void check_own_stores(struct warp *w, const struct inst *in, const struct bulk *c)
+{
+    u64 at, to;
+    u32 n, m;
+    for (const struct bulk *o = warp_async(w)->stores; o; o = o->next) {
+        if ((o->op >= 0 && c->op >= 0) || (u64)o->rows * c->rows > MOST_ROW_PAIRS) continue;
+        for (u32 row = 0; row < c->rows; row++) {
+            if (!goes_to(c, row, &to, &n)) continue;
+            for (u32 other = 0; other < o->rows; other++) {
+                if (!goes_to(o, other, &at, &m)) continue;
+                u64 first = at > to ? at : to, end = at + m < to + n ? at + m : to + n;
+                if (first >= end) continue;
+                const u8 *is = o->data + other * o->row_bytes + (first - at),
+                         *will_be = c->data + row * c->row_bytes + (first - to);
+                if (o->op < 0 && c->op < 0 && memcmp(is, will_be, end - first) == 0) continue;
+                breach_against(
+                    w, in, 1u << c->lane, ERR_LAUNCH_FAILURE, o->fn, o->in,
+                    "race on global memory at 0x%llx: this bulk store is not ordered after this warp's bulk store at line %u: the thread "
+                    "that issued that must wait for it, by cp.async.bulk.wait_group without .read (with .read only its source is "
+                    "free again): bulk copies have no order among themselves",
+                    (unsigned long long)first, o->fn->lines[o->in - o->fn->code].line);
+                return;
+            }
+        }
+    }
+}
+
 static void store(struct warp *w, const struct inst *in, u32 lane, const struct form *f)
 {
     struct bulk about = describe(w, in, lane, f), *c;
@@ -541,6 +572,7 @@ static void store(struct warp *w, const struct inst *in, u32 lane, const struct 
         proxy_reads(w, in, 1u << lane, c->block, at, n);
         memcpy(c->data + row * c->row_bytes + k, c->block->shared + at, n);
     }
+    check_own_stores(w, in, c);
     u64 to;
     u32 bytes;
     for (u32 row = 0; row < c->rows; row++) {

@@ -488,7 +488,7 @@ void global_access_now(struct warp *w, const struct inst *in, u32 mask, const u6
     if (mask) access_lanes(w, in, mask, at, bytes, how, floor, has_reads, by);
 }
 
-/* Whether it is of a bulk store of this warp: of two of those nothing is said. */
+/* Whether it is of a bulk store of this warp: of two of those exec/bulk.c tells. */
 static bool is_own_bulk(const struct warp *w, u32 number)
 {
     const struct record *r = record_of(number);
