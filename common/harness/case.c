@@ -298,28 +298,29 @@ void case_upload(const struct operation *op, const struct golden *golden, size_t
                  struct run *run)
 {
     bool with[CHAPTER_MAX_TENSORS];
-    size_t at[CHAPTER_MAX_TENSORS], total = 0; // where each input begins in run->host
     struct upload upload = {0};
+    size_t total = 0;
     run_begin(op, golden->type, golden->dim, run);
-    for (int t = 0; t < operation_tensors(op); t++) with[t] = golden->input[t].data != NULL;
+    for (int t = 0; t < CHAPTER_MAX_TENSORS; t++) with[t] = golden->input[t].data != NULL;
     run_allocate(op, run, with, guard);
     for (int t = 0; t < operation_tensors(op); t++) {
         const struct npy *input = &golden->input[t];
-        at[t] = total;
-        if (input->data && op->tensors[t].role == PARAM)
+        if (!input->data) continue;
+        if (op->tensors[t].role == PARAM) {
             run->param[t] = dtype_get(input->dtype, input->data, 0);
-        else if (input->data)
-            total += (tensor_bytes(op, run, t) + 15) / 16 * 16;
+            continue;
+        }
+        size_t bytes = tensor_bytes(op, run, t);
+        upload.inputs[upload.count++] = (struct input){run->data[t], input->data, bytes};
+        total += (bytes + 15) / 16 * 16;
     }
     if (total == 0) return;
     CUDA_CHECK(cudaMallocHost(&run->host, total));
-    for (int t = 0; t < operation_tensors(op); t++) {
-        const struct npy *input = &golden->input[t];
-        if (!input->data || op->tensors[t].role == PARAM) continue;
-        void *from = (char *)run->host + at[t];
-        size_t bytes = tensor_bytes(op, run, t);
-        memcpy(from, input->data, bytes);
-        upload.inputs[upload.count++] = (struct input){run->data[t], from, bytes};
+    char *place = run->host;
+    for (int k = 0; k < upload.count; k++) {
+        struct input *input = &upload.inputs[k];
+        input->from = memcpy(place, input->from, input->bytes);
+        place += (input->bytes + 15) / 16 * 16;
     }
     CUDA_CHECK(upload_inputs(&upload, stream));
 }

@@ -1,5 +1,5 @@
 // Brings a case's inputs to the device by a kernel, as a layer's come there by the kernel before: a step that is launched early, and does
-// not wait, reads what may not be there yet. On a GPU that is luck, mostly good; the simulated GPU says so.
+// not wait, reads what may not be there yet. On a GPU that is luck; the simulated GPU says so.
 #pragma once
 
 #include <cuda_runtime_api.h>

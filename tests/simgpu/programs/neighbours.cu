@@ -3,11 +3,6 @@
 // runs one of the others.
 #include "expect.h"
 
-#include <stdint.h>
-#include <string.h>
-
-#include <cuda_runtime.h>
-
 enum { COUNT = 1024, THREADS = 32 };
 
 struct pair {
@@ -137,13 +132,13 @@ int main(int argc, char **argv)
     int *memory[3], **table, number[COUNT];
     for (int i = 0; i < COUNT; i++) number[i] = i;
     for (int i = 0; i < 3; i++) {
-        EXPECT(!cudaMalloc(&memory[i], sizeof number));
-        EXPECT(!cudaMemcpy(memory[i], number, sizeof number, cudaMemcpyHostToDevice));
+        CUDA(cudaMalloc(&memory[i], sizeof number));
+        CUDA(cudaMemcpy(memory[i], number, sizeof number, cudaMemcpyHostToDevice));
         for (int k = 0; k < COUNT; k++) number[k] += COUNT;
     }
     int *a = memory[0], *b = memory[1], *out = memory[2];
     const int far = (int)(b - a);
-    EXPECT(!cudaMemset(out, 0, sizeof number));
+    CUDA(cudaMemset(out, 0, sizeof number));
 #define FAULT(NAME, FIRST) \
     if (argc == 2 && !strcmp(argv[1], #NAME)) NAME<<<1, THREADS>>>(FIRST, b, out, far)
     const pair both = {a, b};
@@ -161,20 +156,19 @@ int main(int argc, char **argv)
         printf("%s\n", cudaGetErrorName(error));
         return error != cudaSuccess;
     }
-    EXPECT(!cudaMalloc(&table, 2 * sizeof *table));
-    EXPECT(!cudaMemcpy(table, memory, 2 * sizeof *table, cudaMemcpyHostToDevice));
-#define RIGHT(NAME, EXPECTED, ...)                                                      \
-    NAME<<<1, THREADS>>>(__VA_ARGS__);                                                  \
-    EXPECT(!cudaMemcpy(number, out, THREADS * sizeof *number, cudaMemcpyDeviceToHost)); \
+    CUDA(cudaMalloc(&table, 2 * sizeof *table));
+    CUDA(cudaMemcpy(table, memory, 2 * sizeof *table, cudaMemcpyHostToDevice));
+#define RIGHT(NAME, EXPECTED, ...)                                                   \
+    NAME<<<1, THREADS>>>(__VA_ARGS__);                                               \
+    CUDA(cudaMemcpy(number, out, THREADS * sizeof *number, cudaMemcpyDeviceToHost)); \
     for (int i = 0; i < THREADS; i++) EXPECT(number[i] == (EXPECTED))
     RIGHT(difference, COUNT + i, a, b, out);
     RIGHT(counterpart, COUNT + i, a, b, table, out);
-    EXPECT(!cudaMemset(out, 0, THREADS * sizeof *out));
+    CUDA(cudaMemset(out, 0, THREADS * sizeof *out));
     RIGHT(chosen, 3 * i + (i % 2 ? 1 : 2) * COUNT, a, b, out);
     RIGHT(from_a_table, COUNT + 2 * i, table, 8, out);
     RIGHT(broadcast, COUNT + i, a, b, out);
     RIGHT(from_the_end, COUNT - 1 - i + COUNT - 4, a, COUNT, out);
     RIGHT(by_a_call, 2 * COUNT, a, b, out);
-    puts("right");
-    return 0;
+    return verdict();
 }

@@ -160,9 +160,9 @@ struct launch_task {
     struct task task;
     struct kernel *kernel;
     struct configuration configuration;
-    u8 *params;  /* the parameter buffer */
-    void **args; /* where each parameter lies in it */
-    const char *step;
+    u8 *params;       /* the parameter buffer */
+    void **args;      /* where each parameter lies in it */
+    const char *step; /* what it is counted for: report/counters.c */
 };
 
 static void run_launch(struct task *task)
