@@ -194,7 +194,7 @@ if "backward" in op: assert np.isnan(np.load(d + "/dweight.npy")).nonzero()[0].t
     done <<'END'
 32,704 layernorm aligned warp_instructions ^
 37,456 layernorm aligned_bf16 warp_instructions ^
-14,661 layernorm_registers aligned warp_instructions ^
+14,619 layernorm_registers aligned warp_instructions ^
 18,423 layernorm_registers aligned_bf16 warp_instructions ^
 43,032 layernorm_residual aligned warp_instructions ^
 26,625 layernorm_residual aligned_bf16 warp_instructions ^

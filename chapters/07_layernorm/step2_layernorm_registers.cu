@@ -8,7 +8,8 @@
 // exact ones, the second of differences.
 //
 //      pieces in a row   who holds it                                 bytes of a row at most
-//      up to 256         a warp; a block has 4 rows, no barrier         4 KB
+//      up to 128         a warp; a block has 4 rows, no barrier         2 KB
+//      up to 256         a warp that is a block                         4 KB
 //      up to 4096        a block of 64 to 512 threads                  64 KB
 //      more              the block; the rest is read for each sum, and for the output
 //
@@ -24,7 +25,7 @@
 
 constexpr int MAX_PIECES = 8;    // a thread keeps
 constexpr int MAX_THREADS = 512; // that hold a row
-constexpr int WARP_ROWS = 4;     // rows of a block when a warp holds a row
+constexpr int WARP_ROWS = 4;     // rows of a block when a warp holds a row, in up to half of its pieces
 constexpr float EPSILON = 1e-5f;
 
 static __device__ float warp_sum(float value)
@@ -165,7 +166,8 @@ static cudaError_t launch_kernel(const T *inp, const T *weight, const T *bias, T
     const int warp_pieces = (C - 1) / (32 * N) + 1; // that each lane of a warp would have
     const int warps = min((warp_pieces - 1) / MAX_PIECES + 1, MAX_THREADS / 32);
     const int pieces = min((warp_pieces - 1) / warps + 1, MAX_PIECES); // that each of their lanes has
-    const dim3 block = warps == 1 ? dim3(32, WARP_ROWS) : dim3(32 * warps);
+    // Of warps with more pieces an SM has few: the next row need not wait until those of four are done.
+    const dim3 block = warps > 1 ? dim3(32 * warps) : dim3(32, pieces > MAX_PIECES / 2 ? 1 : WARP_ROWS);
     const auto kernel = warps == 1 ? of_a_warp[pieces - 1] : of_a_block[pieces - 1 - MAX_PIECES / 2];
     return launch_early(kernel, (rows - 1) / block.y + 1, block, 0, stream, inp, weight, bias, out, mean,
                         rstd, rows, C);
