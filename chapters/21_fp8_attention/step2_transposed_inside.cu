@@ -15,7 +15,6 @@
 //
 // Grows from: step 1 (transposed_v).
 // New instructions: ldmatrix.trans of bytes. Registers: as step 1.
-// spills: allowed, 7 registers of the producer's warpgroup at D = 256, outside the loop over strips.
 // Shared memory, D = 128: Q 24,576 | K 4 x 12,288 | V 2 x 12,288 | Vt 4 x 16,384 | O 49,152 | barriers
 // Run: make chapter-21 OP=per_head STEP=transposed_inside
 #include <cfloat>
@@ -34,6 +33,7 @@
 constexpr int WG_Q = 64;       // queries of a consumer, a warpgroup: the rows of a wgmma
 constexpr int MMA_K = 32;      // k of a wgmma
 constexpr int TRANSPOSERS = 3; // warps of the producer's
+constexpr int UNITS_AHEAD = 3; // of 32 keys of V, that a lane of theirs loads before it stores the first
 constexpr int TOP_LOG2 = 7;    // the largest P of a row, once m is known, is at most 2^TOP_LOG2
 constexpr int AGAIN_AFTER = 3; // tiles of queries: then the block comes back to one in which a score was lost
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.69314718f;
@@ -106,7 +106,9 @@ struct Work {
     // Tiles of keys that queries up to `last` see; at least one, that its sums become 0.
     static __device__ int tiles(const attention &a, int last)
     {
-        return (max(keys_seen(a, last), 1) - 1) / Tile<D>::KV + 1;
+        const int seen =
+            a.k_len - (a.causal ? max(a.q_len - 1 - last, 0) : 0); // as keys_seen has it, in a register less
+        return (max(seen, 1) - 1) / Tile<D>::KV + 1;
     }
 };
 
@@ -187,23 +189,29 @@ static __device__ void transpose_box(uint8_t (*Vt_smem)[128], const uint8_t (&V_
 {
     constexpr int UNITS = Tile<D>::KV / 32;             // of 32 keys
     const uint32_t bytes = lane < 16 ? 0x6420 : 0x7531; // of the lower of two columns, or of the upper
-    const int row = lane % 8 * 2 + (lane / 8 % 2 ^ lane / 4 % 2); // of Vt, of 16: where this lane's row goes
+    // Asked for box by box at D = 256: ptxas would keep what is made of it, and has no register left.
+    const int own = D == 256 ? laneid() : lane;
+    const int row = own % 8 * 2 + (own / 8 % 2 ^ own / 4 % 2); // of Vt, of 16: where this lane's row goes
     const uint32_t V_addr = smem_addr(V_smem),
-                   Vt_addr = smem_addr(Vt_smem) + swizzle(row * 128 + lane / 16 * 16, 3);
+                   Vt_addr = smem_addr(Vt_smem) + swizzle(row * 128 + own / 16 * 16, 3);
 #pragma unroll 1 // Else the addresses of all strips take more registers than there are.
     for (int strip = warp; strip < Tile<D>::COLS / 16; strip += TRANSPOSERS) {
-        uint32_t V_frag[UNITS][4]; // 8 keys each
 #pragma unroll
-        for (int unit = 0; unit < UNITS; unit++)
-            ldmatrix_x4_trans(V_frag[unit], V_addr + swizzle(lane * 128 + strip * 16, 3) + unit * 32 * 128);
+        for (int first = 0; first < UNITS; first += UNITS_AHEAD) {
+            uint32_t V_frag[UNITS_AHEAD][4]; // 8 keys each
 #pragma unroll
-        for (int unit = 0; unit < UNITS; unit++) {
-            const uint32_t *V = V_frag[unit];
-            const uint32_t Vt_frag[4] = {
-                // One column and the other of 16 keys, and of 16 keys.
-                __byte_perm(V[0], V[1], bytes), __byte_perm(V[0], V[1], bytes ^ 0x1111),
-                __byte_perm(V[2], V[3], bytes), __byte_perm(V[2], V[3], bytes ^ 0x1111)};
-            stmatrix_x4((Vt_addr + strip * 16 * 128) ^ unit * 32, Vt_frag);
+            for (int unit = first; unit < min(first + UNITS_AHEAD, UNITS); unit++)
+                ldmatrix_x4_trans(V_frag[unit - first],
+                                  V_addr + swizzle(lane * 128 + strip * 16, 3) + unit * 32 * 128);
+#pragma unroll
+            for (int unit = first; unit < min(first + UNITS_AHEAD, UNITS); unit++) {
+                const uint32_t *V = V_frag[unit - first];
+                const uint32_t Vt_frag[4] = {
+                    // One column and the other of 16 keys, and of 16 keys.
+                    __byte_perm(V[0], V[1], bytes), __byte_perm(V[0], V[1], bytes ^ 0x1111),
+                    __byte_perm(V[2], V[3], bytes), __byte_perm(V[2], V[3], bytes ^ 0x1111)};
+                stmatrix_x4((Vt_addr + strip * 16 * 128) ^ unit * 32, Vt_frag);
+            }
         }
     }
 }
@@ -222,9 +230,9 @@ static __device__ void transpose(SharedStorage<D> &smem, int warp, int lane)
         if (box % BOXES == 0) mbarrier_wait(&smem.Vt_empty[Vt_stage], box / BOXES / STAGES % 2 ^ 1);
         trace(LOAD); // of Vt
         transpose_box<D>(&smem.Vt_smem[Vt_stage][box % BOXES * 128], smem.V_smem[V_stage], warp, lane);
-        fence_proxy_async(); // What this thread wrote is there for wgmma,
-        __syncwarp();        // and what the warp's others wrote.
-        if (lane == 0) mbarrier_arrive(&smem.V_empty[V_stage]);
+        fence_proxy_async();                     // What this thread wrote is there for wgmma,
+        __syncwarp();                            // and what the warp's others wrote.
+        mbarrier_arrive(&smem.V_empty[V_stage]); // each lane for itself, as compute-sanitizer can follow it
         if (lane == 0 && box % BOXES == BOXES - 1) mbarrier_arrive(&smem.Vt_full[Vt_stage]);
     }
 }
@@ -578,7 +586,7 @@ __global__ void __launch_bounds__(Tile<D>::THREADS, 1) transposed_inside_kernel(
         }
         for (int stage = 0; stage < Tile<D>::V_STAGES; stage++) {
             mbarrier_init(&smem.V_full[stage], 1);
-            mbarrier_init(&smem.V_empty[stage], TRANSPOSERS);
+            mbarrier_init(&smem.V_empty[stage], TRANSPOSERS * 32);
         }
         for (int &lost : smem.lost) lost = 0;
         fence_mbarrier_init();

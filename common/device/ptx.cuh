@@ -198,6 +198,14 @@ __device__ inline void setmaxnreg_inc()
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
+// Special register %laneid, read anew at every call: the compiler keeps neither it nor what is made of it.
+__device__ inline int laneid()
+{
+    int lane;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+}
+
 // Parallel synchronization, bar.sync: waits until `count` threads, whole warps, are at barrier `id`, 1 to 15.
 __device__ inline void named_barrier_sync(int id, int count)
 {
