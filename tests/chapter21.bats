@@ -140,7 +140,7 @@ steps = {k["step"]: k["lines"] for k in json.load(open(sys.argv[1]))}
 total = lambda step, field, text="": sum(line[field] for line in steps[step] if re.search(text, line["text"]))
 for step in steps: assert total(step, "shared_wavefronts") == total(step, "shared_wavefronts_ideal") > 0, step
 assert total("transposed_v", "warp_instructions", "shfl_sync.*give") > 0 == total("transposed_inside", "warp_instructions", "shfl_sync.*give")
-assert total("transposed_inside", "shared_wavefronts", "V_frag\[unit\], V_addr|stmatrix_x4..Vt_addr") == 3072
+assert total("transposed_inside", "shared_wavefronts", "V_frag\[unit - first\],|V_addr \+ swizzle|stmatrix_x4..Vt_addr") == 3072
 assert total("transposed_inside", "shared_wavefronts") - total("transposed_v", "shared_wavefronts") == 3168' "$json"
 }
 

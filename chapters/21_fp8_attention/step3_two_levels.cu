@@ -218,9 +218,10 @@ static __device__ void transpose(SharedStorage<D> &smem, int warp, int lane)
         if (box % BOXES == 0) mbarrier_wait(&smem.Vt_empty[Vt_stage], box / BOXES / STAGES % 2 ^ 1);
         trace(LOAD); // of Vt
         transpose_box<D>(&smem.Vt_smem[Vt_stage][box % BOXES * 128], smem.V_smem[V_stage], warp, lane);
-        fence_proxy_async();                     // What this thread wrote is there for wgmma,
-        __syncwarp();                            // and what the warp's others wrote.
-        mbarrier_arrive(&smem.V_empty[V_stage]); // each lane for itself, as compute-sanitizer can follow it
+        fence_proxy_async(); // What this thread wrote is there for wgmma,
+        __syncwarp();        // and what the warp's others wrote.
+        // Each lane for itself, as compute-sanitizer can follow it.
+        mbarrier_arrive(&smem.V_empty[V_stage]);
         if (lane == 0 && box % BOXES == BOXES - 1) mbarrier_arrive(&smem.Vt_full[Vt_stage]);
     }
 }
