@@ -3,8 +3,9 @@
 # A chapter is a folder with main.c, step*.cu, .c and .cu files that they share, and chapter.mk, which sets ARCH (the oldest GPU it
 # runs on, or an exact one such as 90a), GOLDEN (its reference/golden.py arguments), LIBS, and USES (steps of other chapters that it calls,
 # 08_online_softmax/step8_causal; $(USES_11_gpt2_training), all that another chapter uses), MARKED (files of kernels that several steps
-# launch, which make marks for make trace-N), and NEEDS_CHAPTER/stepK_NAME (the architecture of a step that needs a newer GPU than the others,
-# or several, if it has code of its own for the newest of them).
+# launch, which make marks for make trace-N), FEW_SMS (multiprocessors of a second simulated GPU, for kernels whose blocks stay as long as there is
+# work), and NEEDS_CHAPTER/stepK_NAME (the architecture of a step that needs a newer GPU than the others, or several, if it has code of its own for
+# the newest of them).
 
 # PTX for every architecture of a chapter, and machine code besides where this machine's GPU can run it: a GPU of
 # the same or a newer architecture, but for an exact one (90a) only that.
@@ -45,11 +46,13 @@ GOLDEN :=
 LIBS   :=
 USES   :=
 MARKED :=
+FEW_SMS :=
 include chapters/$1/chapter.mk
 ARCH_$1     := $$(ARCH)
 GOLDEN_$1   := $$(GOLDEN)
 LIBS_$1     := $$(LIBS)
 USES_$1     := $$(USES)
+FEW_SMS_$1  := $$(FEW_SMS)
 MARKED_$1   := $$(MARKED:%=build/trace/$1/%.o)
 SASS_$1     := $$(sort $$(ARCH_$1) $$(if $$(filter %a,$$(ARCH_$1)),,90))
 GENCODE_$1  := $$(call gencode,$$(ARCH_$1))
@@ -98,7 +101,7 @@ build-$2: build/chapters/$1 build/golden/$1/.stamp $$(SIM_FOR_$1)
 
 chapter-$2:
 	@$$(MAKE) --no-print-directory $$(if $$(V),,-s) -j$$(JOBS) build-$2
-	@echo -n "chapter $2 "; tools/run.sh $1 $$(firstword $$(ARCH_$1)) $$(GOLDEN_$1)
+	@echo -n "chapter $2 "; FEW_SMS=$$(FEW_SMS_$1) tools/run.sh $1 $$(firstword $$(ARCH_$1)) $$(GOLDEN_$1)
 
 bench-$2: need-gpu build-$2
 	@mkdir -p results

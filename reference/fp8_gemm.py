@@ -83,6 +83,7 @@ class PerTensor:
         "whole_tiles": (256, 384, 256),
         "one_row": (1, 264, 528),
         "deep": (24, 40, 2048),
+        "in_turn": (70, 1536, 144),  # several tiles of columns for each block, on few multiprocessors
     }
 
     def of_shape(self, dims):

@@ -43,6 +43,16 @@ load test_helper/broken
     assert_line --regexp "^08_online_softmax: all [0-9]+ runs right$"
 }
 
+@test "chapters whose blocks stay are right on few multiprocessors, in another order as well" {
+    local file name few
+    while IFS=: read -r file few; do
+        name=$(basename "$(dirname "$file")")
+        make --no-print-directory "build/golden/$name/.stamp"
+        run -0 "$SIMGPU" --seed 1 --sms "$few" "$(chapter "$name")" --golden "build/golden/$name"
+        assert_line --regexp "^$name: all [0-9]+ runs right$"
+    done < <(sed -nE '/^FEW_SMS/{F; s/.*:= *//p}' chapters/*/chapter.mk | paste -d: - -)
+}
+
 # damaged CHAPTER STEP CODE: golden case `ragged` after CODE changed the float64 array C, inputs A and B at hand; the
 # step must be wrong there.
 damaged() {

@@ -116,7 +116,11 @@ where() {
     mkdir -p "$dir/tools" "$dir/build/chapters" "$dir/build/simgpu"
     cp tools/run.sh "$dir/tools"
     printf '#!/bin/sh\necho "gpu: $*"\n' >"$dir/build/chapters/x"
-    printf '#!/bin/sh\necho "sim: $*"\n' >"$dir/build/simgpu/simgpu"
+    cat >"$dir/build/simgpu/simgpu" <<'END'
+#!/bin/sh
+echo "sim: $*"
+case "$*" in *--sms*) exit ${FEW_STATUS:-0} ;; esac
+END
     chmod +x "$dir/build/chapters/x" "$dir/build/simgpu/simgpu"
     (cd "$dir" && tools/run.sh x "$1" matmul --types f32)
 }
@@ -139,6 +143,20 @@ where() {
     assert_line --index 0 "on the simulated GPU: Some GPU is sm_120, and the chapter needs sm_90a"
     GPU_NAME="Some GPU" GPU_ARCH=90 GPU_DRIVER_CUDA=12.4 run -0 where 75
     assert_line --index 0 "on the simulated GPU: the driver of Some GPU supports CUDA 12.4, and 13.0 is needed"
+}
+
+@test "makefile: a chapter whose blocks stay runs once more on few multiprocessors, and what is wrong only there fails" {
+    local few="with 4 multiprocessors, where blocks that stay take tile after tile:" again="sim: --explain --sms 4 build/chapters/x --golden build/golden/x"
+    export GPU_NAME='' FEW_SMS=4
+    run -0 where 90a
+    assert_line --index 2 "$few $again"
+    FEW_STATUS=3 run -3 where 90a
+    assert_line --index 2 "$few"
+    assert_line --index 3 "$again"
+    SIMGPU_SMS=2 run -0 where 90a
+    refute_output --partial "with 4"
+    run -0 make --no-print-directory chapter-14 DEVICE=sim OP=matmul STEP=persistent CASE=tile PROFILE=0
+    assert_line "$few 14_warp_specialized_matmul: all 1 runs right"
 }
 
 @test "makefile: DEVICE=sim takes the simulated GPU, DEVICE=gpu without one is refused" {

@@ -4,7 +4,8 @@
 #   tools/run.sh CHAPTER ARCH MODULE [GOLDEN FLAGS]     (make chapter-N calls it; run make to build first)
 #
 # Environment: DEVICE=auto|gpu|sim, OP, TYPE, STEP, CASE, SHAPE, SEED, PROFILE=0|1, RANKS, how many processes run it side by side, and from build/config.mk PYTHON, GPU_NAME,
-# GPU_ARCH and GPU_DRIVER_CUDA. For make trace-N: PROGRAM, the one with marks, and TRACE, the file to write.
+# GPU_ARCH and GPU_DRIVER_CUDA. For make trace-N: PROGRAM, the one with marks, and TRACE, the file to write. FEW_SMS: a simulated GPU runs it
+# once more with so many multiprocessors. Cases are small: on 132 a block that stays seldom takes a second tile, nor comes round its ring of stages.
 set -euo pipefail
 
 chapter=$1 arch=$2
@@ -66,4 +67,13 @@ fi
 echo "on the simulated GPU${RANKS:+, $RANKS of them}: $refusal"
 profile=(--profile)
 [[ "${PROFILE:-1}" != 0 && -z "${RANKS:-}" ]] || profile=() # several processes would print it across each other
-exec "${start[@]}" build/simgpu/simgpu --explain "${profile[@]}" "${program[@]}"
+"${start[@]}" build/simgpu/simgpu --explain "${profile[@]}" "${program[@]}"
+[[ -n "${FEW_SMS:-}" && -z "${SIMGPU_SMS:-}" ]] || exit 0
+few="with $FEW_SMS multiprocessors, where blocks that stay take tile after tile:"
+if output=$("${start[@]}" build/simgpu/simgpu --explain --sms "$FEW_SMS" "${program[@]}" 2>&1); then
+    echo "$few ${output##*$'\n'}"
+else
+    status=$?
+    printf '%s\n' "$few" "$output"
+    exit $status
+fi

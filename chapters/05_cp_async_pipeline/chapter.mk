@@ -1,2 +1,3 @@
-ARCH   := 80
-GOLDEN := matmul --types bf16
+ARCH    := 80
+GOLDEN  := matmul --types bf16
+FEW_SMS := 4
