@@ -75,7 +75,7 @@ chapters:
 ##                  STEP=NAME and CASE=NAME or SHAPE=…; TRACE=FILE: where to; SIMGPU_SMS=2: a simulated GPU so small that blocks stay
 
 ## check-gpu      every chapter on this machine's GPU: its cases, SHAPES=20 random ones of each operation, compute-sanitizer's four tools
-##                  CHAPTERS="14 17": only these; PARTS="golden random": only so; tools/check_gpu.sh says the rest
+##                  CHAPTERS="14 17": only these; PARTS="golden random": only so; JOBS=8: random ones in so many processes; tools/check_gpu.sh says the rest
 .PHONY: check-gpu
 check-gpu: build/config.mk
 	@$(if $(GPU_NAME)$(START),,echo "make check-gpu: this machine has no GPU; make chapters runs them on the simulated one" >&2; exit 2)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes golden cases of random shapes, on every core: random_shapes.py MODULE OP TYPE COUNT SEED OUT [DIM=MOST[:STEP]]...
+"""Makes golden cases of random shapes, on every core, or in WORKERS processes: random_shapes.py MODULE OP TYPE COUNT SEED OUT [DIM=MOST[:STEP]]...
 
 A dimension that is named is a multiple of STEP (1) up to MOST. Each other one is, every second time, a size that one of the operation's own
 cases has, else any up to the largest of these, small ones as often as large. Shapes that the operation refuses, and those of more
@@ -64,7 +64,7 @@ if __name__ == "__main__":
     if len(sys.argv) < 7 or not sys.argv[4].isdigit() or not sys.argv[5].isdigit():
         sys.exit("usage: " + __doc__.split(": ", 1)[1])
     os.makedirs(sys.argv[6], exist_ok=True)
-    with concurrent.futures.ProcessPoolExecutor() as pool:
+    with concurrent.futures.ProcessPoolExecutor(int(os.environ.get("WORKERS", 0)) or None) as pool:
         try:
             list(pool.map(make_case, range(int(sys.argv[4]))))
         except concurrent.futures.process.BrokenProcessPool:

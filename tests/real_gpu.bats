@@ -171,7 +171,7 @@ END
     printf '#!/bin/bash\nexec sleep 60\n' >"$tools/hangs"
     chmod +x "$tools"/*
 
-    run -0 env START="$SIMGPU" SHAPES=2 PARTS="golden random memcheck" SANITIZER="$tools/sanitizer" tools/check_gpu.sh 1
+    run -0 env START="$SIMGPU" SHAPES=2 JOBS=2 PARTS="golden random memcheck" SANITIZER="$tools/sanitizer" tools/check_gpu.sh 1
     assert_line --regexp '^01_naive_matmul +golden +[0-9]+ s  all 22 runs right$'
     assert_line --regexp '^01_naive_matmul +random +[0-9]+ s  all 8 runs right$' # two steps, two shapes, with a bias and without
     assert_line --regexp '^01_naive_matmul +memcheck +[0-9]+ s  all 2 runs right$'
@@ -183,6 +183,10 @@ END
     assert_line --regexp "^01_naive_matmul +golden +[0-9]+ s  FAILED with status 1: $log/golden.log$"
     assert_line "  1 uncoalesced  tile  WRONG"
     assert_line "2 parts ran, 2 of them failed"
+    run -1 env START="$tools/wrong" SHAPES=201 PARTS=random tools/check_gpu.sh 01
+    assert_line --regexp "^01_naive_matmul +random +[0-9]+ s  FAILED with status 1: $log/random.log$"
+    run -0 grep wrong: $log/random.log
+    assert_output "$(printf 'wrong: matmul f32, seed %s, status 1; the cases: %s/random/matmul_f32_%s\n' 1 $log 1 2 $log 2)"
     run -1 env START="$tools/hangs" PARTS=golden LIMIT=1 tools/check_gpu.sh 1
     assert_line --regexp "^01_naive_matmul +golden +[0-9]+ s  STOPPED after 1 s: $log/golden.log$"
 

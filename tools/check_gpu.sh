@@ -4,7 +4,8 @@
 #   tools/check_gpu.sh [CHAPTER...]     (make check-gpu builds first; numbers, all that this GPU can run if there are none)
 #
 # golden     every step on every case of the chapter
-# random     every step on SHAPES (20) random shapes of each operation and type, against NumPy in float64 (tests/random_shapes.py; SEED=1)
+# random     every step on SHAPES (20) random shapes of each operation and type, against NumPy in float64 (tests/random_shapes.py; SEED=1), 200 at
+#            a time, which are deleted once they were right: the next 200 have the next seed; JOBS (1) of these side by side
 # memcheck, racecheck, synccheck, initcheck   compute-sanitizer's tools, every step on each operation's case of middle size
 #
 # On an H200 racecheck reports hazards in chapters 17 and 20: readers of a place, and its refill, where one lane arrives at the empty barrier for
@@ -29,16 +30,17 @@ gpu=$(setting GPU_NAME build/config.mk) gpu_arch=$(setting GPU_ARCH build/config
 sanitizer=${SANITIZER:-$(dirname "$(setting NVCC build/config.mk)")/compute-sanitizer}
 [[ -x "$sanitizer" ]] || sanitizer=$(type -P compute-sanitizer)
 parts=${PARTS:-golden random memcheck racecheck synccheck initcheck}
-shapes=${SHAPES:-20} seed=${SEED:-1} limit=${LIMIT:-300}
+shapes=${SHAPES:-20} seed=${SEED:-1} limit=${LIMIT:-300} parallel=${JOBS:-1}
 read -ra start <<<"${START:-}"
 out=build/check_gpu
+BATCH=200 # random shapes of an operation and type at a time
 [[ -n "$gpu" || ${#start[@]} -gt 0 ]] || refuse "this machine has no GPU; on the simulated one: make test"
 for part in $parts; do
     [[ " golden random memcheck racecheck synccheck initcheck " == *" $part "* ]] ||
         refuse "PARTS: found '$part', expected some of golden, random, memcheck, racecheck, synccheck, initcheck"
 done
-for number in "$shapes" "$seed" "$limit"; do
-    [[ "$number" =~ ^[1-9][0-9]*$ ]] || refuse "SHAPES, SEED, LIMIT: found '$number', expected a whole number from 1"
+for number in "$shapes" "$seed" "$limit" "$parallel"; do
+    [[ "$number" =~ ^[1-9][0-9]*$ ]] || refuse "SHAPES, SEED, LIMIT, JOBS: found '$number', expected a whole number from 1"
 done
 
 chapters=()
@@ -49,20 +51,38 @@ for number in "${@:-[0-9][0-9]}"; do
     chapters+=("${found[@]}")
 done
 
-# random_cases CHAPTER FOLDER: cases of every operation and type, in folders as the chapter's own are.
-random_cases() {
-    local module types op type operations case
+# random_batch CHAPTER MODULE FOLDER OP TYPE COUNT SEED [FLAG...]: makes so many cases, runs them, and says how that went. They stay if it went wrong.
+random_batch() {
+    local cases="$3/$4_$5_$7" printed status=0
+    printed=$({ WORKERS=$((parallel > 1 ? 1 : 0)) "$python" tests/random_shapes.py "$2" "$4" "$5" "$6" "$7" "$cases" &&
+        timeout -k 10 "$limit" "${start[@]}" "build/chapters/$1" "${@:8}" --golden "$cases"; } 2>&1) || status=$?
+    if [[ $status -eq 0 ]]; then
+        echo "$4 $5, seed $7: ${printed##*: }"
+        rm -rf "$cases"
+    else
+        printf '%s\nwrong: %s %s, seed %s, status %s; the cases: %s\n' "$printed" "$4" "$5" "$7" "$status" "$cases"
+    fi
+}
+
+# random_shapes CHAPTER FOLDER: all of them, and at last how many runs were right.
+random_shapes() {
+    local log=$2.log module types op type operations begun flags
     read -r module _ types <<<"$(setting GOLDEN "chapters/$1/chapter.mk")"
     mapfile -t operations < <(PYTHONPATH=reference "$python" -c "import $module; print(*$module.OPERATIONS, sep='\n')")
-    for op in "${operations[@]}"; do
-        for type in ${types//,/ }; do
-            "$python" tests/random_shapes.py "$module" "$op" "$type" "$shapes" "$seed" "$2/$type" || return
-            mkdir -p "$2/cases/$([[ ${#operations[@]} -eq 1 ]] || echo "$op")"
-            for case in "$2/$type"/*; do
-                mv "$case" "$2/cases/$([[ ${#operations[@]} -eq 1 ]] || echo "$op/")${case##*/}_$type" || return
+    for ((begun = 0; begun < shapes; begun += BATCH)); do
+        for op in "${operations[@]}"; do
+            flags=(--op "$op")
+            [[ ${#operations[@]} -gt 1 ]] || flags=()
+            for type in ${types//,/ }; do
+                while [[ $(jobs -rp | wc -l) -ge $parallel ]]; do wait -n; done
+                random_batch "$1" "$module" "$2" "$op" "$type" $((shapes - begun < BATCH ? shapes - begun : BATCH)) $((seed + begun / BATCH)) \
+                    "${flags[@]}" >>"$log" &
             done
         done
     done
+    wait
+    if grep -q '^wrong: ' "$log"; then return 1; fi
+    echo "all $(awk '/ runs right$/ { sum += $(NF - 2) } END { print sum }' "$log") runs right" >>"$log"
 }
 
 # middle_cases CHAPTER FOLDER: of each operation's golden cases a link to the one of middle size.
@@ -91,10 +111,7 @@ for file in "${chapters[@]}"; do
         command=("${start[@]}")
         case $part in
         golden) folder=build/golden/$chapter ;;
-        random)
-            random_cases "$chapter" "$folder" >"$log" 2>&1 || status=$?
-            folder=$folder/cases
-            ;;
+        random) ;;
         *)
             if [[ -z "$sanitizer" ]]; then
                 echo "$chapter: $part left out, there is no compute-sanitizer"
@@ -106,7 +123,11 @@ for file in "${chapters[@]}"; do
         esac
         command+=("build/chapters/$chapter" --golden "$folder")
         [[ "$part" != *check ]] || command+=(--no-guards)
-        [[ $status -ne 0 ]] || timeout -k 10 "$limit" "${command[@]}" >"$log" 2>&1 || status=$?
+        if [[ "$part" == random ]]; then
+            mkdir -p "$folder" && : >"$log" && random_shapes "$chapter" "$folder" || status=$?
+        else
+            timeout -k 10 "$limit" "${command[@]}" >"$log" 2>&1 || status=$?
+        fi
         ran=$((ran + 1))
         case $status in
         0) said=$(grep -v '^=' "$log" | tail -n 1) ;;
