@@ -10,7 +10,7 @@
 #
 # On an H200 racecheck reports hazards in chapters 17 and 20: readers of a place, and its refill, where one lane arrives at the empty barrier for
 # its warp, behind __syncwarp, or one thread for its warpgroup, behind a named barrier. With every lane arriving for itself, and nothing else
-# changed, their runs are silent, as chapter 21's was, where they do so since: the tool does not follow an arrival for others.
+# changed, their runs are silent, as chapter 21's was, whose lanes do so since: the tool does not follow an arrival for others.
 # initcheck does not follow what bulk copies write from shared memory, not even a kernel's that does nothing else: on an H200 it reports what chapter
 # 17 reads of dQ's sum where the first part is stored, and there and on an H100 what step 6 of chapter 20 reads. The simulated GPU follows those, and
 # finds nothing.

@@ -1,4 +1,4 @@
-// Chapter 6, step 12: the same bits every time, and dout from the memory once.
+// Chapter 6, step 12: the same bits every time, and both sums side by side.
 //
 // Question: which rows belong to a token, the text decides. Can one thread have them all, in the same order every time?
 //
@@ -13,7 +13,8 @@
 // Every sum is dwte + the first row + the second …, in the order of the strips, whatever the buckets, the list and the GPU.
 //
 // dwpe needs the same rows. Its sums, 32 packs of a position at a time, are dealt to the blocks, and a block's warps take both kinds of work in
-// turn, so that both go through the positions side by side: a row that one has read from the memory, the other finds in the L2.
+// turn, so that both go through the positions side by side: a row that one has just read from the memory, the other finds in the L2. (Not so the
+// later rows of a token: they are read with its first.)
 //
 // Launched early (chapter 6, step 3).
 // Registers: at most 64. Shared memory: 32,900 bytes.
