@@ -126,11 +126,12 @@ for name, row in ("dwte", inp[1, 2]), ("dwpe", 2):
 }
 
 @test "chapter 6: a text of more strips than the buckets' blocks look through at a time" {
-    local strips
+    local strips shape
     strips=$(sed -n 's/^constexpr int MAX_STRIPS = \([0-9]*\);.*/\1/p' chapters/$CHAPTER/step12_encoder_buckets.cu)
-    run -0 make --no-print-directory chapter-6 DEVICE=sim OP=encoder_backward STEP=encoder_buckets SHAPE=b=2,t=$((strips * 16 + 40)),c=3,v=5000 SEED=2 PROFILE=0
+    shape=b=2,t=$((strips * 16 + 40)),c=3,v=5000
+    run -0 make --no-print-directory chapter-6 DEVICE=sim OP=encoder_backward STEP=encoder_buckets SHAPE=$shape SEED=2 PROFILE=0
     assert_line "$CHAPTER: all 2 runs right"
-    rm -rf "build/golden/shapes/$CHAPTER"
+    rm -r "build/golden/shapes/$CHAPTER/encoder_backward/$shape,seed=2"
 }
 
 # --- Counters -------------------------------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ load test_helper/broken
         run -0 "$SIMGPU" --seed 1 --sms "$few" "$(chapter "$name")" --golden "build/golden/$name"
         assert_line --regexp "^$name: all [0-9]+ runs right$"
     done < <(sed -nE '/^FEW_SMS/{F; s/.*:= *//p}' chapters/*/chapter.mk | paste -d: - -)
+    [[ -n "${name:-}" ]] # there was one
 }
 
 # damaged CHAPTER STEP CODE: golden case `ragged` after CODE changed the float64 array C, inputs A and B at hand; the

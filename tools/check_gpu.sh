@@ -15,7 +15,7 @@
 # 17 reads of dQ's sum where the first part is stored, and there and on an H100 what step 6 of chapter 20 reads. The simulated GPU follows those, and
 # finds nothing.
 #
-# PARTS="golden random": only these. What runs longer than LIMIT (300) seconds is stopped and named, and the next begins. What each printed
+# PARTS="golden random": only these. What runs longer than LIMIT (300) seconds, of random shapes each 200, is stopped and named, and the next begins. What each printed
 # lies in build/check_gpu. START: a program that the chapters are started by, such as a simulated GPU; SANITIZER: another compute-sanitizer.
 # Exits with 1 if anything was wrong or stopped, 2 if there is nothing to run.
 set -uo pipefail
@@ -69,6 +69,7 @@ random_shapes() {
     local log=$2.log module types op type operations begun flags
     read -r module _ types <<<"$(setting GOLDEN "chapters/$1/chapter.mk")"
     mapfile -t operations < <(PYTHONPATH=reference "$python" -c "import $module; print(*$module.OPERATIONS, sep='\n')")
+    [[ ${#operations[@]} -gt 0 ]] || return
     for ((begun = 0; begun < shapes; begun += BATCH)); do
         for op in "${operations[@]}"; do
             flags=(--op "$op")
