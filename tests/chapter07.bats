@@ -157,10 +157,10 @@ if "backward" in op: assert np.isnan(np.load(d + "/dweight.npy")).nonzero()[0].t
     local array=$((33 * 768 * 4 / 32))
     assert_equal "$(count layernorm aligned global_sectors)" $((6 * array + 2 * 33)) # weight and bias for every row, mean, rstd
     assert_equal "$(count layernorm_registers aligned global_sectors)" $((4 * array + 2 * 33))
-    assert_equal "$(count layernorm_registers aligned global_sectors 'frag\[i\] = load_piece<N>\(x ')" $array
+    assert_equal "$(count layernorm_registers aligned global_sectors 'frag\[i\] = load_piece_streamed<N>\(x ')" $array
     assert_equal "$(count layernorm_registers aligned global_sectors 'store_piece\(')" $array
-    assert_equal "$(count rmsnorm aligned global_sectors 'frag\[i\] = load_piece<N>\(x ')" $array
-    assert_equal "$(count layernorm_residual aligned global_sectors 'frag2?\[i\] = load_piece<N>\(x')" $((2 * array))
+    assert_equal "$(count rmsnorm aligned global_sectors 'frag\[i\] = load_piece_streamed<N>\(x ')" $array
+    assert_equal "$(count layernorm_residual aligned global_sectors 'frag2?\[i\] = load_piece_streamed<N>\(x')" $((2 * array))
     assert_equal "$(count layernorm_residual aligned global_sectors 'store_piece\(')" $((2 * array))
 }
 

@@ -20,7 +20,7 @@
 //      kernel 2                          ░████████████████                         ████████████████
 //                                        start                                  ░ started, waiting
 //
-// New: launch_early (launch.cuh). New instructions: griddepcontrol.
+// New: launch_early (launch.cuh), loads that the L2 evicts last (load_piece_streamed, pack.cuh). New instructions: griddepcontrol, createpolicy.
 // Registers: at most 24. Shared memory: none.
 // Run: make chapter-6 OP=residual_forward STEP=residual_stream
 #include "../../common/device/launch.cuh"
@@ -52,7 +52,8 @@ __global__ void __launch_bounds__(NUM_THREADS) residual_stream_kernel(const T *i
     const size_t packs = n / PACK<T>;
     const size_t p = (size_t)blockIdx.x * NUM_THREADS + threadIdx.x;
     if (p < packs)
-        ((uint4 *)out)[p] = add_packs<T>(((const uint4 *)inp1)[p], ((const uint4 *)inp2)[p]);
+        ((uint4 *)out)[p] = add_packs<T>(load_piece_streamed<PACK<T>>(inp1 + p * PACK<T>),
+                                         load_piece_streamed<PACK<T>>(inp2 + p * PACK<T>));
     else if (p == packs)
         for (size_t i = p * PACK<T>; i < n; i++) from_float(&out[i], to_float(inp1[i]) + to_float(inp2[i]));
 }

@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(NUM_THREADS) gelu_exp2_kernel(const T *inp, //
     const size_t packs = n / PACK<T>;
     const size_t p = (size_t)blockIdx.x * NUM_THREADS + threadIdx.x;
     if (p < packs) {
-        const uint4 pack = ((const uint4 *)inp)[p];
+        const uint4 pack = load_piece_streamed<PACK<T>>(inp + p * PACK<T>);
         ((uint4 *)out)[p] = gelu_pack<T>(pack);
     } else if (p == packs) {
         for (size_t j = p * PACK<T>; j < n; j++) from_float(&out[j], gelu_of(to_float(inp[j])));

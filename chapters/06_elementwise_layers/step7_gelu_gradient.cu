@@ -56,7 +56,8 @@ __global__ void __launch_bounds__(NUM_THREADS) gelu_gradient_kernel(const T *inp
     const size_t packs = n / PACK<T>;
     const size_t p = (size_t)blockIdx.x * NUM_THREADS + threadIdx.x;
     if (p < packs)
-        ((uint4 *)dinp)[p] = gradient_pack<T>(((const uint4 *)inp)[p], ((const uint4 *)dout)[p]);
+        ((uint4 *)dinp)[p] = gradient_pack<T>(load_piece_streamed<PACK<T>>(inp + p * PACK<T>),
+                                              load_piece_streamed<PACK<T>>(dout + p * PACK<T>));
     else if (p == packs)
         for (size_t i = p * PACK<T>; i < n; i++)
             from_float(&dinp[i], to_float(dout[i]) * gelu_slope(to_float(inp[i])));

@@ -14,7 +14,7 @@
 // rows of 4096 floats are 16 MB, which all the rest pushes out: there rows go position by position, all texts' rows of one before the next.
 //
 // Launched early (chapter 6, step 3).
-// New: load_piece_kept (pack.cuh). New instructions: createpolicy and ld with a cache policy.
+// New: load_piece_kept (pack.cuh).
 // Registers: at most 32. Shared memory: none.
 // Run: make chapter-6 OP=encoder_forward STEP=encoder_rows
 #include "../../common/device/launch.cuh"

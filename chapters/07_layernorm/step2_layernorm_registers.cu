@@ -4,8 +4,8 @@
 //
 // Grows from: step 1 (layernorm).
 // Not when it is still there: a lane keeps 8 pieces of 16 bytes, a warp 4 KB, a block of 512 threads 64 KB. All of them
-// are asked for before the first is used, and behind them weight and bias, which come while the sums are made. Both sums are still
-// exact ones, the second of differences.
+// are asked for before the first is used, as the last that the L2 evicts (load_piece_streamed), and behind them weight and bias, which
+// come while the sums are made. Both sums are still exact ones, the second of differences.
 //
 //      pieces in a row   who holds it                                 bytes of a row at most
 //      up to 128         a warp; a block has 4 rows, no barrier         2 KB
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(BLOCK ? MAX_THREADS : 32 * WARP_ROWS)
     Piece<T, N> frag[PIECES], weight_frag[PIECES], bias_frag[PIECES];
 #pragma unroll
     for (int i = 0; i < PIECES; i++)
-        if (inside(i)) frag[i] = load_piece<N>(x + first + i * step);
+        if (inside(i)) frag[i] = load_piece_streamed<N>(x + first + i * step);
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
         if (!inside(i)) continue;

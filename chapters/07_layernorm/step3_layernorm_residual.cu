@@ -119,8 +119,8 @@ __global__ void __launch_bounds__(BLOCK ? MAX_THREADS : 32 * WARP_ROWS)
     for (int i = 0; i < PIECES; i++) {
         const unsigned c = first + 32 * N * i;
         if (c >= C) continue;
-        frag[i] = load_piece<N>(x1 + c);
-        frag2[i] = load_piece<N>(x2 + c);
+        frag[i] = load_piece_streamed<N>(x1 + c);
+        frag2[i] = load_piece_streamed<N>(x2 + c);
     }
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {

@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(BLOCK ? MAX_THREADS : 32 * WARP_ROWS)
     Piece<T, N> frag[PIECES], weight_frag[PIECES];
 #pragma unroll
     for (int i = 0; i < PIECES; i++)
-        if (inside(i)) frag[i] = load_piece<N>(x + first + i * step);
+        if (inside(i)) frag[i] = load_piece_streamed<N>(x + first + i * step);
 #pragma unroll
     for (int i = 0; i < PIECES; i++)
         if (inside(i)) weight_frag[i] = load_piece<N>(weight + first + i * step);

@@ -157,7 +157,7 @@ __device__ inline uint4 load_pack(const Row<T> &row, int p, float outside)
 }
 
 // EVICT_FIRST, here and below (ld.cs, st.cs): what is read once and written once leaves the L2 to what is read again. Where nothing
-// is, it is only slower.
+// is, it is only slower, and the packs that go to registers are loaded as the last that the L2 evicts (as load_piece_streamed, pack.cuh).
 template <bool EVICT_FIRST = true, typename T>
 __device__ inline void store_pack(const Row<T> &row, int p, uint4 pack)
 {
@@ -199,7 +199,8 @@ __device__ inline void load_packs(uint4 (&frag)[PACKS], const Row<T> &row, int f
         const int p = first + 32 * i;
         frag[i] = make_pack(nothing, T());
         if (p < end && is_loadable(row, p))
-            frag[i] = EVICT_FIRST ? __ldcs(pack_address(row, p)) : *pack_address(row, p);
+            frag[i] =
+                EVICT_FIRST ? __ldcs(pack_address(row, p)) : ld_global_l2_evict_last(pack_address(row, p));
     }
     if (row.load_end > row.full_end) { // the last pack of a row that was cut
         const int index = pack_index<PACKS>(first, end, row.full_end);

@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(NUM_THREADS)
 #pragma unroll
     for (int i = 0; i < PACKS; i++) {
         const unsigned t = t0 + i * blockDim.y;
-        if (t < positions) frag[i] = load_piece<N>(src + (size_t)t * src_step);
+        if (t < positions) frag[i] = load_piece_streamed<N>(src + (size_t)t * src_step);
     }
 #pragma unroll
     for (int i = 0; i < PACKS; i++) {

@@ -33,7 +33,8 @@ __global__ void __launch_bounds__(NUM_THREADS)
     const T *src = inp + (((size_t)s * gridDim.z + b) * H + h) * positions * D + d;
     T *dst = out + (size_t)b * positions * dst_step + (size_t)head * D + d;
     const unsigned t = blockIdx.x * blockDim.y + threadIdx.y;
-    if (t < positions) *(Piece<T, N> *)(dst + (size_t)t * dst_step) = load_piece<N>(src + (size_t)t * D);
+    if (t < positions)
+        *(Piece<T, N> *)(dst + (size_t)t * dst_step) = load_piece_streamed<N>(src + (size_t)t * D);
 }
 
 template <typename T, int N>

@@ -36,7 +36,8 @@ __global__ void __launch_bounds__(NUM_THREADS)
 #pragma unroll
     for (int i = 0; i < PACKS; i++) {
         const int row = row0 + i * ROWS;
-        frag[i] = row < m && col < k ? *(const uint4 *)(x + (size_t)row * k + col) : make_uint4(0, 0, 0, 0);
+        frag[i] = row < m && col < k ? load_piece_streamed<PACK<__nv_bfloat16>>(x + (size_t)row * k + col)
+                                     : make_uint4(0, 0, 0, 0);
     }
     // EXERCISE 18.2: each row's scale, its numbers in 8 bits, and the scale where step 5 wants it (about 12 lines)
 #pragma unroll

@@ -34,7 +34,8 @@ __global__ void __launch_bounds__(NUM_THREADS) squares_of_128_kernel(const __nv_
 #pragma unroll
     for (int i = 0; i < PACKS; i++) {
         const int row = row0 + i * ROWS;
-        frag[i] = row < n && col < k ? *(const uint4 *)(x + (size_t)row * k + col) : make_uint4(0, 0, 0, 0);
+        frag[i] = row < n && col < k ? load_piece_streamed<PACK<__nv_bfloat16>>(x + (size_t)row * k + col)
+                                     : make_uint4(0, 0, 0, 0);
     }
     __nv_bfloat162 amax = pack_amax(frag[0]);
 #pragma unroll

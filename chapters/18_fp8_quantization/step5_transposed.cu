@@ -73,12 +73,13 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM)
     const int row0 = tile * GROUP + threadIdx.x / GROUP_LANES * ROWS;
     const int col = group * GROUP + pack * PACK<__nv_bfloat16>;
     const int rows = col < k ? m - row0 : 0; // of this thread's, that there are
-    const uint4 *src = (const uint4 *)(x + (size_t)row0 * k + col);
+    const __nv_bfloat16 *src = x + (size_t)row0 * k + col;
     uint8_t *dst = out + (size_t)row0 * k + col;
     uint4 frag[ROWS];
 #pragma unroll
     for (int i = 0; i < ROWS; i++)
-        frag[i] = i < rows ? src[i * (k / PACK<__nv_bfloat16>)] : make_uint4(0, 0, 0, 0);
+        frag[i] =
+            i < rows ? load_piece_streamed<PACK<__nv_bfloat16>>(src + (size_t)i * k) : make_uint4(0, 0, 0, 0);
 
     uint4 amax = make_uint4(0, 0, 0, 0);
     __nv_bfloat162 row_amax[ROWS];
