@@ -200,7 +200,7 @@ np.testing.assert_array_equal(np.load(out + "/dwpe.npy"), dwpe)' "build/golden/$
     done <<'END'
 6,656 residual aligned_bf16 warp_instructions ^
 2,208 residual_packs aligned_bf16 warp_instructions ^
-2,437 residual_stream aligned_bf16 warp_instructions ^
+2,429 residual_stream aligned_bf16 warp_instructions ^
 6,016 gelu aligned_bf16 warp_instructions ^
 3,749 gelu_exp2 aligned_bf16 warp_instructions ^
 95,232 encoder aligned warp_instructions ^

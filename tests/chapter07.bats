@@ -194,12 +194,12 @@ if "backward" in op: assert np.isnan(np.load(d + "/dweight.npy")).nonzero()[0].t
     done <<'END'
 32,704 layernorm aligned warp_instructions ^
 37,456 layernorm aligned_bf16 warp_instructions ^
-14,619 layernorm_registers aligned warp_instructions ^
-18,423 layernorm_registers aligned_bf16 warp_instructions ^
-43,032 layernorm_residual aligned warp_instructions ^
-26,625 layernorm_residual aligned_bf16 warp_instructions ^
-8,850 rmsnorm aligned warp_instructions ^
-10,605 rmsnorm aligned_bf16 warp_instructions ^
+14,817 layernorm_registers aligned warp_instructions ^
+18,489 layernorm_registers aligned_bf16 warp_instructions ^
+42,504 layernorm_residual aligned warp_instructions ^
+26,586 layernorm_residual aligned_bf16 warp_instructions ^
+8,982 rmsnorm aligned warp_instructions ^
+10,671 rmsnorm aligned_bf16 warp_instructions ^
 38,922 gradient_atomics aligned warp_instructions ^
 45,258 gradient_atomics aligned_bf16 warp_instructions ^
 19,074 layernorm aligned global_sectors ^

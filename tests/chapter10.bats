@@ -205,9 +205,9 @@ for file in glob.glob(sys.argv[1] + "/*.npy"):
         grep -qF "$quoted" notes/$CHAPTER.md || fail "note 10 does not say $quoted"
     done <<'END'
 13,824 adamw aligned_bf16 warp_instructions ^
-7,872 adamw_fours aligned_bf16 warp_instructions ^
-8,136 adamw_master aligned_bf16 warp_instructions ^
-17,440 adamw_stochastic aligned_bf16 warp_instructions ^
+8,256 adamw_fours aligned_bf16 warp_instructions ^
+8,584 adamw_master aligned_bf16 warp_instructions ^
+17,808 adamw_stochastic aligned_bf16 warp_instructions ^
 6,656 adamw_fours aligned_bf16 global_sectors ^
 7,168 adamw_master aligned_bf16 global_sectors ^
 5,632 adamw_stochastic aligned_bf16 global_sectors ^

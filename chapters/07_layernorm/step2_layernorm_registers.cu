@@ -105,10 +105,12 @@ __global__ void __launch_bounds__(BLOCK ? MAX_THREADS : 32 * WARP_ROWS)
     const unsigned rest = first + PIECES * step;         // the first column that is not in registers
     const auto inside = [&](int i) { return i < PIECES - 1 || first + i * step < C; };
 
+    // Made ahead: at each load, of which the last is conditional, it had weight and bias asked for behind the first use of x.
+    const uint64_t policy = createpolicy_evict_last();
     Piece<T, N> frag[PIECES], weight_frag[PIECES], bias_frag[PIECES];
 #pragma unroll
     for (int i = 0; i < PIECES; i++)
-        if (inside(i)) frag[i] = load_piece_streamed<N>(x + first + i * step);
+        if (inside(i)) frag[i] = load_piece_streamed<N>(x + first + i * step, policy);
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
         if (!inside(i)) continue;

@@ -114,13 +114,14 @@ __global__ void __launch_bounds__(BLOCK ? MAX_THREADS : 32 * WARP_ROWS)
     const unsigned rest = PIECES * step + threadIdx.x * N; // the first column that is not in registers
     const float one_by_C = 1.0f / C;                       // a division is a call
 
+    const uint64_t policy = createpolicy_evict_last();
     Piece<T, N> frag[PIECES], frag2[PIECES], weight_frag[PIECES], bias_frag[PIECES];
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
         const unsigned c = first + 32 * N * i;
         if (c >= C) continue;
-        frag[i] = load_piece_streamed<N>(x1 + c);
-        frag2[i] = load_piece_streamed<N>(x2 + c);
+        frag[i] = load_piece_streamed<N>(x1 + c, policy);
+        frag2[i] = load_piece_streamed<N>(x2 + c, policy);
     }
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {

@@ -199,8 +199,8 @@ __device__ inline void load_packs(uint4 (&frag)[PACKS], const Row<T> &row, int f
         const int p = first + 32 * i;
         frag[i] = make_pack(nothing, T());
         if (p < end && is_loadable(row, p))
-            frag[i] =
-                EVICT_FIRST ? __ldcs(pack_address(row, p)) : ld_global_l2_evict_last(pack_address(row, p));
+            frag[i] = EVICT_FIRST ? __ldcs(pack_address(row, p))
+                                  : ld_global_cache_hint(pack_address(row, p), createpolicy_evict_last());
     }
     if (row.load_end > row.full_end) { // the last pack of a row that was cut
         const int index = pack_index<PACKS>(first, end, row.full_end);

@@ -9,7 +9,7 @@ using Four = std::conditional_t<sizeof(T) == sizeof(float), uint4, uint2>;
 template <typename T>
 __device__ inline Four<T> load_four(const T *src)
 {
-    return ld_global_l2_evict_last(reinterpret_cast<const Four<T> *>(src));
+    return ld_global_cache_hint(reinterpret_cast<const Four<T> *>(src), createpolicy_evict_last());
 }
 
 template <typename T>

@@ -147,15 +147,15 @@ __device__ inline Piece<T, N> load_piece_kept(const T *src)
         return ld_global_evict_last(reinterpret_cast<const uint4 *>(src));
 }
 
-// Loads a piece of an array that a kernel goes through once, and writes as much: the last to be evicted from the L2. Measured, not
-// explained: an H200 is 1 to 4 % faster so (notes/07_layernorm.md, section 6). (Of single elements the hint would serve one at a time.)
+// Loads a piece of an array that a kernel goes through once, writing about as much: the last to be evicted from the L2. Measured, not
+// explained: an H200 is up to 4 % faster so (notes/07_layernorm.md, section 6). (Of single elements the hint would serve one at a time.)
 template <int N, typename T>
-__device__ inline Piece<T, N> load_piece_streamed(const T *src)
+__device__ inline Piece<T, N> load_piece_streamed(const T *src, uint64_t policy = createpolicy_evict_last())
 {
     if constexpr (N == 1)
         return *src;
     else
-        return ld_global_l2_evict_last(reinterpret_cast<const uint4 *>(src));
+        return ld_global_cache_hint(reinterpret_cast<const uint4 *>(src), policy);
 }
 
 // Loads a piece that is read once, stores one that is not read soon: first to be evicted from the caches (ld.cs, st.cs).

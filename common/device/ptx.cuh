@@ -124,22 +124,22 @@ __device__ inline uint4 ld_global_evict_last(const uint4 *src)
     return words;
 }
 
-// ld with a cache policy: 16 or 8 bytes, the last to be evicted from the L2. The L1 takes them as any.
-__device__ inline uint4 ld_global_l2_evict_last(const uint4 *src)
+// ld with a cache policy of the L2: 16 or 8 bytes.
+__device__ inline uint4 ld_global_cache_hint(const uint4 *src, uint64_t policy)
 {
     uint4 words;
     asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                  : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
-                 : "l"(src), "l"(createpolicy_evict_last()));
+                 : "l"(src), "l"(policy));
     return words;
 }
 
-__device__ inline uint2 ld_global_l2_evict_last(const uint2 *src)
+__device__ inline uint2 ld_global_cache_hint(const uint2 *src, uint64_t policy)
 {
     uint2 words;
     asm volatile("ld.global.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
                  : "=r"(words.x), "=r"(words.y)
-                 : "l"(src), "l"(createpolicy_evict_last()));
+                 : "l"(src), "l"(policy));
     return words;
 }
 
