@@ -51,10 +51,11 @@ __global__ void __launch_bounds__(NUM_THREADS) residual_stream_kernel(const T *i
     wait_for_kernels_before();
     const size_t packs = n / PACK<T>;
     const size_t p = (size_t)blockIdx.x * NUM_THREADS + threadIdx.x;
-    if (p < packs)
-        ((uint4 *)out)[p] = add_packs<T>(load_piece_streamed<PACK<T>>(inp1 + p * PACK<T>),
-                                         load_piece_streamed<PACK<T>>(inp2 + p * PACK<T>));
-    else if (p == packs)
+    if (p < packs) {
+        const uint4 pack1 = load_piece_streamed<PACK<T>>(inp1 + p * PACK<T>);
+        const uint4 pack2 = load_piece_streamed<PACK<T>>(inp2 + p * PACK<T>);
+        ((uint4 *)out)[p] = add_packs<T>(pack1, pack2);
+    } else if (p == packs)
         for (size_t i = p * PACK<T>; i < n; i++) from_float(&out[i], to_float(inp1[i]) + to_float(inp2[i]));
 }
 

@@ -55,10 +55,11 @@ __global__ void __launch_bounds__(NUM_THREADS) gelu_gradient_kernel(const T *inp
     wait_for_kernels_before();
     const size_t packs = n / PACK<T>;
     const size_t p = (size_t)blockIdx.x * NUM_THREADS + threadIdx.x;
-    if (p < packs)
-        ((uint4 *)dinp)[p] = gradient_pack<T>(load_piece_streamed<PACK<T>>(inp + p * PACK<T>),
-                                              load_piece_streamed<PACK<T>>(dout + p * PACK<T>));
-    else if (p == packs)
+    if (p < packs) {
+        const uint4 inp_pack = load_piece_streamed<PACK<T>>(inp + p * PACK<T>);
+        const uint4 dout_pack = load_piece_streamed<PACK<T>>(dout + p * PACK<T>);
+        ((uint4 *)dinp)[p] = gradient_pack<T>(inp_pack, dout_pack);
+    } else if (p == packs)
         for (size_t i = p * PACK<T>; i < n; i++)
             from_float(&dinp[i], to_float(dout[i]) * gelu_slope(to_float(inp[i])));
 }

@@ -124,7 +124,8 @@ __device__ inline uint4 ld_global_evict_last(const uint4 *src)
     return words;
 }
 
-// ld with a cache policy of the L2: 16 or 8 bytes.
+// ld with a cache policy of the L2: 16 or 8 bytes. Not of what this thread itself has written: the compiler may put the load before
+// that store.
 __device__ inline uint4 ld_global_cache_hint(const uint4 *src, uint64_t policy)
 {
     uint4 words;
