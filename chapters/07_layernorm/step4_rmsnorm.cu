@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(BLOCK ? MAX_THREADS : 32 * WARP_ROWS)
     const unsigned rest = first + PIECES * step;         // the first column that is not in registers
     const auto inside = [&](int i) { return i < PIECES - 1 || first + i * step < C; };
 
-    // Made ahead: at each load, of which the last is conditional, it had weight asked for behind the first use of x.
+    // Made here and not at each load: the last is conditional, and ptxas then asked for weight behind the first use of x.
     const uint64_t policy = createpolicy_evict_last();
     Piece<T, N> frag[PIECES], weight_frag[PIECES];
 #pragma unroll

@@ -148,7 +148,7 @@ __device__ inline Piece<T, N> load_piece_kept(const T *src)
 }
 
 // Loads a piece of an array that a kernel goes through once, writing about as much: the last to be evicted from the L2. Measured, not
-// explained: an H200 is up to 4 % faster so (notes/07_layernorm.md, section 6). (Of single elements the hint would serve one at a time.)
+// explained: an H200 is up to 5 % faster so (notes/07_layernorm.md, section 6). (Of single elements the hint would serve one at a time.)
 template <int N, typename T>
 __device__ inline Piece<T, N> load_piece_streamed(const T *src, uint64_t policy = createpolicy_evict_last())
 {
