@@ -3,9 +3,9 @@
 // Question: which rows belong to a token, the text decides. Can one thread have them all, in the same order every time?
 //
 // Grows from: step 11 (encoder_positions).
-// A block owns a bucket of tokens, those whose remainder by NUM_BUCKETS is its number. It looks through the text, 32 positions of a
-// sequence at a time, and lists the rows of its tokens as they come: ballots count whom a lane has before it. For every token in
-// the list a warp adds the rows up in registers, and reads and writes its row of dwte once.
+// A block owns a bucket of tokens, those whose remainder by NUM_BUCKETS is its number. It looks through the text, a strip of 32 positions of a
+// sequence at a time: a ballot says which rows of a strip are its own, a lane keeps a strip's ballot, and sums of their ones tell where in the
+// block's list they belong. For every token in the list a warp adds the rows up in registers, and reads and writes its row of dwte once.
 //
 //      b = 0   | 0 | 2 | 4 |   the order of         bucket 1 of 3   rows of tokens 7 7 4 7
 //          1   | 1 | 3 | 5 |   6 strips             warp 0: token 7, three rows     warp 1: a 7, warp 0's     warp 2: token 4
@@ -14,9 +14,9 @@
 //
 // dwpe needs the same rows. Its sums, 32 packs of a position at a time, are dealt to the blocks, and a block's warps take both kinds of work in
 // turn, so that both go through the positions side by side: a row that one has just read from the memory, the other finds in the L2. (Not so the
-// later rows of a token: they are read with its first.)
+// later rows of a token: they are read with its first.) While the list is made, the L2 is asked for the first rows.
 //
-// Launched early (chapter 6, step 3).
+// Launched early (chapter 6, step 3). New instruction: prefetch.
 // Registers: at most 64. Shared memory: 32,900 bytes.
 // Run: make chapter-6 OP=encoder_backward STEP=encoder_buckets
 #include "../../common/device/launch.cuh"
@@ -28,11 +28,14 @@
 constexpr int NUM_THREADS = 1024;
 constexpr int NUM_WARPS = NUM_THREADS / 32;
 constexpr int NUM_BUCKETS = 132;  // a block for each of an H200's SMs
-constexpr int MAX_STRIPS = 2048;  // that a block looks through before it adds up what it found
+constexpr int MAX_STRIPS = 1024;  // that a block looks through before it adds up what it found
 constexpr int MAX_LIST = 4096;    // rows that it may find
-constexpr int STRIPS_AHEAD = 4;   // whose tokens a warp asks for at a time
-constexpr int PACKS = 2;          // of a token's row, a lane has in flight
+constexpr int STRIPS_AHEAD = 8;   // whose tokens a warp asks for at a time
+constexpr int TOKEN_PACKS = 8;    // of a token's row, that a lane takes at a time
+constexpr int PACKS = 2;          // and has in flight
 constexpr int POSITION_AHEAD = 4; // rows of a position, likewise
+
+static_assert(MAX_STRIPS <= 32 * NUM_WARPS, "a lane keeps one strip");
 
 struct SharedStorage {
     int work_taken;            // of the block's pieces, 4 bytes
@@ -47,62 +50,79 @@ struct Text {
     __device__ unsigned strips() const { return ((positions - 1) / 32 + 1) * batch; }
 };
 
-// Looks through this warp's share of the block's strips [begin, end), and calls found(lanes, token, row) for each: lanes are those whose token
-// is the bucket's; token and row are this lane's.
-template <typename FOUND>
-static __device__ void look_through(const Text &text, unsigned begin, unsigned end, const FOUND &found)
+// What a lane found in its strip: the rows of the bucket's tokens, a bit for each, from the strip's first row on.
+struct Found {
+    unsigned first_row, rows;
+};
+
+// Looks through strips [begin, end), each warp its share of at most 32.
+static __device__ Found look_through(const Text &text, unsigned begin, unsigned end)
 {
+    const unsigned lane = threadIdx.x % 32, batch = text.batch, positions = text.positions;
     const unsigned share = (end - begin - 1) / NUM_WARPS + 1;
     const unsigned first = min(begin + threadIdx.x / 32 * share, end), last = min(first + share, end);
-    unsigned b = first % text.batch, position = first / text.batch * 32 + threadIdx.x % 32;
+    unsigned b = first % batch, position = first / batch * 32 + lane;
+    Found found = {(first + lane) % batch * positions + (first + lane) / batch * 32, 0};
     for (unsigned strip = first; strip < last; strip += STRIPS_AHEAD) {
         int token[STRIPS_AHEAD];
-        unsigned row[STRIPS_AHEAD];
 #pragma unroll
         for (int i = 0; i < STRIPS_AHEAD; i++) {
-            row[i] = b * text.positions + position;
-            token[i] = strip + i < last && position < text.positions ? text.inp[row[i]] : -1;
-            if (++b == text.batch) {
+            token[i] = strip + i < last && position < positions ? text.inp[b * positions + position] : -1;
+            if (++b == batch) {
                 b = 0;
                 position += 32;
             }
         }
 #pragma unroll
-        for (int i = 0; i < STRIPS_AHEAD; i++)
-            found(__ballot_sync(0xffffffff, token[i] % NUM_BUCKETS == (int)blockIdx.x), token[i], row[i]);
+        for (int i = 0; i < STRIPS_AHEAD; i++) {
+            const unsigned rows = __ballot_sync(0xffffffff, token[i] % NUM_BUCKETS == (int)blockIdx.x);
+            if (strip + i == first + lane) found.rows = rows;
+        }
     }
+    return found;
 }
 
-// Counts the bucket's rows in strips [begin, end), and leaves each warp's count for list_rows.
-static __device__ int count_rows(SharedStorage &smem, const Text &text, unsigned begin, unsigned end)
+// Asks the L2 for the first rows of strips [begin, end), as much as the grid's threads do with a line each.
+template <typename T>
+static __device__ void prefetch_rows(const Text &text, unsigned begin, unsigned end, const T *dout, int C)
 {
-    int count = 0;
-    look_through(text, begin, end, [&](unsigned lanes, int, unsigned) { count += __popc(lanes); });
+    constexpr unsigned LINE = 128 / sizeof(T);
+    const unsigned lines = (C - 1) / LINE + 1; // of a row
+    const unsigned mine = blockIdx.x * NUM_THREADS + threadIdx.x, row = mine / lines;
+    const unsigned strip = begin + row / 32, position = strip / text.batch * 32 + row % 32;
+    if (strip < end && position < text.positions)
+        prefetch_global_l2(dout + ((size_t)(strip % text.batch) * text.positions + position) * C +
+                           mine % lines * LINE);
+}
+
+// Lists the rows that were found, in the order of the strips, and returns how many there are: if more than MAX_LIST, there is no list.
+static __device__ int list_rows(SharedStorage &smem, const Text &text, Found found)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int place = __popc(found.rows); // summed over the lanes up to this one
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const int before = __shfl_up_sync(0xffffffff, place, step);
+        if (lane >= step) place += before;
+    }
     __syncthreads(); // Everyone is done with the list, and with the counts before.
-    if (threadIdx.x % 32 == 0) smem.warp_count[threadIdx.x / 32] = count;
+    if (lane == 31) smem.warp_count[warp] = place;
     if (threadIdx.x == 0) smem.work_taken = 0;
     __syncthreads(); // Every warp's count is there.
-    int total = 0;
-    for (int w = 0; w < NUM_WARPS; w++) total += smem.warp_count[w];
-    return total;
-}
-
-// Makes the list of those rows.
-static __device__ void list_rows(SharedStorage &smem, const Text &text, unsigned begin, unsigned end)
-{
-    const int warp = threadIdx.x / 32;
-    const int lane = threadIdx.x % 32;
-    int place = 0;
-    for (int w = 0; w < warp; w++) place += smem.warp_count[w];
-    look_through(text, begin, end, [&](unsigned lanes, int token, unsigned row) {
-        if (lanes >> lane & 1) {
-            const int mine = place + __popc(lanes & ((1u << lane) - 1));
-            smem.row[mine] = row;
-            smem.token[mine] = token;
-        }
-        place += __popc(lanes);
-    });
+    place -= __popc(found.rows);
+    int count = 0;
+    for (int w = 0; w < NUM_WARPS; w++) {
+        if (w == warp) place += count;
+        count += smem.warp_count[w];
+    }
+    if (count > MAX_LIST) return count;
+    for (; found.rows; found.rows &= found.rows - 1) {
+        const unsigned row = found.first_row + __ffs(found.rows) - 1;
+        smem.row[place] = row;
+        smem.token[place++] = text.inp[row];
+    }
     __syncthreads(); // The list is there.
+    return count;
 }
 
 // The lanes whose entry of the list, begin + lane, is below `end` and of this token.
@@ -112,10 +132,10 @@ static __device__ unsigned lanes_with(const SharedStorage &smem, int token, int 
     return __ballot_sync(0xffffffff, entry < end && smem.token[entry] == token);
 }
 
-// A warp adds all rows of an entry's token to dwte, if the entry is the first of that token.
+// A warp adds elements [c, c + TOKEN_PACKS * 32 * N) of all rows of an entry's token to dwte, if the entry is the first of that token.
 template <typename T, int N>
-static __device__ void add_token(const SharedStorage &smem, int entry, int count, const T *dout, float *dwte,
-                                 int C)
+static __device__ void add_token(const SharedStorage &smem, int entry, int count, unsigned c, const T *dout,
+                                 float *dwte, int C)
 {
     const int token = smem.token[entry];
     unsigned earlier = 0;
@@ -123,8 +143,9 @@ static __device__ void add_token(const SharedStorage &smem, int entry, int count
         earlier = lanes_with(smem, token, begin, entry);
     if (earlier) return; // with that entry
     float *dwte_row = dwte + (size_t)token * C;
-    for (unsigned c0 = 0; c0 < C; c0 += PACKS * 32 * N) {
-        const unsigned first = c0 + threadIdx.x % 32 * N;
+    const unsigned end = min(c + TOKEN_PACKS * 32 * N, C);
+    for (; c < end; c += PACKS * 32 * N) {
+        const unsigned first = c + threadIdx.x % 32 * N;
         float sum[PACKS][N], addend[PACKS][N];
 #pragma unroll
         for (int i = 0; i < PACKS; i++)
@@ -134,7 +155,8 @@ static __device__ void add_token(const SharedStorage &smem, int entry, int count
                 const T *dout_row = dout + (size_t)smem.row[begin + __ffs(same) - 1] * C;
 #pragma unroll
                 for (int i = 0; i < PACKS; i++)
-                    if (first + i * 32 * N < C) load_values(addend[i], dout_row + first + i * 32 * N);
+                    if (first + i * 32 * N < C)
+                        load_values_streamed(addend[i], dout_row + first + i * 32 * N);
 #pragma unroll
                 for (int i = 0; i < PACKS; i++)
 #pragma unroll
@@ -159,7 +181,7 @@ static __device__ void add_position(const Text &text, unsigned position, unsigne
 #pragma unroll POSITION_AHEAD
     for (int b = 0; b < text.batch; b++) {
         float addend[N];
-        load_values(addend, src);
+        load_values_streamed(addend, src);
         src += (size_t)text.positions * C;
 #pragma unroll
         for (int k = 0; k < N; k++) sum[k] += addend[k];
@@ -180,21 +202,23 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     __shared__ SharedStorage smem;
     const Text text = {inp, batch, positions};
     const unsigned strips = text.strips();
-    const unsigned parts = (C - 1) / (32 * N) + 1; // of a position
+    const unsigned parts = (C - 1) / (32 * N) + 1;                     // of a position
+    const unsigned token_parts = (C - 1) / (TOKEN_PACKS * 32 * N) + 1; // of a token's row
     unsigned parts_done = 0; // of this block's: blockIdx.x, blockIdx.x + NUM_BUCKETS, …
     for (unsigned begin = 0; begin < strips;) {
         unsigned end = min(begin + MAX_STRIPS, strips);
-        int count = count_rows(smem, text, begin, end);
+        const Found found = look_through(text, begin, end);
+        prefetch_rows(text, begin, end, dout, C);
+        int count = list_rows(smem, text, found);
         if (count > MAX_LIST) { // So many strips have room for certain.
             end = min(begin + MAX_LIST / 32, strips);
-            count = count_rows(smem, text, begin, end);
+            count = list_rows(smem, text, look_through(text, begin, end));
         }
-        list_rows(smem, text, begin, end);
 
         // The parts of positions that have been looked through in all sequences, evenly spread between the list's entries.
         const unsigned until = (end == strips ? positions : end / batch * 32) * parts;
         const unsigned parts_until = until > blockIdx.x ? (until - blockIdx.x - 1) / NUM_BUCKETS + 1 : 0;
-        const unsigned parts_now = parts_until - parts_done, work = parts_now + count;
+        const unsigned parts_now = parts_until - parts_done, work = parts_now + count * token_parts;
         for (;;) {
             unsigned mine = 0;
             if (threadIdx.x % 32 == 0) mine = atomicAdd(&smem.work_taken, 1);
@@ -205,7 +229,9 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
                 const unsigned part = blockIdx.x + (parts_done + parts_before) * NUM_BUCKETS;
                 add_position<T, N>(text, part / parts, part % parts * (32 * N), dout, dwpe, C);
             } else {
-                add_token<T, N>(smem, mine - parts_before, count, dout, dwte, C);
+                const unsigned part = mine - parts_before;
+                add_token<T, N>(smem, part / token_parts, count, part % token_parts * (TOKEN_PACKS * 32 * N),
+                                dout, dwte, C);
             }
         }
         parts_done = parts_until;

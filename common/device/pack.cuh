@@ -201,6 +201,20 @@ __device__ inline void load_values_once(float (&values)[N], const T *src)
     }
 }
 
+// The same, the last to be evicted from the L2 where they are whole packs, as load_piece_streamed.
+template <int N, typename T>
+__device__ inline void load_values_streamed(float (&values)[N], const T *src)
+{
+    if constexpr (N % PACK<T> == 0) {
+#pragma unroll
+        for (int i = 0; i < N; i += PACK<T>)
+            unpack(*reinterpret_cast<float(*)[PACK<T>]>(&values[i]), load_piece_streamed<PACK<T>>(src + i),
+                   T());
+    } else {
+        load_values(values, src);
+    }
+}
+
 // Writes N elements, rounded to their type, not to stay in the caches (st.cs) where they are whole packs.
 template <int N, typename T>
 __device__ inline void store_values(T *dst, const float (&values)[N])

@@ -144,6 +144,12 @@ __device__ inline uint2 ld_global_cache_hint(const uint2 *src, uint64_t policy)
     return words;
 }
 
+// prefetch: the L2 fetches the line that src is in. It is a hint: nothing waits for it, and nothing that is written later is missed.
+__device__ inline void prefetch_global_l2(const void *src)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(src));
+}
+
 // Non-bulk copy, cp.async.commit_group: this thread's copies since the last commit become one group.
 __device__ inline void cp_async_commit_group()
 {
