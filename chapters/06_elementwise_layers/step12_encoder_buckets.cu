@@ -32,8 +32,11 @@ constexpr int MAX_STRIPS = 1024;  // that a block looks through before it adds u
 constexpr int MAX_LIST = 4096;    // rows that it may find
 constexpr int STRIPS_AHEAD = 8;   // whose tokens a warp asks for at a time
 constexpr int TOKEN_PACKS = 8;    // of a token's row, that a lane takes at a time
-constexpr int PACKS = 2;          // and has in flight
-constexpr int POSITION_AHEAD = 4; // rows of a position, likewise
+constexpr int POSITION_AHEAD = 4; // rows of a position, that it has in flight
+
+// Packs of a token's row, that a lane has in flight: 8 elements. For 16 of bf16 the registers are too few.
+template <int N>
+constexpr int PACKS = 8 / N;
 
 static_assert(MAX_STRIPS <= 32 * NUM_WARPS, "a lane keeps one strip");
 
@@ -144,26 +147,26 @@ static __device__ void add_token(const SharedStorage &smem, int entry, int count
     if (earlier) return; // with that entry
     float *dwte_row = dwte + (size_t)token * C;
     const unsigned end = min(c + TOKEN_PACKS * 32 * N, C);
-    for (; c < end; c += PACKS * 32 * N) {
+    for (; c < end; c += PACKS<N> * 32 * N) {
         const unsigned first = c + threadIdx.x % 32 * N;
-        float sum[PACKS][N], addend[PACKS][N];
+        float sum[PACKS<N>][N], addend[PACKS<N>][N];
 #pragma unroll
-        for (int i = 0; i < PACKS; i++)
+        for (int i = 0; i < PACKS<N>; i++)
             if (first + i * 32 * N < C) load_values_once(sum[i], dwte_row + first + i * 32 * N);
         for (int begin = entry / 32 * 32; begin < count; begin += 32)
             for (unsigned same = lanes_with(smem, token, begin, count); same; same &= same - 1) {
                 const T *dout_row = dout + (size_t)smem.row[begin + __ffs(same) - 1] * C;
 #pragma unroll
-                for (int i = 0; i < PACKS; i++)
+                for (int i = 0; i < PACKS<N>; i++)
                     if (first + i * 32 * N < C)
                         load_values_streamed(addend[i], dout_row + first + i * 32 * N);
 #pragma unroll
-                for (int i = 0; i < PACKS; i++)
+                for (int i = 0; i < PACKS<N>; i++)
 #pragma unroll
                     for (int k = 0; k < N && first + i * 32 * N < C; k++) sum[i][k] += addend[i][k];
             }
 #pragma unroll
-        for (int i = 0; i < PACKS; i++)
+        for (int i = 0; i < PACKS<N>; i++)
             if (first + i * 32 * N < C) store_values(dwte_row + first + i * 32 * N, sum[i]);
     }
 }
