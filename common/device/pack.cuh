@@ -171,48 +171,39 @@ __device__ inline void store_piece_once(T *dst, PIECE piece)
     __stcs(reinterpret_cast<PIECE *>(dst), piece);
 }
 
-// N elements from src on, as floats: whole packs at a multiple of 16 bytes, or, where N is less than a pack, one by one.
-template <int N, typename T>
-__device__ inline void load_values(float (&values)[N], const T *src)
+// N elements from src on, as floats: whole packs, each by load_pack(its address, a multiple of 16 bytes), or, where N is less than a pack,
+// one by one.
+template <int N, typename T, typename LOAD>
+__device__ inline void load_values_by(float (&values)[N], const T *src, const LOAD &load_pack)
 {
     if constexpr (N % PACK<T> == 0) {
 #pragma unroll
         for (int i = 0; i < N; i += PACK<T>)
-            unpack(*reinterpret_cast<float(*)[PACK<T>]>(&values[i]),
-                   *reinterpret_cast<const uint4 *>(src + i), T());
+            unpack(*reinterpret_cast<float(*)[PACK<T>]>(&values[i]), load_pack(src + i), T());
     } else {
 #pragma unroll
         for (int i = 0; i < N; i++) values[i] = to_float(src[i]);
     }
+}
+
+template <int N, typename T>
+__device__ inline void load_values(float (&values)[N], const T *src)
+{
+    load_values_by(values, src, [](const T *pack) { return load_piece<PACK<T>>(pack); });
 }
 
 // The same of what is read once: first to be evicted from the caches (ld.cs).
 template <int N, typename T>
 __device__ inline void load_values_once(float (&values)[N], const T *src)
 {
-    if constexpr (N % PACK<T> == 0) {
-#pragma unroll
-        for (int i = 0; i < N; i += PACK<T>)
-            unpack(*reinterpret_cast<float(*)[PACK<T>]>(&values[i]),
-                   __ldcs(reinterpret_cast<const uint4 *>(src + i)), T());
-    } else {
-#pragma unroll
-        for (int i = 0; i < N; i++) values[i] = to_float(src[i]);
-    }
+    load_values_by(values, src, [](const T *pack) { return load_piece_once<PACK<T>>(pack); });
 }
 
-// The same, the last to be evicted from the L2 where they are whole packs, as load_piece_streamed.
+// The same, the last to be evicted from the L2, as load_piece_streamed.
 template <int N, typename T>
 __device__ inline void load_values_streamed(float (&values)[N], const T *src)
 {
-    if constexpr (N % PACK<T> == 0) {
-#pragma unroll
-        for (int i = 0; i < N; i += PACK<T>)
-            unpack(*reinterpret_cast<float(*)[PACK<T>]>(&values[i]), load_piece_streamed<PACK<T>>(src + i),
-                   T());
-    } else {
-        load_values(values, src);
-    }
+    load_values_by(values, src, [](const T *pack) { return load_piece_streamed<PACK<T>>(pack); });
 }
 
 // Writes N elements, rounded to their type, not to stay in the caches (st.cs) where they are whole packs.
