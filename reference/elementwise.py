@@ -154,6 +154,7 @@ class Encoder:
             "wide": (1, 3, 2056, 7),
             "many_tokens": (4, 96, 40, 5000),
             "one_token": (5, 61, 72, 1),
+            "many_sequences": (70, 3, 24, 30),
             "long": (12, 500, 8, 1),
         }
         return {name: dict(zip(self.DIMS, shape)) for name, shape in shapes.items()}

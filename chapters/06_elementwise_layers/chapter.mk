@@ -8,3 +8,4 @@ NEEDS_06_elementwise_layers/step6_gelu_exp2 := 80 90
 NEEDS_06_elementwise_layers/step7_gelu_gradient := 80 90
 NEEDS_06_elementwise_layers/step9_encoder_rows := 80 90
 NEEDS_06_elementwise_layers/step12_encoder_buckets := 80 90
+NEEDS_06_elementwise_layers/step13_encoder_sorted := 80 90

@@ -7,6 +7,7 @@
 // Nobody, before all have been looked at. So x is read twice: once for amax, its largest magnitude, once to be cast. A float's
 // magnitudes are ordered as the integers that its bits are, and atomicMax on these has no order of blocks in it; NaN is
 // above infinity. A block finds its own in shared memory first: all that add to one address of the L2 wait for each other.
+// The second reading begins at the end: what was read last, the L2 may still have.
 //
 //      x 2n bytes -> amax      x 2n bytes, amax -> out n bytes, scale          5 bytes an element where 3 would do
 //
@@ -28,7 +29,7 @@ static __device__ void load_packs(uint4 (&frag)[PACKS], const __nv_bfloat16 *x, 
 #pragma unroll
     for (int i = 0; i < PACKS; i++) {
         const size_t p = first + i * NUM_THREADS;
-        frag[i] = p < packs ? __ldcs((const uint4 *)x + p) : make_uint4(0, 0, 0, 0);
+        frag[i] = p < packs ? load_piece_streamed<8>(x + p * 8) : make_uint4(0, 0, 0, 0);
     }
 }
 
@@ -65,7 +66,7 @@ __global__ void __launch_bounds__(NUM_THREADS) two_passes_kernel(const __nv_bflo
 {
     wait_for_kernels_before();
     const size_t packs = n / PACK<__nv_bfloat16>;
-    const size_t first = (size_t)blockIdx.x * BLOCK_PACKS + threadIdx.x;
+    const size_t first = (size_t)(gridDim.x - 1 - blockIdx.x) * BLOCK_PACKS + threadIdx.x;
     uint4 frag[PACKS];
     load_packs(frag, x, first, packs);
     const float s = scale_of<FORMAT>(__uint_as_float(*amax_bits), false), inverse = __frcp_rn(s);

@@ -1,0 +1,301 @@
+// Chapter 6, step 13: dout is read once.
+//
+// Question: step 12 reads a row of dout for its token, and again for its position. Both sums need the same row. Who reads it once?
+//
+// Grows from: step 12 (encoder_buckets).
+// Who has a position goes through its rows anyway, as in step 11. If a row's token comes only once, nobody else adds to that row of dwte, and
+// it is done on the way. A token that comes again belongs to its first row: who comes by adds the later rows too, in their order. So a kernel
+// sorts the rows by token first, with a block for each of step 12's buckets, and tells each row what to do:
+//
+//      b = 0   | 7 | 4 |     a text of 4 rows     by token   4: row 1      7: rows 0 2 3      row 0: three rows of 7    row 1: one row of 4
+//          1   | 7 | 7 |     and 2 tokens                                                     rows 2 and 3: nothing
+//
+// A block lists its rows as in step 12, and counts those of lower buckets, which are sorted before its own. Of a bucket's tokens each has a
+// slot; sums of the slots' sizes tell where a slot begins, and an entry's place in it is the number of earlier entries there.
+//
+// Every sum is dwte + the first row + the second …, in the order of the strips, as in step 12: the same bits.
+//
+// Launched early (chapter 6, step 3). Registers: at most 80. Shared memory: 28,928 bytes.
+// Run: make chapter-6 OP=encoder_backward STEP=encoder_sorted
+#include "../../common/device/launch.cuh"
+#include "../../common/device/pack.cuh"
+#include "../../common/device/scratch.h"
+#include "launchers.h"
+
+#include <cuda_runtime.h>
+
+constexpr int NUM_BUCKETS = 132; // a block for each of an H200's SMs
+constexpr int SORT_THREADS = 1024;
+constexpr int SORT_WARPS = SORT_THREADS / 32;
+constexpr int MAX_STRIPS = 1024;        // that are sorted at a time
+constexpr int STRIPS_AHEAD = 8;         // whose tokens a warp asks for at a time
+constexpr int MAX_LIST = 2048;          // entries in shared memory; a longer list is in global memory
+constexpr int NUM_SLOTS = SORT_THREADS; // of a bucket; with more than 132 * 1024 tokens, some share one
+constexpr int NUM_THREADS = 128;        // of the blocks that add up
+
+static_assert(MAX_STRIPS <= 32 * SORT_WARPS, "a lane keeps one strip");
+
+// Rows of dout that a lane has in flight, as many of dwte, and as many second rows; and blocks on an SM, whose registers these are.
+template <int N>
+constexpr int ROWS_AHEAD = N == 8 ? 1 : 3;
+template <int N>
+constexpr int BLOCKS_PER_SM = N == 8 ? 8 : 6;
+
+struct Entry {
+    int token;
+    unsigned row;
+};
+
+// For the first row of a token: how many rows the token has, its place among the sorted entries, and the token's second row. For a later row: 0.
+struct Group {
+    unsigned rows, place, second;
+};
+
+// What is known of the rows of the strips that are sorted at a time: 1,048,576 bytes of scratch memory.
+struct Sorted {
+    Group group[32 * MAX_STRIPS]; // of each row, by its number among the strips'
+    Entry entry[32 * MAX_STRIPS]; // by bucket, then by slot, then in the order of the strips
+    Entry list[32 * MAX_STRIPS];  // of blocks whose own lists are too long,
+    int by_slot[32 * MAX_STRIPS]; // and these
+};
+
+struct SharedStorage {
+    int found[SORT_WARPS];   // rows of the bucket, by warp, 128 bytes
+    int below[SORT_WARPS];   // rows of lower buckets, 128 bytes
+    int slot_end[NUM_SLOTS]; // entries of each slot, then where its next entry belongs, 4,096 bytes
+    Entry list[MAX_LIST];    // of the bucket, in the order of the strips, 16,384 bytes
+    int by_slot[MAX_LIST];   // the list's entries, in any order within a slot, 8,192 bytes
+};
+
+// Strips [begin, end) of a text: strip s is the 32 positions from s / batch * 32 on of sequence s % batch.
+struct Strips {
+    const int *inp; // (batch, positions)
+    unsigned batch, positions, begin, end;
+
+    __device__ unsigned number(unsigned row) const
+    {
+        const unsigned position = row % positions;
+        return (position / 32 * batch + row / positions - begin) * 32 + position % 32;
+    }
+};
+
+static __device__ unsigned slot_of(int token)
+{
+    return token / NUM_BUCKETS % NUM_SLOTS;
+}
+
+// Sorts the rows of a bucket, a block's.
+__global__ void __launch_bounds__(SORT_THREADS, 1) sort_rows_kernel(const Strips strips, Sorted *sorted)
+{
+    wait_for_kernels_before();
+    __shared__ SharedStorage smem;
+    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, bucket = blockIdx.x;
+    const unsigned batch = strips.batch, positions = strips.positions;
+    smem.slot_end[threadIdx.x] = 0;
+
+    // A ballot says which rows of a strip are the bucket's, and a lane keeps that of a strip.
+    const unsigned share = (strips.end - strips.begin - 1) / SORT_WARPS + 1;
+    const unsigned first = min(strips.begin + warp * share, strips.end);
+    const unsigned last = min(first + share, strips.end);
+    unsigned b = first % batch, position = first / batch * 32 + lane;
+    unsigned rows = 0;
+    int below = 0;
+    for (unsigned strip = first; strip < last; strip += STRIPS_AHEAD) {
+        int token[STRIPS_AHEAD];
+#pragma unroll
+        for (int i = 0; i < STRIPS_AHEAD; i++) {
+            token[i] = strip + i < last && position < positions ? strips.inp[b * positions + position] : -1;
+            if (++b == batch) {
+                b = 0;
+                position += 32;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < STRIPS_AHEAD; i++) {
+            const unsigned its_bucket = token[i] % NUM_BUCKETS; // of no token: above all
+            const unsigned own = __ballot_sync(0xffffffff, its_bucket == bucket);
+            if (strip + i == first + lane) rows = own;
+            below += its_bucket < bucket;
+        }
+    }
+
+    int place = __popc(rows); // summed over the lanes up to this one
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const int before = __shfl_up_sync(0xffffffff, place, step);
+        if (lane >= step) place += before;
+    }
+    below = __reduce_add_sync(0xffffffff, below);
+    if (lane == 31) {
+        smem.found[warp] = place;
+        smem.below[warp] = below;
+    }
+    __syncthreads(); // Every warp's counts are there.
+    place -= __popc(rows);
+    int begin = 0, count = 0;
+    for (int w = 0; w < SORT_WARPS; w++) {
+        if (w == (int)warp) place += count;
+        count += smem.found[w];
+        begin += smem.below[w];
+    }
+    Entry *list = count <= MAX_LIST ? smem.list : sorted->list + begin;
+    int *by_slot = count <= MAX_LIST ? smem.by_slot : sorted->by_slot + begin;
+    const unsigned first_row = (first + lane) % batch * positions + (first + lane) / batch * 32;
+    for (; rows; rows &= rows - 1) {
+        const unsigned row = first_row + __ffs(rows) - 1;
+        const int token = strips.inp[row];
+        atomicAdd(&smem.slot_end[slot_of(token)], 1);
+        list[place++] = {token, row};
+    }
+    __syncthreads(); // The list is there, and the slots' sizes.
+
+    const int size = smem.slot_end[threadIdx.x];
+    int end = size; // summed over the slots up to this thread's
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const int before = __shfl_up_sync(0xffffffff, end, step);
+        if (lane >= step) end += before;
+    }
+    if (lane == 31) smem.found[warp] = end;
+    __syncthreads(); // Every warp's sum of sizes is there.
+    for (int w = 0; w < (int)warp; w++) end += smem.found[w];
+    smem.slot_end[threadIdx.x] = end - size;
+    __syncthreads(); // Every slot's beginning is there.
+
+    for (int i = threadIdx.x; i < count; i += SORT_THREADS)
+        by_slot[atomicAdd(&smem.slot_end[slot_of(list[i].token)], 1)] = i;
+    __syncthreads(); // Every slot's entries are together.
+
+    for (int i = threadIdx.x; i < count; i += SORT_THREADS) {
+        const Entry entry = list[i];
+        const unsigned slot = slot_of(entry.token);
+        const int slot_begin = slot > 0 ? smem.slot_end[slot - 1] : 0;
+        int before = 0, earlier = 0, later = 0, second = count;
+        for (int at = slot_begin; at < smem.slot_end[slot]; at++) {
+            const int other = by_slot[at];
+            const bool same = list[other].token == entry.token;
+            before += other < i;
+            earlier += same && other < i;
+            later += same && other > i;
+            if (same && other > i) second = min(second, other);
+        }
+        const unsigned place = begin + slot_begin + before;
+        sorted->entry[place] = entry;
+        sorted->group[strips.number(entry.row)] = {earlier ? 0u : 1u + later, place,
+                                                   later ? list[second].row : 0};
+    }
+}
+
+// Adds elements [c, c + N) of a token's third and later rows to sum. `entry` is the one behind its first row's.
+template <typename T, int N>
+static __device__ void add_later_rows(float (&sum)[N], int token, unsigned rows, const Entry *entry,
+                                      const T *dout, int C, unsigned c)
+{
+    for (unsigned found = 1; found < rows; entry++) {
+        if (entry->token != token || found++ == 1) continue; // Another of the slot, or the second row.
+        float addend[N];
+        load_values(addend, dout + (size_t)entry->row * C + c);
+#pragma unroll
+        for (int k = 0; k < N; k++) sum[k] += addend[k];
+    }
+}
+
+// A warp adds up 32 * N elements of a position, of all its rows in the strips. A lane takes N elements: a pack of T, or one.
+template <typename T, int N>
+__global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM<N>)
+    encoder_sorted_kernel(const Strips strips, const Sorted *sorted,
+                          const T *dout, // (batch, positions, C)
+                          float *dwte,   // (V, C)
+                          float *dwpe,   // (positions, C)
+                          int C)
+{
+    const unsigned parts = (C - 1) / (32 * N) + 1, lane = threadIdx.x % 32;
+    const unsigned batch = strips.batch, positions = strips.positions;
+    const unsigned part = (blockIdx.x * NUM_THREADS + threadIdx.x) / 32; // a warp's
+    const unsigned position = strips.begin / batch * 32 + part / parts,
+                   c = part % parts * (32 * N) + lane * N;
+    const unsigned strip = position / 32 * batch; // of the position, in the first sequence
+    wait_for_kernels_before();
+    if (position >= positions || strip >= strips.end) return;
+    const bool has_column = c < C;
+    float sum[N];
+    if (has_column) load_values_once(sum, dwpe + (size_t)position * C + c);
+    const unsigned end = min(strips.end - strip, batch);
+    for (unsigned first = max(strips.begin, strip) - strip; first < end; first += 32) {
+        // A lane looks up the token and the group of one of 32 rows.
+        const unsigned its_row = min(first + lane, end - 1) * positions + position,
+                       count = min(end - first, 32);
+        const int its_token = strips.inp[its_row];
+        const Group its_group = sorted->group[strips.number(its_row)];
+        for (unsigned begin = 0; begin < count; begin += ROWS_AHEAD<N>) {
+            float addend[ROWS_AHEAD<N>][N], token_sum[ROWS_AHEAD<N>][N], second[ROWS_AHEAD<N>][N];
+            unsigned token[ROWS_AHEAD<N>], rows[ROWS_AHEAD<N>];
+#pragma unroll
+            for (int i = 0; i < ROWS_AHEAD<N>; i++) {
+                token[i] = __shfl_sync(0xffffffff, its_token, begin + i);
+                rows[i] = __shfl_sync(0xffffffff, its_group.rows, begin + i);
+                const unsigned row = __shfl_sync(0xffffffff, its_row, begin + i);
+                const unsigned second_row = __shfl_sync(0xffffffff, its_group.second, begin + i);
+                if (begin + i >= count || !has_column) continue;
+                load_values_streamed(addend[i], dout + (size_t)row * C + c);
+                if (rows[i] > 0) load_values_once(token_sum[i], dwte + (size_t)token[i] * C + c);
+                if (rows[i] > 1) load_values(second[i], dout + (size_t)second_row * C + c);
+            }
+#pragma unroll
+            for (int i = 0; i < ROWS_AHEAD<N>; i++) {
+                const unsigned place = __shfl_sync(0xffffffff, its_group.place, begin + i);
+                if (begin + i >= count || !has_column) continue;
+#pragma unroll
+                for (int k = 0; k < N; k++) sum[k] += addend[i][k];
+                if (rows[i] == 0) continue;
+#pragma unroll
+                for (int k = 0; k < N; k++) token_sum[i][k] += addend[i][k];
+#pragma unroll
+                for (int k = 0; k < N && rows[i] > 1; k++) token_sum[i][k] += second[i][k];
+                if (rows[i] > 2)
+                    add_later_rows(token_sum[i], token[i], rows[i], &sorted->entry[place + 1], dout, C, c);
+                store_values(dwte + (size_t)token[i] * C + c, token_sum[i]);
+            }
+        }
+    }
+    if (has_column) store_values(dwpe + (size_t)position * C + c, sum);
+}
+
+// As many strips a launch of the two as there is scratch memory for.
+template <typename T, int N>
+static cudaError_t launch_kernels(const int *inp, const T *dout, float *dwte, float *dwpe, unsigned batch,
+                                  unsigned positions, int C, cudaStream_t stream)
+{
+    void *scratch;
+    cudaError_t error = get_scratch(sizeof(Sorted), &scratch);
+    Sorted *const sorted = (Sorted *)scratch;
+    const unsigned all = ((positions - 1) / 32 + 1) * batch, parts = (C - 1) / (32 * N) + 1;
+    for (unsigned begin = 0; begin < all && error == cudaSuccess; begin += MAX_STRIPS) {
+        const Strips strips = {inp, batch, positions, begin,
+                               all - begin < MAX_STRIPS ? all : begin + MAX_STRIPS};
+        error = launch_early(sort_rows_kernel, NUM_BUCKETS, SORT_THREADS, 0, stream, strips, sorted);
+        if (error != cudaSuccess) break;
+        const size_t warps = ((strips.end - 1) / batch - begin / batch + 1) * 32 * (size_t)parts;
+        error = launch_early(encoder_sorted_kernel<T, N>, (warps - 1) / (NUM_THREADS / 32) + 1, NUM_THREADS,
+                             0, stream, strips, (const Sorted *)sorted, dout, dwte, dwpe, C);
+    }
+    return error;
+}
+
+template <typename T>
+static cudaError_t launch(const int *inp, const void *dout, float *dwte, float *dwpe, int batch,
+                          int positions, int C, cudaStream_t stream)
+{
+    if (!inp || !dout || !dwte || !dwpe || batch <= 0 || positions <= 0 || C <= 0)
+        return cudaErrorInvalidValue;
+    if (((uintptr_t)dout | (uintptr_t)dwte | (uintptr_t)dwpe) % PACK_BYTES != 0) return cudaErrorInvalidValue;
+    const auto launch_by = C % PACK<T> == 0 ? launch_kernels<T, PACK<T>> : launch_kernels<T, 1>;
+    return launch_by(inp, (const T *)dout, dwte, dwpe, batch, positions, C, stream);
+}
+
+extern "C" cudaError_t encoder_sorted(enum dtype dtype, const int *inp, const void *dout, float *dwte,
+                                      float *dwpe, int B, int T, int C, cudaStream_t stream)
+{
+    return dtype == BF16 ? launch<__nv_bfloat16>(inp, dout, dwte, dwpe, B, T, C, stream)
+                         : launch<float>(inp, dout, dwte, dwpe, B, T, C, stream);
+}
