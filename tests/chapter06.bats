@@ -18,7 +18,7 @@ setup() { export PYTHONPATH=$ROOT/reference; }
     all_right 2 gelu_forward
     all_right 1 gelu_backward
     all_right 2 encoder_forward
-    all_right 3 encoder_backward
+    all_right 4 encoder_backward
 }
 
 @test "chapter 6: the order of warps and blocks does not matter" {
@@ -114,7 +114,7 @@ for file in sorted(glob.glob(sys.argv[1] + "/out/**/*.npy", recursive=True)):
 
 @test "chapter 6: a NaN in dout reaches the two rows it belongs to, and no other" {
     local step
-    for step in encoder_atomics encoder_positions encoder_buckets; do
+    for step in encoder_atomics encoder_positions encoder_buckets encoder_sorted; do
         one_case $CHAPTER/encoder_backward odd
         python 'd = sys.argv[1]; a = np.load(d + "/dout.npy"); a[1, 2, 3] = np.nan; np.save(d + "/dout.npy", a)' "$CASE_DIR"
         run -1 "$SIMGPU" "$(chapter $CHAPTER)" --op encoder_backward --step $step --golden "$CASE_DIR" --out "$BATS_TEST_TMPDIR/out"
@@ -126,12 +126,22 @@ for name, row in ("dwte", inp[1, 2]), ("dwpe", 2):
 }
 
 @test "chapter 6: a text of more strips than the buckets' blocks look through at a time" {
-    local strips shape
-    strips=$(sed -n 's/^constexpr int MAX_STRIPS = \([0-9]*\);.*/\1/p' chapters/$CHAPTER/step12_encoder_buckets.cu)
-    shape=b=2,t=$((strips * 16 + 40)),c=3,v=5000
-    run -0 make --no-print-directory chapter-6 DEVICE=sim OP=encoder_backward STEP=encoder_buckets SHAPE=$shape SEED=2 PROFILE=0
-    assert_line "$CHAPTER: all 2 runs right"
+    local strips shape step
+    strips=$(sed -n 's/^constexpr int MAX_STRIPS = \([0-9]*\);.*/\1/p' chapters/$CHAPTER/step1[23]_*.cu | sort -u)
+    shape=b=3,t=$((strips * 11 + 40)),c=3,v=5000
+    for step in encoder_buckets encoder_sorted; do
+        run -0 make --no-print-directory chapter-6 DEVICE=sim OP=encoder_backward STEP=$step SHAPE=$shape SEED=2 PROFILE=0
+        assert_line "$CHAPTER: all 2 runs right"
+    done
     rm -r "build/golden/shapes/$CHAPTER/encoder_backward/$shape,seed=2"
+}
+
+@test "chapter 6: tokens that share a slot are told from each other" {
+    broken $CHAPTER step13_encoder_sorted.cu 's/% NUM_SLOTS;/% 1;/'
+    run -0 "$SIMGPU" "$BROKEN" --op encoder_backward --step encoder_sorted --type f32
+    assert_line --regexp "^$CHAPTER: all [0-9]+ runs right$"
+    broken $CHAPTER step13_encoder_sorted.cu 's/% NUM_SLOTS;/% 1;/; s/entry->token != token \|\| //'
+    wrong $CHAPTER encoder_sorted many_tokens --op encoder_backward
 }
 
 # --- Counters -------------------------------------------------------------------------------------------------------
@@ -160,35 +170,36 @@ for name, row in ("dwte", inp[1, 2]), ("dwpe", 2):
 @test "chapter 6: two atomics an element, one, none" {
     assert_equal "$(count encoder_atomics aligned active_lanes 'atomicAdd')" "$(count encoder_atomics aligned active_lanes 'atomicAdd\(&dw[tp]e')"
     local source
-    for source in 10_encoder_atomics:2 11_encoder_positions:1 12_encoder_buckets:0; do
+    for source in 10_encoder_atomics:2 11_encoder_positions:1 12_encoder_buckets:0 13_encoder_sorted:0; do
         assert_equal "$source $(grep -c 'atomicAdd(&dw' "chapters/$CHAPTER/step${source%:*}.cu")" "$source ${source#*:}"
     done
 }
 
 @test "chapter 6: buckets give the same bits whatever the order of blocks, atomics do not" {
     local step seed
-    for step in encoder_atomics encoder_buckets; do
+    for step in encoder_atomics encoder_buckets encoder_sorted; do
         for seed in 1 2 3; do
             run -0 "$SIMGPU" --seed $seed "$(chapter $CHAPTER)" --op encoder_backward --step $step --case long --out "$BATS_TEST_TMPDIR/$seed"
         done
         run diff -rq "$BATS_TEST_TMPDIR/1/$step" "$BATS_TEST_TMPDIR/2/$step"
         local first=$status
         run diff -rq "$BATS_TEST_TMPDIR/1/$step" "$BATS_TEST_TMPDIR/3/$step"
-        assert_equal "$step: $first $status" "$step: $([[ $step == encoder_buckets ]] && echo 0 0 || echo 1 1)"
+        assert_equal "$step: $first $status" "$step: $([[ $step == encoder_atomics ]] && echo 1 1 || echo 0 0)"
     done
 }
 
-@test "chapter 6: the buckets' sum is dwte, then the rows in the order of the strips, to the bit" {
+@test "chapter 6: the last two steps' sum is dwte, then the rows in the order of the strips, to the bit" {
     local name=$BATS_TEST_TMPDIR/out
-    run -0 "$SIMGPU" "$(chapter $CHAPTER)" --op encoder_backward --step encoder_buckets --case long --out "$name"
+    run -0 "$SIMGPU" "$(chapter $CHAPTER)" --op encoder_backward --case long --out "$name"
     run -0 python 'd, out = sys.argv[1:]
 inp, dout, dwte, dwpe = (np.load(f"{d}/{name}.npy") for name in ("inp", "dout", "dwte", "dwpe"))
 for rows in dout: dwpe += rows
 for strip in range(0, inp.shape[1], 32):
     for tokens, rows in zip(inp[:, strip:strip + 32], dout[:, strip:strip + 32]):
         for token, row in zip(tokens, rows): dwte[token] += row
-np.testing.assert_array_equal(np.load(out + "/dwte.npy"), dwte)
-np.testing.assert_array_equal(np.load(out + "/dwpe.npy"), dwpe)' "build/golden/$CHAPTER/encoder_backward/long" "$name/encoder_buckets/long"
+for step in "encoder_buckets", "encoder_sorted":
+    np.testing.assert_array_equal(np.load(f"{out}/{step}/long/dwte.npy"), dwte)
+    np.testing.assert_array_equal(np.load(f"{out}/{step}/long/dwpe.npy"), dwpe)' "build/golden/$CHAPTER/encoder_backward/long" "$name"
 }
 
 @test "chapter 6: the counters that note 6 quotes are what its commands count" {
@@ -210,7 +221,7 @@ END
 
 @test "chapter 6: make diff-6 compares every step, and every header ends with the command that runs it" {
     ladders "residual_forward residual residual_packs residual_stream" "residual_backward residual_gradient" "gelu_forward gelu gelu_exp2" \
-        "gelu_backward gelu_gradient" "encoder_forward encoder encoder_rows" "encoder_backward encoder_atomics encoder_positions encoder_buckets"
+        "gelu_backward gelu_gradient" "encoder_forward encoder encoder_rows" "encoder_backward encoder_atomics encoder_positions encoder_buckets encoder_sorted"
 }
 
 # --- Broken kernels -------------------------------------------------------------------------------------------------
@@ -280,6 +291,26 @@ END
     broken $CHAPTER step12_encoder_buckets.cu 's/if \(count > MAX_LIST\)/if (count > 2 * MAX_LIST)/'
     run -3 "$SIMGPU" "$BROKEN" --op encoder_backward --step encoder_buckets --case long
     assert_output --partial "out of bounds: write of 4 bytes at shared offset"
+}
+
+@test "chapter 6: two rows that both add to their token's row of dwte race" {
+    broken $CHAPTER step13_encoder_sorted.cu '/if \(rows\[i\] == 0\) continue;/d'
+    races $CHAPTER encoder_sorted one_token --op encoder_backward
+    noted $CHAPTER 'race on global memory'
+}
+
+@test "chapter 6: without one of its barriers the sort reads what is not there yet" {
+    local barrier
+    for barrier in 'Every warp.s counts are there' 'The list is there' 'Every warp.s sum of sizes is there' 'Every slot.s beginning is there' \
+        'Every slot.s entries are together'; do
+        broken $CHAPTER step13_encoder_sorted.cu "/__syncthreads\(\); \/\/ $barrier/d"
+        faults $CHAPTER 13 long --op encoder_backward
+    done
+}
+
+@test "chapter 6: without the batch's next 32 rows, rows are missing" {
+    broken $CHAPTER step13_encoder_sorted.cu 's/first < end; first \+= 32/first < min(end, 32); first += 32/'
+    wrong $CHAPTER encoder_sorted many_sequences --op encoder_backward
 }
 
 @test "chapter 6: an operation without its shape is named" {

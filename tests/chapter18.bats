@@ -186,7 +186,7 @@ assert not np.isfinite(np.load(d + "/history.npy")[3]) and np.load(d + "/positio
 
 @test "chapter 18: one pass reads and writes each sector once, two read x twice; the transposed square has no bank conflict" {
     local n=16384 square=32768 json=$BATS_TEST_TMPDIR/transposed.json
-    assert_equal "$(count two_passes aligned global_sectors '__ldcs|__stcs')" $((5 * n / 32))
+    assert_equal "$(count two_passes aligned global_sectors 'load_piece_streamed|__stcs')" $((5 * n / 32))
     assert_equal "$(count delayed aligned global_sectors '\)x\)\[p\]|\)out\)\[p\]')" $((3 * n / 32))
     assert_equal "$(count groups_of_128 tiles global_sectors)" $((3 * square / 32 + square / 256))
     assert_equal "$(count squares_of_128 tiles global_sectors)" $((3 * square / 32 + 2))
