@@ -140,7 +140,7 @@ for name, row in ("dwte", inp[1, 2]), ("dwpe", 2):
     broken $CHAPTER step13_encoder_sorted.cu 's/% NUM_SLOTS;/% 1;/'
     run -0 "$SIMGPU" "$BROKEN" --op encoder_backward --step encoder_sorted --type f32
     assert_line --regexp "^$CHAPTER: all [0-9]+ runs right$"
-    broken $CHAPTER step13_encoder_sorted.cu 's/% NUM_SLOTS;/% 1;/; s/entry->token != token \|\| //'
+    broken $CHAPTER step13_encoder_sorted.cu 's/% NUM_SLOTS;/% 1;/; s/entry\[i\].token != token \|\| //'
     wrong $CHAPTER encoder_sorted many_tokens --op encoder_backward
 }
 
@@ -294,7 +294,7 @@ END
 }
 
 @test "chapter 6: two rows that both add to their token's row of dwte race" {
-    broken $CHAPTER step13_encoder_sorted.cu '/if \(rows\[i\] == 0\) continue;/d'
+    broken $CHAPTER step13_encoder_sorted.cu '/if \(entries\[i\] == 0\) continue;/d'
     races $CHAPTER encoder_sorted one_token --op encoder_backward
     noted $CHAPTER 'race on global memory'
 }
@@ -302,7 +302,7 @@ END
 @test "chapter 6: without one of its barriers the sort reads what is not there yet" {
     local barrier
     for barrier in 'Every warp.s counts are there' 'The list is there' 'Every warp.s sum of sizes is there' 'Every slot.s beginning is there' \
-        'Every slot.s entries are together'; do
+        'Every slot.s entries are there'; do
         broken $CHAPTER step13_encoder_sorted.cu "/__syncthreads\(\); \/\/ $barrier/d"
         faults $CHAPTER 13 long --op encoder_backward
     done

@@ -11,7 +11,7 @@
 //          1   | 7 | 7 |     and 2 tokens                                                     rows 2 and 3: nothing
 //
 // A block lists its rows as in step 12, and counts those of lower buckets, which are sorted before its own. Of a bucket's tokens each has a
-// slot; sums of the slots' sizes tell where a slot begins, and an entry's place in it is the number of earlier entries there.
+// slot; sums of the slots' sizes tell where a slot begins, and one warp puts the entries there in their order.
 //
 // Every sum is dwte + the first row + the second …, in the order of the strips, as in step 12: the same bits.
 //
@@ -46,9 +46,10 @@ struct Entry {
     unsigned row;
 };
 
-// For the first row of a token: how many rows the token has, its place among the sorted entries, and the token's second row. For a later row: 0.
+// For the first row of a token: its place among the sorted entries, how many there are from it to the end of its slot (1 if none of the
+// others is of the token), and the token's second row. For a later row: no entries.
 struct Group {
-    unsigned rows, place, second;
+    unsigned entries, place, second;
 };
 
 // What is known of the rows of the strips that are sorted at a time: 1,048,576 bytes of scratch memory.
@@ -162,39 +163,45 @@ __global__ void __launch_bounds__(SORT_THREADS, 1) sort_rows_kernel(const Strips
     smem.slot_end[threadIdx.x] = end - size;
     __syncthreads(); // Every slot's beginning is there.
 
-    for (int i = threadIdx.x; i < count; i += SORT_THREADS)
-        by_slot[atomicAdd(&smem.slot_end[slot_of(list[i].token)], 1)] = i;
-    __syncthreads(); // Every slot's entries are together.
-
-    for (int i = threadIdx.x; i < count; i += SORT_THREADS) {
-        const Entry entry = list[i];
-        const unsigned slot = slot_of(entry.token);
-        const int slot_begin = slot > 0 ? smem.slot_end[slot - 1] : 0;
-        int before = 0, earlier = 0, later = 0, second = count;
-        for (int at = slot_begin; at < smem.slot_end[slot]; at++) {
-            const int other = by_slot[at];
-            const bool same = list[other].token == entry.token;
-            before += other < i;
-            earlier += same && other < i;
-            later += same && other > i;
-            if (same && other > i) second = min(second, other);
+    // One warp puts the entries into their slots, 32 at a time, so that those of a slot keep their order.
+    if (warp == 0)
+        for (int chunk = 0; chunk < count; chunk += 32) {
+            const int i = chunk + (int)lane;
+            const unsigned slot = i < count ? slot_of(list[i].token) : NUM_SLOTS;
+            const unsigned same = __match_any_sync(0xffffffff, slot), before = same & ((1u << lane) - 1);
+            const int at = i < count ? smem.slot_end[slot] : 0;
+            if (i < count) by_slot[at + __popc(before)] = i;
+            __syncwarp();
+            if (i < count && !before) smem.slot_end[slot] = at + __popc(same);
+            __syncwarp();
         }
-        const unsigned place = begin + slot_begin + before;
-        sorted->entry[place] = entry;
-        sorted->group[strips.number(entry.row)] = {earlier ? 0u : 1u + later, place,
-                                                   later ? list[second].row : 0};
+    __syncthreads(); // Every slot's entries are there.
+
+    for (int at = threadIdx.x; at < count; at += SORT_THREADS) {
+        const Entry entry = list[by_slot[at]];
+        const unsigned slot = slot_of(entry.token);
+        const int slot_end = smem.slot_end[slot];
+        const auto differs = [&](int other) { return list[by_slot[other]].token != entry.token; };
+        int first = slot > 0 ? smem.slot_end[slot - 1] : 0; // of the slot, then of the token
+        while (differs(first)) first++;
+        int second = at + 1;
+        while (second < slot_end && differs(second)) second++;
+        const unsigned entries = first < at ? 0 : second < slot_end ? slot_end - at : 1;
+        sorted->entry[begin + at] = entry;
+        sorted->group[strips.number(entry.row)] = {entries, (unsigned)(begin + at),
+                                                   entries > 1 ? list[by_slot[second]].row : 0};
     }
 }
 
-// Adds elements [c, c + N) of a token's third and later rows to sum. `entry` is the one behind its first row's.
+// Adds elements [c, c + N) of the token's rows among the entries, but of its second, to sum.
 template <typename T, int N>
-static __device__ void add_later_rows(float (&sum)[N], int token, unsigned rows, const Entry *entry,
-                                      const T *dout, int C, unsigned c)
+static __device__ void add_later_rows(float (&sum)[N], int token, unsigned second, const Entry *entry,
+                                      unsigned entries, const T *dout, int C, unsigned c)
 {
-    for (unsigned found = 1; found < rows; entry++) {
-        if (entry->token != token || found++ == 1) continue; // Another of the slot, or the second row.
+    for (unsigned i = 0; i < entries; i++) {
+        if (entry[i].token != token || entry[i].row == second) continue;
         float addend[N];
-        load_values(addend, dout + (size_t)entry->row * C + c);
+        load_values(addend, dout + (size_t)entry[i].row * C + c);
 #pragma unroll
         for (int k = 0; k < N; k++) sum[k] += addend[k];
     }
@@ -229,17 +236,17 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM<N>)
         const Group its_group = sorted->group[strips.number(its_row)];
         for (unsigned begin = 0; begin < count; begin += ROWS_AHEAD<N>) {
             float addend[ROWS_AHEAD<N>][N], token_sum[ROWS_AHEAD<N>][N], second[ROWS_AHEAD<N>][N];
-            unsigned token[ROWS_AHEAD<N>], rows[ROWS_AHEAD<N>];
+            unsigned token[ROWS_AHEAD<N>], entries[ROWS_AHEAD<N>], second_row[ROWS_AHEAD<N>];
 #pragma unroll
             for (int i = 0; i < ROWS_AHEAD<N>; i++) {
                 token[i] = __shfl_sync(0xffffffff, its_token, begin + i);
-                rows[i] = __shfl_sync(0xffffffff, its_group.rows, begin + i);
+                entries[i] = __shfl_sync(0xffffffff, its_group.entries, begin + i);
                 const unsigned row = __shfl_sync(0xffffffff, its_row, begin + i);
-                const unsigned second_row = __shfl_sync(0xffffffff, its_group.second, begin + i);
+                second_row[i] = __shfl_sync(0xffffffff, its_group.second, begin + i);
                 if (begin + i >= count || !has_column) continue;
                 load_values_streamed(addend[i], dout + (size_t)row * C + c);
-                if (rows[i] > 0) load_values_once(token_sum[i], dwte + (size_t)token[i] * C + c);
-                if (rows[i] > 1) load_values(second[i], dout + (size_t)second_row * C + c);
+                if (entries[i] > 0) load_values_once(token_sum[i], dwte + (size_t)token[i] * C + c);
+                if (entries[i] > 1) load_values(second[i], dout + (size_t)second_row[i] * C + c);
             }
 #pragma unroll
             for (int i = 0; i < ROWS_AHEAD<N>; i++) {
@@ -247,13 +254,14 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM<N>)
                 if (begin + i >= count || !has_column) continue;
 #pragma unroll
                 for (int k = 0; k < N; k++) sum[k] += addend[i][k];
-                if (rows[i] == 0) continue;
+                if (entries[i] == 0) continue;
 #pragma unroll
                 for (int k = 0; k < N; k++) token_sum[i][k] += addend[i][k];
 #pragma unroll
-                for (int k = 0; k < N && rows[i] > 1; k++) token_sum[i][k] += second[i][k];
-                if (rows[i] > 2)
-                    add_later_rows(token_sum[i], token[i], rows[i], &sorted->entry[place + 1], dout, C, c);
+                for (int k = 0; k < N && entries[i] > 1; k++) token_sum[i][k] += second[i][k];
+                if (entries[i] > 2)
+                    add_later_rows(token_sum[i], token[i], second_row[i], &sorted->entry[place + 1],
+                                   entries[i] - 1, dout, C, c);
                 store_values(dwte + (size_t)token[i] * C + c, token_sum[i]);
             }
         }
