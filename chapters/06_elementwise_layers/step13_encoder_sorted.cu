@@ -65,7 +65,7 @@ struct SharedStorage {
     int below[SORT_WARPS];   // rows of lower buckets, 128 bytes
     int slot_end[NUM_SLOTS]; // entries of each slot, then where its next entry belongs, 4,096 bytes
     Entry list[MAX_LIST];    // of the bucket, in the order of the strips, 16,384 bytes
-    int by_slot[MAX_LIST];   // the list's entries, in any order within a slot, 8,192 bytes
+    int by_slot[MAX_LIST];   // its entries by slot, those of a slot in their order, 8,192 bytes
 };
 
 // Strips [begin, end) of a text: strip s is the 32 positions from s / batch * 32 on of sequence s % batch.
