@@ -291,7 +291,7 @@ END
     broken $CHAPTER step12_encoder_buckets.cu 's/if \(count > MAX_LIST\)/if (count > 2 * MAX_LIST)/'
     run -3 "$SIMGPU" "$BROKEN" --op encoder_backward --step encoder_buckets --case long
     assert_output --partial "out of bounds: write of 4 bytes at shared offset"
-    broken $CHAPTER step13_encoder_sorted.cu 's/count <= MAX_LIST \? smem.list/count <= 4 * MAX_LIST ? smem.list/'
+    broken $CHAPTER step13_encoder_sorted.cu 's/fits = count <= MAX_LIST/fits = count <= 4 * MAX_LIST/'
     run -3 "$SIMGPU" "$BROKEN" --op encoder_backward --step encoder_sorted --case long
     assert_output --partial "out of bounds: write of "
 }

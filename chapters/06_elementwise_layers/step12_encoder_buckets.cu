@@ -21,6 +21,7 @@
 // Run: make chapter-6 OP=encoder_backward STEP=encoder_buckets
 #include "../../common/device/launch.cuh"
 #include "../../common/device/pack.cuh"
+#include "../../common/device/warp.cuh"
 #include "launchers.h"
 
 #include <cuda_runtime.h>
@@ -102,12 +103,7 @@ static __device__ void prefetch_rows(const Text &text, unsigned begin, unsigned 
 static __device__ int list_rows(SharedStorage &smem, const Text &text, Found found)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    int place = __popc(found.rows); // summed over the lanes up to this one
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        const int before = __shfl_up_sync(0xffffffff, place, step);
-        if (lane >= step) place += before;
-    }
+    int place = sum_up_to_lane(__popc(found.rows));
     __syncthreads(); // Everyone is done with the list, and with the counts before.
     if (lane == 31) smem.warp_count[warp] = place;
     if (threadIdx.x == 0) smem.work_taken = 0;

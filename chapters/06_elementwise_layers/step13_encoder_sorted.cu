@@ -20,6 +20,7 @@
 #include "../../common/device/launch.cuh"
 #include "../../common/device/pack.cuh"
 #include "../../common/device/scratch.h"
+#include "../../common/device/warp.cuh"
 #include "launchers.h"
 
 #include <cuda_runtime.h>
@@ -73,6 +74,7 @@ struct Strips {
     const int *inp; // (batch, positions)
     unsigned batch, positions, begin, end;
 
+    // Of a row, among those of the strips.
     __device__ unsigned number(unsigned row) const
     {
         const unsigned position = row % positions;
@@ -85,16 +87,19 @@ static __device__ unsigned slot_of(int token)
     return token / NUM_BUCKETS % NUM_SLOTS;
 }
 
-// Sorts the rows of a bucket, a block's.
-__global__ void __launch_bounds__(SORT_THREADS, 1) sort_rows_kernel(const Strips strips, Sorted *sorted)
-{
-    wait_for_kernels_before();
-    __shared__ SharedStorage smem;
-    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, bucket = blockIdx.x;
-    const unsigned batch = strips.batch, positions = strips.positions;
-    smem.slot_end[threadIdx.x] = 0;
+// The rows of a bucket, a block's: their list, and their numbers in it by slot. They are sorted behind `begin` others.
+struct Bucket {
+    int begin, count;
+    Entry *list;
+    int *by_slot;
+};
 
-    // A ballot says which rows of a strip are the bucket's, and a lane keeps that of a strip.
+// Lists the bucket's rows in the order of the strips, and counts them by slot. A ballot says which rows of a strip are the bucket's, and a
+// lane keeps that of a strip.
+static __device__ Bucket list_rows(SharedStorage &smem, const Strips &strips, Sorted *sorted)
+{
+    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const unsigned batch = strips.batch, positions = strips.positions;
     const unsigned share = (strips.end - strips.begin - 1) / SORT_WARPS + 1;
     const unsigned first = min(strips.begin + warp * share, strips.end);
     const unsigned last = min(first + share, strips.end);
@@ -114,19 +119,15 @@ __global__ void __launch_bounds__(SORT_THREADS, 1) sort_rows_kernel(const Strips
 #pragma unroll
         for (int i = 0; i < STRIPS_AHEAD; i++) {
             const unsigned its_bucket = token[i] % NUM_BUCKETS; // of no token: above all
-            const unsigned own = __ballot_sync(0xffffffff, its_bucket == bucket);
+            const unsigned own = __ballot_sync(0xffffffff, its_bucket == blockIdx.x);
             if (strip + i == first + lane) rows = own;
-            below += its_bucket < bucket;
+            below += its_bucket < blockIdx.x;
         }
     }
 
-    int place = __popc(rows); // summed over the lanes up to this one
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        const int before = __shfl_up_sync(0xffffffff, place, step);
-        if (lane >= step) place += before;
-    }
+    int place = sum_up_to_lane(__popc(rows));
     below = __reduce_add_sync(0xffffffff, below);
+    smem.slot_end[threadIdx.x] = 0;
     if (lane == 31) {
         smem.found[warp] = place;
         smem.below[warp] = below;
@@ -139,57 +140,63 @@ __global__ void __launch_bounds__(SORT_THREADS, 1) sort_rows_kernel(const Strips
         count += smem.found[w];
         begin += smem.below[w];
     }
-    Entry *list = count <= MAX_LIST ? smem.list : sorted->list + begin;
-    int *by_slot = count <= MAX_LIST ? smem.by_slot : sorted->by_slot + begin;
+    const bool fits = count <= MAX_LIST;
+    const Bucket bucket = {begin, count, fits ? smem.list : sorted->list + begin,
+                           fits ? smem.by_slot : sorted->by_slot + begin};
     const unsigned first_row = (first + lane) % batch * positions + (first + lane) / batch * 32;
     for (; rows; rows &= rows - 1) {
         const unsigned row = first_row + __ffs(rows) - 1;
         const int token = strips.inp[row];
         atomicAdd(&smem.slot_end[slot_of(token)], 1);
-        list[place++] = {token, row};
+        bucket.list[place++] = {token, row};
     }
     __syncthreads(); // The list is there, and the slots' sizes.
+    return bucket;
+}
 
-    const int size = smem.slot_end[threadIdx.x];
-    int end = size; // summed over the slots up to this thread's
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        const int before = __shfl_up_sync(0xffffffff, end, step);
-        if (lane >= step) end += before;
-    }
+// Puts the numbers of the list's entries into their slots, in their order.
+static __device__ void fill_slots(SharedStorage &smem, const Bucket &bucket)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, size = smem.slot_end[threadIdx.x];
+    int end = sum_up_to_lane(size);
     if (lane == 31) smem.found[warp] = end;
     __syncthreads(); // Every warp's sum of sizes is there.
-    for (int w = 0; w < (int)warp; w++) end += smem.found[w];
+    for (int w = 0; w < warp; w++) end += smem.found[w];
     smem.slot_end[threadIdx.x] = end - size;
     __syncthreads(); // Every slot's beginning is there.
-
-    // One warp puts the entries into their slots, 32 at a time, so that those of a slot keep their order.
     if (warp == 0)
-        for (int chunk = 0; chunk < count; chunk += 32) {
-            const int i = chunk + (int)lane;
-            const unsigned slot = i < count ? slot_of(list[i].token) : NUM_SLOTS;
+        for (int chunk = 0; chunk < bucket.count; chunk += 32) {
+            const int i = chunk + lane;
+            const bool is_entry = i < bucket.count;
+            const unsigned slot = is_entry ? slot_of(bucket.list[i].token) : NUM_SLOTS;
             const unsigned same = __match_any_sync(0xffffffff, slot), before = same & ((1u << lane) - 1);
-            const int at = i < count ? smem.slot_end[slot] : 0;
-            if (i < count) by_slot[at + __popc(before)] = i;
+            const int at = is_entry ? smem.slot_end[slot] : 0;
+            if (is_entry) bucket.by_slot[at + __popc(before)] = i;
             __syncwarp();
-            if (i < count && !before) smem.slot_end[slot] = at + __popc(same);
+            if (is_entry && !before) smem.slot_end[slot] = at + __popc(same);
             __syncwarp();
         }
     __syncthreads(); // Every slot's entries are there.
+}
 
-    for (int at = threadIdx.x; at < count; at += SORT_THREADS) {
-        const Entry entry = list[by_slot[at]];
-        const unsigned slot = slot_of(entry.token);
+// A block sorts the rows of its bucket, and tells each its group.
+__global__ void __launch_bounds__(SORT_THREADS, 1) sort_rows_kernel(const Strips strips, Sorted *sorted)
+{
+    wait_for_kernels_before();
+    __shared__ SharedStorage smem;
+    const Bucket bucket = list_rows(smem, strips, sorted);
+    fill_slots(smem, bucket);
+    const auto entry_at = [&](int at) { return bucket.list[bucket.by_slot[at]]; };
+    for (int at = threadIdx.x; at < bucket.count; at += SORT_THREADS) {
+        const Entry entry = entry_at(at);
+        const unsigned slot = slot_of(entry.token), place = bucket.begin + at;
         const int slot_end = smem.slot_end[slot];
-        const auto differs = [&](int other) { return list[by_slot[other]].token != entry.token; };
-        int first = slot > 0 ? smem.slot_end[slot - 1] : 0; // of the slot, then of the token
-        while (differs(first)) first++;
-        int second = at + 1;
-        while (second < slot_end && differs(second)) second++;
+        int first = slot > 0 ? smem.slot_end[slot - 1] : 0, second = at + 1; // of the token
+        while (entry_at(first).token != entry.token) first++;
+        while (second < slot_end && entry_at(second).token != entry.token) second++;
         const unsigned entries = first < at ? 0 : second < slot_end ? slot_end - at : 1;
-        sorted->entry[begin + at] = entry;
-        sorted->group[strips.number(entry.row)] = {entries, (unsigned)(begin + at),
-                                                   entries > 1 ? list[by_slot[second]].row : 0};
+        sorted->entry[place] = entry;
+        sorted->group[strips.number(entry.row)] = {entries, place, entries > 1 ? entry_at(second).row : 0};
     }
 }
 

@@ -18,6 +18,7 @@
 #include "../../common/device/tma.cuh"
 #include "../../common/device/trace.cuh"
 #include "../../common/device/types.cuh"
+#include "../../common/device/warp.cuh"
 #include "../../common/device/wgmma.cuh"
 #include "plan.h"
 
@@ -143,11 +144,7 @@ static __device__ int find_sequence(const attention_variant &v, const Plan &plan
     int first = looked.sequence, before = looked.before; // of 32 sequences, a lane each
     while (first < v.batch) {
         const int mine = first + lane < v.batch ? sequence_tiles(v, plan, first + lane) : 0;
-        int until = mine; // tiles of the lanes up to this one
-        for (int delta = 1; delta < 32; delta *= 2) {
-            const int other = __shfl_up_sync(0xffffffff, until, delta);
-            if (lane >= delta) until += other;
-        }
+        const int until = sum_up_to_lane(mine); // tiles
         const unsigned later = __ballot_sync(0xffffffff, tile < before + until);
         if (later) {
             const int source = __ffs(later) - 1;
