@@ -114,7 +114,7 @@ for file in sorted(glob.glob(sys.argv[1] + "/out/**/*.npy", recursive=True)):
 
 @test "chapter 6: a NaN in dout reaches the two rows it belongs to, and no other" {
     local step
-    for step in encoder_atomics encoder_positions encoder_buckets encoder_sorted; do
+    for step in encoder_atomics encoder_positions encoder_buckets encoder_sorted encoder_chunks; do
         one_case $CHAPTER/encoder_backward odd
         python 'd = sys.argv[1]; a = np.load(d + "/dout.npy"); a[1, 2, 3] = np.nan; np.save(d + "/dout.npy", a)' "$CASE_DIR"
         run -1 "$SIMGPU" "$(chapter $CHAPTER)" --op encoder_backward --step $step --golden "$CASE_DIR" --out "$BATS_TEST_TMPDIR/out"
@@ -127,9 +127,9 @@ for name, row in ("dwte", inp[1, 2]), ("dwpe", 2):
 
 @test "chapter 6: a text of more strips than the buckets' blocks look through at a time" {
     local strips shape step
-    strips=$(sed -n 's/^constexpr int MAX_STRIPS = \([0-9]*\);.*/\1/p' chapters/$CHAPTER/step1[23]_*.cu | sort -u)
+    strips=$(sed -n 's/^constexpr int MAX_STRIPS = \([0-9]*\);.*/\1/p' chapters/$CHAPTER/step1[234]_*.cu | sort -u)
     shape=b=3,t=$((strips * 11 + 40)),c=3,v=5000
-    for step in encoder_buckets encoder_sorted; do
+    for step in encoder_buckets encoder_sorted encoder_chunks; do
         run -0 make --no-print-directory chapter-6 DEVICE=sim OP=encoder_backward STEP=$step SHAPE=$shape SEED=2 PROFILE=0
         assert_line "$CHAPTER: all 2 runs right"
     done
@@ -142,6 +142,11 @@ for name, row in ("dwte", inp[1, 2]), ("dwpe", 2):
     assert_line --regexp "^$CHAPTER: all [0-9]+ runs right$"
     broken $CHAPTER step13_encoder_sorted.cu 's/% NUM_SLOTS;/% 1;/; s/entry\[i\].token != token \|\| //'
     wrong $CHAPTER encoder_sorted many_tokens --op encoder_backward
+    broken $CHAPTER step14_encoder_chunks.cu 's/% NUM_SLOTS;/% 1;/'
+    run -0 "$SIMGPU" "$BROKEN" --op encoder_backward --step encoder_chunks --type f32
+    assert_line --regexp "^$CHAPTER: all [0-9]+ runs right$"
+    broken $CHAPTER step14_encoder_chunks.cu 's/% NUM_SLOTS;/% 1;/; s/smem.lowest\[slot\] != smem.highest\[slot\]/false/'
+    wrong $CHAPTER encoder_chunks many_tokens --op encoder_backward
 }
 
 # --- Counters -------------------------------------------------------------------------------------------------------
@@ -170,14 +175,14 @@ for name, row in ("dwte", inp[1, 2]), ("dwpe", 2):
 @test "chapter 6: two atomics an element, one, none" {
     assert_equal "$(count encoder_atomics aligned active_lanes 'atomicAdd')" "$(count encoder_atomics aligned active_lanes 'atomicAdd\(&dw[tp]e')"
     local source
-    for source in 10_encoder_atomics:2 11_encoder_positions:1 12_encoder_buckets:0 13_encoder_sorted:0; do
+    for source in 10_encoder_atomics:2 11_encoder_positions:1 12_encoder_buckets:0 13_encoder_sorted:0 14_encoder_chunks:0; do
         assert_equal "$source $(grep -c 'atomicAdd(&dw' "chapters/$CHAPTER/step${source%:*}.cu")" "$source ${source#*:}"
     done
 }
 
 @test "chapter 6: buckets give the same bits whatever the order of blocks, atomics do not" {
     local step seed
-    for step in encoder_atomics encoder_buckets encoder_sorted; do
+    for step in encoder_atomics encoder_buckets encoder_sorted encoder_chunks; do
         for seed in 1 2 3; do
             run -0 "$SIMGPU" --seed $seed "$(chapter $CHAPTER)" --op encoder_backward --step $step --case long --out "$BATS_TEST_TMPDIR/$seed"
         done
@@ -188,7 +193,7 @@ for name, row in ("dwte", inp[1, 2]), ("dwpe", 2):
     done
 }
 
-@test "chapter 6: the last two steps' sum is dwte, then the rows in the order of the strips, to the bit" {
+@test "chapter 6: the sum of steps 12 and 13 is dwte, then the rows in the order of the strips, to the bit" {
     local name=$BATS_TEST_TMPDIR/out
     run -0 "$SIMGPU" "$(chapter $CHAPTER)" --op encoder_backward --case long --out "$name"
     run -0 python 'd, out = sys.argv[1:]
@@ -200,6 +205,30 @@ for strip in range(0, inp.shape[1], 32):
 for step in "encoder_buckets", "encoder_sorted":
     np.testing.assert_array_equal(np.load(f"{out}/{step}/long/dwte.npy"), dwte)
     np.testing.assert_array_equal(np.load(f"{out}/{step}/long/dwpe.npy"), dwpe)' "build/golden/$CHAPTER/encoder_backward/long" "$name"
+}
+
+@test "chapter 6: step 14's sum is the same but for common tokens, of which it is dwte, then the chunks' sums, to the bit" {
+    local name=$BATS_TEST_TMPDIR/out case
+    for case in long many_tokens many_sequences; do
+        run -0 "$SIMGPU" "$(chapter $CHAPTER)" --op encoder_backward --step encoder_chunks --case $case --out "$name"
+        run -0 python 'd, out = sys.argv[1:]
+inp, dout, dwte, dwpe = (np.load(f"{d}/{name}.npy") for name in ("inp", "dout", "dwte", "dwpe"))
+rows_of = {}
+for strip in range(0, inp.shape[1], 32):
+    for tokens, rows in zip(inp[:, strip:strip + 32], dout[:, strip:strip + 32]):
+        for token, row in zip(tokens, rows): rows_of.setdefault(token, []).append(row)
+for token, rows in rows_of.items():
+    if len(rows) <= 32: addends = rows
+    else:
+        begins = range(0, len(rows) // 32 * 32, 32)
+        chunks = [rows[i : i + 32] for i in begins[:-1]] + [rows[begins[-1] :]]
+        addends = [np.add.accumulate(chunk)[-1] for chunk in chunks]
+    for addend in addends: dwte[token] += addend
+np.testing.assert_array_equal(np.load(f"{out}/dwte.npy"), dwte)
+print("common", sum(len(rows) > 32 for rows in rows_of.values()), "other", sum(len(rows) <= 32 for rows in rows_of.values()))' \
+            "build/golden/$CHAPTER/encoder_backward/$case" "$name/encoder_chunks/$case"
+        [[ $case == long || $output == "common "[1-9]*" other "[1-9]* ]] || fail "$case: $output"
+    done
 }
 
 @test "chapter 6: the counters that note 6 quotes are what its commands count" {
@@ -221,7 +250,7 @@ END
 
 @test "chapter 6: make diff-6 compares every step, and every header ends with the command that runs it" {
     ladders "residual_forward residual residual_packs residual_stream" "residual_backward residual_gradient" "gelu_forward gelu gelu_exp2" \
-        "gelu_backward gelu_gradient" "encoder_forward encoder encoder_rows" "encoder_backward encoder_atomics encoder_positions encoder_buckets encoder_sorted"
+        "gelu_backward gelu_gradient" "encoder_forward encoder encoder_rows" "encoder_backward encoder_atomics encoder_positions encoder_buckets encoder_sorted encoder_chunks"
 }
 
 # --- Broken kernels -------------------------------------------------------------------------------------------------
@@ -294,6 +323,9 @@ END
     broken $CHAPTER step13_encoder_sorted.cu 's/fits = count <= MAX_LIST/fits = count <= 4 * MAX_LIST/'
     run -3 "$SIMGPU" "$BROKEN" --op encoder_backward --step encoder_sorted --case long
     assert_output --partial "out of bounds: write of "
+    broken $CHAPTER step14_encoder_chunks.cu 's/fits = count <= MAX_LIST/fits = count <= 4 * MAX_LIST/'
+    run -3 "$SIMGPU" "$BROKEN" --op encoder_backward --step encoder_chunks --case long
+    assert_output --partial "out of bounds: write of "
 }
 
 @test "chapter 6: two rows that both add to their token's row of dwte race" {
@@ -308,6 +340,27 @@ END
         'Every slot.s entries are there'; do
         broken $CHAPTER step13_encoder_sorted.cu "/__syncthreads\(\); \/\/ $barrier/d"
         faults $CHAPTER 13 long --op encoder_backward
+    done
+}
+
+@test "chapter 6: without one of its barriers or fences step 14 reads what is not there yet" {
+    local order
+    for order in 'Every warp.s counts are there' 'The list is there' 'Every warp.s sum of sizes is there' 'Every slot.s beginning is there' \
+        'Every slot.s entries are there' 'The rows are there' 'The chunk.s sum is there' 'Everyone knows who is the last' \
+        'What was written is seen' 'What is read from here on'; do
+        broken $CHAPTER step14_encoder_chunks.cu "/__(syncthreads|threadfence)\(\); \/\/ $order/d"
+        faults $CHAPTER 14 long --op encoder_backward
+    done
+}
+
+@test "chapter 6: a chunk that is added up by nobody, or twice, is wrong" {
+    local edit
+    broken $CHAPTER step14_encoder_chunks.cu 's/== run.chunks\(\) - 1;/== run.chunks();/'
+    wrong $CHAPTER encoder_chunks one_token --op encoder_backward
+    for edit in 's/(begins = .*) && its_chunk < its_run.chunks\(\)/\1/' 's/leads \&\& !run.is_common\(\) \?/leads ?/' \
+        's/\(size_t\)chunk \* C \+ c, sum/c, sum/'; do
+        broken $CHAPTER step14_encoder_chunks.cu "$edit"
+        races $CHAPTER encoder_chunks one_token --op encoder_backward
     done
 }
 

@@ -102,7 +102,8 @@ static const struct operation operations[] = {
                     [DWPE] = {"dwpe", F32, INOUT, "t,c"}},
         .steps =
             STEPS(STEP(10, encoder_backward, encoder_atomics), STEP(11, encoder_backward, encoder_positions),
-                  STEP(12, encoder_backward, encoder_buckets), STEP(13, encoder_backward, encoder_sorted)),
+                  STEP(12, encoder_backward, encoder_buckets), STEP(13, encoder_backward, encoder_sorted),
+                  STEP(14, encoder_backward, encoder_chunks)),
         .launch = launch_encoder_backward,
         .bytes = "4*b*t+size*b*t*c+8*c*(b*t+t)", // the same: rows of dwte and dwpe are read and written once
     },

@@ -1,7 +1,7 @@
 ARCH   := 80
 GOLDEN := gpt2 --types f32,bf16
 USES   := 06_elementwise_layers/step3_residual_stream 06_elementwise_layers/step6_gelu_exp2 06_elementwise_layers/step7_gelu_gradient \
-          06_elementwise_layers/step9_encoder_rows 06_elementwise_layers/step12_encoder_buckets \
+          06_elementwise_layers/step9_encoder_rows 06_elementwise_layers/step14_encoder_chunks \
           07_layernorm/step2_layernorm_registers 07_layernorm/step3_layernorm_residual 07_layernorm/step8_gradient_ahead \
           07_layernorm/step9_gradient_residual \
           08_online_softmax/step10_causal_reverse 08_online_softmax/step15_causal_backward 08_online_softmax/step17_classifier_shared \

@@ -161,8 +161,8 @@ extern "C" void backward_pass(model *m, cudaStream_t stream)
         gradients_ready(m, l, stream);
     }
     ran(m, "encoder backward", 0,
-        encoder_buckets(T, m->tokens, dx, gradient(m, WTE, 0), gradient(m, WPE, 0), m->config.batch,
-                        m->config.length, C, stream),
+        encoder_chunks(T, m->tokens, dx, gradient(m, WTE, 0), gradient(m, WPE, 0), m->config.batch,
+                       m->config.length, C, stream),
         stream);
     gradients_ready(m, -1, stream);
 }
