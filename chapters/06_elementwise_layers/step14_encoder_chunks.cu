@@ -3,17 +3,17 @@
 // Question: every twentieth word of a text is "the", every sixth byte a space. Who adds up thousands of rows of one token?
 //
 // Grows from: step 13 (encoder_sorted).
-// Not one warp, row after row. The sorted rows of a token stand side by side, so those of a token with more than 32 are cut into chunks of 32:
-// a block adds up a chunk, and writes the sum down. The last one to finish of a token's blocks (chapter 10, step 7) adds the sums to dwte.
+// Not who has the first one's position. Rows of a token with more than 4 are left to further blocks. Each looks at 32 sorted rows; those of a
+// token stand side by side there. A token that begins among them it adds up, but no more than 63 rows: those of more are cut into chunks of 32,
+// each of which the block adds up where it begins. Who is the last to finish of a token's chunks (chapter 10, step 7) adds their sums to dwte.
 //
-//      sorted   | 7 7 7 7 7 7 7 7 7 7 7 | 4 | 9 9 |     chunks of 4, if 32 were 4    | 7 7 7 7 | 7 7 7 7 7 7 7 |  with what is left
-//                                                       their sums                        ↓           ↓
-//               4 and 9: with their positions           dwte[7] +=                     first   +   second
+//      sorted rows   | 7 7 7 7 7 7 7 7 7 7 7 | 4 | 9 9 |     chunks, if 32 were 4   | 7 7 7 7 | 7 7 7 7 7 7 7 |  with what is left
+//                                                            their sums                  ↓           ↓
+//                    4 and 9: with their positions           dwte[7] +=                first   +   second
 //
-// A chunk has 32 rows at least, so of 32 sorted rows no two begin one: a block looks where in its 32 one begins, and mostly none does. Tokens
-// that share a slot are told apart by the sort, whose rows of a token stand together then, too.
+// Tokens that share a slot are told apart by the sort, so that a token's rows stand side by side even then.
 //
-// A common token's sum is dwte + the sum of the first chunk + that of the second …, whatever the GPU; another's is step 12's, to the bit.
+// A sum of up to 63 rows is step 12's, to the bit; of more it is dwte + the first chunk's + the second's …, whatever the GPU.
 //
 // Launched early (chapter 6, step 3). Registers: at most 80. Shared memory: 37,120 bytes.
 // Run: make chapter-6 OP=encoder_backward STEP=encoder_chunks
@@ -36,8 +36,10 @@ constexpr int NUM_SLOTS = SORT_THREADS; // of a bucket; with more than 132 * 102
 constexpr int ENTRIES_AHEAD = 8;        // entries of the list, that a lane puts into their slots at a time
 constexpr int NUM_THREADS = 128;        // of the blocks that add up
 constexpr int NUM_WARPS = NUM_THREADS / 32;
-constexpr int CHUNK = 32;     // rows of a common token, that a block adds up; its last chunk has up to 63
-constexpr int SUMS_AHEAD = 4; // sums of chunks, that a thread has in flight
+constexpr int MOST_ROWS = 4;   // of a token, that are added up with their positions
+constexpr int CHUNK = 32;      // rows of one with more; its last chunk has what is left, up to 63
+constexpr int CHUNK_AHEAD = 4; // rows of a chunk, that a thread has in flight
+constexpr int SUMS_AHEAD = 4;  // sums of chunks
 
 static_assert(MAX_STRIPS <= 32 * SORT_WARPS, "a lane keeps one strip");
 
@@ -47,10 +49,6 @@ constexpr int ROWS_AHEAD = N == 8 ? 1 : 3;
 template <int N>
 constexpr int BLOCKS_PER_SM = N == 8 ? 8 : 6;
 
-// Of a chunk's rows.
-template <int N>
-constexpr int CHUNK_AHEAD = N == 8 ? 4 : 8;
-
 struct Listed {
     int token;
     unsigned row;
@@ -59,8 +57,8 @@ struct Listed {
 // Where a token's rows begin among the sorted ones, and how many they are.
 struct Run {
     unsigned first, rows;
-    __device__ bool is_common() const { return rows > CHUNK; }
-    __device__ unsigned chunks() const { return rows / CHUNK; }
+    __device__ bool is_common() const { return rows > MOST_ROWS; }
+    __device__ unsigned chunks() const { return max(rows / CHUNK, 1); }
 };
 
 // For the first row of a token: how many rows the token has, the place of the first among the sorted ones, and the second. For later rows, and
@@ -69,15 +67,15 @@ struct Group {
     unsigned rows, place, second;
 };
 
-// What is known of the rows of the strips that are sorted at a time: 1,183,748 bytes of scratch memory. Chunks' sums are behind it: the
-// first / CHUNK + i-th row is of a token's i-th chunk. (No two tokens have the same: the next one's first row is at least at first + rows.)
+// What is known of the rows of the strips that are sorted at a time: 1,183,748 bytes of scratch memory. Behind it are the sums of chunks, if
+// a token has several: row first / CHUNK + i is the i-th chunk's. (It is no other token's: the next one's first is at least first + rows.)
 struct Sorted {
     Group group[32 * MAX_STRIPS];  // of each row, by its number among the strips'
     unsigned row[32 * MAX_STRIPS]; // by bucket, slot and token, those of a token in the order of the strips
     Run run[32 * MAX_STRIPS];      // of each of them
     Listed list[32 * MAX_STRIPS];  // of buckets whose lists are too long for shared memory,
     int by_slot[32 * MAX_STRIPS];  // and these
-    unsigned chunks_done[MAX_STRIPS]; // of a common token, by first / CHUNK
+    unsigned chunks_done[MAX_STRIPS]; // of a token, at first / CHUNK
     unsigned rows;                    // in all
 };
 constexpr size_t SUMS_AT = (sizeof(Sorted) + PACK_BYTES - 1) / PACK_BYTES * PACK_BYTES; // bytes
@@ -244,7 +242,7 @@ __global__ void __launch_bounds__(SORT_THREADS, 1) sort_tokens_kernel(const Stri
         sorted->run[place] = run;
         sorted->group[strips.number(its.row)] = {leads && !run.is_common() ? run.rows : 0, (unsigned)place,
                                                  leads && rows > 1 ? listed_at(second).row : 0};
-        if (leads && run.is_common()) sorted->chunks_done[run.first / CHUNK] = 0;
+        if (leads && run.chunks() > 1) sorted->chunks_done[run.first / CHUNK] = 0;
     }
     if (blockIdx.x == NUM_BUCKETS - 1 && threadIdx.x == 0) sorted->rows = bucket.begin + bucket.count;
 }
@@ -271,11 +269,12 @@ static __device__ void add_later_rows(float (&sum)[N], const unsigned *row, unsi
 
 // A block adds the sums of a token's chunks to its row of dwte, a thread N elements at a time.
 template <int N>
-static __device__ void add_up_chunks(const float *sums, unsigned chunks, float *dwte_row, int C)
+static __device__ void add_sums(const float *sums, unsigned chunks, float *dwte_row, int C)
 {
     for (unsigned c = threadIdx.x * N; c < C; c += NUM_THREADS * N) {
         float sum[N];
         load_values_once(sum, dwte_row + c);
+#pragma unroll 1
         for (unsigned i = 0; i < chunks; i += SUMS_AHEAD) {
             float addend[SUMS_AHEAD][N];
 #pragma unroll
@@ -289,64 +288,76 @@ static __device__ void add_up_chunks(const float *sums, unsigned chunks, float *
     }
 }
 
-// A block adds up the chunk that begins among the 32 sorted rows from `begin` on, a thread N elements at a time. The last one of a token's
-// blocks adds up its chunks.
+// A block adds up these rows, a thread N elements at a time, from zeros or from what is at dst, where the sum goes.
 template <typename T, int N>
-static __device__ void add_chunk(const Strips &strips, Sorted *sorted, float *chunk_sums, unsigned begin,
-                                 const T *dout, float *dwte, int C)
+static __device__ void add_rows(const unsigned *row, unsigned rows, const T *dout, float *dst,
+                                bool from_zeros, int C)
 {
-    __shared__ unsigned row[2 * CHUNK];
-    __shared__ bool is_last;
-    const unsigned place = begin + threadIdx.x % 32;
-    const Run its_run = place < sorted->rows ? sorted->run[place] : Run{};
-    const unsigned its_chunk = (place - its_run.first) / CHUNK;
-    const bool begins = (place - its_run.first) % CHUNK == 0 && its_chunk < its_run.chunks();
-    const unsigned lanes = __ballot_sync(0xffffffff, its_run.is_common() && begins);
-    if (!lanes) return;
-    const int from = __ffs(lanes) - 1;
-    const Run run = {__shfl_sync(0xffffffff, its_run.first, from),
-                     __shfl_sync(0xffffffff, its_run.rows, from)};
-    const unsigned chunk = __shfl_sync(0xffffffff, its_chunk, from);
-    const unsigned rows = chunk + 1 < run.chunks() ? CHUNK : run.rows - chunk * CHUNK;
-    if (threadIdx.x < rows) row[threadIdx.x] = sorted->row[begin + from + threadIdx.x];
-    __syncthreads(); // The rows are there.
-
-    float *dwte_row = dwte + (size_t)strips.inp[row[0]] * C;
-    float *sums = chunk_sums + (size_t)(run.first / CHUNK) * C; // of the token
     for (unsigned c = threadIdx.x * N; c < C; c += NUM_THREADS * N) {
         float sum[N] = {};
-        for (unsigned i = 0; i < rows; i += CHUNK_AHEAD<N>) {
-            Piece<T, N> piece[CHUNK_AHEAD<N>];
+        if (!from_zeros) load_values_once(sum, dst + c);
+        for (unsigned i = 0; i < rows; i += CHUNK_AHEAD) {
+            Piece<T, N> piece[CHUNK_AHEAD];
 #pragma unroll
-            for (int j = 0; j < CHUNK_AHEAD<N>; j++)
+            for (int j = 0; j < CHUNK_AHEAD; j++)
                 if (i + j < rows) piece[j] = load_piece<N>(dout + (size_t)row[i + j] * C + c);
 #pragma unroll
-            for (int j = 0; j < CHUNK_AHEAD<N>; j++) {
+            for (int j = 0; j < CHUNK_AHEAD; j++) {
                 float addend[N];
                 unpack(addend, piece[j], T());
                 if (i + j < rows) add_to(sum, addend);
             }
         }
-        store_values(sums + (size_t)chunk * C + c, sum);
+        store_values(dst + c, sum);
     }
-
-    __syncthreads(); // The chunk's sum is there.
-    if (threadIdx.x == 0) {
-        __threadfence(); // What was written is seen before the count is.
-        is_last = atomicAdd(&sorted->chunks_done[run.first / CHUNK], 1) == run.chunks() - 1;
-        __threadfence(); // What is read from here on is no older than the count.
-    }
-    __syncthreads(); // Everyone knows who is the last.
-    if (!is_last) return;
-    add_up_chunks<N == 1 ? 1 : PACK<float>>(sums, run.chunks(), dwte_row, C);
 }
 
-// A warp of the first blocks adds up 32 * N elements of a position, of all its rows in the strips; each block behind these, a chunk. A lane
-// takes N elements: a pack of T, or one.
+// A block adds up the chunks that begin among the 32 sorted rows from `begin` on.
+template <typename T, int N>
+static __device__ void add_chunks(const Strips &strips, Sorted *sorted, unsigned begin, float *sums,
+                                  const T *dout, float *dwte, int C)
+{
+    __shared__ unsigned row[3 * CHUNK]; // of chunks that begin among the first 32
+    __shared__ bool is_last;
+    const unsigned lane = threadIdx.x % 32;
+    const Run its_run = begin + lane < sorted->rows ? sorted->run[begin + lane] : Run{};
+    const unsigned its_number = begin + lane - its_run.first; // of the token's rows
+    const bool begins = its_number % CHUNK == 0 && its_number / CHUNK < its_run.chunks();
+    unsigned left = __ballot_sync(0xffffffff, its_run.is_common() && begins);
+    if (!left) return;
+    if (threadIdx.x < 3 * CHUNK && begin + threadIdx.x < sorted->rows)
+        row[threadIdx.x] = sorted->row[begin + threadIdx.x];
+    __syncthreads(); // The rows are there.
+    for (; left; left &= left - 1) {
+        const int from = __ffs(left) - 1;
+        const Run run = {__shfl_sync(0xffffffff, its_run.first, from),
+                         __shfl_sync(0xffffffff, its_run.rows, from)};
+        const unsigned chunk = (begin + from - run.first) / CHUNK;
+        const unsigned rows = chunk + 1 < run.chunks() ? CHUNK : run.rows - chunk * CHUNK;
+        float *const dwte_row = dwte + (size_t)strips.inp[row[from]] * C;
+        if (run.chunks() == 1) {
+            add_rows<T, N>(&row[from], rows, dout, dwte_row, false, C);
+            continue;
+        }
+        float *const token_sums = sums + (size_t)(run.first / CHUNK) * C;
+        add_rows<T, N>(&row[from], rows, dout, token_sums + (size_t)chunk * C, true, C);
+        __syncthreads(); // The chunk's sum is there.
+        if (threadIdx.x == 0) {
+            __threadfence(); // What was written is seen before the count is.
+            is_last = atomicAdd(&sorted->chunks_done[run.first / CHUNK], 1) == run.chunks() - 1;
+            __threadfence(); // What is read from here on is no older than the count.
+        }
+        __syncthreads(); // Everyone knows who is the last.
+        if (is_last) add_sums<N == 1 ? 1 : PACK<float>>(token_sums, run.chunks(), dwte_row, C);
+    }
+}
+
+// A warp of the first blocks adds up 32 * N elements of a position, of all its rows in the strips; the blocks behind these have the chunks. A
+// lane takes N elements: a pack of T, or one.
 template <typename T, int N>
 __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM<N>)
     encoder_chunks_kernel(const Strips strips, Sorted *sorted,
-                          float *chunk_sums, // (strips, C)
+                          float *sums, // (strips, C)
                           unsigned position_blocks,
                           const T *dout, // (batch, positions, C)
                           float *dwte,   // (V, C)
@@ -361,7 +372,7 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM<N>)
     const unsigned strip = position / 32 * batch; // of the position, in the first sequence
     wait_for_kernels_before();
     if (blockIdx.x >= position_blocks) {
-        add_chunk<T, N>(strips, sorted, chunk_sums, (blockIdx.x - position_blocks) * 32, dout, dwte, C);
+        add_chunks<T, N>(strips, sorted, (blockIdx.x - position_blocks) * 32, sums, dout, dwte, C);
         return;
     }
     if (position >= positions || strip >= strips.end) return;
@@ -415,7 +426,7 @@ static cudaError_t launch_kernels(const int *inp, const T *dout, float *dwte, fl
     void *scratch;
     cudaError_t error = get_scratch(SUMS_AT + (size_t)MAX_STRIPS * C * sizeof(float), &scratch);
     Sorted *const sorted = (Sorted *)scratch;
-    float *const chunk_sums = (float *)((char *)scratch + SUMS_AT);
+    float *const sums = (float *)((char *)scratch + SUMS_AT);
     for (unsigned begin = 0; begin < all && error == cudaSuccess; begin += MAX_STRIPS) {
         const Strips strips = {inp, batch, positions, begin,
                                all - begin < MAX_STRIPS ? all : begin + MAX_STRIPS};
@@ -424,7 +435,7 @@ static cudaError_t launch_kernels(const int *inp, const T *dout, float *dwte, fl
         const size_t warps = ((strips.end - 1) / batch - begin / batch + 1) * 32 * (size_t)parts;
         const unsigned position_blocks = (warps - 1) / NUM_WARPS + 1, chunk_blocks = strips.end - begin;
         error = launch_early(encoder_chunks_kernel<T, N>, position_blocks + chunk_blocks, NUM_THREADS, 0,
-                             stream, strips, sorted, chunk_sums, position_blocks, dout, dwte, dwpe, C);
+                             stream, strips, sorted, sums, position_blocks, dout, dwte, dwpe, C);
     }
     return error;
 }
