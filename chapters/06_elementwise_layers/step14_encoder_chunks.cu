@@ -36,10 +36,9 @@ constexpr int NUM_SLOTS = SORT_THREADS; // of a bucket; with more than 132 * 102
 constexpr int ENTRIES_AHEAD = 8;        // entries of the list, that a lane puts into their slots at a time
 constexpr int NUM_THREADS = 128;        // of the blocks that add up
 constexpr int NUM_WARPS = NUM_THREADS / 32;
-constexpr int MOST_ROWS = 4;   // of a token, that are added up with their positions
-constexpr int CHUNK = 32;      // rows of one with more; its last chunk has what is left, up to 63
-constexpr int CHUNK_AHEAD = 4; // rows of a chunk, that a thread has in flight
-constexpr int SUMS_AHEAD = 4;  // sums of chunks
+constexpr int MOST_ROWS = 4;  // of a token, that are added up with their positions
+constexpr int CHUNK = 32;     // rows of one with more; its last chunk has what is left, up to 63
+constexpr int SUMS_AHEAD = 4; // sums of chunks, that a thread has in flight
 
 static_assert(MAX_STRIPS <= 32 * SORT_WARPS, "a lane keeps one strip");
 
@@ -48,6 +47,10 @@ template <int N>
 constexpr int ROWS_AHEAD = N == 8 ? 1 : 3;
 template <int N>
 constexpr int BLOCKS_PER_SM = N == 8 ? 8 : 6;
+
+// Rows of a chunk that a thread has in flight.
+template <int N>
+constexpr int CHUNK_AHEAD = N == 8 ? 4 : 6;
 
 struct Listed {
     int token;
@@ -296,13 +299,13 @@ static __device__ void add_rows(const unsigned *row, unsigned rows, const T *dou
     for (unsigned c = threadIdx.x * N; c < C; c += NUM_THREADS * N) {
         float sum[N] = {};
         if (!from_zeros) load_values_once(sum, dst + c);
-        for (unsigned i = 0; i < rows; i += CHUNK_AHEAD) {
-            Piece<T, N> piece[CHUNK_AHEAD];
+        for (unsigned i = 0; i < rows; i += CHUNK_AHEAD<N>) {
+            Piece<T, N> piece[CHUNK_AHEAD<N>];
 #pragma unroll
-            for (int j = 0; j < CHUNK_AHEAD; j++)
+            for (int j = 0; j < CHUNK_AHEAD<N>; j++)
                 if (i + j < rows) piece[j] = load_piece<N>(dout + (size_t)row[i + j] * C + c);
 #pragma unroll
-            for (int j = 0; j < CHUNK_AHEAD; j++) {
+            for (int j = 0; j < CHUNK_AHEAD<N>; j++) {
                 float addend[N];
                 unpack(addend, piece[j], T());
                 if (i + j < rows) add_to(sum, addend);
@@ -352,29 +355,30 @@ static __device__ void add_chunks(const Strips &strips, Sorted *sorted, unsigned
     }
 }
 
-// A warp of the first blocks adds up 32 * N elements of a position, of all its rows in the strips; the blocks behind these have the chunks. A
-// lane takes N elements: a pack of T, or one.
+// A warp adds up 32 * N elements of a position, of all its rows in the strips. Half way through the positions come the blocks that have the
+// chunks: what takes long shall not be last. A lane takes N elements: a pack of T, or one.
 template <typename T, int N>
 __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM<N>)
     encoder_chunks_kernel(const Strips strips, Sorted *sorted,
-                          float *sums, // (strips, C)
-                          unsigned position_blocks,
+                          float *sums,   // (strips, C)
                           const T *dout, // (batch, positions, C)
                           float *dwte,   // (V, C)
                           float *dwpe,   // (positions, C)
                           int C)
 {
+    const unsigned chunk_blocks = strips.end - strips.begin, before = (gridDim.x - chunk_blocks) / 2;
+    wait_for_kernels_before();
+    if (blockIdx.x - before < chunk_blocks) {
+        add_chunks<T, N>(strips, sorted, (blockIdx.x - before) * 32, sums, dout, dwte, C);
+        return;
+    }
+    const unsigned block = blockIdx.x < before ? blockIdx.x : blockIdx.x - chunk_blocks;
     const unsigned parts = (C - 1) / (32 * N) + 1, lane = threadIdx.x % 32;
     const unsigned batch = strips.batch, positions = strips.positions;
-    const unsigned part = (blockIdx.x * NUM_THREADS + threadIdx.x) / 32; // a warp's
+    const unsigned part = (block * NUM_THREADS + threadIdx.x) / 32; // a warp's
     const unsigned position = strips.begin / batch * 32 + part / parts,
                    c = part % parts * (32 * N) + lane * N;
     const unsigned strip = position / 32 * batch; // of the position, in the first sequence
-    wait_for_kernels_before();
-    if (blockIdx.x >= position_blocks) {
-        add_chunks<T, N>(strips, sorted, (blockIdx.x - position_blocks) * 32, sums, dout, dwte, C);
-        return;
-    }
     if (position >= positions || strip >= strips.end) return;
     const bool has_column = c < C;
     float sum[N];
@@ -435,7 +439,7 @@ static cudaError_t launch_kernels(const int *inp, const T *dout, float *dwte, fl
         const size_t warps = ((strips.end - 1) / batch - begin / batch + 1) * 32 * (size_t)parts;
         const unsigned position_blocks = (warps - 1) / NUM_WARPS + 1, chunk_blocks = strips.end - begin;
         error = launch_early(encoder_chunks_kernel<T, N>, position_blocks + chunk_blocks, NUM_THREADS, 0,
-                             stream, strips, sorted, sums, position_blocks, dout, dwte, dwpe, C);
+                             stream, strips, sorted, sums, dout, dwte, dwpe, C);
     }
     return error;
 }
