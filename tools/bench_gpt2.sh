@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Times GPT-2's smallest, 124 million parameters, on this machine's GPU, and adds the results to results/: each step of chapter 11, then
-# cuBLASLt's fastest algorithms, products by chapter 14, each attention, fp32 and TF32. The tokens are random: what they are does not change the time.
+# cuBLASLt's fastest algorithms, products by chapter 14, each attention, fp32 and TF32. The tokens are random: none is common, as in a
+# text (chapter 6, step 14).
 #
 #   tools/bench_gpt2.sh [STEPS]     (60; make build/gpt2 first)
 set -euo pipefail

@@ -1,4 +1,4 @@
-// Chapter 6, step 14: common tokens.
+// Chapter 6, step 14: the rows of a common token are added up in chunks.
 //
 // Question: every twentieth word of a text is "the", every sixth byte a space. Who adds up thousands of rows of one token?
 //
