@@ -3,9 +3,10 @@
 // Question: every twentieth word of a text is "the", every sixth byte a space. Who adds up thousands of rows of one token?
 //
 // Grows from: step 13 (encoder_sorted).
-// Not who has the first one's position. Rows of a token with more than 4 are left to further blocks. Each looks at 32 sorted rows; those of a
-// token stand side by side there. A token that begins among them it adds up, but no more than 63 rows: those of more are cut into chunks of 32,
-// each of which the block adds up where it begins. Who is the last to finish of a token's chunks (chapter 10, step 7) adds their sums to dwte.
+// Not the warp that has the position of the first: it would read one after the other. The rows of a token with more than 4 are left to other
+// blocks. Each looks at 32 sorted rows, where those of a token stand side by side, and adds up the tokens that begin there. A token with more
+// than 63 rows is cut into chunks of 32, and each is added up by the block where it begins; who is the last of these to finish (chapter 10,
+// step 7) adds the chunks' sums to dwte.
 //
 //      sorted rows   | 7 7 7 7 7 7 7 7 7 7 7 | 4 | 9 9 |     chunks, if 32 were 4   | 7 7 7 7 | 7 7 7 7 7 7 7 |  with what is left
 //                                                            their sums                  ↓           ↓
