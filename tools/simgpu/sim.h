@@ -246,7 +246,7 @@ struct split {
     u32 barrier;   /* SPLIT_WAIT_BARRIER: which */
     u64 phase;     /* SPLIT_WAIT_CLUSTER: the phase of barrier.cluster that must be over */
 };
-enum { MAX_SPLITS = 64, HEAP_BOUNDS = 256, PASSED = 64 };
+enum { MAX_SPLITS = 64, HEAP_BOUNDS = 256, BULK_READS = 4, PASSED = 64 };
 
 /* What --profile counts for an instruction; report/counters.c sums over workers and source lines. */
 struct counter {
@@ -304,9 +304,11 @@ struct warp {
     struct bounds {
         u64 lo, hi;
         const struct base *base;
-    } heap[HEAP_BOUNDS];      /* of global allocations touched lately, by the instruction that did */
-    u32 early_count;          /* ... of which these are forgotten with the block: */
-    u8 early[HEAP_BOUNDS];    /* its first read in each is written down (exec/global.c) */
+    } heap[HEAP_BOUNDS];   /* of global allocations touched lately, by the instruction that did */
+    u32 early_count;       /* ... of which these are forgotten with the block: */
+    u8 early[HEAP_BOUNDS]; /* its first read in each is written down (exec/global.c) */
+    u32 bulk_reads;        /* the same of bulk loads: so many instructions have been */
+    const struct inst *bulk_read[BULK_READS];
     u32 cluster_arrived;      /* lanes that have arrived at barrier.cluster and not waited yet */
     u64 cluster_phase[LANES]; /* the phase they arrived in */
     u32 cluster_released;     /* when it last arrived with .release, by the block's clock */

@@ -210,6 +210,55 @@ __global__ void readers_not_met(u32 *box)
     box[OTHERS + 128 * B + T] = box[128 * (1 - B) + 127 - T]; // readers_not_met
 }
 
+// Two blocks take turns: one fills a buffer, its warps ahead of the one that raises the flag by a fence; the other adds it up. The first waits
+// for the turn before the last.
+// bug turn_too_early: race on global memory
+template <bool BROKEN>
+__global__ void turn_too_early(u32 *out)
+{
+    u32 *filled = out + 8192, *used = out + 8256, sum = 0;
+    for (u32 step = 0; step < 5; step++)
+        if (blockIdx.x == 0) {
+            if (T == 0)
+                while (atomicAdd(used, 0) + BROKEN < step) __nanosleep(100);
+            __threadfence();
+            __syncthreads();
+            out[T] = step; // turn_too_early
+            __threadfence();
+            __syncthreads();
+            if (T == 0) atomicExch(filled, step + 1);
+        } else if (T == 0) {
+            while (atomicAdd(filled, 0) <= step) __nanosleep(100);
+            __threadfence();
+            for (u32 k = 0; k < 64; k++) sum += out[k];
+            out[16384] = sum;
+            __threadfence();
+            atomicExch(used, step + 1);
+        }
+}
+
+// One looks at the flag for all, each of whom fences behind a barrier, by when that one may look for the next step's already.
+// bug looks_ahead: but this thread has not acquired it
+template <bool BROKEN>
+__global__ void looks_ahead(u32 *out)
+{
+    u32 *flag = out + 8192, sum = 0;
+    for (u32 step = 0; step < 5; step++)
+        if (blockIdx.x == 0) {
+            out[step * 64 + T] = step;
+            __threadfence();
+            __syncthreads();
+            if (T == 0) atomicExch(flag, step + 1);
+        } else {
+            if (T == 0)
+                while (atomicAdd(flag, 0) <= step) __nanosleep(100);
+            __syncthreads();
+            if (!BROKEN) __threadfence();
+            sum += out[step * 64 + T]; // looks_ahead
+            out[16384 + T] = sum;
+        }
+}
+
 // What block 1 has acquired from block 0, it passes on to block 2.
 // bug passed_on_unacquired: race on global memory
 template <bool BROKEN>
@@ -764,6 +813,8 @@ static const bug bugs[] = {
     BUG(plain_flag, 2, 1),
     BUG(writers_not_met, 2, 128),
     BUG(readers_not_met, 2, 128),
+    BUG(turn_too_early, 2, 64),
+    BUG(looks_ahead, 2, 64),
     BUG(passed_on_unacquired, 3, 1),
     BUG(slot_freed_early, 2, 1),
     BUG(volatile_data_unreleased, 2, 1),

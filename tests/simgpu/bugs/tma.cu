@@ -737,6 +737,55 @@ __global__ void loaded_behind_a_barrier(u32 *out)
     }
 }
 
+// Two blocks take turns with a buffer: one fills it, the other loads it and says when it has. The first waits for the turn before the last.
+// bug filled_again_too_early: nothing has released it | but this thread has not acquired it
+template <bool BROKEN>
+__global__ void filled_again_too_early(u32 *out)
+{
+    u32 *filled = out + 8192, *loaded = out + 8256;
+    init(1, 1);
+    for (u32 step = 0; step < 4; step++)
+        if (blockIdx.x == 0) {
+            if (T == 0)
+                while (atomicAdd(loaded, 0) + BROKEN < step) __nanosleep(100);
+            __threadfence();
+            __syncthreads();
+            out[T] = step * 64 + T; // filled_again_too_early
+            __threadfence();
+            __syncthreads();
+            if (T == 0) atomicExch(filled, step + 1);
+        } else if (T == 0) {
+            while (atomicAdd(filled, 0) <= step) __nanosleep(100);
+            __threadfence();
+            GLOBAL_PROXY_FENCE;
+            bar_expect(FULL(0), 256);
+            copy_in(stages[0], out, 256, FULL(0));
+            bar_wait(FULL(0), step % 2);
+            __threadfence();
+            atomicExch(loaded, step + 1);
+        }
+}
+
+// A block loads what has always been there, and the other overwrites it, without being told that it may.
+// bug overwritten_while_loaded: nothing has released it | but this thread has not acquired it | the source was changed
+template <bool BROKEN>
+__global__ void overwritten_while_loaded(u32 *out)
+{
+    u32 *flag = out + 8192;
+    init(1, 1);
+    if (blockIdx.x == 0 && T == 0) {
+        bar_expect(FULL(0), STAGE_BYTES);
+        tensor_in(stages[0], &map, 0, 0, FULL(0));
+        bar_wait(FULL(0), 0);
+        __threadfence();
+        atomicExch(flag, 1);
+    } else if (blockIdx.x == 1 && T < 32) {
+        while (!BROKEN && !atomicAdd(flag, 0)) __nanosleep(100);
+        __threadfence();
+        out[T] = T; // overwritten_while_loaded
+    }
+}
+
 // bug copy_never_awaited: the block leaves, and nobody has waited for the mbarrier
 template <bool BROKEN>
 __global__ void copy_never_awaited(u32 *out)
@@ -814,6 +863,8 @@ static const bug bugs[] = {
     BUG(box_loaded_without_acquiring, 2, 64),
     BUG(fenced_for_shared_memory, 2, 64),
     BUG(loaded_behind_a_barrier, 1, 64),
+    BUG(filled_again_too_early, 2, 64),
+    BUG(overwritten_while_loaded, 2, 64),
     BUG(copy_never_awaited, 1, 32),
     BUG(told_by_a_flag, 1, 64),
 };

@@ -579,13 +579,43 @@ void global_bulk_store(struct warp *w, const struct inst *in, u32 lane, u64 at, 
     if (has_reads) numbers_set_all(&records.reads, first, end, 0);
 }
 
+/* The same as access_word of these words that a bulk load reads. */
+static void note_bulk_read(struct warp *w, const struct inst *in, u32 lane, u64 first, u64 end)
+{
+    const u32 mine = record_here(w, in, ACCESS_BULK, 15, (struct by_lanes){0, 1u << lane});
+    for (u64 k = first, next; k < end; k = next) {
+        const bool by_line =
+            k % LINE == 0 && end - k >= LINE && numbers_line(&records.reads, k / LINE) != BY_WORD;
+        const u32 read = numbers_word(&records.reads, k);
+        const struct record *r = read >= records.first ? record_of(read) : NULL;
+        next = by_line ? k + LINE : k + 1;
+        if (!r || known_record(w, 1u << lane, r, records.base + 4 * k, r->bytes))
+            numbers_set_all(&records.reads, k, next, mine);
+    }
+}
+
+/* The same as global_read_early, of a warp's first bulk load by each of a few instructions. */
+static void note_early_bulk(struct warp *w, const struct inst *in, u32 lane, u64 at, u64 bytes)
+{
+    for (u32 i = 0; i < w->bulk_reads; i++)
+        if (w->bulk_read[i] == in) return;
+    if (w->bulk_reads == BULK_READS) return;
+    w->bulk_read[w->bulk_reads++] = in;
+    note_early(w, in, at, at + bytes, ACCESS_BULK, (struct by_lanes){0, 1u << lane});
+}
+
 void global_bulk_load(struct warp *w, const struct inst *in, u32 lane, u64 at, u64 bytes)
 {
-    if (!records.writes.lines || at - records.base >= records.bytes || at >= written.high ||
-        at + bytes <= written.low)
+    if (!records.writes.lines || at - records.base >= records.bytes || !bytes) return;
+    if (at >= written.high || at + bytes <= written.low) {
+        note_early_bulk(w, in, lane, at, bytes);
         return;
-    const u64 first = (at - records.base) / 4;
-    check_bulk(w, in, lane, first, first + bytes / 4, ACCESS_READ, false);
+    }
+    const u64 first = (at - records.base) / 4, end = first + bytes / 4;
+    look_at_early(w);
+    check_bulk(w, in, lane, first, end, ACCESS_READ, false);
+    widen(&read_low, &read_high, at, at + bytes);
+    note_bulk_read(w, in, lane, first, end);
 }
 
 void global_bulk_waited(const struct warp *w, u32 number)

@@ -22,9 +22,9 @@
  *
  * Only allocations that the launch has written to have cells; reads of others cost nothing. Of those from before the first write
  * only each instruction's first by each warp is known, and that to those blocks that run on the same host thread; of several readers
- * one is: so not each race is told. A bulk store counts as a write of the lane that issues it, from then on; a bulk load looks at who has
- * written what it reads, of a box its first row, and is not known to those who write there later. st.async is not seen.
- * Two bulk stores of one warp are exec/bulk.c's.
+ * one is: so not each race is told. A bulk store counts as a write of the lane that issues it, from then on, a bulk load as
+ * a read, of a box of its first row: who waits for its mbarrier knows of it. Of a warp's before the first write only the first by each of
+ * four instructions is known. Two bulk stores of one warp are exec/bulk.c's.
  *
  * Between an ordinary write and a bulk copy of what it wrote, or to there, belongs fence.proxy.async, for global memory: whether the block
  * of one of them has executed one since the write is known. */

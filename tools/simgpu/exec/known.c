@@ -8,7 +8,7 @@
 #include "order.h"
 #include "strong.h"
 
-enum { MOST_UNITS = 512, MOST_ACQUIRED = 32, FIRST_FLAGS = 256, MOST_PARTED = 1 << 16 };
+enum { MOST_UNITS = 512, MOST_ACQUIRED = 32, FIRST_FLAGS = 256, MOST_PARTED = 1 << 16, KEPT = 8 };
 
 /* ---- Views ------------------------------------------------------------------------------------------------------------ */
 
@@ -33,11 +33,21 @@ struct cluster_view {
     u32 count, capacity;
 };
 
+/* What a warp knew at a fence, or what its relaxed looks had seen at one. Others may be behind it, and know of that moment, but not of later
+ * ones: so the latest are kept. Of moments between which nothing tells others how far the warp has come, the last will do. */
+struct moment {
+    struct view view;
+    u32 at;
+    bool sc;   /* a fence, for others, too: ORDER_SC */
+    bool over; /* of looks: the warp has fenced since */
+};
+struct moments {
+    u32 count; /* the last one is moment[(count - 1) % KEPT] */
+    struct moment moment[KEPT];
+};
+
 struct warp_view {
-    struct view fenced,
-        seen; /* what it knew at its last fence; what its relaxed looks have seen, known at its next one */
-    u32 fenced_at, seen_at; /* when; 0: the fence was none of ORDER_SC */
-    bool seen_known;        /* it has fenced since: kept for the fences of others */
+    struct moments fenced, seen;
 };
 
 struct flag {
@@ -142,6 +152,28 @@ static bool view_has(const struct view *v, u32 unit, u32 actor, u32 time)
 static u32 place_of(const struct warp *w, u32 actor)
 {
     return actor / MAX_WARPS * w->block->warp_count + actor % MAX_WARPS;
+}
+
+/* The latest; NULL: there is none. */
+static struct moment *latest(struct moments *m)
+{
+    return m->count ? &m->moment[(m->count - 1) % KEPT] : NULL;
+}
+
+/* Whether others may know how far w was at `at`: it has arrived somewhere since. */
+static bool told_since(const struct warp *w, u32 at)
+{
+    return order_knows_actor(w, w->block->cluster_rank * ACTORS + w->id, at);
+}
+
+/* One more, of now. */
+static struct moment *next_moment(const struct warp *w, struct moments *m)
+{
+    struct moment *next = &m->moment[m->count++ % KEPT];
+    view_clear(&next->view);
+    next->at = w->time;
+    next->sc = next->over = false;
+    return next;
 }
 
 /* Whether these lanes of w synchronise with those that have acquired this. */
@@ -288,10 +320,12 @@ void known_publish(struct warp *w, u32 mask, const u64 at[LANES], enum order ord
         collect(w, &v);
     } else {
         struct warp *x;
-        if (w->view) view_join(&v, &w->view->fenced);
+        if (w->view && latest(&w->view->fenced)) view_join(&v, &latest(&w->view->fenced)->view);
         for (u32 k = 0; (x = next_with_view(w, &k));)
-            if (x->view->fenced_at && known_actor(w, actor_of(x), x->view->fenced_at))
-                view_join(&v, &x->view->fenced);
+            for (u32 n = 0; n < KEPT && n < x->view->fenced.count; n++) {
+                const struct moment *m = &x->view->fenced.moment[n];
+                if (m->sc && known_actor(w, actor_of(x), m->at)) view_join(&v, &m->view);
+            }
         if (!v.count && !v.all) return;
     }
     pthread_mutex_lock(&grid.lock);
@@ -318,11 +352,14 @@ void known_observe(struct warp *w, u32 mask, const u64 at[LANES], enum order ord
     if (order & ORDER_ACQUIRE) {
         acquire(w, mask, &now);
     } else if (now.count || now.all) {
-        struct warp_view *v = own(w);
-        if (v->seen_known) view_clear(&v->seen);
-        v->seen_known = false;
-        view_join(&v->seen, &now);
-        v->seen_at = w->time;
+        struct moments *seen = &own(w)->seen;
+        struct moment *before = latest(seen), *m = before;
+        if (!before || told_since(w, before->at)) m = next_moment(w, seen);
+        if (before && before->over) view_clear(&m->view);
+        if (before && !before->over && m != before) view_join(&m->view, &before->view);
+        m->over = false;
+        m->at = w->time;
+        view_join(&m->view, &now);
     }
     free(now.entries);
 }
@@ -337,14 +374,22 @@ void known_fence(struct warp *w, u32 mask, enum order order)
     strong_released(w, true);
     if (!records.writes.lines || order & ORDER_CTA) return;
     struct warp_view *v = own(w);
-    if (v->seen.count || v->seen.all) acquire(w, mask, &v->seen); /* or other lanes have, at their fence */
-    v->seen_known = true;
+    struct moment *seen = latest(&v->seen), *fenced = latest(&v->fenced);
+    const bool sc = order & ORDER_SC;
+    if (seen) {
+        acquire(w, mask, &seen->view); /* or other lanes have, at their fence */
+        seen->over = true;
+    }
     struct warp *x;
-    for (u32 k = 0; order & ORDER_SC && (x = next_with_view(w, &k));)
-        if ((x->view->seen.count || x->view->seen.all) && known_actor(w, actor_of(x), x->view->seen_at))
-            acquire(w, mask, &x->view->seen);
-    collect(w, &v->fenced);
-    v->fenced_at = order & ORDER_SC ? w->time : 0;
+    for (u32 k = 0; sc && (x = next_with_view(w, &k));)
+        for (u32 n = 0; n < KEPT && n < x->view->seen.count; n++) {
+            const struct moment *m = &x->view->seen.moment[n];
+            if (known_actor(w, actor_of(x), m->at)) acquire(w, mask, &m->view);
+        }
+    if (!fenced || told_since(w, fenced->at) || (fenced->sc && !sc)) fenced = next_moment(w, &v->fenced);
+    collect(w, &fenced->view);
+    fenced->at = w->time;
+    fenced->sc = sc;
 }
 
 /* ---- Lanes that release alone --------------------------------------------------------------------------------------------- */
@@ -487,10 +532,7 @@ void known_start_cluster(struct cluster *c)
 void known_start_warp(struct warp *w)
 {
     if (!w->view) return;
-    view_clear(&w->view->fenced);
-    view_clear(&w->view->seen);
-    w->view->fenced_at = w->view->seen_at = 0;
-    w->view->seen_known = false;
+    w->view->fenced.count = w->view->seen.count = 0;
 }
 
 void known_free_cluster(struct cluster *c)
@@ -503,7 +545,9 @@ void known_free_cluster(struct cluster *c)
 
 void known_free_warp(struct warp *w)
 {
-    if (w->view) free(w->view->fenced.entries);
-    if (w->view) free(w->view->seen.entries);
+    for (u32 k = 0; w->view && k < KEPT; k++) {
+        free(w->view->fenced.moment[k].view.entries);
+        free(w->view->seen.moment[k].view.entries);
+    }
     free(w->view);
 }

@@ -649,6 +649,7 @@ void warp_start(struct warp *w, struct block *b, u32 id)
     w->cluster_released = 0;
     w->lanes_met = w->passed_count = w->meeting_count = 0;
     while (w->early_count) w->heap[w->early[--w->early_count]] = (struct bounds){0};
+    w->bulk_reads = 0;
     w->global_lanes = 0;
     w->parted = false;
     w->time = b->clock;
