@@ -42,6 +42,7 @@ constexpr int CHUNK = 32;     // rows of one with more; its last chunk has what 
 constexpr int SUMS_AHEAD = 4; // sums of chunks, that a thread has in flight
 
 static_assert(MAX_STRIPS <= 32 * SORT_WARPS, "a lane keeps one strip");
+static_assert(CHUNK == 32, "a warp looks at as many rows; and so many sums as strips are enough");
 
 // Rows of dout that a lane has in flight, as many of dwte, and as many second rows; and blocks on an SM, whose registers these are.
 template <int N>
