@@ -44,6 +44,22 @@ struct bug {
 // Each kernel gets this many words of zeros.
 enum { WORDS = 1 << 16 };
 
+// A block of 64 threads writes 64 words, turn by turn, each when whoever uses them has said that the turn before is over, or, too early, the
+// one before that; and says so itself.
+__device__ inline void fill_in_turns(u32 *words, u32 *filled, u32 *used, u32 turns, bool too_early)
+{
+    for (u32 turn = 0; turn < turns; turn++) {
+        if (threadIdx.x == 0)
+            while (atomicAdd(used, 0) + too_early < turn) __nanosleep(100);
+        __threadfence();
+        __syncthreads();
+        words[threadIdx.x] = turn;
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0) atomicExch(filled, turn + 1);
+    }
+}
+
 static void launch(const bug &b, kernel k, kernel between, u32 *memory)
 {
     cudaLaunchAttribute early = {};

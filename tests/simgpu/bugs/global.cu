@@ -217,17 +217,9 @@ template <bool BROKEN>
 __global__ void turn_too_early(u32 *out)
 {
     u32 *filled = out + 8192, *used = out + 8256, sum = 0;
-    for (u32 step = 0; step < 5; step++)
-        if (blockIdx.x == 0) {
-            if (T == 0)
-                while (atomicAdd(used, 0) + BROKEN < step) __nanosleep(100);
-            __threadfence();
-            __syncthreads();
-            out[T] = step; // turn_too_early
-            __threadfence();
-            __syncthreads();
-            if (T == 0) atomicExch(filled, step + 1);
-        } else if (T == 0) {
+    if (blockIdx.x == 0) fill_in_turns(out, filled, used, 5, BROKEN); // turn_too_early
+    for (u32 step = 0; step < 5 && blockIdx.x == 1; step++)
+        if (T == 0) {
             while (atomicAdd(filled, 0) <= step) __nanosleep(100);
             __threadfence();
             for (u32 k = 0; k < 64; k++) sum += out[k];

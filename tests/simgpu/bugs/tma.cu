@@ -737,52 +737,44 @@ __global__ void loaded_behind_a_barrier(u32 *out)
     }
 }
 
-// Two blocks take turns with a buffer: one fills it, the other loads it and says when it has. The first waits for the turn before the last.
-// bug filled_again_too_early: nothing has released it | but this thread has not acquired it
+// Two blocks take turns: one fills a buffer, the other loads it, but does not release that with the flag that says so.
+// bug loaded_without_releasing: this write is not ordered after the read
 template <bool BROKEN>
-__global__ void filled_again_too_early(u32 *out)
+__global__ void loaded_without_releasing(u32 *out)
 {
     u32 *filled = out + 8192, *loaded = out + 8256;
     init(1, 1);
-    for (u32 step = 0; step < 4; step++)
-        if (blockIdx.x == 0) {
-            if (T == 0)
-                while (atomicAdd(loaded, 0) + BROKEN < step) __nanosleep(100);
-            __threadfence();
-            __syncthreads();
-            out[T] = step * 64 + T; // filled_again_too_early
-            __threadfence();
-            __syncthreads();
-            if (T == 0) atomicExch(filled, step + 1);
-        } else if (T == 0) {
+    if (blockIdx.x == 0) fill_in_turns(out, filled, loaded, 5, false); // loaded_without_releasing
+    for (u32 step = 0; step < 5 && blockIdx.x == 1; step++)
+        if (T == 0) {
             while (atomicAdd(filled, 0) <= step) __nanosleep(100);
             __threadfence();
             GLOBAL_PROXY_FENCE;
             bar_expect(FULL(0), 256);
-            copy_in(stages[0], out, 256, FULL(0));
+            copy_in(stages[0], out, 256, FULL(0)); // loaded_without_releasing
             bar_wait(FULL(0), step % 2);
-            __threadfence();
+            if (!BROKEN) __threadfence();
             atomicExch(loaded, step + 1);
         }
 }
 
-// A block loads what has always been there, and the other overwrites it, without being told that it may.
-// bug overwritten_while_loaded: nothing has released it | but this thread has not acquired it | the source was changed
+// The same of a box that has always been there, and which the other overwrites.
+// bug box_loaded_without_releasing: this write is not ordered after the read
 template <bool BROKEN>
-__global__ void overwritten_while_loaded(u32 *out)
+__global__ void box_loaded_without_releasing(u32 *out)
 {
     u32 *flag = out + 8192;
     init(1, 1);
     if (blockIdx.x == 0 && T == 0) {
         bar_expect(FULL(0), STAGE_BYTES);
-        tensor_in(stages[0], &map, 0, 0, FULL(0));
+        tensor_in(stages[0], &map, 0, 0, FULL(0)); // box_loaded_without_releasing
         bar_wait(FULL(0), 0);
-        __threadfence();
+        if (!BROKEN) __threadfence();
         atomicExch(flag, 1);
     } else if (blockIdx.x == 1 && T < 32) {
-        while (!BROKEN && !atomicAdd(flag, 0)) __nanosleep(100);
+        while (!atomicAdd(flag, 0)) __nanosleep(100);
         __threadfence();
-        out[T] = T; // overwritten_while_loaded
+        out[T] = T; // box_loaded_without_releasing
     }
 }
 
@@ -863,8 +855,8 @@ static const bug bugs[] = {
     BUG(box_loaded_without_acquiring, 2, 64),
     BUG(fenced_for_shared_memory, 2, 64),
     BUG(loaded_behind_a_barrier, 1, 64),
-    BUG(filled_again_too_early, 2, 64),
-    BUG(overwritten_while_loaded, 2, 64),
+    BUG(loaded_without_releasing, 2, 64),
+    BUG(box_loaded_without_releasing, 2, 64),
     BUG(copy_never_awaited, 1, 32),
     BUG(told_by_a_flag, 1, 64),
 };
