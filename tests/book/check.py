@@ -5,6 +5,7 @@ do what it should. SCREENSHOTS: a folder for a picture after each check, or ""; 
 import glob
 import math
 import os
+import re
 import subprocess
 import sys
 
@@ -19,17 +20,28 @@ def page(name):
 
 
 def pages(browser):
-    """Every page, and those of text at a phone's width too: no complaint, and no text wider than its screen."""
+    """Pages of text, on a desk and as narrow as on a phone, and of every folder's pages of code the longest: no complaint, and no text wider than
+    its screen. Pages of code have the same head, and nothing else that a browser would fetch or run, so that one is as good as another."""
     everything = sorted(glob.glob(page("**/*.html"), recursive=True))
-    texts = [path for path in everything if "mkdocs" in open(path, encoding="utf-8").read(3000)]
+    html = {path: open(path, encoding="utf-8").read() for path in everything}
+    texts = [path for path in everything if "mkdocs" in html[path][:3000]]
     assert len(texts) > 70 and len(everything) > 400, (len(texts), len(everything))
-    for width, some in (1280, everything), (390, texts):
-        browser.size(width, 900)
-        for path in some:
-            browser.open(path)
-            if path in texts:
-                wide = browser.ask("document.documentElement.scrollWidth")
-                assert wide <= width, f"{path} is {wide} pixels wide on a screen of {width}"
+    heads, longest = set(), {}
+    for path in sorted(set(everything) - set(texts), key=lambda path: len(html[path])):
+        head, body = html[path].split("</head>", 1)
+        heads.add(re.sub(r"<title>.*?</title>|(\.\./)+", "", head))
+        assert set(re.findall(r"<(\w+)", body)) <= {"body", "header", "nav", "pre", "code", "span", "a", "b"}, path
+        longest[os.path.dirname(path)] = path
+    assert len(heads) == 1, heads
+    for path in longest.values():
+        browser.open(path)
+    for path in texts:
+        browser.size(1280, 900)
+        browser.open(path)
+        for width in 1280, 390:
+            browser.size(width, 900)
+            wide = browser.ask("document.documentElement.scrollWidth")
+            assert wide <= width, f"{path} is {wide} pixels wide on a screen of {width}"
 
 
 def code(browser):

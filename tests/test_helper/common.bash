@@ -30,9 +30,10 @@ uses() {
 # objects CHAPTER [NAME]: the object files of a chapter's program, but for those called NAME.o. What an older tree left in build/
 # is none of them.
 objects() {
-    local source
+    local source name
     for source in "chapters/$1"/*.c "chapters/$1"/*.cu $(uses "$1") common/*/*.c common/*/*.cu; do
-        [[ "$source" != chapters/* || "$source" == "chapters/$1/"* ]] && [[ "$(basename "${source%.*}")" == "${2:-}" ]] || echo "build/obj/${source%.*}.o"
+        name=${source##*/}
+        [[ "$source" != chapters/* || "$source" == "chapters/$1/"* ]] && [[ "${name%.*}" == "${2:-}" ]] || echo "build/obj/${source%.*}.o"
     done
 }
 
