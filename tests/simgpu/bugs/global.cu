@@ -598,6 +598,25 @@ __global__ void counted_for_the_block(u32 *box)
         ADD("relaxed.gpu", box + T, 1);
 }
 
+// The same, when another warp of its block has looked: that look and the count are in order enough, the counts are not.
+// bug counted_behind_a_look: the scope of one is .cta, its own block
+template <bool BROKEN>
+__global__ void counted_behind_a_look(u32 *box)
+{
+    if (B == 0 && T == 0) ADD("relaxed.gpu", box, 1); // counted_behind_a_look
+    if (B == 1 && T == 32) {
+        while (*(volatile u32 *)box == 0) {
+        }
+    }
+    if (B == 1 && T == 0) {
+        for (u32 k = 0; k < 40; k++) __nanosleep(1000); // By now it has.
+        if (BROKEN)
+            ADD("relaxed.cta", box, 1); // counted_behind_a_look
+        else
+            ADD("relaxed.gpu", box, 1);
+    }
+}
+
 // A block reads the row of the next one, which that writes.
 // bug neighbours_in_place: race on global memory
 template <bool BROKEN>
@@ -826,6 +845,7 @@ static const bug bugs[] = {
     BUG(grid_barrier_unfenced, 8, 64),
     BUG(counted_without_atomics, 4, 64),
     BUG(counted_for_the_block, 4, 64),
+    BUG(counted_behind_a_look, 2, 64),
     BUG(neighbours_in_place, 4, 64),
     BUG(halo_in_place, 4, 64),
     BUG(read_before_any_write, 2, 64),

@@ -288,10 +288,9 @@ static void access_word(struct warp *w, const struct inst *in, u32 lane, u64 at,
         read = has_reads ? numbers_word(&records.reads, k) : 0;
     const struct record *r = read >= records.first ? record_of(read) : NULL;
     bool known = r && known_record(w, 1u << lane, r, at, r->bytes);
-    /* A strong write that a strong read has seen is before what follows that read. (Where a write does not follow it, the read is told.) */
-    bool told = how & ACCESS_WRITE && r && r->bytes & bytes;
-    bool observed = (known || told) && r->how & ACCESS_STRONG && wrote >= records.first &&
-                    record_of(wrote)->how & ACCESS_STRONG;
+    /* A strong write that a strong read has seen is before what follows that read. */
+    bool observed =
+        known && r->how & ACCESS_STRONG && wrote >= records.first && record_of(wrote)->how & ACCESS_STRONG;
     if (wrote >= floor && wrote != mine && !observed) check(w, in, lane, at, bytes, wrote, how, true);
     if (how & ACCESS_WRITE) {
         if (r) check(w, in, lane, at, bytes, read, how, false);
