@@ -562,6 +562,53 @@ __global__ void last_block_not_met(u32 *box)
         for (u32 k = 0; k < gridDim.x; k++) box[OTHERS + 64 * k + T] = box[64 * k + T]; // last_block_not_met
 }
 
+// Two blocks read what the first one writes; then one of them, which waits for nobody, overwrites it.
+// bug read_by_two: this write is not ordered after the read | this read is not ordered after the write
+template <bool BROKEN>
+__global__ void read_by_two(u32 *box)
+{
+    if (B == 0) {
+        box[T] = T;
+        __threadfence();
+        __syncthreads();
+        if (T == 0) atomicExch(box + FLAGS, 1);
+        return;
+    }
+    if (T == 0) await(box + FLAGS, 1);
+    __threadfence();
+    __syncthreads();
+    box[OTHERS + 64 * B + T] = box[T]; // read_by_two
+    __threadfence();
+    __syncthreads();
+    if (B == 2 && T == 0) atomicAdd(box + FLAGS + 1, 1);
+    if (B == 2) return;
+    if (!BROKEN) {
+        if (T == 0) await(box + FLAGS + 1, 1);
+        __threadfence();
+        __syncthreads();
+    }
+    box[T] = 0; // read_by_two
+}
+
+// A flag at which two blocks look is lowered by one of them.
+// bug lowered_while_polled: this write is not ordered after the read | this read is not ordered after the write
+template <bool BROKEN>
+__global__ void lowered_while_polled(u32 *box)
+{
+    volatile u32 *flag = box;
+    if (B == 0) *flag = 1;
+    if (B > 0) {
+        while (!*flag) __nanosleep(100); // lowered_while_polled
+        __threadfence();
+    }
+    if (B == 2) atomicAdd(box + FLAGS, 1);
+    if (B == 1) {
+        if (!BROKEN) await(box + FLAGS, 1);
+        __threadfence();
+        box[0] = 0; // lowered_while_polled
+    }
+}
+
 // bug grid_barrier_unfenced: race on global memory
 template <bool BROKEN>
 __global__ void grid_barrier_unfenced(u32 *box)
@@ -842,6 +889,8 @@ static const bug bugs[] = {
     BUG(sum_by_volatile, 1, 32),
     BUG(last_block_sums, 8, 64),
     BUG(last_block_not_met, 8, 64),
+    BUG(read_by_two, 3, 64),
+    BUG(lowered_while_polled, 3, 1),
     BUG(grid_barrier_unfenced, 8, 64),
     BUG(counted_without_atomics, 4, 64),
     BUG(counted_for_the_block, 4, 64),

@@ -31,8 +31,8 @@ struct early_reads {
     } read[MOST_EARLY];
 };
 
-/* The part of global memory that has been read, where reads are looked at. */
-static _Atomic u64 read_low, read_high;
+/* The part of global memory that has been read, where reads are looked at; and by two that do not know of each other. */
+static _Atomic u64 read_low = UINT64_MAX, read_high, others_low = UINT64_MAX, others_high;
 
 struct written global_written;
 static struct written written; /* the same, also while global_written is everything */
@@ -277,24 +277,88 @@ static void check(struct warp *w, const struct inst *in, u32 lane, u64 at, u32 b
     tell_race(w, in, lane, (at & ~3ull) + first_lane(both), r, how);
 }
 
+static void widen(_Atomic u64 *low, _Atomic u64 *high, u64 from, u64 to)
+{
+    for (u64 l = *low; from < l && !atomic_compare_exchange_weak(low, &l, from);) {
+    }
+    for (u64 h = *high; to > h && !atomic_compare_exchange_weak(high, &h, to);) {
+    }
+}
+
+static bool is_of_block(const struct record *r, const struct record *o)
+{
+    return r->unit == o->unit && r->actor / MAX_WARPS == o->actor / MAX_WARPS;
+}
+
+/* How many readers of a word there may be in this part of memory. */
+static u32 readers_between(u64 low, u64 high)
+{
+    return (low < read_high && high > read_low) + (low < others_high && high > others_low);
+}
+
+/* A reader of a word: the number of its record, 0 if there is none, and whether it is known to these lanes of a warp. */
+struct reader {
+    u32 number;
+    const struct record *record;
+    bool known;
+};
+
+static struct reader reader_of(const struct warp *w, u32 lanes, const struct numbers *n, u64 k)
+{
+    u32 number = numbers_word(n, k);
+    if (number < records.first) return (struct reader){0};
+    const struct record *r = record_of(number);
+    return (struct reader){number, r, known_record(w, lanes, r, records.base + 4 * k, r->bytes)};
+}
+
+/* Two readers of a word are kept that do not know of each other, of two blocks if there are such: what their own threads do later, is in
+ * order. The same of all words from k to `end`, which have had the same readers. */
+static void keep_reader(u64 k, u64 end, u32 mine, const struct reader *r, const struct reader *other)
+{
+    if (!r->number || r->known) {
+        numbers_set_all(&records.reads, k, end, mine);
+        if (other->number && other->known) numbers_set_all(&records.others, k, end, 0);
+    } else if (!other->number || other->known ||
+               (is_of_block(other->record, r->record) && !is_of_block(record_of(mine), r->record))) {
+        numbers_set_all(&records.others, k, end, mine);
+        widen(&others_low, &others_high, records.base + 4 * k, records.base + 4 * end);
+    }
+}
+
+/* These lanes of w read the words from k to `end`. */
+static void note_read(const struct warp *w, u32 lanes, u64 k, u64 end, u32 mine)
+{
+    for (u64 next; k < end; k = next) {
+        const bool by_line = k % LINE == 0 && end - k >= LINE &&
+                             numbers_line(&records.reads, k / LINE) != BY_WORD &&
+                             numbers_line(&records.others, k / LINE) != BY_WORD;
+        const struct reader r = reader_of(w, lanes, &records.reads, k),
+                            other = reader_of(w, lanes, &records.others, k);
+        next = by_line ? k + LINE : k + 1;
+        keep_reader(k, next, mine, &r, &other);
+    }
+}
+
 /* Another host thread may be at the same word: then what is lost is a race less told. */
 static void access_word(struct warp *w, const struct inst *in, u32 lane, u64 at, u32 bytes, u32 mine,
-                        enum access how, u32 floor, bool has_reads, struct by_lanes by)
+                        enum access how, u32 floor, u32 readers, struct by_lanes by)
 {
     u64 k = (at - records.base) / 4;
     bool part = how & ACCESS_WRITE && bytes != 15; /* of a word, which takes longer: in one step */
     u32 wrote = part ? __atomic_exchange_n(numbers_own(&records.writes, k), mine, __ATOMIC_ACQ_REL)
-                     : numbers_word(&records.writes, k),
-        read = has_reads ? numbers_word(&records.reads, k) : 0;
-    const struct record *r = read >= records.first ? record_of(read) : NULL;
-    bool known = r && known_record(w, 1u << lane, r, at, r->bytes);
+                     : numbers_word(&records.writes, k);
+    const struct reader none = {0}, r = readers > 0 ? reader_of(w, 1u << lane, &records.reads, k) : none,
+                        other = readers > 1 ? reader_of(w, 1u << lane, &records.others, k) : none;
     /* A strong write that a strong read has seen is before what follows that read. */
     bool observed =
-        known && r->how & ACCESS_STRONG && wrote >= records.first && record_of(wrote)->how & ACCESS_STRONG;
+        ((r.known && r.record->how & ACCESS_STRONG) || (other.known && other.record->how & ACCESS_STRONG)) &&
+        wrote >= records.first && record_of(wrote)->how & ACCESS_STRONG;
     if (wrote >= floor && wrote != mine && !observed) check(w, in, lane, at, bytes, wrote, how, true);
     if (how & ACCESS_WRITE) {
-        if (r) check(w, in, lane, at, bytes, read, how, false);
-        if (r) numbers_set(&records.reads, k, 0);
+        if (r.number) check(w, in, lane, at, bytes, r.number, how, false);
+        if (other.number) check(w, in, lane, at, bytes, other.number, how, false);
+        if (r.number) numbers_set(&records.reads, k, 0);
+        if (other.number) numbers_set(&records.others, k, 0);
         if (bytes != 15 &&
             wrote >= records.first) { /* a part of the word, and that of the same threads' before */
             const struct record *o = record_of(wrote);
@@ -303,9 +367,8 @@ static void access_word(struct warp *w, const struct inst *in, u32 lane, u64 at,
                                    by.step == o->step && by.lanes == o->lanes ? by : (struct by_lanes){0, 0});
         }
         numbers_set(&records.writes, k, mine);
-    } else if ((!r || known) && !(observed && !(how & ACCESS_STRONG))) {
-        numbers_set(&records.reads, k,
-                    mine); /* one of others stays: what their own threads do later, is in order */
+    } else if (!(observed && !(how & ACCESS_STRONG))) {
+        keep_reader(k, k + 1, mine, &r, &other);
     }
 }
 
@@ -336,14 +399,6 @@ static void check_step(struct warp *w, const struct inst *in, u32 mask, const u6
                        r->in);
 }
 
-static void widen(_Atomic u64 *low, _Atomic u64 *high, u64 from, u64 to)
-{
-    for (u64 l = *low; from < l && !atomic_compare_exchange_weak(low, &l, from);) {
-    }
-    for (u64 h = *high; to > h && !atomic_compare_exchange_weak(high, &h, to);) {
-    }
-}
-
 static void widen_written(u64 from, u64 to)
 {
     widen(&written.low, &written.high, from, to);
@@ -362,12 +417,13 @@ static bool is_before(const struct warp *w, u32 lanes, u32 number, struct by_lan
 /* The same as access_word of words that follow each other and have all been written, and read, by the same instruction of the same
  * warp before, or not at all in this launch, with what w knows of. Else false, and nothing is done. */
 static bool access_line(struct warp *w, u32 lanes, u64 at, u32 words, u32 mine, enum access how, u32 floor,
-                        bool has_reads, struct by_lanes by)
+                        u32 readers, struct by_lanes by)
 {
     u64 word = (at - records.base) / 4, end = word + words;
-    u32 wrote, read = 0;
+    u32 wrote, read = 0, other = 0;
     if (!numbers_same(&records.writes, word, end, floor, &wrote) ||
-        (has_reads && !numbers_same(&records.reads, word, end, records.first, &read)) ||
+        (readers > 0 && !numbers_same(&records.reads, word, end, records.first, &read)) ||
+        (readers > 1 && (!numbers_same(&records.others, word, end, records.first, &other) || other)) ||
         (wrote && wrote != mine && !is_before(w, lanes, wrote, by)) ||
         (read && !is_before(w, lanes, read, by)))
         return false;
@@ -377,7 +433,7 @@ static bool access_line(struct warp *w, u32 lanes, u64 at, u32 words, u32 mine, 
 }
 
 static void access_lanes(struct warp *w, const struct inst *in, u32 mask, const u64 at[LANES], u32 bytes,
-                         enum access how, u32 floor, bool has_reads, struct by_lanes by)
+                         enum access how, u32 floor, u32 readers, struct by_lanes by)
 {
     u32 mine = bytes >= 4 ? record_here(w, in, how, 15, by) : 0;
     for (u32 left = mask; left; left &= left - 1) {
@@ -386,7 +442,7 @@ static void access_lanes(struct warp *w, const struct inst *in, u32 mask, const 
             u32 from = (u32)a & 3, to = end - (a & ~3ull) < 4 ? (u32)(end & 3) : 4;
             u32 part = ((1u << to) - 1) & ~((1u << from) - 1);
             access_word(w, in, i, a, part, part == 15 ? mine : record_here(w, in, how, part, by), how, floor,
-                        has_reads, by);
+                        readers, by);
         }
     }
 }
@@ -426,22 +482,18 @@ bool global_read_early(struct warp *w, const struct inst *in, u32 mask, const u6
     return true;
 }
 
-/* The launch has written to more memory than when this host thread last looked: what has been read there before. Of a word's readers
- * one stays: of those that w does not know of, if there are such. */
+/* The launch has written to more memory than when this host thread last looked: what has been read there before. */
 static void look_at_early(const struct warp *w)
 {
     struct early_reads *e = w->block->worker->early;
     u64 low = written.low, high = written.high;
     if (!e || (low >= e->low && high <= e->high)) return;
-    for (u32 n = 0; n < 2 * e->count; n++) {
-        const struct early_read *read = &e->read[n % e->count];
+    for (u32 n = 0; n < e->count; n++) {
+        const struct early_read *read = &e->read[n];
         bool now = read->at < high && read->end > low, before = read->at < e->high && read->end > e->low;
-        u32 number = now && !before && known_warp(w, 0, &read->record) == (n < e->count)
-                         ? record_keep(&read->record)
-                         : 0;
+        u32 number = now && !before ? record_keep(&read->record) : 0;
         if (!number) continue;
-        numbers_set_all(&records.reads, (read->at - records.base) / 4, (read->end - records.base) / 4,
-                        number);
+        note_read(w, 0, (read->at - records.base) / 4, (read->end - records.base) / 4, number);
         widen(&read_low, &read_high, read->at, read->end);
     }
     e->low = low;
@@ -470,8 +522,7 @@ void global_access_now(struct warp *w, const struct inst *in, u32 mask, const u6
     look_at_early(w);
     if (!(how & ACCESS_WRITE) && (low < read_low || high > read_high))
         widen(&read_low, &read_high, low, high);
-    bool has_reads = low < read_high && high > read_low;
-    u32 first = first_lane(mask), lanes = (u32)__builtin_popcount(mask);
+    u32 readers = readers_between(low, high), first = first_lane(mask), lanes = (u32)__builtin_popcount(mask);
     struct by_lanes by = how & ACCESS_TOGETHER ? (struct by_lanes){0, 0} : record_lanes_of(mask, at, bytes);
     w->global_lanes |= mask;
     if (how & ACCESS_DATA) check_step(w, in, mask, at, bytes);
@@ -482,10 +533,10 @@ void global_access_now(struct warp *w, const struct inst *in, u32 mask, const u6
         if (bytes == 2 && lanes % 2) lanes--;
         if (lanes && at[first] % 4 == 0 && lanes * bytes % 4 == 0 &&
             access_line(w, mask, at[first], lanes * bytes / 4, record_here(w, in, how, 15, by), how, floor,
-                        has_reads, by))
+                        readers, by))
             mask &= ~((u32)((1ull << lanes) - 1) << first);
     }
-    if (mask) access_lanes(w, in, mask, at, bytes, how, floor, has_reads, by);
+    if (mask) access_lanes(w, in, mask, at, bytes, how, floor, readers, by);
 }
 
 /* Whether it is of a bulk store of this warp: of two of those exec/bulk.c tells. */
@@ -540,25 +591,29 @@ static void check_proxy(struct warp *w, const struct inst *in, u32 lane, u64 at,
         how & ACCESS_WRITE ? "overwrites" : "reads");
 }
 
-/* Who has written these words before, and, if has_reads, who has read them. */
+/* Who has written these words before, and which readers there are. */
 static void check_bulk(struct warp *w, const struct inst *in, u32 lane, u64 first, u64 end, enum access how,
-                       bool has_reads)
+                       u32 readers)
 {
+    const struct numbers *const of_readers[] = {&records.reads, &records.others};
     const u32 floor = floor_of(w);
-    u32 wrote = 0, read = 0; /* of the word before: neighbours mostly have the same */
+    u32 wrote = 0, read[2] = {0}; /* of the word before: neighbours mostly have the same */
     for (u64 k = first, next; k < end; k = next) {
-        const u32 before[] = {wrote, read};
-        const bool by_line = numbers_line(&records.writes, k / LINE) != BY_WORD &&
-                             (!has_reads || numbers_line(&records.reads, k / LINE) != BY_WORD);
+        const u32 before = wrote;
+        bool by_line = numbers_line(&records.writes, k / LINE) != BY_WORD;
+        for (u32 i = 0; i < readers; i++) by_line &= numbers_line(of_readers[i], k / LINE) != BY_WORD;
         next = by_line ? (k / LINE + 1) * LINE : k + 1;
         wrote = numbers_word(&records.writes, k);
-        read = has_reads ? numbers_word(&records.reads, k) : 0;
-        if (wrote != before[0] && wrote >= floor && !(how & ACCESS_WRITE && is_own_bulk(w, wrote))) {
+        if (wrote != before && wrote >= floor && !(how & ACCESS_WRITE && is_own_bulk(w, wrote))) {
             check(w, in, lane, records.base + 4 * k, 15, wrote, how, false);
             if (wrote >= records.first) check_proxy(w, in, lane, records.base + 4 * k, record_of(wrote), how);
         }
-        if (read != before[1] && read >= records.first)
-            check(w, in, lane, records.base + 4 * k, 15, read, how, false);
+        for (u32 i = 0; i < readers; i++) {
+            const u32 number = numbers_word(of_readers[i], k);
+            if (number != read[i] && number >= records.first)
+                check(w, in, lane, records.base + 4 * k, 15, number, how, false);
+            read[i] = number;
+        }
     }
 }
 
@@ -573,25 +628,11 @@ void global_bulk_store(struct warp *w, const struct inst *in, u32 lane, u64 at, 
     look_at_early(w);
     if (footprint_wanted) footprint_mark(reduces ? TOUCH_ATOMIC : TOUCH_WRITE, at, bytes);
     const u64 first = (at - records.base) / 4, end = first + bytes / 4;
-    const bool has_reads = at < read_high && at + bytes > read_low;
-    check_bulk(w, in, lane, first, end, how, has_reads);
+    const u32 readers = readers_between(at, at + bytes);
+    check_bulk(w, in, lane, first, end, how, readers);
     numbers_set_all(&records.writes, first, end, *number);
-    if (has_reads) numbers_set_all(&records.reads, first, end, 0);
-}
-
-/* The same as access_word of these words that a bulk load reads. */
-static void note_bulk_read(struct warp *w, const struct inst *in, u32 lane, u64 first, u64 end)
-{
-    const u32 mine = record_here(w, in, ACCESS_BULK, 15, (struct by_lanes){0, 1u << lane});
-    for (u64 k = first, next; k < end; k = next) {
-        const bool by_line =
-            k % LINE == 0 && end - k >= LINE && numbers_line(&records.reads, k / LINE) != BY_WORD;
-        const u32 read = numbers_word(&records.reads, k);
-        const struct record *r = read >= records.first ? record_of(read) : NULL;
-        next = by_line ? k + LINE : k + 1;
-        if (!r || known_record(w, 1u << lane, r, records.base + 4 * k, r->bytes))
-            numbers_set_all(&records.reads, k, next, mine);
-    }
+    if (readers > 0) numbers_set_all(&records.reads, first, end, 0);
+    if (readers > 1) numbers_set_all(&records.others, first, end, 0);
 }
 
 /* The same as global_read_early, of a warp's first bulk load by each of a few instructions. */
@@ -613,9 +654,10 @@ void global_bulk_load(struct warp *w, const struct inst *in, u32 lane, u64 at, u
     }
     const u64 first = (at - records.base) / 4, end = first + bytes / 4;
     look_at_early(w);
-    check_bulk(w, in, lane, first, end, ACCESS_READ, false);
+    check_bulk(w, in, lane, first, end, ACCESS_READ, 0);
     widen(&read_low, &read_high, at, at + bytes);
-    note_bulk_read(w, in, lane, first, end);
+    note_read(w, 1u << lane, first, end,
+              record_here(w, in, ACCESS_BULK, 15, (struct by_lanes){0, 1u << lane}));
 }
 
 void global_bulk_waited(const struct warp *w, u32 number)
@@ -662,7 +704,6 @@ void global_observe(struct warp *w, const struct inst *in, u32 mask, const u64 a
     u32 here = 0;
     for (u32 left = how & ACCESS_WRITE ? 0 : mask; left; left &= left - 1)
         if (at[first_lane(left)] - records.base < records.bytes) here |= left & -left;
-    if (here)
-        access_lanes(w, in, here, at, bytes, how, records.first, true, record_lanes_of(here, at, bytes));
+    if (here) access_lanes(w, in, here, at, bytes, how, records.first, 2, record_lanes_of(here, at, bytes));
     known_observe(w, mask, at, order);
 }

@@ -56,7 +56,8 @@ static void reserve_all(void)
     records.now = address_space(MOST_RECORDS * sizeof *records.now);
     records.before = address_space(MOST_RECORDS * sizeof *records.before);
     records.earlier = address_space(MOST_RECORDS * sizeof *records.earlier);
-    if (records.now && records.before && records.earlier && reserve_numbers(&records.reads))
+    if (records.now && records.before && records.earlier && reserve_numbers(&records.reads) &&
+        reserve_numbers(&records.others))
         reserve_numbers(&records.writes);
 }
 
@@ -101,6 +102,7 @@ void record_start_launch(const struct launch *l, u64 written)
     if (records.next > BUSY - MOST_RECORDS - NUMBERS * MAX_WORKERS || kept > MOST_KEPT) {
         forget_numbers(&records.writes);
         forget_numbers(&records.reads);
+        forget_numbers(&records.others);
         records.next = FIRST_NUMBER;
         records.forgotten = true;
         kept = 0;

@@ -1,6 +1,6 @@
 /* record.h: who has last accessed each word of global memory (exec/record.c).
  *
- *      a word's cells  its last write and a read since, in this launch: numbers of records, which say who, when and where. Most
+ *      a word's cells  its last write and two reads since, in this launch: numbers of records, which say who, when and where. Most
  *                      often the words of a line have the same: then it is the line's
  *
  * Of the two launches before, if they may still run, the writes are known as well; and of all launches, and of what the host has copied
@@ -39,8 +39,8 @@ struct numbers {
 #define BUSY    (UINT32_MAX - 1) /* ... another host thread is making it so */
 
 extern struct records {
-    u64 base, bytes; /* the device's addresses */
-    struct numbers writes, reads;
+    u64 base, bytes;                      /* the device's addresses */
+    struct numbers writes, reads, others; /* reads of others, which synchronise with neither */
     struct record *now, *before,
         *earlier;                  /* by number: of this launch and the two before it, from these on: */
     u32 first, previous, earliest; /* where that one is over, the same as the next */
