@@ -749,6 +749,61 @@ static void graph_memory(bool)
     expect(x, 4);
 }
 
+// A graph that allocates `own`, of fours, and leaves it to the program to free it.
+static cudaGraphExec_t allocates(u32 **own)
+{
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CUDA(cudaStreamBeginCapture(a, cudaStreamCaptureModeGlobal));
+    CUDA(cudaMallocAsync(own, BYTES, a));
+    CUDA(cudaMemsetAsync(*own, 0, BYTES, a));
+    add_in(a, *own, 4, N);
+    CUDA(cudaStreamEndCapture(a, &graph));
+    CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    return exec;
+}
+
+// Memory of a graph's is used once more, but no launch has made it fresh.
+// bug graph_memory_gone: which was freed
+static void graph_memory_gone(bool broken)
+{
+    u32 *own;
+    cudaGraphExec_t exec = allocates(&own);
+    CUDA(cudaGraphLaunch(exec, a));
+    CUDA(cudaFreeAsync(own, a));
+    if (!broken) CUDA(cudaGraphLaunch(exec, a));
+    CUDA(cudaMemcpyAsync(x, own, BYTES, cudaMemcpyDeviceToDevice, a));
+    expect(x, 4);
+}
+
+// bug graph_memory_freed_twice: freed before
+static void graph_memory_freed_twice(bool broken)
+{
+    u32 *own;
+    cudaGraphExec_t exec = allocates(&own);
+    CUDA(cudaGraphLaunch(exec, a));
+    CUDA(cudaFreeAsync(own, a));
+    if (!broken) CUDA(cudaGraphLaunch(exec, a));
+    CUDA(cudaFreeAsync(own, a));
+    CUDA(cudaStreamSynchronize(a));
+}
+
+// Memory of a graph's that each launch makes fresh and the stream frees.
+static void graph_memory_freed(bool)
+{
+    u32 *own;
+    cudaGraphExec_t exec = allocates(&own);
+    for (u32 k = 0; k < 3; k++) {
+        CUDA(cudaGraphLaunch(exec, a));
+        add_in(a, own, 1, N);
+        CUDA(cudaMemcpyAsync(x, own, BYTES, cudaMemcpyDeviceToDevice, a));
+        CUDA(cudaMemsetAsync(own, 0, BYTES, a));
+        CUDA(cudaFreeAsync(own, a));
+        if (k == 1) CUDA(cudaStreamSynchronize(a));
+    }
+    expect(x, 5);
+}
+
 // Memory that the host and two streams share, in turns.
 static void managed(bool)
 {
@@ -816,12 +871,18 @@ struct test {
     void (*run)(bool broken);
 };
 static const test bugs[] = {
-    CASE(copy_after_kernel), CASE(kernel_after_copy),    CASE(both_write),         CASE(next_buffer_too_soon),
-    CASE(event_too_early),   CASE(default_not_awaited),  CASE(sum_read_early),     CASE(halo),
-    CASE(constant_too_soon), CASE(bulk_source),          CASE(bulk_destination),   CASE(box_read_early),
-    CASE(rows_too_wide),     CASE(freed_too_soon),       CASE(product_read_early), CASE(buffer_refilled),
-    CASE(graph_refilled),    CASE(result_overwritten),   CASE(edge_forgotten),     CASE(path_forgotten),
-    CASE(beside_a_graph),    CASE(function_not_awaited),
+    CASE(copy_after_kernel),  CASE(kernel_after_copy),
+    CASE(both_write),         CASE(next_buffer_too_soon),
+    CASE(event_too_early),    CASE(default_not_awaited),
+    CASE(sum_read_early),     CASE(halo),
+    CASE(constant_too_soon),  CASE(bulk_source),
+    CASE(bulk_destination),   CASE(box_read_early),
+    CASE(rows_too_wide),      CASE(freed_too_soon),
+    CASE(product_read_early), CASE(buffer_refilled),
+    CASE(graph_refilled),     CASE(result_overwritten),
+    CASE(edge_forgotten),     CASE(path_forgotten),
+    CASE(beside_a_graph),     CASE(function_not_awaited),
+    CASE(graph_memory_gone),  CASE(graph_memory_freed_twice),
 };
 static const test patterns[] = {
     CASE(chunks),
@@ -845,6 +906,7 @@ static const test patterns[] = {
     CASE(query),
     CASE(many_streams),
     CASE(graph_memory),
+    CASE(graph_memory_freed),
     CASE(managed),
     CASE(event_of_a_graph),
 };

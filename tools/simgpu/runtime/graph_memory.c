@@ -75,6 +75,16 @@ bool graph_may_free(u64 address)
            (a.kind == ALLOCATION_DEVICE || a.kind == ALLOCATION_MANAGED);
 }
 
+bool graph_memory_is_due(const void *pointer)
+{
+    if (!options.seed) return false;
+    pthread_mutex_lock(&lock);
+    const struct memory *m = all;
+    while (m && (u64)pointer - m->address >= m->bytes) m = m->next;
+    pthread_mutex_unlock(&lock);
+    return m;
+}
+
 static struct task *memory_task(enum cudaGraphNodeType type, void (*run)(struct task *), u64 address,
                                 u64 bytes, bool of_graph)
 {

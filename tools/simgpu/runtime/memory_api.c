@@ -130,7 +130,8 @@ static cudaError_t check_end(const char *caller, enum cudaMemcpyKind kind, bool 
         return fail(cudaErrorInvalidValue, "%s: with %s the %s must be a %s pointer, but %p is a %s pointer",
                     caller, kind_name(kind), end, wants_device ? "device" : "host", pointer,
                     is_device ? "device" : "host");
-    if (heap_is_device((u64)pointer) && !accessible(caller, source ? "reads" : "writes", pointer, bytes))
+    if (heap_is_device((u64)pointer) && !graph_memory_is_due(pointer) &&
+        !accessible(caller, source ? "reads" : "writes", pointer, bytes))
         return record(cudaErrorInvalidValue);
     return cudaSuccess;
 }
@@ -214,7 +215,7 @@ EXPORT cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream)
     ENTER();
     cudaError_t error = check_stream(stream, "cudaFreeAsync");
     bool of_graph = !error && captured_of(stream)->capture;
-    if (!error && !(of_graph && graph_may_free((u64)pointer)))
+    if (!error && !((of_graph || graph_memory_is_due(pointer)) && graph_may_free((u64)pointer)))
         error = check_release("cudaFreeAsync", pointer);
     if (error || !pointer) return error;
     struct task *task = free_task((u64)pointer, of_graph);
@@ -734,7 +735,7 @@ static struct task *box_fill_task(const char *caller, void *to, size_t pitch, si
                       pitch);
     else if (!empty && !heap_is_device((u64)to))
         *error = fail(cudaErrorInvalidValue, "%s: %p is a host pointer; it fills device memory", caller, to);
-    else if (!empty && !accessible(caller, "writes", to, span(&b, pitch, slice)))
+    else if (!empty && !graph_memory_is_due(to) && !accessible(caller, "writes", to, span(&b, pitch, slice)))
         *error = record(cudaErrorInvalidValue);
     if (*error) return NULL;
     struct fill_task *t = task_new(sizeof *t, cudaGraphNodeTypeMemset, empty ? run_nothing : run_fill, NULL);
