@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <semaphore.h>
+#include <unistd.h>
 
 #include <atomic>
 
@@ -788,12 +789,18 @@ static void graph_memory_freed_twice(bool broken)
     CUDA(cudaStreamSynchronize(a));
 }
 
-// Memory of a graph's that each launch makes fresh and the stream frees.
+static void rest(void *)
+{
+    usleep(20000);
+}
+
+// Memory of a graph's that each launch, behind a host function, makes fresh and the stream frees.
 static void graph_memory_freed(bool)
 {
     u32 *own;
     cudaGraphExec_t exec = allocates(&own);
     for (u32 k = 0; k < 3; k++) {
+        CUDA(cudaLaunchHostFunc(a, rest, NULL));
         CUDA(cudaGraphLaunch(exec, a));
         add_in(a, own, 1, N);
         CUDA(cudaMemcpyAsync(x, own, BYTES, cudaMemcpyDeviceToDevice, a));

@@ -77,7 +77,7 @@ bool graph_may_free(u64 address)
 
 bool graph_memory_is_due(const void *pointer)
 {
-    if (!options.seed) return false;
+    if (!streams_pending()) return false;
     pthread_mutex_lock(&lock);
     const struct memory *m = all;
     while (m && (u64)pointer - m->address >= m->bytes) m = m->next;

@@ -497,6 +497,15 @@ static bool finish(struct CUstream_st *s, enum manner manner)
     return reached;
 }
 
+bool streams_pending(void)
+{
+    bool pending = false;
+    pthread_mutex_lock(&queues);
+    for (const struct CUstream_st *s = streams; s; s = s->next) pending |= s->first != NULL;
+    pthread_mutex_unlock(&queues);
+    return pending;
+}
+
 void stream_mark(cudaStream_t stream, struct mark *mark)
 {
     struct CUstream_st *s = stream_of(stream);

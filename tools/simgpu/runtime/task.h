@@ -42,6 +42,8 @@ cudaError_t stream_do(cudaStream_t stream, struct task *task, cudaError_t error)
  * while it (any of them) is being captured. `caller` is for the message. */
 cudaError_t stream_finish(cudaStream_t stream, const char *caller);
 cudaError_t device_finish(const char *caller);
+/* Whether any stream has put something off. */
+bool streams_pending(void);
 
 /* A place in a stream: what it has been asked for so far. */
 struct mark {
