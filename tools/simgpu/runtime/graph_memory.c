@@ -77,7 +77,8 @@ bool graph_may_free(u64 address)
 
 bool graph_memory_is_due(const void *pointer)
 {
-    if (!streams_pending()) return false;
+    struct allocation a;
+    if (heap_find((u64)pointer, &a) || !streams_pending()) return false;
     pthread_mutex_lock(&lock);
     const struct memory *m = all;
     while (m && (u64)pointer - m->address >= m->bytes) m = m->next;

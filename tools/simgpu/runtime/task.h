@@ -79,7 +79,7 @@ struct task *allocation_task(u64 address, u64 bytes);
 struct task *free_task(u64 address, bool of_graph);
 /* Whether it is the start of what is allocated, or will be when the graph runs. */
 bool graph_may_free(u64 address);
-/* Whether a launch that a stream has put off may make this memory fresh before it is used: then it is looked at when it is used. */
+/* Whether nothing is there now, but a launch that a stream has put off may make it fresh: then it is looked at when it is used. */
 bool graph_memory_is_due(const void *pointer);
 /* What a kernel's launch was given; the arguments' values belong to the task. False: it is no kernel of the program's. */
 bool launch_task_parameters(const struct task *task, struct cudaKernelNodeParams *parameters);
