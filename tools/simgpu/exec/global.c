@@ -285,7 +285,7 @@ static void widen(_Atomic u64 *low, _Atomic u64 *high, u64 from, u64 to)
     }
 }
 
-static bool is_of_block(const struct record *r, const struct record *o)
+static bool of_one_block(const struct record *r, const struct record *o)
 {
     return r->unit == o->unit && r->actor / MAX_WARPS == o->actor / MAX_WARPS;
 }
@@ -311,15 +311,16 @@ static struct reader reader_of(const struct warp *w, u32 lanes, const struct num
     return (struct reader){number, r, known_record(w, lanes, r, records.base + 4 * k, r->bytes)};
 }
 
-/* Two readers of a word are kept that do not know of each other, of two blocks if there are such: what their own threads do later, is in
- * order. The same of all words from k to `end`, which have had the same readers. */
+/* `mine` reads the words from k to `end`, which have had the same readers. Two are kept that do not know of each other, of two blocks if
+ * there are such. Who knows of a reader takes its place: whoever comes after the one comes after the other. */
 static void keep_reader(u64 k, u64 end, u32 mine, const struct reader *r, const struct reader *other)
 {
+    if (!mine) return; /* there are too many records */
     if (!r->number || r->known) {
         numbers_set_all(&records.reads, k, end, mine);
         if (other->number && other->known) numbers_set_all(&records.others, k, end, 0);
     } else if (!other->number || other->known ||
-               (is_of_block(other->record, r->record) && !is_of_block(record_of(mine), r->record))) {
+               (of_one_block(other->record, r->record) && !of_one_block(record_of(mine), r->record))) {
         numbers_set_all(&records.others, k, end, mine);
         widen(&others_low, &others_high, records.base + 4 * k, records.base + 4 * end);
     }

@@ -40,7 +40,7 @@ struct numbers {
 
 extern struct records {
     u64 base, bytes;                      /* the device's addresses */
-    struct numbers writes, reads, others; /* reads of others, which synchronise with neither */
+    struct numbers writes, reads, others; /* others: reads that do not synchronise with `reads` */
     struct record *now, *before,
         *earlier;                  /* by number: of this launch and the two before it, from these on: */
     u32 first, previous, earliest; /* where that one is over, the same as the next */

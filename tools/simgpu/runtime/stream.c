@@ -433,7 +433,7 @@ static void poison_destination(const struct task *task)
     for (struct CUstream_st *s = streams; s; s = s->next)
         for (const struct entry *e = s->first; e; e = e->next)
             if (e->task && may_touch(e->task, task->writes)) return;
-    struct allocation a;
+    struct allocation a; /* or there is nothing until a graph has run */
     if (heap_is_device((u64)task->writes.start) && !heap_find((u64)task->writes.start, &a)) return;
     if (!overlap(task->reads, task->writes) && !device_dead())
         memset(task->writes.start, 0xff, task->writes.bytes);
