@@ -10,3 +10,4 @@ NEEDS_06_elementwise_layers/step9_encoder_rows := 80 90
 NEEDS_06_elementwise_layers/step12_encoder_buckets := 80 90
 NEEDS_06_elementwise_layers/step13_encoder_sorted := 80 90
 NEEDS_06_elementwise_layers/step14_encoder_chunks := 80 90
+NEEDS_06_elementwise_layers/step15_encoder_ahead := 80 90

@@ -40,8 +40,9 @@ encoder_forward encoder, encoder_rows;
 
 // dwte[inp[b][t]] += dout[b][t], dwpe[t] += dout[b][t]; dwte (V, C) and dwpe (T, C) are fp32.
 typedef cudaError_t encoder_backward(enum dtype dtype, const int *inp, const void *dout, float *dwte,
-                                     float *dwpe, int B, int T, int C, cudaStream_t stream);
-encoder_backward encoder_atomics, encoder_positions, encoder_buckets, encoder_sorted, encoder_chunks;
+                                     float *dwpe, int B, int T, int C, int V, cudaStream_t stream);
+encoder_backward encoder_atomics, encoder_positions, encoder_buckets, encoder_sorted, encoder_chunks,
+    encoder_ahead;
 
 #ifdef __cplusplus
 }

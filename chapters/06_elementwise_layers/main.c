@@ -3,7 +3,7 @@
 #include "launchers.h"
 
 enum { N };                         // dimension of residual and gelu
-enum { B, T, C };                   // of the encoder
+enum { B, T, C, V };                // of the encoder
 enum { INP1, INP2, OUT_SUM };       // tensors of residual_forward
 enum { DOUT, DINP1, DINP2 };        // of residual_backward
 enum { INP, GELU_OUT };             // of gelu_forward
@@ -18,7 +18,7 @@ LAUNCH(gelu_backward, run->data[GELU_INP], run->data[GELU_DOUT], run->data[DINP]
 LAUNCH(encoder_forward, run->data[TOKENS], run->data[WTE], run->data[WPE], run->data[ENCODED], run->dim[B],
        run->dim[T], run->dim[C])
 LAUNCH(encoder_backward, run->data[BACKWARD_TOKENS], run->data[DENCODED], run->data[DWTE], run->data[DWPE],
-       run->dim[B], run->dim[T], run->dim[C])
+       run->dim[B], run->dim[T], run->dim[C], run->dim[V])
 
 static const char *check_positions(const int64_t *dim)
 {
@@ -103,7 +103,7 @@ static const struct operation operations[] = {
         .steps =
             STEPS(STEP(10, encoder_backward, encoder_atomics), STEP(11, encoder_backward, encoder_positions),
                   STEP(12, encoder_backward, encoder_buckets), STEP(13, encoder_backward, encoder_sorted),
-                  STEP(14, encoder_backward, encoder_chunks)),
+                  STEP(14, encoder_backward, encoder_chunks), STEP(15, encoder_backward, encoder_ahead)),
         .launch = launch_encoder_backward,
         .bytes = "4*b*t+size*b*t*c+8*c*(b*t+t)", // the same: rows of dwte and dwpe are read and written once
     },

@@ -458,7 +458,7 @@ static cudaError_t launch(const int *inp, const void *dout, float *dwte, float *
 }
 
 extern "C" cudaError_t encoder_chunks(enum dtype dtype, const int *inp, const void *dout, float *dwte,
-                                      float *dwpe, int B, int T, int C, cudaStream_t stream)
+                                      float *dwpe, int B, int T, int C, int, cudaStream_t stream)
 {
     return dtype == BF16 ? launch<__nv_bfloat16>(inp, dout, dwte, dwpe, B, T, C, stream)
                          : launch<float>(inp, dout, dwte, dwpe, B, T, C, stream);

@@ -284,7 +284,7 @@ __device__ inline void fetch_part(const Part &part, const Row<T> &row, float out
         if (!is_loadable(row, p))
             part.smem[p - part.begin] = load_edge(row, p, outside);
         else if (EVICT_FIRST)
-            cp_async_cg_16_evict_first(dst_addr, pack_address(row, p));
+            cp_async_cg_16_cache_hint(dst_addr, pack_address(row, p), createpolicy_evict_first());
         else
             cp_async_cg_16(dst_addr, pack_address(row, p), PACK_BYTES);
     }

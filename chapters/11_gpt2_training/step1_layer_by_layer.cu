@@ -155,7 +155,7 @@ static void backward(model *m, cudaStream_t stream)
     for (int l = L - 1; l >= 0; l--) backward_layer(m, l, stream);
     ran(m, "encoder backward", 0,
         encoder_chunks(T, m->tokens, dx, gradient(m, WTE, 0), gradient(m, WPE, 0), m->config.batch,
-                       m->config.length, C, stream),
+                       m->config.length, C, m->config.padded_vocabulary, stream),
         stream);
 }
 

@@ -162,7 +162,7 @@ extern "C" void backward_pass(model *m, cudaStream_t stream)
     }
     ran(m, "encoder backward", 0,
         encoder_chunks(T, m->tokens, dx, gradient(m, WTE, 0), gradient(m, WPE, 0), m->config.batch,
-                       m->config.length, C, stream),
+                       m->config.length, C, m->config.padded_vocabulary, stream),
         stream);
     gradients_ready(m, -1, stream);
 }

@@ -86,23 +86,33 @@ __device__ inline void cp_async_cg_16(uint32_t dst_addr, const void *src, uint32
                  : "memory");
 }
 
-// Non-bulk copy, cp.async with a cache policy (createpolicy): the same of all 16 bytes, which are the first to be
-// evicted from the L2.
-__device__ inline void cp_async_cg_16_evict_first(uint32_t dst_addr, const void *src)
+// Cache eviction policy, createpolicy: what is loaded with it is the first, or the last, to be evicted from the L2.
+__device__ inline uint64_t createpolicy_evict_first()
 {
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(dst_addr), "l"(src),
-                 "l"(policy)
-                 : "memory");
+    return policy;
 }
-
-// Cache eviction policy, createpolicy: what is loaded with it is the last to be evicted from the L2.
 __device__ inline uint64_t createpolicy_evict_last()
 {
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
     return policy;
+}
+
+// Non-bulk copy, cp.async with a cache policy of the L2: 16 bytes, past the L1, or 8 or 4, through it.
+__device__ inline void cp_async_cg_16_cache_hint(uint32_t dst_addr, const void *src, uint64_t policy)
+{
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(dst_addr), "l"(src),
+                 "l"(policy)
+                 : "memory");
+}
+template <int BYTES>
+__device__ inline void cp_async_ca_cache_hint(uint32_t dst_addr, const void *src, uint64_t policy)
+{
+    asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], %2, %3;" ::"r"(dst_addr), "l"(src),
+                 "n"(BYTES), "l"(policy)
+                 : "memory");
 }
 
 // ld with a cache policy: 4 or 16 bytes that are read again soon, the last to be evicted from the L1 and the L2.
