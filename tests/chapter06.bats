@@ -18,7 +18,7 @@ setup() { export PYTHONPATH=$ROOT/reference; }
     all_right 2 gelu_forward
     all_right 1 gelu_backward
     all_right 2 encoder_forward
-    all_right 5 encoder_backward
+    all_right 6 encoder_backward
 }
 
 @test "chapter 6: the order of warps and blocks does not matter" {
@@ -114,7 +114,7 @@ for file in sorted(glob.glob(sys.argv[1] + "/out/**/*.npy", recursive=True)):
 
 @test "chapter 6: a NaN in dout reaches the two rows it belongs to, and no other" {
     local step
-    for step in encoder_atomics encoder_positions encoder_buckets encoder_sorted encoder_chunks; do
+    for step in encoder_atomics encoder_positions encoder_buckets encoder_sorted encoder_chunks encoder_ahead; do
         one_case $CHAPTER/encoder_backward odd
         python 'd = sys.argv[1]; a = np.load(d + "/dout.npy"); a[1, 2, 3] = np.nan; np.save(d + "/dout.npy", a)' "$CASE_DIR"
         run -1 "$SIMGPU" "$(chapter $CHAPTER)" --op encoder_backward --step $step --golden "$CASE_DIR" --out "$BATS_TEST_TMPDIR/out"
@@ -127,9 +127,9 @@ for name, row in ("dwte", inp[1, 2]), ("dwpe", 2):
 
 @test "chapter 6: a text of more strips than the buckets' blocks look through at a time" {
     local strips shape step
-    strips=$(sed -n 's/^constexpr int MAX_STRIPS = \([0-9]*\);.*/\1/p' chapters/$CHAPTER/step1[234]_*.cu | sort -u)
+    strips=$(sed -n 's/^constexpr int MAX_STRIPS = \([0-9]*\);.*/\1/p' chapters/$CHAPTER/step1[2345]_*.cu | sort -u)
     shape=b=3,t=$((strips * 11 + 40)),c=3,v=5000
-    for step in encoder_buckets encoder_sorted encoder_chunks; do
+    for step in encoder_buckets encoder_sorted encoder_chunks encoder_ahead; do
         run -0 make --no-print-directory chapter-6 DEVICE=sim OP=encoder_backward STEP=$step SHAPE=$shape SEED=2 PROFILE=0
         assert_line "$CHAPTER: all 2 runs right"
     done
@@ -175,14 +175,14 @@ for name, row in ("dwte", inp[1, 2]), ("dwpe", 2):
 @test "chapter 6: two atomics an element, one, none" {
     assert_equal "$(count encoder_atomics aligned active_lanes 'atomicAdd')" "$(count encoder_atomics aligned active_lanes 'atomicAdd\(&dw[tp]e')"
     local source
-    for source in 10_encoder_atomics:2 11_encoder_positions:1 12_encoder_buckets:0 13_encoder_sorted:0 14_encoder_chunks:0; do
+    for source in 10_encoder_atomics:2 11_encoder_positions:1 12_encoder_buckets:0 13_encoder_sorted:0 14_encoder_chunks:0 15_encoder_ahead:0; do
         assert_equal "$source $(grep -c 'atomicAdd(&dw' "chapters/$CHAPTER/step${source%:*}.cu")" "$source ${source#*:}"
     done
 }
 
 @test "chapter 6: buckets give the same bits whatever the order of blocks, atomics do not" {
     local step seed
-    for step in encoder_atomics encoder_buckets encoder_sorted encoder_chunks; do
+    for step in encoder_atomics encoder_buckets encoder_sorted encoder_chunks encoder_ahead; do
         for seed in 1 2 3; do
             run -0 "$SIMGPU" --seed $seed "$(chapter $CHAPTER)" --op encoder_backward --step $step --case long --out "$BATS_TEST_TMPDIR/$seed"
         done
@@ -207,11 +207,12 @@ for step in "encoder_buckets", "encoder_sorted":
     np.testing.assert_array_equal(np.load(f"{out}/{step}/long/dwpe.npy"), dwpe)' "build/golden/$CHAPTER/encoder_backward/long" "$name"
 }
 
-@test "chapter 6: step 14's sum is the same for up to 63 rows; for more it is dwte, then the chunks' sums, to the bit" {
-    local name=$BATS_TEST_TMPDIR/out case
-    for case in long many_tokens many_sequences; do
-        run -0 "$SIMGPU" "$(chapter $CHAPTER)" --op encoder_backward --step encoder_chunks --case $case --out "$name"
-        run -0 python 'd, out = sys.argv[1:]
+@test "chapter 6: the sum of steps 14 and 15 is the same for up to 63 rows; for more it is dwte, then the chunks' sums, to the bit" {
+    local name=$BATS_TEST_TMPDIR/out case step
+    for step in encoder_chunks encoder_ahead; do
+        for case in long many_tokens many_sequences; do
+            run -0 "$SIMGPU" "$(chapter $CHAPTER)" --op encoder_backward --step $step --case $case --out "$name"
+            run -0 python 'd, out, step = sys.argv[1:]
 inp, dout, dwte, dwpe = (np.load(f"{d}/{name}.npy") for name in ("inp", "dout", "dwte", "dwpe"))
 rows_of = {}
 for strip in range(0, inp.shape[1], 32):
@@ -223,15 +224,22 @@ for token, rows in rows_of.items():
         begins = range(0, len(rows) // 32 * 32, 32)
         chunks = [rows[i : i + 32] for i in begins[:-1]] + [rows[begins[-1] :]]
         addends = [np.add.accumulate(chunk)[-1] for chunk in chunks]
+        if step == "encoder_ahead": addends[:1] = chunks[0]
     for addend in addends: dwte[token] += addend
 np.testing.assert_array_equal(np.load(f"{out}/dwte.npy"), dwte)
-counts = [len(rows) for rows in rows_of.values()]
-print("1 to 4:", sum(n < 5 for n in counts), "up to 63:", sum(5 <= n < 64 for n in counts), "more:", sum(n >= 64 for n in counts))' \
-            "build/golden/$CHAPTER/encoder_backward/$case" "$name/encoder_chunks/$case"
-        echo "$output" >>"$BATS_TEST_TMPDIR/counts"
+counts, most = [len(rows) for rows in rows_of.values()], 8 if step == "encoder_ahead" else 4
+print(f"1 to {most}:", sum(n <= most for n in counts), "up to 63:", sum(most < n < 64 for n in counts), "more:", sum(n >= 64 for n in counts))' \
+                "build/golden/$CHAPTER/encoder_backward/$case" "$name/$step/$case" $step
+            echo "$output" >>"$BATS_TEST_TMPDIR/counts"
+        done
     done
     run -0 cat "$BATS_TEST_TMPDIR/counts"
-    assert_output $'1 to 4: 0 up to 63: 0 more: 1\n1 to 4: 181 up to 63: 1 more: 2\n1 to 4: 17 up to 63: 12 more: 0'
+    assert_output "1 to 4: 0 up to 63: 0 more: 1
+1 to 4: 181 up to 63: 1 more: 2
+1 to 4: 17 up to 63: 12 more: 0
+1 to 8: 0 up to 63: 0 more: 1
+1 to 8: 181 up to 63: 1 more: 2
+1 to 8: 26 up to 63: 3 more: 0"
 }
 
 @test "chapter 6: the counters that note 6 quotes are what its commands count" {
@@ -369,6 +377,33 @@ END
         broken $CHAPTER step14_encoder_chunks.cu "$edit"
         races $CHAPTER encoder_chunks one_token --op encoder_backward
     done
+}
+
+@test "chapter 6: without one of its barriers or fences step 15 reads what is not there yet, or overwrites what is still needed" {
+    local order mixed=build/golden/shapes/$CHAPTER/encoder_backward/b=4,t=40,c=256,v=20,seed=1 # a block has tokens of 8 rows and of more
+    for order in 'and those of rows that came' 'Every warp.s count is there' 'The chunk.s rows are there' 'The chunk.s sum is there' \
+        'Everyone knows who is the last' 'It is known where' 'What was written is seen' 'What is read from here on'; do
+        broken $CHAPTER step15_encoder_ahead.cu "/__(syncthreads|threadfence)\(\); \/\/ $order/d"
+        faults $CHAPTER 15 long --op encoder_backward
+    done
+    run -0 make --no-print-directory chapter-6 DEVICE=sim OP=encoder_backward STEP=encoder_ahead SHAPE=b=4,t=40,c=256,v=20 PROFILE=0
+    for order in 'Nothing is on its way' 'Everyone is done with what was found'; do
+        broken $CHAPTER step15_encoder_ahead.cu "/__syncthreads\(\); \/\/ $order/d"
+        run -3 "$SIMGPU" "$BROKEN" --op encoder_backward --step encoder_ahead --type f32 --golden "$mixed"
+        assert_output --partial "race on shared offset"
+    done
+}
+
+@test "chapter 6: step 15's table is needed, and found as the last launch has to leave it" {
+    local edit
+    for edit in '/griddepcontrol_wait\(\); \/\/ From here on/d' '/table->launch\+\+;/d' '/in_strip\[strip\] = 0;/d' \
+        's/token.common = token.chunks_done = 0/token.common = 0/' 's/cp_async_wait_group<DWTE_AHEAD - 1>/cp_async_wait_group<DWTE_AHEAD>/'; do
+        broken $CHAPTER step15_encoder_ahead.cu "$edit"
+        run -3 "$SIMGPU" "$BROKEN" --op encoder_backward --step encoder_ahead --type f32
+    done
+    noted $CHAPTER 'is read before the cp.async at line … that brings it has been waited for'
+    broken $CHAPTER step15_encoder_ahead.cu 's/leads \? rows : 0/rows <= MOST_ROWS ? rows : 0/'
+    races $CHAPTER encoder_ahead many_tokens --op encoder_backward
 }
 
 @test "chapter 6: without the batch's next 32 rows, rows are missing" {

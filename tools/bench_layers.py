@@ -45,7 +45,7 @@ SOURCES = [
     "chapters/06_elementwise_layers/step6_gelu_exp2.cu",
     "chapters/06_elementwise_layers/step7_gelu_gradient.cu",
     "chapters/06_elementwise_layers/step9_encoder_rows.cu",
-    "chapters/06_elementwise_layers/step12_encoder_buckets.cu",
+    "chapters/06_elementwise_layers/step15_encoder_ahead.cu",
     "chapters/07_layernorm/step2_layernorm_registers.cu",
     "chapters/07_layernorm/step3_layernorm_residual.cu",
     "chapters/07_layernorm/step4_rmsnorm.cu",
@@ -205,14 +205,14 @@ class EncoderForward(Layer):
 
 
 class EncoderBackward(Layer):
-    launcher, argtypes, takes, results = "encoder_buckets", [P, P, P, P, INT, INT, INT], ("tokens", "dout", "dwte", "dwpe"), ("dwte", "dwpe")
+    launcher, argtypes, takes, results = "encoder_ahead", [P] * 4 + [INT] * 4, ("tokens", "dout", "dwte", "dwpe"), ("dwte", "dwpe")
 
     def tensors(self, make, rows, c):
         return {"tokens": make.tokens(rows), "dout": make.normal(rows, c), "dwte": make.zeros(VOCABULARY, c), "dwpe": make.zeros(T, c)}
 
     def arguments(self, d):
         rows, c = d["dout"].shape
-        return d["tokens"], d["dout"], d["dwte"], d["dwpe"], rows // T, T, c
+        return d["tokens"], d["dout"], d["dwte"], d["dwpe"], rows // T, T, c, VOCABULARY
 
     @staticmethod
     def eager(tokens, dout, dwte, dwpe):
