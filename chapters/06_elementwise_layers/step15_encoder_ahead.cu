@@ -17,7 +17,7 @@
 //
 // A sum of up to 63 rows is step 12's, to the bit; of more it is dwte + the first chunk + the second's sum …, whatever the GPU.
 //
-// Launched early (chapter 6, step 3). Registers: at most 128. Shared memory: at most 32,768 bytes.
+// Launched early (chapter 6, step 3). Registers: at most 104. Shared memory: at most 32,768 bytes.
 // Run: make chapter-6 OP=encoder_backward STEP=encoder_ahead
 #include "../../common/device/launch.cuh"
 #include "../../common/device/pack.cuh"
@@ -45,8 +45,6 @@ template <typename T>
 constexpr int PARTS = sizeof(T) == 4 ? 2 : 1;
 template <typename T>
 constexpr int PREFETCHED = sizeof(T) == 4 ? 0 : 4;
-template <typename T>
-constexpr int UNROLLED = sizeof(T) == 4 ? 8 : 4;
 template <typename T>
 constexpr int BLOCKS_PER_SM = sizeof(T) == 4 ? 6 : 13;
 
@@ -89,14 +87,13 @@ struct __align__(16) Counts
 
 // What is kept between launches, zeros at first: 14,997,760 bytes, and 32 for each token.
 struct Table {
-    Counts counts;                    // in this launch
-    Counter launch;                   // how many there have been
-    int common[MAX_COMMON];           // tokens
-    Chunk chunk[MAX_STRIPS];          // their second and later chunks
-    uint16_t sum_of[32 * MAX_STRIPS]; // of such a chunk, its number, by that of its first row
-    unsigned in_strip[MAX_COMMON]
-                     [MAX_STRIPS]; // of a common token's rows, a bit for each, if the ninth had come
-    Token token[];                 // (V)
+    Counts counts;                             // in this launch
+    Counter launch;                            // how many there have been
+    int common[MAX_COMMON];                    // tokens
+    Chunk chunk[MAX_STRIPS];                   // their second and later chunks
+    uint16_t sum_of[32 * MAX_STRIPS];          // of such a chunk, its number, by that of its first row
+    unsigned in_strip[MAX_COMMON][MAX_STRIPS]; // a bit for each row of a common token
+    Token token[];                             // (V)
 };
 
 // Strips [begin, end) of a text: strip s is the 32 positions from s / batch * 32 on of sequence s % batch.
@@ -447,7 +444,7 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM<T>)
                 __syncthreads(); // Everyone is done with what was found.
             }
         }
-#pragma unroll UNROLLED < T>
+#pragma unroll 4
         for (unsigned i = 0; i < count; i++) {
             const int token = __shfl_sync(0xffffffff, its_token, i);
             const unsigned rows = __shfl_sync(0xffffffff, its_group.rows, i);
@@ -491,7 +488,7 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM<T>)
         for_each_part([&](int p, unsigned c) { store_values(dwpe + (size_t)position * C + c, sum[p]); });
 }
 
-// A table for V tokens, kept from launch to launch. A larger one, all zeros, takes its place.
+// A table for V tokens, which all launches share, one after the other. A larger one, all zeros, takes its place.
 static cudaError_t get_table(int V, Table **table, cudaStream_t stream)
 {
     static Table *memory;
