@@ -189,7 +189,10 @@ for kernel in json.load(open(sys.argv[1])):
 
 @test "simgpu: a tiled matmul with cooperative groups, and cuBLAS's SGEMM" { program matmul; }
 
-@test "simgpu: cuBLAS's products in f32, f16, bf16 and f64, in batches, with scalars on the device" { program cublas; }
+@test "simgpu: cuBLAS's products in f32, f16, bf16 and f64, in batches, with scalars on the device; its copies" {
+    program cublas
+    run -0 "$SIMGPU" --seed 2 "$ROOT/build/tests/simgpu/programs/cublas"
+}
 
 @test "simgpu: cuBLASLt's matmul with its types, layouts, batches and epilogues, in a graph too" {
     program cublaslt
@@ -202,6 +205,8 @@ for kernel in json.load(open(sys.argv[1])):
     program cublas beyond
     # shellcheck disable=SC2154 # Bats sets stderr
     assert_regex "$stderr" 'cublasSgemmStridedBatched: B \(8 x 8, ld 8, f32\): reads 256 bytes at .*only 224 are left'
+    program cublas beyond pointers
+    assert_regex "$stderr" 'cublasSgemmBatched: B \(8 x 8, ld 8, f32\): reads 256 bytes at .*only 224 are left'
 }
 
 # nccl_ranks WHAT RANKS [OPTIONS]: so many processes, each with a simulated GPU.

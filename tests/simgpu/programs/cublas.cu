@@ -1,5 +1,5 @@
 // The cuBLAS calls that the simulated GPU has, against sums in double: every operation, type and ragged leading dimension,
-// batches with strides, beta with poisoned and with real C, scalars on the device, and what is refused. The library is
+// batches with strides and of pointers, copies of matrices and vectors, beta with poisoned and with real C, scalars on the device, and what is refused. The library is
 // opened by name, so that the program builds where the toolkit has no cuBLAS; the numbers are those of cublas_api.h.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -22,6 +22,14 @@ static struct {
                  const double *, double *, int);
     int (*sgemv)(Handle, int, int, int, const float *, const float *, int, const float *, int, const float *,
                  float *, int);
+    int (*sgemm_pointers)(Handle, int, int, int, int, int, const float *, float *const *, int, float *const *,
+                          int, const float *, float *const *, int, int);
+    int (*dgemm_pointers)(Handle, int, int, int, int, int, const double *, double *const *, int,
+                          double *const *, int, const double *, double *const *, int, int);
+    int (*set_matrix)(int, int, int, const void *, int, void *, int),
+        (*get_matrix)(int, int, int, const void *, int, void *, int);
+    int (*set_vector)(int, int, const void *, int, void *, int),
+        (*get_vector)(int, int, const void *, int, void *, int);
     const char *(*status_name)(int);
 } cublas;
 
@@ -143,6 +151,72 @@ static void try_gemv(Handle h, int transpose)
     for (int i = 0; i < count_y; i++) EXPECT(fabs(got[i * step_y] - want[i]) < 1e-5);
 }
 
+static int gemm_pointers(Handle h, int m, int n, int k, const float *alpha, float *const *a, int lda,
+                         float *const *b, int ldb, const float *beta, float *const *c, int ldc, int batches)
+{
+    return cublas.sgemm_pointers(h, 1, 0, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, batches);
+}
+static int gemm_pointers(Handle h, int m, int n, int k, const double *alpha, double *const *a, int lda,
+                         double *const *b, int ldb, const double *beta, double *const *c, int ldc,
+                         int batches)
+{
+    return cublas.dgemm_pointers(h, 1, 0, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, batches);
+}
+
+// C = 2 A^T B - C for three products whose matrices lie anywhere; B is the same for two of them.
+template <typename T>
+static void try_pointers(Handle h)
+{
+    constexpr int M = 5, N = 4, K = 6, LDA = 7, LDB = 6, LDC = 8, BATCHES = 3;
+    T a[BATCHES][M * LDA], b[BATCHES][N * LDB], c[BATCHES][N * LDC];
+    T *device_a[BATCHES], *device_b[BATCHES], *device_c[BATCHES];
+    for (int p = 0; p < BATCHES; p++) {
+        for (T &x : a[p]) x = (T)random_float();
+        for (T &x : b[p]) x = (T)random_float();
+        for (T &x : c[p]) x = (T)random_float();
+        device_a[p] = (T *)upload(a[p], sizeof a[p]);
+        device_b[p] = (T *)upload(b[p], sizeof b[p]);
+        device_c[p] = (T *)upload(c[p], sizeof c[p]);
+    }
+    device_b[2] = device_b[0];
+    const T alpha = 2, beta = -1;
+    EXPECT(gemm_pointers(h, M, N, K, &alpha, (T **)upload(device_a, sizeof device_a), LDA,
+                         (T **)upload(device_b, sizeof device_b), LDB, &beta,
+                         (T **)upload(device_c, sizeof device_c), LDC, BATCHES) == SUCCESS);
+    for (int p = 0; p < BATCHES; p++) {
+        T got[N * LDC];
+        CUDA(cudaMemcpy(got, device_c[p], sizeof got, cudaMemcpyDeviceToHost));
+        for (int i = 0; i < N * LDC; i++) {
+            double want = c[p][i];
+            if (i % LDC < M) {
+                want = -want;
+                for (int k = 0; k < K; k++)
+                    want += 2.0 * a[p][i % LDC * LDA + k] * b[p == 2 ? 0 : p][i / LDC * LDB + k];
+            }
+            EXPECT(fabs(got[i] - want) < 1e-5);
+        }
+    }
+}
+
+// A matrix and a vector there and back, whose columns and elements lie differently far apart on each of the three sides.
+static void try_copies()
+{
+    constexpr int ROWS = 5, COLUMNS = 7, THERE = 6, BACK = 8;
+    float *from = random_floats(9 * COLUMNS), *there = NULL, back[BACK * COLUMNS];
+    CUDA(cudaMalloc(&there, THERE * COLUMNS * sizeof *there));
+    CUDA(cudaMemset(there, 0, THERE * COLUMNS * sizeof *there));
+    for (float &x : back) x = 77;
+    EXPECT(cublas.set_matrix(ROWS, COLUMNS, sizeof *from, from, 9, there, THERE) == SUCCESS);
+    EXPECT(cublas.get_matrix(ROWS, COLUMNS, sizeof *from, there, THERE, back, BACK) == SUCCESS);
+    for (int i = 0; i < BACK * COLUMNS; i++)
+        EXPECT(back[i] == (i % BACK < ROWS ? from[i / BACK * 9 + i % BACK] : 77));
+    EXPECT(cublas.set_vector(10, sizeof *from, from, 3, there, 2) == SUCCESS);
+    EXPECT(cublas.get_vector(10, sizeof *from, there, 2, back, 1) == SUCCESS);
+    for (int i = 0; i < 10; i++) EXPECT(back[i] == from[3 * i]);
+    EXPECT(cublas.set_matrix(ROWS, COLUMNS, sizeof *from, from, ROWS - 1, there, THERE) == INVALID_VALUE);
+    EXPECT(cublas.get_vector(3, 0, there, 1, back, 1) == INVALID_VALUE);
+}
+
 int main(int argc, char **)
 {
     void *library = dlopen("libcublas.so.13", RTLD_NOW);
@@ -158,6 +232,12 @@ int main(int argc, char **)
     find(library, "cublasSgemmStridedBatched", &cublas.sgemm_batched);
     find(library, "cublasDgemm_v2", &cublas.dgemm);
     find(library, "cublasSgemv_v2", &cublas.sgemv);
+    find(library, "cublasSgemmBatched", &cublas.sgemm_pointers);
+    find(library, "cublasDgemmBatched", &cublas.dgemm_pointers);
+    find(library, "cublasSetMatrix", &cublas.set_matrix);
+    find(library, "cublasGetMatrix", &cublas.get_matrix);
+    find(library, "cublasSetVector", &cublas.set_vector);
+    find(library, "cublasGetVector", &cublas.get_vector);
     find(library, "cublasGetStatusName", &cublas.status_name);
     Handle h;
     cudaStream_t stream;
@@ -179,6 +259,9 @@ int main(int argc, char **)
     try_gemm(h, 0, 0, 4, 4, 0, R_32F, R_32F, COMPUTE_32F, 1, 1, 2); // k = 0: C is scaled
     try_gemv(h, 0);
     try_gemv(h, 1);
+    try_pointers<float>(h);
+    try_pointers<double>(h);
+    try_copies();
 
     // Scalars: on the device when the pointer mode says so, and only then.
     const float one = 1, zero = 0, three = 3;
@@ -210,7 +293,16 @@ int main(int argc, char **)
     EXPECT(strcmp(cublas.status_name(NOT_SUPPORTED), "CUBLAS_STATUS_NOT_SUPPORTED") == 0);
     EXPECT(cudaDeviceSynchronize() == cudaSuccess);
 
-    // With an argument: the second product of a batch lies outside the allocation of B.
+    // With two arguments: the second of a batch's pointers to B leads into the allocation, but not to a matrix of that size.
+    if (argc > 2) {
+        float *all_a[] = {a, a}, *all_b[] = {a, a + 8}, *all_c[] = {c, c};
+        EXPECT(cublas.sgemm_pointers(h, 0, 0, 8, 8, 8, &one, (float **)upload(all_a, sizeof all_a), 8,
+                                     (float **)upload(all_b, sizeof all_b), 8, &zero,
+                                     (float **)upload(all_c, sizeof all_c), 8, 2) == SUCCESS);
+        EXPECT(cudaDeviceSynchronize() == cudaErrorIllegalAddress);
+        return verdict();
+    }
+    // With one: the second product of a batch lies outside the allocation of B.
     if (argc > 1) {
         EXPECT(cublas.sgemm_batched(h, 0, 0, 8, 8, 8, &one, a, 8, 0, a, 8, 8, &zero, c, 8, 0, 2) ==
                EXECUTION_FAILED);

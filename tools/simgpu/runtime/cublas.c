@@ -1,10 +1,11 @@
-/* cublas.c: the few functions of cuBLAS that the cookbook uses, on OpenBLAS. They compute in f32 (f64 for Dgemm): f16 and bf16
+/* cublas.c: the functions of cuBLAS that the cookbook uses, and a few that other programs do, on OpenBLAS. They compute in f32 (f64 for Dgemm): f16 and bf16
  * matrices are widened, multiplied and rounded once at the end, as cuBLAS does up to the order of additions.
  *
  * cuBLAS is column-major, as BLAS is: an m x n matrix has n columns of m elements, ld apart. */
 #include "blas.h"
 #include "openblas.h"
 
+#include <cuda_runtime_api.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -118,6 +119,45 @@ EXPORT const char *cublasGetStatusString(status s)
     return status_text(s);
 }
 
+/* ---- Vectors and matrices from the host, and to it ----------------------------------------------------------------- */
+
+/* Columns of so many elements, which begin from_ld and to_ld elements apart. Back when it is done. */
+static status copy_columns(const char *caller, int rows, int columns, int element, const void *from,
+                           int from_ld, void *to, int to_ld, enum cudaMemcpyKind kind)
+{
+    if (rows < 0 || columns < 0 || element <= 0 || from_ld < 1 || from_ld < rows || to_ld < 1 || to_ld < rows)
+        return blas_fail(CUBLAS_STATUS_INVALID_VALUE,
+                         "%s: %d x %d elements of %d bytes, columns %d and %d elements apart", caller, rows,
+                         columns, element, from_ld, to_ld);
+    if (rows == 0 || columns == 0) return CUBLAS_STATUS_SUCCESS;
+    size_t bytes = (size_t)element;
+    return cudaMemcpy2D(to, (size_t)to_ld * bytes, from, (size_t)from_ld * bytes, (size_t)rows * bytes,
+                        (size_t)columns, kind)
+               ? CUBLAS_STATUS_MAPPING_ERROR
+               : CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT status cublasSetMatrix(int rows, int columns, int element, const void *a, int lda, void *b, int ldb)
+{
+    return copy_columns("cublasSetMatrix", rows, columns, element, a, lda, b, ldb, cudaMemcpyHostToDevice);
+}
+
+EXPORT status cublasGetMatrix(int rows, int columns, int element, const void *a, int lda, void *b, int ldb)
+{
+    return copy_columns("cublasGetMatrix", rows, columns, element, a, lda, b, ldb, cudaMemcpyDeviceToHost);
+}
+
+/* A vector is a row: columns of one element. */
+EXPORT status cublasSetVector(int n, int element, const void *x, int step_x, void *y, int step_y)
+{
+    return copy_columns("cublasSetVector", 1, n, element, x, step_x, y, step_y, cudaMemcpyHostToDevice);
+}
+
+EXPORT status cublasGetVector(int n, int element, const void *x, int step_x, void *y, int step_y)
+{
+    return copy_columns("cublasGetVector", 1, n, element, x, step_x, y, step_y, cudaMemcpyDeviceToHost);
+}
+
 /* ---- Matrix products ---------------------------------------------------------------------------------------------- */
 
 struct gemm {
@@ -125,6 +165,8 @@ struct gemm {
     int transpose_a, transpose_b, m, n, k;
     struct matrix a, b, c;
     s64 stride_a, stride_b, stride_c; /* elements from one product of a batch to the next */
+    void *const *all_a, *const *all_b,
+                            *const *all_c; /* or, on the device, where those of each are; else NULL */
     int batches;
     const void *alpha, *beta; /* f64 for f64 products, else f32 */
 };
@@ -190,15 +232,38 @@ static void multiply_f32(const struct gemm *g, float alpha, float beta)
 static struct gemm one_of(const struct gemm *g, int i)
 {
     struct gemm one = *g;
+    if (g->all_a) {
+        one.a.data = g->all_a[i], one.b.data = g->all_b[i], one.c.data = g->all_c[i];
+        return one;
+    }
     one.a.data = (u8 *)g->a.data + g->stride_a * i * (s64)element_bytes(g->a.type);
     one.b.data = (u8 *)g->b.data + g->stride_b * i * (s64)element_bytes(g->b.type);
     one.c.data = (u8 *)g->c.data + g->stride_c * i * (s64)element_bytes(g->c.type);
     return one;
 }
 
+static bool product_in_bounds(const struct gemm *g)
+{
+    return matrix_in_bounds(g->caller, "reads", &g->a) && matrix_in_bounds(g->caller, "reads", &g->b) &&
+           matrix_in_bounds(g->caller, "writes", &g->c);
+}
+
+/* Where the matrices of a batch are is known only now, if it says so on the device. */
+static bool find_all(const struct gemm *g)
+{
+    void *const *const all[] = {g->all_a, g->all_b, g->all_c};
+    for (int i = 0; g->all_a && i < 3; i++) simgpu_touches(false, all[i], (u64)g->batches * sizeof(void *));
+    for (int i = 0; g->all_a && i < g->batches; i++) {
+        struct gemm one = one_of(g, i);
+        if (!product_in_bounds(&one)) return false;
+    }
+    return true;
+}
+
 static void run_job(const void *arguments)
 {
     const struct job *job = arguments;
+    if (!find_all(&job->gemm)) return;
     union scalar alpha = job->alpha, beta = job->beta;
     bool f64 = job->gemm.c.type == R_64F;
     if (job->on_device) {
@@ -232,11 +297,13 @@ static status multiply(const struct context *h, struct gemm *g)
     if (!s) s = check_scalar(h, g->caller, "alpha", g->alpha, scalar_bytes);
     if (!s) s = check_scalar(h, g->caller, "beta", g->beta, scalar_bytes);
     if (s || simgpu_device_dead() || g->m == 0 || g->n == 0) return s;
-    for (int i = 0; i < g->batches; i++) {
-        struct gemm one = one_of(g, i);
-        if (!matrix_in_bounds(g->caller, "reads", &one.a) || !matrix_in_bounds(g->caller, "reads", &one.b) ||
-            !matrix_in_bounds(g->caller, "writes", &one.c))
+    void *const *const all[] = {g->all_a, g->all_b, g->all_c};
+    for (int i = 0; g->all_a && i < 3; i++)
+        if (!simgpu_check_access(g->caller, "reads", all[i], (u64)g->batches * sizeof(void *)))
             return CUBLAS_STATUS_EXECUTION_FAILED;
+    for (int i = 0; !g->all_a && i < g->batches; i++) {
+        struct gemm one = one_of(g, i);
+        if (!product_in_bounds(&one)) return CUBLAS_STATUS_EXECUTION_FAILED;
     }
     struct job job = {.gemm = *g, .on_device = h->mode == POINTER_MODE_DEVICE};
     if (!job.on_device) {
@@ -302,6 +369,50 @@ EXPORT status cublasSgemmStridedBatched(struct context *h, operation transpose_a
                      .stride_a = stride_a,
                      .stride_b = stride_b,
                      .stride_c = stride_c,
+                     .batches = batches,
+                     .alpha = alpha,
+                     .beta = beta};
+    return multiply(h, &g);
+}
+
+EXPORT status cublasSgemmBatched(struct context *h, operation transpose_a, operation transpose_b, int m,
+                                 int n, int k, const float *alpha, void *const *a, int lda, void *const *b,
+                                 int ldb, const float *beta, void *const *c, int ldc, int batches)
+{
+    struct gemm g = {.caller = "cublasSgemmBatched",
+                     .transpose_a = (int)transpose_a,
+                     .transpose_b = (int)transpose_b,
+                     .m = m,
+                     .n = n,
+                     .k = k,
+                     .a = {.type = R_32F, .ld = lda},
+                     .b = {.type = R_32F, .ld = ldb},
+                     .c = {.type = R_32F, .ld = ldc},
+                     .all_a = a,
+                     .all_b = b,
+                     .all_c = c,
+                     .batches = batches,
+                     .alpha = alpha,
+                     .beta = beta};
+    return multiply(h, &g);
+}
+
+EXPORT status cublasDgemmBatched(struct context *h, operation transpose_a, operation transpose_b, int m,
+                                 int n, int k, const double *alpha, void *const *a, int lda, void *const *b,
+                                 int ldb, const double *beta, void *const *c, int ldc, int batches)
+{
+    struct gemm g = {.caller = "cublasDgemmBatched",
+                     .transpose_a = (int)transpose_a,
+                     .transpose_b = (int)transpose_b,
+                     .m = m,
+                     .n = n,
+                     .k = k,
+                     .a = {.type = R_64F, .ld = lda},
+                     .b = {.type = R_64F, .ld = ldb},
+                     .c = {.type = R_64F, .ld = ldc},
+                     .all_a = a,
+                     .all_b = b,
+                     .all_c = c,
                      .batches = batches,
                      .alpha = alpha,
                      .beta = beta};
