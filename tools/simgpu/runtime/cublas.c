@@ -165,8 +165,8 @@ struct gemm {
     int transpose_a, transpose_b, m, n, k;
     struct matrix a, b, c;
     s64 stride_a, stride_b, stride_c; /* elements from one product of a batch to the next */
-    void *const *all_a, *const *all_b,
-                            *const *all_c; /* or, on the device, where those of each are; else NULL */
+    /* Or NULL, or where those of each product are, on the device. */
+    void *const *all_a, *const *all_b, *const *all_c;
     int batches;
     const void *alpha, *beta; /* f64 for f64 products, else f32 */
 };
@@ -375,19 +375,21 @@ EXPORT status cublasSgemmStridedBatched(struct context *h, operation transpose_a
     return multiply(h, &g);
 }
 
-EXPORT status cublasSgemmBatched(struct context *h, operation transpose_a, operation transpose_b, int m,
-                                 int n, int k, const float *alpha, void *const *a, int lda, void *const *b,
-                                 int ldb, const float *beta, void *const *c, int ldc, int batches)
+/* A batch whose matrices lie where arrays of pointers on the device say. */
+static status multiply_pointers(const struct context *h, const char *caller, data_type type,
+                                operation transpose_a, operation transpose_b, int m, int n, int k,
+                                const void *alpha, void *const *a, int lda, void *const *b, int ldb,
+                                const void *beta, void *const *c, int ldc, int batches)
 {
-    struct gemm g = {.caller = "cublasSgemmBatched",
+    struct gemm g = {.caller = caller,
                      .transpose_a = (int)transpose_a,
                      .transpose_b = (int)transpose_b,
                      .m = m,
                      .n = n,
                      .k = k,
-                     .a = {.type = R_32F, .ld = lda},
-                     .b = {.type = R_32F, .ld = ldb},
-                     .c = {.type = R_32F, .ld = ldc},
+                     .a = {.type = type, .ld = lda},
+                     .b = {.type = type, .ld = ldb},
+                     .c = {.type = type, .ld = ldc},
                      .all_a = a,
                      .all_b = b,
                      .all_c = c,
@@ -397,26 +399,20 @@ EXPORT status cublasSgemmBatched(struct context *h, operation transpose_a, opera
     return multiply(h, &g);
 }
 
+EXPORT status cublasSgemmBatched(struct context *h, operation transpose_a, operation transpose_b, int m,
+                                 int n, int k, const float *alpha, void *const *a, int lda, void *const *b,
+                                 int ldb, const float *beta, void *const *c, int ldc, int batches)
+{
+    return multiply_pointers(h, "cublasSgemmBatched", R_32F, transpose_a, transpose_b, m, n, k, alpha, a, lda,
+                             b, ldb, beta, c, ldc, batches);
+}
+
 EXPORT status cublasDgemmBatched(struct context *h, operation transpose_a, operation transpose_b, int m,
                                  int n, int k, const double *alpha, void *const *a, int lda, void *const *b,
                                  int ldb, const double *beta, void *const *c, int ldc, int batches)
 {
-    struct gemm g = {.caller = "cublasDgemmBatched",
-                     .transpose_a = (int)transpose_a,
-                     .transpose_b = (int)transpose_b,
-                     .m = m,
-                     .n = n,
-                     .k = k,
-                     .a = {.type = R_64F, .ld = lda},
-                     .b = {.type = R_64F, .ld = ldb},
-                     .c = {.type = R_64F, .ld = ldc},
-                     .all_a = a,
-                     .all_b = b,
-                     .all_c = c,
-                     .batches = batches,
-                     .alpha = alpha,
-                     .beta = beta};
-    return multiply(h, &g);
+    return multiply_pointers(h, "cublasDgemmBatched", R_64F, transpose_a, transpose_b, m, n, k, alpha, a, lda,
+                             b, ldb, beta, c, ldc, batches);
 }
 
 /* The combinations of cublasGemmEx's table that are computed here. */
