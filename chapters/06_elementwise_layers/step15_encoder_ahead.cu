@@ -413,7 +413,7 @@ __global__ void __launch_bounds__(NUM_THREADS, BLOCKS_PER_SM<T>)
     unsigned chunk = (blockIdx.x + gridDim.x - gridDim.x / 4) % gridDim.x;
     for (;;) {
         Group its_group = group_of(strips, table->token[its_token], row_of(min(lane, count - 1)));
-        if (lane >= count) its_group.rows = 0;
+        if (lane >= count) its_group.rows = 0; // a lane without a row, or a warp without a position
         const unsigned leads = __ballot_sync(0xffffffff, its_group.rows > 0);
         const unsigned come_again = __ballot_sync(0xffffffff, its_group.rows > 1);
         const auto ask_for_dwte = [&](unsigned i) {

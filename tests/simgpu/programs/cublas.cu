@@ -1,6 +1,7 @@
 // The cuBLAS calls that the simulated GPU has, against sums in double: every operation, type and ragged leading dimension,
-// batches with strides and of pointers, copies of matrices and vectors, beta with poisoned and with real C, scalars on the device, and what is refused. The library is
-// opened by name, so that the program builds where the toolkit has no cuBLAS; the numbers are those of cublas_api.h.
+// batches with strides and of pointers, beta with poisoned and with real C, scalars on the device, copies of matrices and vectors,
+// and what is refused. The library is opened by name, so that the program builds where the toolkit has no cuBLAS; the numbers are
+// those of cublas_api.h.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <dlfcn.h>

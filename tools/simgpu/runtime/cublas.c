@@ -1,5 +1,5 @@
-/* cublas.c: the functions of cuBLAS that the cookbook uses, and a few that other programs do, on OpenBLAS. They compute in f32 (f64 for Dgemm): f16 and bf16
- * matrices are widened, multiplied and rounded once at the end, as cuBLAS does up to the order of additions.
+/* cublas.c: the functions of cuBLAS that the cookbook uses, and a few that other programs do, on OpenBLAS. They compute in f32 (f64 for
+ * Dgemm): f16 and bf16 matrices are widened, multiplied and rounded once at the end, as cuBLAS does up to the order of additions.
  *
  * cuBLAS is column-major, as BLAS is: an m x n matrix has n columns of m elements, ld apart. */
 #include "blas.h"
@@ -248,12 +248,13 @@ static bool product_in_bounds(const struct gemm *g)
            matrix_in_bounds(g->caller, "writes", &g->c);
 }
 
-/* Where the matrices of a batch are is known only now, if it says so on the device. */
-static bool find_all(const struct gemm *g)
+/* Of a batch of pointers the arrays: where its matrices are is known when its turn in the stream has come. */
+static bool in_bounds(const struct gemm *g)
 {
     void *const *const all[] = {g->all_a, g->all_b, g->all_c};
-    for (int i = 0; g->all_a && i < 3; i++) simgpu_touches(false, all[i], (u64)g->batches * sizeof(void *));
-    for (int i = 0; g->all_a && i < g->batches; i++) {
+    for (int i = 0; g->all_a && i < 3; i++)
+        if (!simgpu_check_access(g->caller, "reads", all[i], (u64)g->batches * sizeof(void *))) return false;
+    for (int i = 0; !g->all_a && i < g->batches; i++) {
         struct gemm one = one_of(g, i);
         if (!product_in_bounds(&one)) return false;
     }
@@ -263,7 +264,6 @@ static bool find_all(const struct gemm *g)
 static void run_job(const void *arguments)
 {
     const struct job *job = arguments;
-    if (!find_all(&job->gemm)) return;
     union scalar alpha = job->alpha, beta = job->beta;
     bool f64 = job->gemm.c.type == R_64F;
     if (job->on_device) {
@@ -271,7 +271,13 @@ static void run_job(const void *arguments)
         memcpy(&beta, job->gemm.beta, f64 ? sizeof(double) : sizeof(float));
     }
     for (int i = 0; i < job->gemm.batches; i++) {
+        if (job->gemm.all_a) {
+            simgpu_touches(false, &job->gemm.all_a[i], sizeof(void *));
+            simgpu_touches(false, &job->gemm.all_b[i], sizeof(void *));
+            simgpu_touches(false, &job->gemm.all_c[i], sizeof(void *));
+        }
         struct gemm g = one_of(&job->gemm, i);
+        if (job->gemm.all_a && !product_in_bounds(&g)) return;
         matrix_touch(&g.a, false);
         matrix_touch(&g.b, false);
         matrix_touch(&g.c, true);
@@ -297,14 +303,7 @@ static status multiply(const struct context *h, struct gemm *g)
     if (!s) s = check_scalar(h, g->caller, "alpha", g->alpha, scalar_bytes);
     if (!s) s = check_scalar(h, g->caller, "beta", g->beta, scalar_bytes);
     if (s || simgpu_device_dead() || g->m == 0 || g->n == 0) return s;
-    void *const *const all[] = {g->all_a, g->all_b, g->all_c};
-    for (int i = 0; g->all_a && i < 3; i++)
-        if (!simgpu_check_access(g->caller, "reads", all[i], (u64)g->batches * sizeof(void *)))
-            return CUBLAS_STATUS_EXECUTION_FAILED;
-    for (int i = 0; !g->all_a && i < g->batches; i++) {
-        struct gemm one = one_of(g, i);
-        if (!product_in_bounds(&one)) return CUBLAS_STATUS_EXECUTION_FAILED;
-    }
+    if (!in_bounds(g)) return CUBLAS_STATUS_EXECUTION_FAILED;
     struct job job = {.gemm = *g, .on_device = h->mode == POINTER_MODE_DEVICE};
     if (!job.on_device) {
         memcpy(&job.alpha, g->alpha, scalar_bytes);
