@@ -28,14 +28,18 @@ constexpr int GATHER_WARPS = 3;       // of the producer's four; the last looks 
 constexpr int WORKS = 4;              // looked for, loaded, multiplied, stored
 constexpr int LOOK_AHEAD = 3;         // tiles of keys from TMA before the last: the next work is looked for
 constexpr int SMEM_BYTES = 227 << 10; // that a block may have
+// What an SM asks for at a time of the K and V of few queries: enough that memory is always busy. More only waits there, and on some SMs a fifth
+// longer than on others, which all wait for at the end (results/trials/16_under_way_h200.csv).
+constexpr int BYTES_UNDER_WAY = 96 << 10;
 constexpr int SMEM_BYTES_OF_WORK = 1 << 10; // kept for what is behind the tiles in SharedStorage
 
-// The tiles of a block. FEW: one consumer, so that more of K and V is on its way; for no more rows than it has.
+// The tiles of a block. FEW: one consumer, for no more rows than it has. Such a block waits for memory, and its tiles are small: the first is
+// there sooner, and less is to be done when the last one is.
 template <int D_, int DV_, bool FEW, bool SOFTCAP_>
 struct Tile {
     static constexpr int D = D_, DV = DV_;
     static constexpr bool SOFTCAP = SOFTCAP_;
-    static constexpr int KV = DV == 256 ? 64 : 128; // keys in a stage
+    static constexpr int KV = tile_keys(FEW, DV); // in a stage
     static constexpr int CONSUMERS = block_consumers(FEW, D, DV);
     static constexpr int THREADS = (1 + CONSUMERS) * 128; // warpgroup 0 is the producer
     static constexpr bool GATHER = FEW;                   // cp.async for pages that TMA does not serve
@@ -53,8 +57,10 @@ struct Tile {
     static constexpr int Q_PLACES = D == 64 && !FEW ? 2 : 1; // two: the next come while these are read
     static constexpr int Q_BYTES = Q_PLACES * CONSUMERS * WG_Q * D * 2,
                          O_BYTES = CONSUMERS * WG_Q * O_BOXES * 128;
-    static constexpr int STAGES =
-        (SMEM_BYTES - SMEM_BYTES_OF_WORK - Q_BYTES - O_BYTES) / (KV * (D + DV) * 2); // of K, and of V
+    static constexpr int STAGE_BYTES = KV * (D + DV) * 2;
+    static constexpr int STAGES = // of K, and of V
+        (FEW ? BYTES_UNDER_WAY + STAGE_BYTES / 2 : SMEM_BYTES - SMEM_BYTES_OF_WORK - Q_BYTES - O_BYTES) /
+        STAGE_BYTES;
     static_assert(STAGES >= 2, "one is filled while the other is read");
 };
 
@@ -306,6 +312,7 @@ static __device__ void load_tile(T (&dst_smem)[D / 64][KV][64], const CUtensorMa
     trace(LOAD);
     if (lane > 0) return;
     mbarrier_arrive_expect_tx(full, sizeof dst_smem);
+    griddepcontrol_wait(); // attention_kernel says why here.
     cp_async_bulk_tensor_5d(dst_smem, map, full, 0, RAGGED + first - end, column, end, RAGGED);
 }
 
@@ -341,14 +348,13 @@ static __device__ void load_pages(T (&dst_smem)[D / 64][KV][64], const CUtensorM
     if (lane == 0) mbarrier_arrive_expect_tx(full, sizeof dst_smem);
 }
 
-// The first tiles of a work come into the L2, a lane each, while the kernel before still runs: but for their last rows, a cache's K and V
-// were there before it began. Rows that it has yet to write are no harm: it writes into the L2 as well.
-template <typename T, class C>
-static __device__ void prefetch_tiles(const CUtensorMap &K_map, const CUtensorMap &V_map, const Work &work,
-                                      int lane)
+// The first tile of a work comes into the L2 while the kernel before still runs: but for their last rows, a cache's K and V were there
+// before it began. Rows that it has yet to write are no harm: it writes into the L2 as well. More tiles than one delay what combine_kernel
+// reads, and are not there sooner: from the L2 an SM is not served much faster than from memory.
+template <class C>
+static __device__ void prefetch_tile(const CUtensorMap &K_map, const CUtensorMap &V_map, const Work &work)
 {
-    const int end = work.k_begin + work.k_len, first = work.k_begin + (work.tile + lane) * C::KV;
-    if (lane >= C::STAGES || work.tile + lane >= work.tile_end) return;
+    const int end = work.k_begin + work.k_len, first = work.k_begin + work.tile * C::KV;
     cp_async_bulk_prefetch_tensor_5d(K_map, 0, RAGGED + first - end, work.kv_head * (C::D / 64), end, RAGGED);
     cp_async_bulk_prefetch_tensor_5d(V_map, 0, RAGGED + first - end, work.kv_head * (C::DV / 64), end,
                                      RAGGED);
@@ -445,6 +451,7 @@ static __device__ void load_queries(SharedStorage<T, C> &smem, const CUtensorMap
         const int end = work.q_begin + work.q_len;
         const int first = min(work.q_begin + work.query + consumer * queries, end);
         mbarrier_arrive_expect_tx(full, queries * plan.pack * C::D * sizeof(T));
+        griddepcontrol_wait();
 #pragma unroll 1
         for (int col = 0; col < C::D / 64; col++)
             cp_async_bulk_tensor_5d(smem.Q_smem[place][consumer][col], Q_map, full, col * 64, work.head,
@@ -684,54 +691,65 @@ static __device__ void rescale_rows(float (&O)[DV / 2], const Rows &rows)
 
 // --- The end of a tile --------------------------------------------------------------------------------------------------------
 
-// Where LSE of a query, `query` in its sequence, and a head is.
-static __device__ size_t LSE_index(const attention_variant &v, const Work &work, int query, int head)
+// Where LSE of a consumer's row is, among v.LSE, or, where a tile may have several parts, that of this one among plan.LSE_parts; -1 for a row that
+// is no query's. first_query is the consumer's.
+static __device__ int64_t LSE_place(const attention_variant &v, const Plan &plan, const Work &work,
+                                    int first_query, int row)
 {
-    return v.cu_q ? (size_t)head * v.q_total + work.q_begin + query
-                  : ((size_t)work.sequence * v.heads + head) * v.q_len + query;
+    const int in_tile = row_query(plan, row), query = first_query + in_tile;
+    const int head = work.head + row - in_tile * plan.pack;
+    if (query >= work.q_len || row >= consumer_queries(plan) * plan.pack) return -1;
+    if (plan.parts > 1) return (((int64_t)work.q_begin + query) * v.heads + head) * plan.parts + work.part;
+    return v.cu_q ? (int64_t)head * v.q_total + work.q_begin + query
+                  : ((int64_t)work.sequence * v.heads + head) * v.q_len + query;
 }
 
-// Adds up l over a row's lanes and the sink, writes LSE, and divides O by l. Where a tile may have several parts, O in fp32 is
-// written too: combine_parts makes one of them. row is the thread's first in the consumer, first_query the consumer's.
+// Adds up l over a row's lanes and the sink, and writes LSE at `place`; rows.rescale becomes 1 / l, for O. O itself is not needed: its last
+// product is still under way. row is the thread's first in the consumer.
 template <class C>
-static __device__ void finish_rows(float (&O)[C::DV / 2], const Rows &rows, const attention_variant &v,
-                                   const Plan &plan, const Work &work, int first_query, int row, int lane)
+static __device__ void finish_sums(Rows &rows, const attention_variant &v, const Plan &plan, const Work &work,
+                                   const int64_t (&place)[2], int row, int lane)
 {
-    const float scale = rsqrtf(C::D);
+    float LSE[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const int in_consumer = row + half * 8, in_tile = row_query(plan, in_consumer);
-        const int query = first_query + in_tile, head = work.head + in_consumer - in_tile * plan.pack;
-        const bool inside = query < work.q_len && in_consumer < consumer_queries(plan) * plan.pack;
-        float l = rows.l[half], m = rows.m[half] * scale, weight = 1;
+        float l = rows.l[half], m = rows.m[half] * rsqrtf(C::D), weight = 1;
         l += __shfl_xor_sync(0xffffffff, l, 1);
         l += __shfl_xor_sync(0xffffffff, l, 2);
-        if (v.sinks && work.part == 0 && inside) { // a score of this row like any other, without a value
+        if (v.sinks && work.part == 0) { // a score of each row like any other, without a value
+            const int in_consumer = row + half * 8;
+            const int head = work.head + in_consumer - row_query(plan, in_consumer) * plan.pack;
             const float sink = v.sinks[head], top = fmaxf(m, sink);
             weight = __expf(m - top);
             l = l * weight + __expf(sink - top);
             m = top;
         }
-        const float LSE = l > 0 ? m + logf(l) : -INFINITY, inverse = l > 0 ? weight / l : 0;
+        LSE[half] = l > 0 ? m + __logf(l) : -INFINITY;
+        rows.rescale[half] = l > 0 ? weight * rcp_approx_ftz(l) : 0;
+    }
+    if (lane % 4 > 0) return;
+    float *dst = plan.parts > 1 ? plan.LSE_parts : v.LSE;
 #pragma unroll
-        for (int i = half * 2; i < C::DV / 2; i += 4) {
-            O[i] *= inverse;
-            O[i + 1] *= inverse;
-        }
-        if (!inside) continue;
-        if (plan.parts == 1) {
-            if (lane % 4 == 0) v.LSE[LSE_index(v, work, query, head)] = LSE;
-            continue;
-        }
-        const size_t first_part = (((size_t)work.q_begin + query) * v.heads + head) * plan.parts,
-                     part = first_part + work.part;
-        if (lane % 4 == 0) plan.LSE_parts[part] = LSE;
-        if (lane % 4 == 0 && work.part == 0) // Other tiles have more parts: here they weigh nothing.
-            for (int i = work.parts; i < plan.parts; i++) plan.LSE_parts[first_part + i] = -INFINITY;
-        float *O_part = plan.O_parts + part * C::DV + lane % 4 * 2;
+    for (int half = 0; half < 2; half++) {
+        if (place[half] < 0) continue;
+        dst[place[half]] = LSE[half];
+        if (work.part > 0) continue;
+#pragma unroll 1 // Other tiles have more parts: here they weigh nothing.
+        for (int i = work.parts; i < plan.parts; i++) dst[place[half] + i] = -INFINITY;
+    }
+}
+
+// Writes the rows of O of a part, in fp32: combine_parts makes one of them.
+template <int DV>
+static __device__ void store_part(float *O_parts, const int64_t (&place)[2], const float (&O)[DV / 2],
+                                  int lane)
+{
 #pragma unroll
-        for (int i = 0; i < C::DV / 2; i += 4)
-            store_pair(O_part + i * 2, O[i + half * 2], O[i + half * 2 + 1]);
+    for (int half = 0; half < 2; half++) {
+        if (place[half] < 0) continue;
+        float *dst = O_parts + place[half] * DV + lane % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < DV / 2; i += 4) store_pair(dst + i * 2, O[i + half * 2], O[i + half * 2 + 1]);
     }
 }
 
@@ -812,6 +830,8 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
         float S[KV / 2], O[C::DV / 2] = {};
         uint32_t P[2][KV / MMA_K][4];
         Rows rows;
+        const int64_t LSE_places[2] = {LSE_place(v, plan, work, first_query, row),
+                                       LSE_place(v, plan, work, first_query, row + 8)};
 
         // What follows the products S of a tile: K is given back, and the tile masked where it crosses an edge.
         const auto receive_S = [&](int kv) {
@@ -838,6 +858,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
             wgmma_wait_group<0>();
             receive_S(kv);
         };
+        // The last product; what follows it begins meanwhile.
         const auto multiply_O = [&](const uint32_t(&P_tile)[KV / MMA_K][4]) {
             trace(WAIT_FULL);
             mbarrier_wait(&smem.V_full[V_state.stage], V_state.parity);
@@ -845,6 +866,7 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
             wgmma_fence();
             multiply_PV<T, C>(O, P_tile, smem.V_smem[V_state.stage], plan);
             wgmma_commit_group();
+            finish_sums<C>(rows, v, plan, work, LSE_places, row, lane);
             wgmma_wait_group<0>();
             wgmma_touch(O);
             give_V_back();
@@ -926,8 +948,10 @@ static __device__ void consume(SharedStorage<T, C> &smem, const CUtensorMap &O_m
         }
 
         trace(STORE);
-        finish_rows<C>(O, rows, v, plan, work, first_query, row, lane);
-        if (plan.parts == 1)
+        rescale_rows<C::DV>(O, rows);
+        if (plan.parts > 1)
+            store_part<C::DV>(plan.O_parts, LSE_places, O, lane);
+        else
             store_rows<T, C>(smem.O_smem[consumer], O_map, O, plan, work, first_query, consumer, tid);
         round = work.round + 1; // read, that it need not be kept in a register meanwhile
     }
@@ -979,10 +1003,14 @@ __global__ void __launch_bounds__(C::MAX_THREADS, 1) attention_kernel(
         found = find_first_work<T, C>(smem, v, plan, lane);
         if (C::CONSUMERS == 1 && !v.page_table) {
             __syncwarp();
-            prefetch_tiles<T, C>(K_map, V_map, smem.work[0], lane);
+            if (lane == 0) prefetch_tile<C>(K_map, V_map, smem.work[0]);
         }
     }
-    wait_for_kernels_before(); // Behind this one combine_parts may come, which waits as well.
+    // Behind this kernel combine_kernel may come, which waits as well. A warp that loads waits only ahead of its copies: its way there takes some
+    // 0.5 us (instructions have to come for the first time, it seems), and is behind it then.
+    griddepcontrol_launch_dependents();
+    const bool loads = threadIdx.x < GATHER_WARPS * 32 && !v.page_table;
+    if (!loads) griddepcontrol_wait();
     if (finder && !known) found = find_first_work<T, C>(smem, v, plan, lane);
 
     if (threadIdx.x < 128) {

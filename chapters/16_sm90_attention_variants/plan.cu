@@ -63,8 +63,9 @@ static Plan make_plan(const attention_variant &v, Variant last)
 {
     Plan plan = {};
     plan.pack = last >= PACK_GQA ? heads_in_pack(v) : 1;
-    plan.box = keys_in_box(v);
-    plan.few = plan.box == 0 || (int64_t)v.q_len * plan.pack <= 64;
+    plan.few = (int64_t)v.q_len * plan.pack <= WG_Q;
+    plan.box = keys_in_box(v, tile_keys(plan.few, v.v_head_dim));
+    if (plan.box == 0) plan.few = true;
     plan.q_rows = v.cu_q ? v.q_total : v.batch * v.q_len;
     plan.k_rows = v.page_table ? v.pages * v.page_size : v.cu_k ? v.k_total : v.batch * v.k_len;
     plan.queries = block_consumers(plan.few, v.head_dim, v.v_head_dim) * (WG_Q / plan.pack);

@@ -21,10 +21,16 @@ enum Variant {
 
 constexpr int WG_Q = 64; // rows of a consumer, a warpgroup: the rows of a wgmma
 
-// Consumers of a block; few: one, so that more of K and V is on its way, for no more rows than it has.
+// Consumers of a block; few: one, for no more rows than it has.
 constexpr int block_consumers(bool few, int head_dim, int v_head_dim)
 {
     return few ? 1 : head_dim == 64 && v_head_dim == 64 ? 3 : 2;
+}
+
+// Keys of a tile.
+constexpr int tile_keys(bool few, int v_head_dim)
+{
+    return few || v_head_dim == 256 ? 64 : 128;
 }
 
 struct Plan {
@@ -65,7 +71,7 @@ cudaError_t launch_f16(const attention_variant &v, const Plan &plan, cudaStream_
 int heads_in_pack(const attention_variant &v);
 int shares_of_keys(const attention_variant &v, const Plan &plan);
 cudaError_t combine_parts(const attention_variant &v, const Plan &plan, cudaStream_t stream);
-int keys_in_box(const attention_variant &v);
+int keys_in_box(const attention_variant &v, int tile_keys);
 
 // Where append_kv (step9_append_kv.cu) puts Q, turned: the workspace begins with it. Its bytes, 0 when it is not turned.
 size_t turned_bytes(const attention_variant &v);

@@ -5,10 +5,10 @@
 //
 // The heads themselves: row r of a block is query r / pack of head r % pack. TMA lays it down so by itself: a box of 64 / pack
 // queries of `pack` heads arrives head by head within query by query, in rows of 128 bytes, and O leaves the same way. Only
-// who asks which query a row is (mask_tile, finish_rows) divides.
+// who asks which query a row is (mask_tile, LSE_place) divides.
 //
 // heads_in_pack: as many as make the fewest blocks, and none where that gains nothing. One consumer (Tile, FEW) is enough for
-// 64 rows; its block has the room of the other for more stages of K and V, whose bytes are what a decode waits for.
+// 64 rows; K and V's bytes are what a decode waits for, and it takes them by tiles that are half as long.
 //
 // Grows from: step 5 (varlen).
 // Code: here, and kernel.cuh, consumer_queries.

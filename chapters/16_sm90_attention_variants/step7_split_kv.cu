@@ -11,7 +11,7 @@
 //
 // which a second kernel does, a warp for 64 or 128 columns of a row. It is launched before the first one has ended and waits inside
 // (griddepcontrol), so that nobody waits for its launch. The first one is launched early as well. Where no memory says what its
-// first work is, a block finds it before the kernel ahead has ended; of few queries it has the L2 fetch the first tiles, too.
+// first work is, a block finds it before the kernel ahead has ended; of few queries it has the L2 fetch the first tile, too.
 //
 // shares_of_keys: a share is a tile where those nearly fill whole rounds of the SMs. Else each SM has one; or, where only memory knows
 // how long a sequence is, all tiles have as many, the next for whoever is done first. An empty part has LSE = -inf and weighs
@@ -19,7 +19,7 @@
 //
 // Grows from: step 6 (pack_gqa).
 // New instructions: cp.async.bulk.prefetch.tensor.
-// Code: here, and kernel.cuh, Part, tile_after, the end of describe_work and of finish_rows, prefetch_tiles.
+// Code: here, and kernel.cuh, Part, tile_after, the end of describe_work, LSE_place, store_part, prefetch_tile.
 // Run: make chapter-16 OP=split_kv
 #include <cfloat>
 #include <climits>
@@ -32,7 +32,7 @@
 #include "plan.h"
 
 constexpr int MAX_PARTS = 128; // of a tile
-constexpr int MIN_KEYS = 256;  // of a part, on average: two tiles
+constexpr int MIN_KEYS = 256;  // of a part, on average: four tiles of few queries
 constexpr int PART_KEYS = 256; // what an H200 gives an SM in the 4 us of a part's two ends
 constexpr double FULL = 0.9;   // of the SMs have work: no more are sought
 
@@ -97,7 +97,7 @@ static __global__ void __launch_bounds__(32)
         float raised = fmaxf(top, LSE_part);
         for (int mask = 16; mask > 0; mask /= 2)
             raised = fmaxf(raised, __shfl_xor_sync(0xffffffff, raised, mask));
-        const float rescale = expf(top - raised), weight = expf(LSE_part - raised);
+        const float rescale = __expf(top - raised), weight = __expf(LSE_part - raised);
         top = raised;
         sum = sum * rescale + weight;
         for (float &x : O.x) x *= rescale;

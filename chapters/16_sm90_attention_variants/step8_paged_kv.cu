@@ -19,10 +19,9 @@
 #include "launchers.h"
 #include "plan.h"
 
-int keys_in_box(const attention_variant &v)
+int keys_in_box(const attention_variant &v, int tile_keys)
 {
-    const int tile = v.v_head_dim == 256 ? 64 : 128; // Tile::KV
-    const int box = v.page_table ? std::gcd(v.page_size, tile) : tile;
+    const int box = v.page_table ? std::gcd(v.page_size, tile_keys) : tile_keys;
     return box % 8 == 0 ? box : 0;
 }
 
