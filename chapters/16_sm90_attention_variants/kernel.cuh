@@ -303,7 +303,8 @@ static __device__ int key_row(const attention_variant &v, const Work &work, int 
 // A warp starts the copy of tile kv of K or V into its stage when that is empty. Past the last key there are zeros.
 template <typename T, int D, int KV>
 static __device__ void load_tile(T (&dst_smem)[D / 64][KV][64], const CUtensorMap &map, uint64_t *full,
-                                 uint64_t *empty, uint32_t parity, const Work &work, int kv, int lane)
+                                 uint64_t *empty, uint32_t parity, const Work &work, int kv, uint64_t policy,
+                                 int lane)
 {
     const int end = work.k_begin + work.k_len, first = work.k_begin + kv * KV; // read before it has to wait
     const int column = work.kv_head * (D / 64);
@@ -313,7 +314,8 @@ static __device__ void load_tile(T (&dst_smem)[D / 64][KV][64], const CUtensorMa
     if (lane > 0) return;
     mbarrier_arrive_expect_tx(full, sizeof dst_smem);
     griddepcontrol_wait(); // attention_kernel says why here.
-    cp_async_bulk_tensor_5d(dst_smem, map, full, 0, RAGGED + first - end, column, end, RAGGED);
+    cp_async_bulk_tensor_5d_cache_hint(dst_smem, map, full, 0, RAGGED + first - end, column, end, RAGGED,
+                                       policy);
 }
 
 // The same from pages: several copies, a lane each, of plan.box keys and all columns, none of which crosses the end of a page. They land
@@ -324,7 +326,7 @@ static __device__ void load_tile(T (&dst_smem)[D / 64][KV][64], const CUtensorMa
 template <typename T, int D, int KV, bool WHOLE>
 static __device__ void load_pages(T (&dst_smem)[D / 64][KV][64], const CUtensorMap &map, uint64_t *full,
                                   uint64_t *empty, uint32_t parity, const attention_variant &v,
-                                  const Plan &plan, const Work &work, int kv, int lane)
+                                  const Plan &plan, const Work &work, int kv, uint64_t policy, int lane)
 {
     const int in_tile = lane * plan.box, key = kv * KV + in_tile, column = work.kv_head * (D / 64);
     const int keys = max(min(work.k_len - key, plan.box), 0);
@@ -341,9 +343,10 @@ static __device__ void load_pages(T (&dst_smem)[D / 64][KV][64], const CUtensorM
     if (in_tile < KV) {
         T *dst = &dst_smem[0][0][0] + in_tile * D;
         if (WHOLE)
-            cp_async_bulk_tensor_5d(dst, map, full, 0, 0, column, first / 8, 0);
+            cp_async_bulk_tensor_5d_cache_hint(dst, map, full, 0, 0, column, first / 8, 0, policy);
         else
-            cp_async_bulk_tensor_5d(dst, map, full, 0, RAGGED - keys, column, first + keys, RAGGED);
+            cp_async_bulk_tensor_5d_cache_hint(dst, map, full, 0, RAGGED - keys, column, first + keys, RAGGED,
+                                               policy);
     }
     if (lane == 0) mbarrier_arrive_expect_tx(full, sizeof dst_smem);
 }
@@ -360,7 +363,7 @@ static __device__ void prefetch_tile(const CUtensorMap &K_map, const CUtensorMap
                                      RAGGED);
 }
 
-// The tiles of a work. The warp that has `wanted` asks for the next work at the tile that LOOK_AHEAD others follow, or at the first.
+// The tiles of a work: what no other block reads is the first to leave the L2. The warp that has `wanted` asks for the next work at the tile that LOOK_AHEAD others follow, or at the first.
 template <typename T, int D, int KV, bool WHOLE, int STAGES>
 static __device__ void load_tiles(T (&dst_smem)[STAGES][D / 64][KV][64], const CUtensorMap &map,
                                   uint64_t (&full)[STAGES], uint64_t (&empty)[STAGES],
@@ -368,12 +371,13 @@ static __device__ void load_tiles(T (&dst_smem)[STAGES][D / 64][KV][64], const C
                                   const Work &work, uint64_t *wanted, int lane)
 {
     const int end = work.tile_end, asks = max(work.tile, end - 1 - LOOK_AHEAD);
+    const uint64_t policy = plan.read_once ? createpolicy_evict_first() : createpolicy_evict_normal();
     if (v.page_table) {
 #pragma unroll 1 // and below: the producer has few registers, and each loop has its own
         for (int kv = work.tile; kv < end; kv++) {
             if (lane == 0 && wanted && kv == asks) mbarrier_arrive(wanted);
             load_pages<T, D, KV, WHOLE>(dst_smem[state.stage], map, &full[state.stage], &empty[state.stage],
-                                        state.parity, v, plan, work, kv, lane);
+                                        state.parity, v, plan, work, kv, policy, lane);
             state.advance();
         }
     } else {
@@ -381,7 +385,7 @@ static __device__ void load_tiles(T (&dst_smem)[STAGES][D / 64][KV][64], const C
         for (int kv = work.tile; kv < end; kv++) {
             if (lane == 0 && wanted && kv == asks) mbarrier_arrive(wanted);
             load_tile<T, D, KV>(dst_smem[state.stage], map, &full[state.stage], &empty[state.stage],
-                                state.parity, work, kv, lane);
+                                state.parity, work, kv, policy, lane);
             state.advance();
         }
     }

@@ -66,6 +66,7 @@ static Plan make_plan(const attention_variant &v, Variant last)
     plan.few = (int64_t)v.q_len * plan.pack <= WG_Q;
     plan.box = keys_in_box(v, tile_keys(plan.few, v.v_head_dim));
     if (plan.box == 0) plan.few = true;
+    plan.read_once = plan.few && v.heads / v.kv_heads == plan.pack;
     plan.q_rows = v.cu_q ? v.q_total : v.batch * v.q_len;
     plan.k_rows = v.page_table ? v.pages * v.page_size : v.cu_k ? v.k_total : v.batch * v.k_len;
     plan.queries = block_consumers(plan.few, v.head_dim, v.v_head_dim) * (WG_Q / plan.pack);

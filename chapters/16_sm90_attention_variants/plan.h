@@ -43,6 +43,7 @@ struct Plan {
     float *LSE_parts;      // (q_rows, heads, parts)
     int box;               // keys that TMA copies at a time; 0: cp.async copies
     bool few;              // the tile with one consumer
+    bool read_once;        // by one block alone each tile of K and V is read
     int q_rows, k_rows;    // rows of Q and O, of K and V, in memory
     int pack_inverse;      // 2^16 / pack, rounded up
     unsigned page_inverse; // find_page_inverse

@@ -86,11 +86,17 @@ __device__ inline void cp_async_cg_16(uint32_t dst_addr, const void *src, uint32
                  : "memory");
 }
 
-// Cache eviction policy, createpolicy: what is loaded with it is the first, or the last, to be evicted from the L2.
+// Cache eviction policy, createpolicy: what is loaded with it is the first, or the last, to be evicted from the L2, or as any other.
 __device__ inline uint64_t createpolicy_evict_first()
 {
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+__device__ inline uint64_t createpolicy_evict_normal()
+{
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
 __device__ inline uint64_t createpolicy_evict_last()

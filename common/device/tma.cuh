@@ -58,6 +58,18 @@ __device__ inline void cp_async_bulk_tensor_5d(void *dst_smem, const CUtensorMap
         : "memory");
 }
 
+// The same with a cache policy of the L2 (ptx.cuh, createpolicy).
+__device__ inline void cp_async_bulk_tensor_5d_cache_hint(void *dst_smem, const CUtensorMap &map,
+                                                          uint64_t *bar, int c0, int c1, int c2, int c3,
+                                                          int c4, uint64_t policy)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(smem_addr(dst_smem)),
+        "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "r"(smem_addr(bar)), "l"(policy)
+        : "memory");
+}
+
 // cp.async.bulk.prefetch.tensor: the L2 fetches the box. It is a hint: nothing waits for it, and nothing that is written later is missed.
 __device__ inline void cp_async_bulk_prefetch_tensor_2d(const CUtensorMap &map, int col, int row)
 {
