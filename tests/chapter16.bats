@@ -215,7 +215,7 @@ assert begins(0, "producer", "load")[10] < begins(0, "consumer 0", "store")[0]' 
     kernel 128 few 's|griddepcontrol_wait\(\); // attention_kernel says why here.||'
     is_stopped split_kv split_kv one_query
     assert_output --partial "$early"
-    kernel 128 many 's|griddepcontrol_wait\(\); // as in load_tile||'
+    kernel 128 many '/queries \* plan\.pack \* C::D \* sizeof\(T\)/,/griddepcontrol_wait/s/griddepcontrol_wait\(\);//'
     is_stopped window window causal
     assert_output --partial "$early"
 }

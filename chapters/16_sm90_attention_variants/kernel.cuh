@@ -308,12 +308,12 @@ static __device__ void load_tile(T (&dst_smem)[D / 64][KV][64], const CUtensorMa
 {
     const int end = work.k_begin + work.k_len, first = work.k_begin + kv * KV; // read before it has to wait
     const int column = work.kv_head * (D / 64);
-    griddepcontrol_wait(); // attention_kernel says why here.
     trace(WAIT_EMPTY);
     mbarrier_wait(empty, parity ^ 1);
     trace(LOAD);
     if (lane > 0) return;
     mbarrier_arrive_expect_tx(full, sizeof dst_smem);
+    griddepcontrol_wait(); // attention_kernel says why here.
     cp_async_bulk_tensor_5d_cache_hint(dst_smem, map, full, 0, RAGGED + first - end, column, end, RAGGED,
                                        policy);
 }
@@ -442,7 +442,6 @@ static __device__ void load_queries(SharedStorage<T, C> &smem, const CUtensorMap
                                     const Work &work, unsigned round)
 {
     const int queries = consumer_queries(plan), place = round % C::Q_PLACES;
-    griddepcontrol_wait(); // as in load_tile
 #pragma unroll 1
     for (int consumer = 0; consumer < C::CONSUMERS; consumer++) {
         uint64_t *full = &smem.Q_full[place][consumer]; // Its arrival hands the work on, too.
@@ -456,6 +455,7 @@ static __device__ void load_queries(SharedStorage<T, C> &smem, const CUtensorMap
         const int end = work.q_begin + work.q_len;
         const int first = min(work.q_begin + work.query + consumer * queries, end);
         mbarrier_arrive_expect_tx(full, queries * plan.pack * C::D * sizeof(T));
+        griddepcontrol_wait();
 #pragma unroll 1
         for (int col = 0; col < C::D / 64; col++)
             cp_async_bulk_tensor_5d(smem.Q_smem[place][consumer][col], Q_map, full, col * 64, work.head,
