@@ -29,7 +29,7 @@ constexpr int WORKS = 4;              // looked for, loaded, multiplied, stored
 constexpr int LOOK_AHEAD = 3;         // tiles of keys from TMA before the last: the next work is looked for
 constexpr int SMEM_BYTES = 227 << 10; // that a block may have
 // What an SM asks for at a time of the K and V of few queries: enough that memory is always busy. More only waits there, and on some SMs a fifth
-// longer than on others, which all wait for at the end (results/trials/16_under_way_h200.csv).
+// longer than on others, which all wait for at the end (results/trials/16_decode_sms_h200.csv).
 constexpr int BYTES_UNDER_WAY = 96 << 10;
 constexpr int SMEM_BYTES_OF_WORK = 1 << 10; // kept for what is behind the tiles in SharedStorage
 
