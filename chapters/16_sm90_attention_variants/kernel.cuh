@@ -363,7 +363,8 @@ static __device__ void prefetch_tile(const CUtensorMap &K_map, const CUtensorMap
                                      RAGGED);
 }
 
-// The tiles of a work: what no other block reads is the first to leave the L2. The warp that has `wanted` asks for the next work at the tile that LOOK_AHEAD others follow, or at the first.
+// The tiles of a work: what no other block reads is the first to leave the L2. The warp that has `wanted` asks for the next work at the tile
+// that LOOK_AHEAD others follow, or at the first.
 template <typename T, int D, int KV, bool WHOLE, int STAGES>
 static __device__ void load_tiles(T (&dst_smem)[STAGES][D / 64][KV][64], const CUtensorMap &map,
                                   uint64_t (&full)[STAGES], uint64_t (&empty)[STAGES],
@@ -455,7 +456,7 @@ static __device__ void load_queries(SharedStorage<T, C> &smem, const CUtensorMap
         const int end = work.q_begin + work.q_len;
         const int first = min(work.q_begin + work.query + consumer * queries, end);
         mbarrier_arrive_expect_tx(full, queries * plan.pack * C::D * sizeof(T));
-        griddepcontrol_wait();
+        griddepcontrol_wait(); // as load_tile
 #pragma unroll 1
         for (int col = 0; col < C::D / 64; col++)
             cp_async_bulk_tensor_5d(smem.Q_smem[place][consumer][col], Q_map, full, col * 64, work.head,
