@@ -39,7 +39,7 @@ template <int D_, int DV_, bool FEW, bool SOFTCAP_>
 struct Tile {
     static constexpr int D = D_, DV = DV_;
     static constexpr bool SOFTCAP = SOFTCAP_;
-    static constexpr int KV = tile_keys(FEW, DV); // in a stage
+    static constexpr int KV = tile_keys(FEW, DV); // keys in a stage
     static constexpr int CONSUMERS = block_consumers(FEW, D, DV);
     static constexpr int THREADS = (1 + CONSUMERS) * 128; // warpgroup 0 is the producer
     static constexpr bool GATHER = FEW;                   // cp.async for pages that TMA does not serve
@@ -114,6 +114,11 @@ struct SharedStorage {
 static __device__ int row_query(const Plan &plan, int row)
 {
     return row * plan.pack_inverse >> 16;
+}
+
+static __device__ int row_head(const Plan &plan, const Work &work, int row)
+{
+    return work.head + row - row_query(plan, row) * plan.pack;
 }
 
 // Queries of a consumer: each takes a row for every head of the pack.
@@ -701,8 +706,7 @@ static __device__ void rescale_rows(float (&O)[DV / 2], const Rows &rows)
 static __device__ int64_t LSE_place(const attention_variant &v, const Plan &plan, const Work &work,
                                     int first_query, int row)
 {
-    const int in_tile = row_query(plan, row), query = first_query + in_tile;
-    const int head = work.head + row - in_tile * plan.pack;
+    const int query = first_query + row_query(plan, row), head = row_head(plan, work, row);
     if (query >= work.q_len || row >= consumer_queries(plan) * plan.pack) return -1;
     if (plan.parts > 1) return (((int64_t)work.q_begin + query) * v.heads + head) * plan.parts + work.part;
     return v.cu_q ? (int64_t)head * v.q_total + work.q_begin + query
@@ -722,9 +726,7 @@ static __device__ void finish_sums(Rows &rows, const attention_variant &v, const
         l += __shfl_xor_sync(0xffffffff, l, 1);
         l += __shfl_xor_sync(0xffffffff, l, 2);
         if (v.sinks && work.part == 0) { // a score of each row like any other, without a value
-            const int in_consumer = row + half * 8;
-            const int head = work.head + in_consumer - row_query(plan, in_consumer) * plan.pack;
-            const float sink = v.sinks[head], top = fmaxf(m, sink);
+            const float sink = v.sinks[row_head(plan, work, row + half * 8)], top = fmaxf(m, sink);
             weight = __expf(m - top);
             l = l * weight + __expf(sink - top);
             m = top;
@@ -1011,8 +1013,8 @@ __global__ void __launch_bounds__(C::MAX_THREADS, 1) attention_kernel(
             if (lane == 0) prefetch_tile<C>(K_map, V_map, smem.work[0]);
         }
     }
-    // Behind this kernel combine_kernel may come, which waits as well. A warp that loads waits only ahead of its copies: its way there takes some
-    // 0.5 us (instructions have to come for the first time, it seems), and is behind it then.
+    // Behind this kernel combine_kernel may come, which waits as well. A warp that loads waits only ahead of its copies, unless it has to read
+    // a page table before: its way there takes some 0.5 us (instructions have to come for the first time, it seems), and is behind it then.
     griddepcontrol_launch_dependents();
     const bool loads = threadIdx.x < GATHER_WARPS * 32 && !v.page_table;
     if (!loads) griddepcontrol_wait();

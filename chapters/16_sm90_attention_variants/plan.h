@@ -34,18 +34,18 @@ constexpr int tile_keys(bool few, int v_head_dim)
 }
 
 struct Plan {
-    int pack;              // query heads of a K/V head that share a block: each query has `pack` rows in it
-    int shares;            // of the keys of all tiles, all alike: the work of a block
-    unsigned tile_units;   // a tile is as long as tile_units / share_units shares
-    unsigned share_units;  // 1 with cu_q
-    int parts;             // of a tile, at most: the shares that have some of it; O and LSE of each:
-    float *O_parts;        // (q_rows, heads, parts, v_head_dim)
-    float *LSE_parts;      // (q_rows, heads, parts)
-    int box;               // keys that TMA copies at a time; 0: cp.async copies
-    bool few;              // the tile with one consumer
-    bool read_once;        // by one block alone each tile of K and V is read
-    int q_rows, k_rows;    // rows of Q and O, of K and V, in memory
-    int pack_inverse;      // 2^16 / pack, rounded up
+    int pack;             // query heads of a K/V head that share a block: each query has `pack` rows in it
+    int shares;           // of the keys of all tiles, all alike: the work of a block
+    unsigned tile_units;  // a tile is as long as tile_units / share_units shares
+    unsigned share_units; // 1 with cu_q
+    int parts;            // of a tile, at most: the shares that have some of it; O and LSE of each:
+    float *O_parts;       // (q_rows, heads, parts, v_head_dim)
+    float *LSE_parts;     // (q_rows, heads, parts)
+    int box;              // keys that TMA copies at a time; 0: cp.async copies
+    bool few;             // the tile with one consumer
+    bool read_once;     // by one block alone each tile of K and V is read, but for pages that sequences share
+    int q_rows, k_rows; // rows of Q and O, of K and V, in memory
+    int pack_inverse;   // 2^16 / pack, rounded up
     unsigned page_inverse; // find_page_inverse
     int page_shift;
     // Tiles in shared memory, in the units of wgmma's descriptors, 16 bytes: from 64 columns of K or V to the next; how much further

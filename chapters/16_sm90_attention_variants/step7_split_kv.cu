@@ -11,14 +11,15 @@
 //
 // which a second kernel does, a warp for 64 or 128 columns of a row. It is launched before the first one has ended and waits inside
 // (griddepcontrol), so that nobody waits for its launch. The first one is launched early as well. Where no memory says what its
-// first work is, a block finds it before the kernel ahead has ended; of few queries it has the L2 fetch the first tile, too.
+// first work is, a block finds it before the kernel ahead has ended; of few queries it has the L2 fetch the first tile, too. Of those
+// no more of K and V is under way than keeps memory busy (BYTES_UNDER_WAY), and what no other block reads leaves the L2 first.
 //
 // shares_of_keys: a share is a tile where those nearly fill whole rounds of the SMs. Else each SM has one; or, where only memory knows
 // how long a sequence is, all tiles have as many, the next for whoever is done first. An empty part has LSE = -inf and weighs
 // nothing; the sink is in the first part.
 //
 // Grows from: step 6 (pack_gqa).
-// New instructions: cp.async.bulk.prefetch.tensor.
+// New instructions: cp.async.bulk.prefetch.tensor, cp.async.bulk.tensor with .L2::cache_hint.
 // Code: here, and kernel.cuh, Part, tile_after, the end of describe_work, LSE_place, store_part, prefetch_tile.
 // Run: make chapter-16 OP=split_kv
 #include <cfloat>
